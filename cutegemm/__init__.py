@@ -99,6 +99,8 @@ _OF_TORCH = {  # not in `__all__`: `import *` must work without torch, and must 
     "mlp": "cutegemm.torch",
     "Linear": "cutegemm.torch",
     "mm": "cutegemm.torch",
+    "from_deep_gemm": "cutegemm.torch",
+    "quantize": "cutegemm.torch",
     "scaled_mm": "cutegemm.torch",
     "use": "cutegemm.torch",
 }
@@ -201,6 +203,7 @@ if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers an
     from cutegemm.torch import Linear as Linear
     from cutegemm.torch import addmm as addmm
     from cutegemm.torch import bmm as bmm
+    from cutegemm.torch import from_deep_gemm as from_deep_gemm
     from cutegemm.torch import gemm_act as gemm_act
     from cutegemm.torch import gemm_dact as gemm_dact
     from cutegemm.torch import gemm_dgated as gemm_dgated
@@ -208,6 +211,7 @@ if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers an
     from cutegemm.torch import linear as linear
     from cutegemm.torch import mlp as mlp
     from cutegemm.torch import mm as mm
+    from cutegemm.torch import quantize as quantize
     from cutegemm.torch import scaled_mm as scaled_mm
     from cutegemm.torch import use as use
 else:

@@ -325,6 +325,37 @@ def test_an_epilogue_is_shown_and_checked() -> None:
     assert [part["name"] for part in found["epilogue"]["parts"]] == ["BIAS", "AUX"]
 
 
+SCALED = ("--dtype", "e4m3", "--layout", "nt", "--scales", "1x128,128x128")
+
+
+@pytest.mark.usefixtures("not_compiled")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("150", "64", "130"),
+        ("16", "256", "256", "--batch", "2"),
+        ("4096", "4096", "1024"),
+        ("150", "64", "130", "--epilogue", "relu(acc + bias)", "--operand", "bias:row"),
+        ("100", "96", "304", "--plan", "sm90_promoted_2x1", "--alpha", "2", "--beta", "0.5"),
+    ],
+    ids=" ".join,
+)
+def test_block_scales(arguments: tuple[str, ...]) -> None:
+    """D is that of the dequantized factors: chosen, in part, with swapped factors, and with an epilogue."""
+    found = json.loads(run("gemm", *arguments, *SCALED, "--json"))
+    assert found["correct"] is True
+    assert "scale_a f32 m-major" in found["operands"]
+    assert found["next"][-2].endswith("--html plan.html")
+    assert "--scales 1x128,128x128" in found["next"][-2]
+
+
+def test_block_scales_are_explained_checked_and_shown() -> None:
+    rows = json.loads(run("explain", "4096", "2112", "7168", *SCALED, "--json", "--count", "3"))
+    assert rows[0]["plan"] == "sm90_promoted_128x192_2x1"
+    assert {"read SCALE_B", "load SCALE_A"} <= {*re.findall(r"\w+ SCALE_\w", run("check", "sm90_promoted", *SCALED))}
+    assert "load     A[k], B[k], SCALE_A[k] -> full[k]" in run("show", "sm90_promoted", *SCALED)
+
+
 @pytest.mark.usefixtures("not_compiled")
 def test_a_large_problem_is_simulated_in_part() -> None:
     found = json.loads(run("gemm", "4100", "4097", "4099", "--json", "--plan", "simt_128x128"))
@@ -355,6 +386,8 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
     ("arguments", "said"),
     [
         (("gemm",), "M, N and K are not given"),
+        (("gemm", "8", "8", "8", "--scales", "1x64"), "--scales 1x64 is not two of 1x128 or 128x128, for A and for B"),
+        (("explain", "8", "8", "8", "--scales", "1x128,1x128"), "but A and B are f32. Give --dtype e4m3"),
         (("gemm", "--batch", "-2", "--seed", "-1", "--", "8", "-8", "8"), "N is -8. Give 0 or more"),
         (("gemm", "--batch", "-2", "8", "8", "8"), "the batch is -2"),
         (("gemm", "--seed", "-1", "8", "8", "8"), "--seed -1 is negative"),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from math import gcd
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -369,8 +370,9 @@ def _fill(name: str, copy: TiledCopy | TmaBox, tile: tuple[int, int], operand: O
     """
     label, bits = f"fill {name.upper()}", operand.dtype.bits
     if isinstance(copy, TmaBox):
-        if operand.modes:  # rows of 16 bytes, one after the other
-            rows = np.arange(product(tile)).reshape(-1, CORE_ROWS, ROW_BITS // bits)
+        if operand.modes:  # rows of 16 bytes, one after the other: eight at a time, or as many as divide the tile
+            wide = ROW_BITS // bits
+            rows = np.arange(product(tile)).reshape(-1, gcd(CORE_ROWS, product(tile) // wide), wide)
         else:
             rows = core_matrices(tile, "k" if operand.major == "k" else "mn", bits)
         return Access(label, name, "tma", rows, bits, ROW_BITS, "k-tile")

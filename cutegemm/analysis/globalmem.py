@@ -39,9 +39,11 @@ from cutegemm.dtypes import tf32
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
+from cutegemm.plan.work.arithmetic import ceil_div
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
+    from cutegemm.plan.access import GlobalRead
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand, Problem
 
@@ -180,6 +182,7 @@ def global_accesses(
         op = "ldgsts" if load.atom.is_async else "ld"
         cost = _sectors(plan, name, label, op, elements, load.atom.bits, operand, problem, "k-tile")
         out.append(replace(cost, by_l1=not load.atom.name.startswith(_PAST_L1)))
+    out += [_single(plan, read, problem) for read in plan.body.mainloop.global_reads(plan)]
     read = read_always(plan) if scalars is None else plan.epilogue.tensors_read(scalars)
     out += [_read_by_epilogue(plan, name, problem) for name in read]
     copy = plan.store.line_copy
@@ -193,6 +196,27 @@ def global_accesses(
     if plan.scheduler.split.is_split:
         out += _split_k_partials(plan)
     return out
+
+
+def _single(plan: GemmPlan, read: GlobalRead, problem: Problem | None) -> Sectors:
+    """Return the cost of reading single elements of an operand of the mainloop, at most one for each k-tile.
+
+    In the whole problem, each tile reads as much in each k-tile. A CTA fetches a sector once, through L1, of those that
+    its warps read at the same time: it reads one element for each block along the tile.
+    """
+    bits = plan.operands.matrix(read.operand).dtype.bits
+    of_each = ceil_div(read.k_tiles * bits // 8, SECTOR_BYTES)
+    in_grid = None
+    if problem is not None:
+        bm, bn, bk = plan.cta_tile
+        tiles = ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * problem.l
+        times = tiles * ceil_div(ceil_div(problem.k, bk), read.k_tiles)
+        mode, _, every = plan.operands.modes(read.operand)[0].partition("/")
+        fetched = ceil_div(bm if mode == "m" else bn, int(every or 1)) * of_each
+        in_grid = GridSectors(read.requests * times, read.requests * of_each * times, fetched * times)
+    per = "k-tile" if read.k_tiles == 1 else f"{read.k_tiles} k-tiles"
+    count = read.requests * of_each
+    return Sectors(read.label, f"LDG.{bits}", "ld", read.requests, count, count, bits, bits, per, in_grid, by_l1=True)
 
 
 def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:

@@ -167,7 +167,7 @@ class Analysis:
         if access.in_grid is None:  # accumulators of K splits
             times = self.ends.writes if access.op == "st" else self.ends.reads
             return GridSectors(times * access.requests, times * access.sectors, times * access.sectors)
-        if access.per == "k-tile" or self.ends.stores == self.tiles:
+        if "k-tile" in access.per or self.ends.stores == self.tiles:
             return access.in_grid
         share = self.ends.stores / self.tiles  # share of the tiles that this kernel stores
         counts = (access.in_grid.requests, access.in_grid.sectors, access.in_grid.arriving)
@@ -179,7 +179,7 @@ class Analysis:
 
     def arriving(self) -> int:
         """Return the number of 32-byte sectors of A and B that arrive in multiprocessors, over the whole grid."""
-        return sum(self._in_grid(access).arriving for access in self.global_ if access.per == "k-tile")
+        return sum(self._in_grid(access).arriving for access in self.global_ if "k-tile" in access.per)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the analysis as dicts, lists, numbers and texts that `json.dumps` accepts."""

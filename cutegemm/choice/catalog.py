@@ -28,6 +28,7 @@ from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.arguments import not_operands
+from cutegemm.plan.mainloop.block_scaled import has_scales
 from cutegemm.plan.memory.repack import repacked_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
@@ -90,7 +91,7 @@ def choose(
     """Return the plan for D with the lowest predicted time. `gemm` also considers plans for D^T.
 
     SIMT plans multiply f32 and f64; wgmma multiplies the other types on sm_90a, and mma.sync on other architectures. If
-    wgmma would need repack passes, mma.sync plans are candidates too.
+    wgmma would need repack passes, mma.sync plans are candidates too. Block-scaled operands have Hopper plans only.
 
     device   device whose rates the time models take
     with_c   whether a tile of C is read for each tile of D
@@ -239,6 +240,11 @@ def _families(request: Request, problem: Problem) -> list[Family]:
     raises   PlanError if no family can implement the operands on the architecture
     """
     kind, arch, is_for_d = request.operands.a.dtype, request.arch, not request.swap_ab
+    if has_scales(request.operands):
+        if arch != WITH_WGMMA:
+            only = f"block scales are read by Hopper plans, for {WITH_WGMMA}; {arch} does not have wgmma."
+            raise PlanError(f"choose: no named plan for {request.operands}", [only])
+        return [sm90.family(request, problem.k)]
     if by_simt(kind):
         return [simt.family(request)] if is_for_d else []
     other = request.operands.b.dtype

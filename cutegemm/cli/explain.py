@@ -15,11 +15,12 @@ from cutegemm.build.building import Complaints, made
 from cutegemm.choice.candidate import Candidate
 from cutegemm.choice.catalog import built, ranked
 from cutegemm.choice.order import Orders, Weight, served_rows
+from cutegemm.cli.operand_options import Scales
 from cutegemm.cli.output import output
 from cutegemm.dtypes import DType, bf16
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_named
-from cutegemm.parse.plan import operands_for
+from cutegemm.parse.plan import operands_for, problem_of
 from cutegemm.plan import GemmPlan, Operands, Problem
 
 _Extent = Annotated[int, typer.Argument(min=0)]
@@ -38,6 +39,7 @@ def explain(
     accumulate: Annotated[
         str, typer.Option(help="Accumulation of float8: fast, or promoted (to f32 after each k-tile).")
     ] = "fast",
+    scales: Scales = None,
     batch_invariant: Annotated[
         bool, typer.Option("--batch-invariant", help="Only plans with one order of accumulation for all M.")
     ] = False,
@@ -52,11 +54,11 @@ def explain(
     """
     complaints = Complaints("explain")
     kind = complaints.attempt(lambda: DType.parse(dtype))
-    operands = complaints.attempt(lambda: operands_for(kind or bf16, layout))
+    operands = complaints.attempt(lambda: operands_for(kind or bf16, layout, scales=scales))
     on = complaints.attempt(lambda: device_named(device))
     complaints.check()
     of = replace(made(operands), batched=batch > 1).fitted(m, n, k)
-    problem, chip = Problem(m, n, k, batch, of), on or DEFAULT_DEVICE
+    problem, chip = problem_of(m, n, k, batch, of), on or DEFAULT_DEVICE
     groups = islice(groupby(_outcomes(of, problem, chip, accumulate, batch_invariant), _time_and_refusal), count)
     rows = [[_row(problem, one, outcome) for one, outcome in group] for _, group in groups]
     if as_json:

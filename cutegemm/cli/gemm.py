@@ -26,7 +26,6 @@ from typer.core import TyperCommand
 from cutegemm.build.building import Complaints, made
 from cutegemm.choice.names import recipe_named
 from cutegemm.cli.corner import corner_of
-from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
 from cutegemm.cli.inputs import (
     HOW_TO_GIVE_EXTENTS,
     Extents,
@@ -37,6 +36,7 @@ from cutegemm.cli.inputs import (
     transposed_array,
 )
 from cutegemm.cli.job import Job, Say
+from cutegemm.cli.operand_options import EpilogueText, OperandTexts, Scales
 from cutegemm.cli.output import output
 from cutegemm.cli.why import next_commands, why
 from cutegemm.dtypes import DType, f32
@@ -44,7 +44,7 @@ from cutegemm.errors import PlanError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.machine.device import Device, default_device
 from cutegemm.parse.epilogue import MOST_SCALAR, ParsedEpilogue, parsed_epilogue
-from cutegemm.parse.plan import dtype_of, operands_for
+from cutegemm.parse.plan import dtype_of, operands_for, problem_of
 from cutegemm.plan import Operands, Problem
 
 # A problem with more multiply-adds is replaced by a corner of it, unless --whole is given. The limit is half a minute.
@@ -87,6 +87,7 @@ def command(
         typer.Option(help="A name listed by `cutegemm plans`. By default the plan is chosen for the problem."),
     ] = None,
     layout: Annotated[str, typer.Option(help="BLAS letters of A and B stored row by row: nn, nt, tn, tt.")] = "nn",
+    scales: Scales = None,
     a: Annotated[Path | None, typer.Option(help="Read A from this .npy file.")] = None,
     b: Annotated[Path | None, typer.Option(help="Read B from this .npy file.")] = None,
     c: Annotated[Path | None, typer.Option(help="Read C from this .npy file.")] = None,
@@ -113,16 +114,18 @@ def command(
 
     With --emulate: compile the kernel for --arch and execute its PTX on the CPU.
 
+    With --scales: multiply float8 with random block scales, on the CPU.
+
     With --epilogue: compute D by that expression instead of alpha and beta, on the CPU.
 
     The output shows which of these was done.
     """
     ending = _epilogue_rows(epilogue, operand, c, alpha, beta, dtype)
     size, operands = _extents_and_operands(
-        (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed
+        (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed, scales
     )
     request = _Request(size, operands, plan, alpha, beta, ending, seed)
-    machine = _machine(arch, ending is not None, emulated)
+    machine = _machine(arch, "an epilogue" * (ending is not None) or "block scales" * (scales is not None), emulated)
     is_whole = machine.gpu is not None or whole or out is not None or bool(size.files)
     most = None if is_whole else _MOST_EMULATED if emulated else _MOST_SIMULATED
     job, matrices = request.job(machine, most)
@@ -191,16 +194,17 @@ class _Machine:
     no_gpu: str = ""
 
 
-def _machine(arch: str, has_epilogue: bool, emulated: bool) -> _Machine:
+def _machine(arch: str, on_cpu: str, emulated: bool) -> _Machine:
     """Return the machine that a plan is chosen for: the GPU if it can be used, else `arch` with its default device.
 
-    arch          architecture of the command line, such as "sm_90a"
-    has_epilogue  True if the command has an epilogue, which is computed on the CPU
-    emulated      True if the compiled PTX is executed on the CPU
+    arch      architecture of the command line, such as "sm_90a"
+    on_cpu    what the command has that is computed on the CPU, such as "an epilogue"; "" for nothing
+    emulated  True if the compiled PTX is executed on the CPU
     """
     gpu = "" if emulated else _gpu()
-    if has_epilogue and not isinstance(gpu, str):
-        gpu = "an epilogue is run on the GPU by cutegemm.gemm(a, b, epilogue=...)"
+    if on_cpu and not isinstance(gpu, str):
+        option = "epilogue" if on_cpu == "an epilogue" else "scales"
+        gpu = f"{on_cpu} on the GPU: call cutegemm.gemm(a, b, {option}=...)"
     if isinstance(gpu, str):
         return _Machine(arch, default_device(arch), no_gpu=gpu)
     return _Machine(gpu["arch"], gpu["device"], gpu)
@@ -228,7 +232,7 @@ class _Request:
     def problem(self) -> Problem:
         """The GEMM as the user stated it: with A and B in their order, even if the plan swaps them."""
         size = self.extents
-        return Problem(size.m, size.n, size.k, 1 if size.batch is None else size.batch, self.operands)
+        return problem_of(size.m, size.n, size.k, 1 if size.batch is None else size.batch, self.operands)
 
     def job(self, machine: _Machine, most: int | None) -> tuple[Job, Matrices]:
         """Choose the plan and return the job (the GEMM to run), and the matrices before a swap of A and B.
@@ -245,6 +249,7 @@ class _Request:
         if corner is not None:
             size = corner.extents.transposed if recipe.swap_ab else corner.extents
         matrices = size.matrices(self.operands.a.dtype, self.operands.d.dtype, beta, self.seed)
+        scales = size.scales(self.operands, self.seed)
         values: dict[str, Any] = {}
         if ending is not None:
             values = ending.values(plan.operands, size.m, size.n, size.batch, self.seed)
@@ -252,7 +257,7 @@ class _Request:
         if recipe.swap_ab:
             multiplied = matrices.transposed
             values = {name: transposed_array(x) if isinstance(x, np.ndarray) else x for name, x in values.items()}
-        return Job(recipe, plan, solved, multiplied, self.alpha, beta, corner, values), matrices
+        return Job(recipe, plan, solved, multiplied, self.alpha, beta, corner, values, scales), matrices
 
 
 def _extents_and_operands(
@@ -265,12 +270,14 @@ def _extents_and_operands(
     out: Path | None,
     arch: str,
     seed: int,
+    scales: str | None,
 ) -> tuple[Extents, Operands]:
     """Return the extents and operands of the command line, after all checks that need no plan.
 
     extents  (M, N, K, L); None for one that a file gives
     files    paths of A, B and C by "a", "b" and "c"; None for a random matrix
     out      file to write D to; None for none
+    scales   option --scales; None if it is absent
     raises   PlanError with everything that is wrong
     """
     if all(given is None for given in (*extents[:3], *files.values())):
@@ -279,7 +286,7 @@ def _extents_and_operands(
     complaints.violations += not_writable("out", out, ".npy")
     kind = complaints.attempt(lambda: dtype_of(dtype, plan)) or f32
     result = None if out_dtype is None else complaints.attempt(lambda: DType.parse(out_dtype))
-    operands = complaints.attempt(lambda: operands_for(kind, layout, result))
+    operands = complaints.attempt(lambda: operands_for(kind, layout, result, scales))
     complaints.attempt(lambda: arch_named(arch))
     size = complaints.attempt(lambda: extents_of(extents, files))
     if seed < 0:

@@ -16,7 +16,7 @@ from cutegemm.errors import PlanError
 from cutegemm.machine.device import Device
 from cutegemm.parse.epilogue import ParsedEpilogue
 from cutegemm.parse.plan import as_multiplied
-from cutegemm.plan import GemmPlan, Problem
+from cutegemm.plan import GemmPlan, Operands, Problem
 
 # Limit of the elements of A, B and D together. More do not fit in the memory of any machine that this runs on.
 _MOST_ELEMENTS = 1 << 36
@@ -116,6 +116,20 @@ class Extents:
             filled("b", self.k, self.n, dtype),
             filled("c", self.m, self.n, out) if beta != 0 else None,
         )
+
+    def scales(self, operands: Operands, seed: int) -> dict[str, np.ndarray]:
+        """Return random block scales from 1/4 to 4 for the operands that have them: name -> array.
+
+        operands   as the user states them, before A and B are swapped
+        seed       seed of the random numbers
+        """
+        rng, front = np.random.default_rng([seed, 1]), () if self.batch is None else (self.batch,)
+        whole = Problem(self.m, self.n, self.k, operands=replace(operands, batched=False))
+        found = {}
+        for name in operands.of_mainloop:
+            shape = [whole.extent(name, mode) for mode in operands.modes(name)]
+            found[name] = rng.uniform(0.25, 4, (*front, *shape)).astype(np.float32)
+        return found
 
     def rounded(self, matrices: Matrices) -> list[str]:
         """Return the names ("A", "B", "C") of the matrices from files whose values were changed by rounding.

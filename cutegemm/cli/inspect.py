@@ -16,8 +16,8 @@ from rich.table import Table
 from cutegemm.choice.catalog import plans as named_plans
 from cutegemm.choice.names import is_own, recipe_named, step_of
 from cutegemm.cli import parts
-from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
 from cutegemm.cli.inputs import not_writable
+from cutegemm.cli.operand_options import EpilogueText, OperandTexts, Scales
 from cutegemm.cli.output import drawing_width, output
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH
@@ -77,6 +77,7 @@ def show(
     dtype: DTypeName = None,
     layout: Letters = "nn",
     problem: Extents = None,
+    scales: Scales = None,
     epilogue: EpilogueText = None,
     operand: OperandTexts = None,
     svg: Annotated[Path | None, typer.Option(help="Draw it into this SVG file.")] = None,
@@ -107,7 +108,7 @@ def show(
         console.print(draw(drawn, kind="text", width=drawing_width(console)), markup=False, soft_wrap=True)
     else:
         ending = parsed_epilogue("show", epilogue, operand)
-        drawn, of = described("show", thing, dtype, layout, problem, ending=ending)
+        drawn, of = described("show", thing, dtype, layout, problem, ending=ending, scales=scales)
         if timeline:
             drawn = plan_timeline(drawn)
             console.print(draw(drawn, kind="text", width=drawing_width(console)), markup=False, soft_wrap=True)
@@ -185,6 +186,7 @@ def check(
     dtype: DTypeName = None,
     layout: Letters = "nn",
     problem: Extents = "4096x4096x4096",
+    scales: Scales = None,
     epilogue: EpilogueText = None,
     operand: OperandTexts = None,
     device: Annotated[str | None, typer.Option(help="Device: h200 (the default), a100-80gb, rtx4090, ...")] = None,
@@ -244,7 +246,7 @@ def check(
         target = None if arch else device_named(device or "h200")
         of_arch = arch or (target.arch if target else DEFAULT_ARCH)
         ending = parsed_epilogue("check", epilogue, operand)
-        made, of = described("check", plan, dtype, layout, problem, of_arch, ending)
+        made, of = described("check", plan, dtype, layout, problem, of_arch, ending, scales)
         operands = stated_operands(recipe_named(plan).as_launched(made))
         _check_plan(made, of, operands, of_arch, target, compiled, as_json)
 

@@ -46,6 +46,8 @@ class Job:
     matrices  A, B and C of the problem, or of the corner if there is one
     corner    a smaller problem that is simulated in place of a large one; None to compute the whole problem
     values    arrays and scalars of the epilogue's operands by name; empty for alpha * acc + beta * c
+    scales    arrays of block scales by name; scale_a belongs to the A of the user, also if A and B are swapped. Empty
+              without block scales
     """
 
     recipe: Recipe
@@ -56,6 +58,7 @@ class Job:
     beta: float
     corner: Corner | None = None
     values: dict[str, Any] = field(default_factory=dict)
+    scales: dict[str, np.ndarray] = field(default_factory=dict)
 
     def run(self, gpu: dict[str, Any], say: Say) -> tuple[dict[str, Any], np.ndarray]:
         """Run the GEMM on the GPU, compare D with float64, time it, and return (report, D).
@@ -133,7 +136,7 @@ class Job:
         emulated  architecture to compile the PTX for; None to simulate the plan
         progress  called with the completed fraction, 0 to 1
         """
-        named = {"c": self.matrices.c, "alpha": self.alpha, "beta": self.beta, **self.values}
+        named = {"c": self.matrices.c, "alpha": self.alpha, "beta": self.beta, **self.values, **self.scales}
         plan = self.plan if self.corner is None else self.corner.plan
         if emulated is None:
             from cutegemm.simulator import simulate
@@ -214,8 +217,8 @@ class Job:
             return {"d": self._linear()}
         from cutegemm.simulator.values import results
 
-        plan, matrices = self.plan, self.matrices
-        accumulators = matrices.a.astype(np.float64) @ matrices.b.astype(np.float64)
+        plan, (a, b) = self.plan, self._factors()
+        accumulators = a @ b
         values = {"alpha": self.alpha, "beta": self.beta, **self.values}
         tensors = {name: np.asarray(values[name]) for name in plan.epilogue.tensors_read(values)}
         if plan.epilogue.gated:
@@ -232,18 +235,31 @@ class Job:
             out[name] = folded.reduce(unclipped[name], axis=axes, initial=reduction.identity)
         return out
 
+    def _factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return A and B in float64, each element multiplied by its block scale."""
+        a, b = self.matrices.a.astype(np.float64), self.matrices.b.astype(np.float64)
+        for name, scales in self.scales.items():
+            modes, wide = self.plan.operands.modes(name), scales
+            for axis, mode in zip((-2, -1), modes, strict=True):
+                wide = np.repeat(wide, int(mode.partition("/")[2] or 1), axis)
+            if modes[0].startswith("m"):
+                a = a * wide[..., : a.shape[-2], : a.shape[-1]]
+            else:
+                b = b * np.swapaxes(wide, -1, -2)[..., : b.shape[-2], : b.shape[-1]]
+        return a, b
+
     def _linear(self) -> np.ndarray:
         """Return the reference D = alpha * A @ B + beta * C in float64.
 
         If D has an integer type, alpha and beta are rounded to f32 and the result is rounded once to an integer.
         """
-        a, b, c = self.matrices.a, self.matrices.b, self.matrices.c
+        (a, b), c = self._factors(), self.matrices.c
         kind = self.plan.operands.d.dtype
 
         factors = np.array([self.alpha, self.beta], np.float64 if kind.is_float else np.float32)
         alpha, beta = factors.astype(np.float64)
         with np.errstate(invalid="ignore"):  # infinities and NaN are compared with D element by element
-            out = alpha * (a.astype(np.float64) @ b.astype(np.float64))
+            out = alpha * (a @ b)
             if beta != 0 and c is not None:
                 out = out + beta * c.astype(np.float64)
         if not kind.is_float:

@@ -16,6 +16,7 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.machine.arch import arch_named
 from cutegemm.machine.device import Device
 from cutegemm.parse.epilogue import ParsedEpilogue
+from cutegemm.parse.plan import scales_text
 from cutegemm.plan import GemmPlan, Problem
 
 _OTHERS = 2  # number of next-best candidates to print
@@ -140,7 +141,8 @@ def next_commands(plan: str, problem: Problem, layout: str, is_chosen: bool, epi
     """
     kind = problem.operands.a.dtype
     letters = "" if layout == "nn" else f" --layout {layout}"
-    options = ("" if kind is f32 else f" --dtype {kind}") + letters
+    scales = scales_text(problem.operands)
+    options = ("" if kind is f32 else f" --dtype {kind}") + letters + (f" --scales {scales}" if scales else "")
     ending = f" {shlex.join(epilogue)}" if epilogue else ""
     extents = [problem.m, problem.n, problem.k]
     batch = f" --batch {problem.l}" if problem.operands.batched else ""

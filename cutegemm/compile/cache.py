@@ -32,6 +32,7 @@ from cutegemm.errors import CompileError
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.quantize import Quantize
 
 Manifest = dict[str, Any]
 
@@ -74,7 +75,7 @@ def cache_folder() -> Path:
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "cutegemm"
 
 
-def entry(plan: GemmPlan, arch: str) -> Path:
+def entry(plan: GemmPlan | Quantize, arch: str) -> Path:
     """Return the folder in the disk cache that holds the compiled kernel of a plan. It may not exist yet.
 
     The name also depends on the source files of cutegemm and on the version of the DSL. If a source file was edited

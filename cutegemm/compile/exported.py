@@ -23,6 +23,7 @@ from cutegemm.errors import UnsupportedError, how_to_install
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.quantize import Quantize
 
 FORMAT = 2
 LIST = "kernels.json"  # file in the zip archive that is appended to the library
@@ -208,7 +209,7 @@ def recipes(arch: str) -> frozenset[str]:
     return _RECIPES.get(arch, (0, frozenset[str]()))[1]
 
 
-def key_of(plan: GemmPlan, arch: str) -> str:
+def key_of(plan: GemmPlan | Quantize, arch: str) -> str:
     """Return a hash of the plan and the architecture, the key of a kernel in a file of exported kernels.
 
     Kernels whose code differs have different keys.

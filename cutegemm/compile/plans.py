@@ -29,12 +29,14 @@ from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.quantize import Quantize
 from cutegemm.plan.signature import tensor_names
 
 _KERNELS = {
     "simt": "cutegemm.kernels.simt.kernel",
     "mma_sync": "cutegemm.kernels.mma_sync.kernel",
     "sm90": "cutegemm.kernels.sm90.kernel",
+    "quantize": "cutegemm.kernels.quantize",
 }  # modules by the family of the plan, imported when a plan is compiled
 _ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[@-_])")  # control sequences of ECMA-48, such as colours
 _CODE = re.compile(r":?\s*%\d+ = ")  # start of an MLIR operation
@@ -168,24 +170,41 @@ def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
     function = exported.loaded(plan, arch)
     if function is not None:
         return CompiledKernel(plan, arch, None, function, exported.key_of(plan, arch))
+    return CompiledKernel(plan, arch, *_compiled(plan, arch))
+
+
+@functools.cache
+def compile_quantize(quantize: Quantize, arch: str = DEFAULT_ARCH) -> tuple[Path, Any]:
+    """Return the kernel that quantizes a matrix, from this process or from the disk cache, else compile it.
+
+    arch      architecture such as "sm_90a"
+    returns   the folder of the kernel's entry in the disk cache, and its function (matrix, values, scales) -> None; see
+              `plan.quantize`
+    raises    the errors of `compile_plan`
+    """
+    return _compiled(quantize, arch)
+
+
+def _compiled(plan: GemmPlan | Quantize, arch: str) -> tuple[Path, Any]:
+    """Return the folder of a kernel's entry in the disk cache, and its function. Compile it if there is no entry."""
     folder = cache.entry(plan, arch)
     manifest = cache.intact(folder)
     if manifest is not None:
         try:
-            return CompiledKernel(plan, arch, folder, load_function(folder, manifest))
+            return folder, load_function(folder, manifest)
         except (OSError, RuntimeError, AttributeError):
             shutil.rmtree(folder, ignore_errors=True)  # it was linked against a library that has been removed
     with _compiling:  # another thread may have compiled the plan while this one waited
         manifest = cache.intact(folder) or _stored(plan, arch, folder)
     try:
-        return CompiledKernel(plan, arch, folder, load_function(folder, manifest))
+        return folder, load_function(folder, manifest)
     except (OSError, RuntimeError, AttributeError) as error:
         raise CompileError(
             f"compile_plan: {plan.name!r} for {arch} was compiled, but cannot be loaded: {error}"
         ) from error
 
 
-def _stored(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
+def _stored(plan: GemmPlan | Quantize, arch: str, folder: Path) -> cache.Manifest:
     """Compile a plan into the disk cache, and return the manifest of its entry.
 
     A new process compiles it if this process was forked while another thread compiled.
@@ -258,10 +277,13 @@ def compile_missing(
         compile_plans(missing.values(), arch, processes, done)
 
 
-def compile_error(plan: GemmPlan, arch: str) -> CutegemmError | None:
+def compile_error(plan: GemmPlan | Quantize, arch: str) -> CutegemmError | None:
     """Compile a plan into the disk cache; return the error, or None if it compiled. Worker processes call this."""
     try:
-        compile_plan(plan, arch)
+        if isinstance(plan, Quantize):
+            compile_quantize(plan, arch)
+        else:
+            compile_plan(plan, arch)
     except CutegemmError as error:
         return error
     return None
@@ -269,7 +291,7 @@ def compile_error(plan: GemmPlan, arch: str) -> CutegemmError | None:
 
 def compiled_into(
     folder: Path,
-    plan: GemmPlan,
+    plan: GemmPlan | Quantize,
     arch: str,
     options: str = "",
     around: AbstractContextManager[Any] | None = None,
@@ -281,7 +303,7 @@ def compiled_into(
     returns   the DSL's compiled function
     raises    the errors of `compile_plan`
     """
-    violations = plan.violations(arch)
+    violations = list(plan.violations(arch))
     if violations:
         raise PlanError(f"compile_plan: {plan.name!r} on {arch}", violations)
     if plan.family not in _KERNELS:
@@ -331,7 +353,7 @@ def compiled_into(
     return compiled
 
 
-def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
+def _build(plan: GemmPlan | Quantize, arch: str, folder: Path) -> cache.Manifest:
     """Compile a plan and write its kernel to a folder, for an entry of the disk cache.
 
     returns   manifest of the entry: plan, architecture, key and symbol
@@ -344,7 +366,7 @@ def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
     return {"plan": plan.name, "arch": arch, "key": plan.key(), "symbol": symbol}
 
 
-def symbol_of(plan: GemmPlan, arch: str) -> str:
+def symbol_of(plan: GemmPlan | Quantize, arch: str) -> str:
     """Return the name of the kernel's function in its object file.
 
     It differs for kernels with different code, so that several can be linked into one library.

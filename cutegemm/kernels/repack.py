@@ -36,6 +36,17 @@ def region(space: cute.Tensor, first, kind, layout=1) -> cute.Tensor:
     return cute.make_tensor(pointer, cute.make_layout(layout) if layout == 1 else layout)
 
 
+def within(coords: cute.Tensor, extents) -> cute.Tensor:
+    """Return predicates (V, REST_MN, REST_K): whether each access is inside of a matrix."""
+    vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
+    out = cute.make_rmem_tensor((vectors, rest_mn, rest_k), Boolean)
+    for v in range(vectors):
+        for i in range(rest_mn):
+            for j in range(rest_k):
+                out[v, i, j] = cute.elem_less(coords[(0, v), i, j], extents)
+    return out
+
+
 class Repacker:
     """The kernel that repacks one operand, or both.
 
@@ -139,7 +150,7 @@ class Repacker:
         tXgX, tYsX = taker.partition_S(gX), putter.partition_D(sX)
         tXrX, tYrX = [cute.make_rmem_tensor(shape, mX.element_type) for shape in (tXgX.shape, tYsX.shape)]
         tXrX.fill(0)
-        inside = self.within(taker.partition_S(cX), (mX.shape[0], mX.shape[1]))
+        inside = within(taker.partition_S(cX), (mX.shape[0], mX.shape[1]))
         cute.copy(load, tXgX, tXrX, pred=inside)
         self.turn(repack, tXrX, tYrX)
         cute.copy(put, tYrX, tYsX)
@@ -147,7 +158,7 @@ class Repacker:
         tPsX = giver.partition_S(sX)
         tPrX = cute.make_rmem_tensor(tPsX.shape, mX.element_type)
         cute.autovec_copy(tPsX, tPrX)
-        inside = self.within(giver.partition_D(cP), (mP.shape[0], mP.shape[1]))
+        inside = within(giver.partition_D(cP), (mP.shape[0], mP.shape[1]))
         cute.copy(store, tPrX, giver.partition_D(gP), pred=inside)
 
     def turn(self, repack: Repack, loaded: cute.Tensor, put: cute.Tensor) -> None:
@@ -160,13 +171,3 @@ class Repacker:
             for j in range(cute.size(put, mode=[2])):
                 for value, source in enumerate(repack.order):
                     put[value, i, j] = loaded[source, i, j]
-
-    def within(self, coords: cute.Tensor, extents) -> cute.Tensor:
-        """Return predicates (V, REST_MN, REST_K): whether each access is inside of a matrix."""
-        vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
-        out = cute.make_rmem_tensor((vectors, rest_mn, rest_k), Boolean)
-        for v in range(vectors):
-            for i in range(rest_mn):
-                for j in range(rest_k):
-                    out[v, i, j] = cute.elem_less(coords[(0, v), i, j], extents)
-        return out

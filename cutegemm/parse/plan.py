@@ -15,10 +15,12 @@ from cutegemm.layout.inttuple import shown
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.parse.epilogue import ParsedEpilogue
 from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan.mainloop.block_scaled import BLOCKS, GRANULARITIES, ROWS, with_scales
 from cutegemm.plan.rules.limits import MOST_EXTENT
 
 # type of A -> type of D, if D has another type by default
 _MOST_DIGITS = 1000  # longest extent that is converted to an integer
+_SCALES = 4  # scales of rows in 16 bytes
 _RESULTS = {e4m3: bf16, e5m2: bf16, s8: s32}
 
 
@@ -42,17 +44,59 @@ def dtype_of(text: str | None, plan: str | None) -> DType:
     return f32
 
 
-def operands_for(dtype: DType, layout: str, out: DType | None = None) -> Operands:
+def operands_for(dtype: DType, layout: str, out: DType | None = None, scales: str | None = None) -> Operands:
     """Return the operands of a GEMM whose A and B have one type.
 
     dtype    element type of A and B
     layout   two letters n or t, for A and B
     out      element type of D; None for the one that `cutegemm.gemm` chooses: bf16 for float8, s32 for s8, else `dtype`
+    scales   granularity of the block scales of A and B, such as "1x128,128x128"; None without block scales
+    raises   PlanError if the text is not two granularities, or if the type has no block scales
 
     >>> operands_for(DType.parse("e4m3"), "nt").d.dtype, operands_for(DType.parse("s8"), "nt").d.dtype
     (bf16, s32)
     """
-    return Operands.of(dtype, layout=layout, out=out or _RESULTS.get(dtype))
+    operands = Operands.of(dtype, layout=layout, out=out or _RESULTS.get(dtype))
+    if scales is None:
+        return operands
+    pair = tuple(scales.split(","))
+    wrong = []
+    if len(pair) != len("ab") or any(each not in GRANULARITIES for each in pair):
+        known = " or ".join(GRANULARITIES)
+        wrong.append(f"--scales {scales} is not two of {known}, for A and for B. Write --scales {ROWS},{BLOCKS}.")
+    if dtype not in (e4m3, e5m2):
+        wrong.append(f"--scales belong to float8, but A and B are {dtype}. Give --dtype e4m3.")
+    if wrong:
+        raise PlanError("operands", wrong)
+    return with_scales(operands, (pair[0], pair[1]))
+
+
+def scales_text(operands: Operands) -> str:
+    """Return the granularity of the block scales of operands, as the option --scales has it; "" without block scales.
+
+    operands   as the user states them, before A and B are swapped
+
+    >>> scales_text(operands_for(e4m3, "nt", scales="1x128,128x128"))
+    '1x128,128x128'
+    """
+    modes = [operands.modes(name)[0] for name in operands.of_mainloop]
+    return ",".join([BLOCKS if "/" in mode else ROWS for mode in modes])
+
+
+def problem_of(m: int, n: int, k: int, batch: int, operands: Operands) -> Problem:
+    """Return a problem whose block scales of rows are padded as TMA needs, and whose matrices are compact.
+
+    >>> problem_of(150, 200, 300, 1, operands_for(e4m3, "nt", scales="1x128,128x128")).ld
+    (('scale_a', 152),)
+    """
+    extents = {"m": m, "n": n}
+    ld = [
+        (name, -(-max(1, extents[mode]) // _SCALES) * _SCALES)
+        for name in operands.of_mainloop
+        for mode in operands.modes(name)[:1]
+        if mode in extents
+    ]
+    return Problem(m, n, k, batch, operands, tuple(ld))
 
 
 def as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
@@ -70,6 +114,7 @@ def described(
     problem: str | None,
     arch: str = DEFAULT_ARCH,
     ending: ParsedEpilogue | None = None,
+    scales: str | None = None,
 ) -> tuple[GemmPlan, Problem | None]:
     """Return the plan with a given name, and the problem of a text MxNxK or MxNxKxL, or None without a text.
 
@@ -82,11 +127,12 @@ def described(
     problem     text of the extents; None if it is absent
     arch        architecture, such as sm_90a
     ending      epilogue; None for the linear one
+    scales      option --scales; None if it is absent
     raises      PlanError with every fault of the texts
     """
     complaints = Complaints(operation)
     kind = complaints.attempt(lambda: dtype_of(dtype, name))
-    operands = complaints.attempt(lambda: operands_for(kind or f32, layout))
+    operands = complaints.attempt(lambda: operands_for(kind or f32, layout, scales=scales))
     extents = None if problem is None else complaints.attempt(lambda: _extents(operation, problem))
     complaints.attempt(lambda: arch_named(arch))
     if complaints.violations:
@@ -100,7 +146,7 @@ def described(
     plan = _ended(recipe, operands, arch, ending)
     if ending is not None:
         operands = ending.ends(operands)
-    gemm = Problem(m, n, k, batch[0] if batch else 1, operands)
+    gemm = problem_of(m, n, k, batch[0] if batch else 1, operands)
     return plan, as_multiplied(gemm.transposed if recipe.swap_ab else gemm, plan)
 
 

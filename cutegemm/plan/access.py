@@ -1,4 +1,4 @@
-"""Accesses to shared memory as data, which components of a plan report and the analysis counts."""
+"""Accesses to memory as data, which components of a plan report and the analysis counts."""
 
 from __future__ import annotations
 
@@ -25,3 +25,19 @@ class SmemAccess:
     elements: np.ndarray
     bits: int
     per: str = "k-tile"
+
+
+@dataclass(frozen=True)
+class GlobalRead:
+    """Reads of single elements in global memory by whole warps.
+
+    label      what it does, in two words
+    operand    name of the operand that is read, which is contiguous along K
+    requests   instructions of all warps of a CTA for `k_tiles` k-tiles
+    k_tiles    k-tiles whose elements an instruction reads, each by a lane of its own; 1: all lanes read one element
+    """
+
+    label: str
+    operand: str
+    requests: int
+    k_tiles: int = 1

@@ -483,7 +483,8 @@ class GemmPlan(hooks.Shown):
         if not self.body.has_roles:
             return {}
         own = consumer(self)
-        loads = producer(self.cluster_mn != (1, 1))
+        further = tuple([stream.name for stream in self.streams[2:]])
+        loads = producer(self.cluster_mn != (1, 1), further)
         return {role.name: loads if role.name == "producer" else own for role in self.roles}
 
     def program(self, role: str) -> Program:

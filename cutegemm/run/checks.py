@@ -284,6 +284,13 @@ def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool
                 f"{name.upper()} is aligned to {actual.align_bytes} bytes in its address, its strides and its "
                 f"contiguous extent, but the plan needs {needed.align_bytes}."
             )
+    needed_scales, scales = [{name: of.modes(name) for name in of.of_mainloop} for of in (plan.operands, operands)]
+    if needed_scales != scales:
+        listed = [
+            " and ".join(f"{name} by ({', '.join(modes)})" for name, modes in each.items()) or "no block scales"
+            for each in (needed_scales, scales)
+        ]
+        wrong.append(f"the plan is made for {listed[0]}, the call has {listed[1]}.")
     if plan.operands.batched != operands.batched:
         have = "have a batch mode" if operands.batched else "do not have a batch mode"
         needed = "batched" if plan.operands.batched else "not batched"

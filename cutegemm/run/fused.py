@@ -57,6 +57,7 @@ from cutegemm.run.graph import arguments, belong_to_transformation, by_torch, th
 from cutegemm.run.launches import new_like, of_transpose, on_device
 from cutegemm.run.prepare import Prepared, prepare
 from cutegemm.run.question import EpilogueSpec
+from cutegemm.run.scales import conversion, granularities, separated, wrong_scales
 from cutegemm.run.views import ALIGN_BYTES, MODES, Region, View
 
 if TYPE_CHECKING:
@@ -162,14 +163,19 @@ def _launcher(
     as_rows    whether the launch takes the transpose of b, N x K, as a layer stores its weight
     """
     assert prepared.kernel is not None
-    function, epilogue = prepared.function, prepared.kernel.plan.epilogue
+    plan, function = prepared.kernel.plan, prepared.function
+    epilogue, batched = plan.epilogue, len(prepared.shape) == 3
+    scales, _ = separated(operands)
     index_of = {name: index for index, name in enumerate((*operands, *results))}
     conversions = {
         name: _operand_conversion(epilogue.kinds[name], operands[name], prepared.shape) for name in epilogue.tensors
     } | {name: _result_conversion(name, result, prepared.views[3]) for name, result in results.items()}
+    for name, of_plan in zip(scales, plan.operands.of_mainloop, strict=True):
+        by_block = "/" in plan.operands.modes(of_plan)[0]
+        conversions[name] = conversion(name, by_block, operands[name], batched)
     converted = [(index_of[name], convert) for name, convert in conversions.items() if convert is not None]
     in_kernel_order = _picking(
-        [index_of[name] for name in (*epilogue.tensors, "d", *epilogue.beside, *epilogue.scalars)]
+        [index_of[name] for name in (*scales, *epilogue.tensors, "d", *epilogue.beside, *epilogue.scalars)]
     )
     a_strides, b_strides = [view.strides for view in prepared.views[:2]]
     if as_rows:
@@ -454,6 +460,7 @@ def _evaluate(
                is not an expression
     """
     try:
+        _, operands = separated(operands)
         kinds = {name: _fit(a, b, tuple(x.shape))[0] for name, x in _tensors(operands).items()}
         symbols = {name: kinds.get(name, Scalar)(name) for name in operands}  # type: ignore[misc]
         returned = function(Accumulator(), **symbols)
@@ -511,7 +518,11 @@ def prepared_fused(
     from cutegemm.run import torch_ops
 
     tensors = torch_ops.tensors_of({"a": a, "b": b, **_tensors(operands)})
-    epilogue = _checked_epilogue(a, b, function, operands, tensors)
+    scales, of_epilogue = separated(operands)
+    epilogue = _checked_epilogue(a, b, function, of_epilogue, tensors)
+    wrong = wrong_scales(a, b, scales) if scales else []
+    if wrong:
+        raise refused(a, b, wrong)
     m, n, _, l = extents_of(a, b)  # noqa: E741
     columns, batched = n // 2 if epilogue.gated else n, a.dim() == 3
     shape = (l, m, columns) if batched else (m, columns)
@@ -521,7 +532,8 @@ def prepared_fused(
     tile = _as_batch(tensors[epilogue.tiles[0]], l if batched else None) if epilogue.tiles else None
     aux = _aux_operands(epilogue, tensors, batched) | _aux_results(results)
     spec, trial = EpilogueSpec(epilogue, aux), partial(_trial, a, b, operands, results, outs)
-    prepared = prepare(a, b, tile, out, d_dtype if out is None else None, 0.0, how, spec, trial)
+    by = granularities(a, b, scales) if scales else None
+    prepared = prepare(a, b, tile, out, d_dtype if out is None else None, 0.0, how, spec, trial, by)
     if isinstance(prepared, list):
         raise UnsupportedError(
             f"gemm of {shapes_of(a, b)}: neither of the last two strides of {' and of '.join(prepared)} is 1. Pass "

@@ -150,6 +150,7 @@ def gemm(
     varying_rows: bool = False,
     tune: bool = False,
     batch_invariant: bool | None = None,
+    scales: Any = None,
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> Any:
@@ -183,6 +184,9 @@ def gemm(
     batch_invariant   whether each row of D has the same bits for every number of rows of a, see
                    `cutegemm.batch_invariant`; None: whether such a context is active. A call that no plan with the
                    weight's order of accumulation serves is refused
+    scales         block scales of float8 a and b: a pair of float32 tensors, by which the accumulators of every 128 of
+                   K are multiplied. Those of a have the shape M x K/128, or M/128 x K/128; those of b K/128 x N, or
+                   K/128 x N/128, rounded up. Only on Hopper. See docs/block_scaled.md
     epilogue       function of the accumulator and of operands by name, made of functions of `cutegemm.epilogue`:
                    `lambda acc, bias: gelu(acc + bias)`. It is called with symbols in the first call, and again after
                    something that it reads has changed. It is called in every call if it reads something whose changes
@@ -210,6 +214,11 @@ def gemm(
     """
     if batch_invariant is None:
         batch_invariant = bool(ENTERED)
+    if scales is not None:
+        from cutegemm.run.scales import with_scales
+
+        ending = with_scales(a, b, scales, {"c": c, "alpha": alpha, "beta": beta, "epilogue": epilogue}, operands)
+        epilogue, alpha, beta = ending["epilogue"], ending["alpha"], ending["beta"]
     if torch_sees(a, b, c, operands, out):
         how = How(plan, accumulate, allow_tf32, varying_rows, tune, batch_invariant)
         return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how, epilogue, operands))
@@ -447,6 +456,7 @@ def plan_of(
     out_dtype: Any = None,
     varying_rows: bool = False,
     batch_invariant: bool | None = None,
+    scales: Any = None,
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> GemmPlan:
@@ -460,6 +470,13 @@ def plan_of(
 
     how = How(plan, accumulate, allow_tf32, varying_rows, batch_invariant=is_batch_invariant(batch_invariant))
     prepared: Any
+    if scales is not None:
+        from cutegemm.run.scales import with_scales
+
+        named = {"c": c, "alpha": None, "beta": None, "epilogue": epilogue}
+        ending = with_scales(a, b, scales, named, operands)
+        epilogue = ending["epilogue"]
+        operands |= {name: ending[name] for name in ("alpha", "beta") if ending[name] is not None}
     with waiting():
         if epilogue is not None or operands:
             from cutegemm.run.fused import prepared_fused

@@ -16,6 +16,7 @@ from cutegemm.compile import background
 from cutegemm.compile.plans import CompiledKernel, compile_plan
 from cutegemm.dtypes import f32, tf32
 from cutegemm.machine.device import Device
+from cutegemm.plan.mainloop.block_scaled import with_scales
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import limits
 from cutegemm.run import calls, checks, tune
@@ -102,6 +103,7 @@ def prepare(
     how: How,
     ending: EpilogueSpec | None = None,
     trial: Callable[[Prepared], Callable[[], Any]] | None = None,
+    scales: tuple[str, str] | None = None,
 ) -> Prepared | list[str]:
     """Check the arguments of a signature of `gemm` that is called first, choose a plan and compile it.
 
@@ -114,6 +116,7 @@ def prepare(
     ending      the epilogue; None for alpha * acc + beta * c
     trial       function that makes a call for the tuner from a Prepared. The call must not write to the caller's
                 tensors. None: the tuner is not used
+    scales      granularity of the block scales of a and of b, "1x128" or "128x128"; None without block scales
     returns     the prepared kernel; or the names of the matrices that have no stride of 1 in their last two modes
     raises      UnsupportedError with every rule that the arguments break; PlanError; CompileError; PendingError if
                 torch computes the call until its kernel is compiled
@@ -176,7 +179,8 @@ def prepare(
 
     def operands(by_box: str | None) -> Operands:
         """Return type, majorness and alignment of the matrices, if TMA loads those that `by_box` names."""
-        return operands_of(views, *kinds, batched, by_box, c_kind, b_kind)
+        found = operands_of(views, *kinds, batched, by_box, c_kind, b_kind)
+        return found if scales is None else with_scales(found, scales)
 
     question = Question(
         operands, (m, n, k, l), c is not None, ending, how.accumulate, arch, device, how.batch_invariant

@@ -1,6 +1,7 @@
 """PyTorch API: products by the names that torch gives them, with activations, gradients and `torch.compile`.
 
-functions of tensors              `functional`, `mlps`, `scaled`, and `gemm` for `cutegemm.gemm`; `checks`
+functions of tensors              `functional`, `mlps`, `scaled`, `block_scales`, `quantization`; `gemm` for
+                                  `cutegemm.gemm`; `checks`
 modules                           `modules`; `fallback` to torch; `models` replaces the modules of other libraries
 operators of torch.library        `library`
 dispatch and gradients            `dispatch`, `autograd`
@@ -21,6 +22,7 @@ from cutegemm.torch.functional import addmm, bmm, gemm_act, gemm_dact, gemm_dgat
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.models import Replaced, use
 from cutegemm.torch.modules import GatedMLP, Linear
+from cutegemm.torch.quantization import from_deep_gemm, quantize
 from cutegemm.torch.scaled import scaled_mm
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "Replaced",
     "addmm",
     "bmm",
+    "from_deep_gemm",
     "gemm_act",
     "gemm_dact",
     "gemm_dgated",
@@ -36,6 +39,7 @@ __all__ = [
     "linear",
     "mlp",
     "mm",
+    "quantize",
     "scaled_mm",
     "use",
 ]

@@ -11,12 +11,14 @@ from cutegemm.plan.epilogue import Reduction
 from cutegemm.run import checks, torch_ops
 from cutegemm.run.calls import BLAS_SCALARS
 from cutegemm.run.checks import refused, wrong_devices
+from cutegemm.run.scales import separated, wrong_scales
 from cutegemm.torch import library as library  # registers the operators
 from cutegemm.torch.autograd import product
+from cutegemm.torch.block_scales import scaled_product, wrong_derivatives
 from cutegemm.torch.checks import wrong_gradients
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, constant, formula, text_of_function
-from cutegemm.torch.launch import factors_read
+from cutegemm.torch.launch import factors_read, scaled_by_torch
 from cutegemm.torch.reference import by_torch
 
 _HALF_BYTES = 2  # of an element of the types that torch multiplies with float32 accumulators and one rounding
@@ -50,6 +52,14 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
     ]
     if rules:
         raise refused(a, b, rules)
+    scales, own = separated(args["operands"])
+    args = {**args, "operands": own}
+    if scales:
+        rules = [] if out is None else ["out is not served with block scales in a graph of torch. Leave out away."]
+        rules += wrong_scales(a, b, scales)
+        rules += wrong_derivatives({"a": a, "b": b, "c": args["c"], **scales, **own})
+        if rules:
+            raise refused(a, b, rules)
     text, operands, scalars = _epilogue(args)
     reductions = [each or None for each in _reductions(text).split("\n")]
     count = len(reductions)
@@ -69,6 +79,9 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
         (out_dtype,) = out_dtype
     if out_dtype is None and args["c"] is not None and args["epilogue"] is None:
         out_dtype = args["c"].dtype
+    if scales:
+        found = scaled_product(a, b, tuple(scales.values()), text, operands, scalars, out_dtype, how)
+        return found[0] if count == 1 else tuple(found)
     results = product(a, (b,), text, operands, scalars, out_dtype, how)
     return results[0] if count == 1 else tuple(results[:count])
 
@@ -82,7 +95,8 @@ def gemm_by_torch(args: Mapping[str, Any]) -> Any:
            result
     """
     a, b, out, out_dtype = args["a"], args["b"], args["out"], args["out_dtype"]
-    text, operands, scalars = _epilogue(args)
+    scales, own = separated(args["operands"])
+    text, operands, scalars = _epilogue({**args, "operands": own})
     a, (b,) = factors_read(a, (b,), text, scalars)
     outs = out if out is None or isinstance(out, (tuple, list)) else (out,)
     if out_dtype is None and args["c"] is not None and args["epilogue"] is None:
@@ -91,7 +105,11 @@ def gemm_by_torch(args: Mapping[str, Any]) -> Any:
         if text == PLAIN and a.dtype.itemsize == _HALF_BYTES and out is None and out_dtype in (None, a.dtype):
             return torch.matmul(a, b)
         types = tuple(out_dtype) if isinstance(out_dtype, list) else out_dtype
-        results = by_torch(a, b, formula(text), [*operands, *scalars], types, outs)
+        given = (formula(text), [*operands, *scalars], types, outs)
+        if scales:
+            results = scaled_by_torch(a, b, tuple(scales.values()), *given)
+        else:
+            results = by_torch(a, b, *given)
     return results[0] if len(results) == 1 else tuple(results)
 
 

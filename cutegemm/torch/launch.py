@@ -23,7 +23,7 @@ from cutegemm.run.calls import How, is_batch_invariant, shapes_of
 from cutegemm.run.gemm import gemm
 from cutegemm.torch.activations import dgated
 from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, Formula, OutDtype, formula, is_gated, text_of
-from cutegemm.torch.reference import Outs, by_torch, copied_to, gate_and_up_of, result_dtype, result_dtypes
+from cutegemm.torch.reference import Outs, by_torch, copied_to, dequantized, gate_and_up_of, result_dtype, result_dtypes
 
 AS_CHOSEN = How()
 OF_LAYER = How(varying_rows=True)  # the weight stays, and the number of rows varies from call to call
@@ -190,6 +190,7 @@ def compute(
     out_dtype: OutDtype = None,
     how: How = AS_CHOSEN,
     outs: Outs = None,
+    scales: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a @ b, D first: by a kernel for CUDA tensors, else by torch.
 
@@ -201,13 +202,34 @@ def compute(
     out_dtype  as for `reference.result_dtypes`
     how        options of `gemm`: plan, accumulation, tuning
     outs       tensors that results are written to, in the order of the results; None for a new tensor
+    scales     block scales of a and of b, as for `gemm`; None without them
     """
     whole = b[0] if len(b) == 1 else joined(b)
+    if not a.is_cuda and scales is not None:
+        return scaled_by_torch(a, whole, scales, formula(text), [*operands, *scalars], out_dtype, outs)
     if not a.is_cuda:
         if how.batch_invariant:
             refuse_torch(f"product of {shapes_of(a, whole)}", f"the tensors are on {a.device}")
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, outs)
-    return by_gemm(a, whole, text, operands, scalars, out_dtype, how, outs)
+    return by_gemm(a, whole, text, operands, scalars, out_dtype, how, outs, scales)
+
+
+def scaled_by_torch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scales: Sequence[torch.Tensor],
+    read: Formula,
+    operands: Sequence[Any],
+    out_dtype: OutDtype,
+    outs: Outs = None,
+) -> list[torch.Tensor]:
+    """Return the results of an epilogue of a block-scaled a @ b by operations of torch, on dequantized factors.
+
+    scales   block scales of a and of b, as for `gemm`; the other arguments are those of `reference.by_torch`
+    """
+    dtypes = tuple(result_dtypes(a, read.results, out_dtype, outs))
+    of_a, of_b = dequantized(a, scales[0]), dequantized(b.mT, scales[1].mT).mT
+    return by_torch(of_a, of_b, read, operands, dtypes, outs)
 
 
 def by_gemm(
@@ -219,6 +241,7 @@ def by_gemm(
     out_dtype: OutDtype = None,
     how: How = AS_CHOSEN,
     outs: Outs = None,
+    scales: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a @ b by a kernel. Tensors that are not loadable are copied.
 
@@ -229,11 +252,13 @@ def by_gemm(
     if outs is not None and not all(out is None or is_loadable(out) for out in outs):
         dtypes = tuple(result_dtypes(a, read.results, out_dtype, outs))
         direct = [out if out is not None and is_loadable(out) else None for out in outs]
-        return copied_to(outs, by_gemm(a, b, text, operands, scalars, dtypes, how, direct))
+        return copied_to(outs, by_gemm(a, b, text, operands, scalars, dtypes, how, direct, scales))
     lowered = _lowered(text, _tiles_in_halves(text, a, b, operands))
     if lowered.interleaved is not None or (outs is not None and len(outs) > 1):
         return _by_halves(lowered, a, b, read, [*operands, *scalars], out_dtype, how, outs)
     keywords: dict[str, Any] = dict(vars(how))
+    if scales is not None:
+        keywords["scales"] = tuple(scales)
     out = None if outs is None else outs[0]
     if out is not None:
         keywords["out"] = out

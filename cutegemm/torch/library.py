@@ -6,6 +6,8 @@
 | `cutegemm::mm_out`     | nothing; a @ b is written to `out`                                                       |
 | `cutegemm::gemm`       | the results of an epilogue of a @ b; the epilogue and types as text, b in parts          |
 | `cutegemm::gemm_out`   | nothing; D is written to `out`                                                           |
+| `cutegemm::scaled_gemm`| the results of an epilogue of a block-scaled a @ b; it has no gradients                  |
+| `cutegemm::quantize`   | values of float8 and block scales of a matrix; it has no gradients                       |
 | `cutegemm::mm_parts`   | a @ b^T, b in parts side by side: the gradient by `a`; it records no gradients           |
 | `cutegemm::gemm_dgated`| the backward pass of a gated activation; it records no gradients                         |
 
@@ -27,6 +29,7 @@ from cutegemm.run.calls import How
 from cutegemm.torch.autograd import Call, backward, save
 from cutegemm.torch.epilogue import PLAIN, formula, types_read, types_text
 from cutegemm.torch.launch import AS_CHOSEN, allocated, compute, dgated_of, joined
+from cutegemm.torch.quantization import quantized, results
 
 Tensors = Sequence[torch.Tensor]
 Shape = Sequence[int]
@@ -41,6 +44,9 @@ SCHEMAS = {
     "cutegemm::mm_out": "(Tensor a, Tensor b, Tensor(a!) out) -> ()",
     "cutegemm::gemm": f"({_PRODUCT}, str? out_dtype, {_HOW}) -> Tensor[]",
     "cutegemm::gemm_out": f"({_PRODUCT}, Tensor(a!) out, {_HOW}) -> ()",
+    "cutegemm::scaled_gemm": "(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, str epilogue, Tensor[] operands, "
+    f"float[] scalars, str? out_dtype, {_HOW}) -> Tensor[]",
+    "cutegemm::quantize": "(Tensor x, int rows, ScalarType dtype, bool power_of_two) -> (Tensor, Tensor)",
     "cutegemm::mm_parts": "(Tensor a, Tensor[] b, ScalarType? out_dtype=None, bool batch_invariant=False) -> Tensor",
     "cutegemm::gemm_dgated": "(Tensor a, Tensor b, Tensor preact, str activation, bool varying_rows=False, "
     "bool batch_invariant=False) -> (Tensor, Tensor)",
@@ -79,6 +85,26 @@ def _fake_gemm(*args: Any) -> list[torch.Tensor]:
 def _gemm_out(*args: Any) -> None:
     a, b, text, operands, scalars, out = args[:-_OPTIONS]
     compute(a, b, text, operands, scalars, None, How(*args[-_OPTIONS:]), (out,))
+
+
+def _scaled_gemm(*args: Any) -> list[torch.Tensor]:
+    """Compute the operator cutegemm::scaled_gemm: return the results of an epilogue of a block-scaled a @ b.
+
+    args   a, b, scales of a and of b as for `gemm`, text of the epilogue, its tensors, its numbers, text of the result
+           types, and the options of `How`
+    """
+    a, b, of_a, of_b, text, operands, scalars, types = args[:-_OPTIONS]
+    how = How(*args[-_OPTIONS:])
+    return compute(a, (b,), text, operands, scalars, types_read(types), how, scales=(of_a, of_b))
+
+
+def _fake_scaled_gemm(*args: Any) -> list[torch.Tensor]:
+    a, b, _, _, text, _, _, types, *_ = args
+    return allocated(a, (b,), text, types_read(types))
+
+
+def _fake_quantize(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool) -> tuple[Any, Any]:
+    return results(x, rows, dtype)
 
 
 def _mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Any = None, batch_invariant: bool = False) -> torch.Tensor:
@@ -232,6 +258,11 @@ def _flops_mm_parts(a: Shape, b: Sequence[Shape], *_: Any, **__: Any) -> int:
     return 2 * prod(a) * b[0][-2]
 
 
+def _no_flops(*_: Any, **__: Any) -> int:
+    """Return 0: no operation of cutegemm::quantize is one of a product."""
+    return 0
+
+
 def _define() -> None:
     """Define the operators of torch.library, and register their kernels, shapes, gradients, batches and flop counts."""
     functions: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., int]]] = {
@@ -239,6 +270,8 @@ def _define() -> None:
         "cutegemm::mm_out": (_mm_out, _fake_out, _flops_mm),
         "cutegemm::gemm": (_gemm, _fake_gemm, _flops_gemm),
         "cutegemm::gemm_out": (_gemm_out, _fake_out, _flops_gemm),
+        "cutegemm::scaled_gemm": (_scaled_gemm, _fake_scaled_gemm, _flops_mm),
+        "cutegemm::quantize": (quantized, _fake_quantize, _no_flops),
         "cutegemm::mm_parts": (_mm_parts, _fake_mm_parts, _flops_mm_parts),
         "cutegemm::gemm_dgated": (_dgated, _fake_dgated, _flops_mm),
     }

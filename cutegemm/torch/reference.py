@@ -17,6 +17,7 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import epilogue as nodes
 from cutegemm.plan.epilogue import Expression, Half, Reduction
+from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.run import torch_ops
 from cutegemm.torch.epilogue import Formula, OutDtype, dtype_name
 
@@ -272,6 +273,21 @@ def accumulator(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     dtype = accumulator_dtype(a.dtype)
     with torch.autocast(a.device.type, enabled=False):
         return torch.matmul(a.to(dtype), b.to(dtype))
+
+
+def dequantized(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Return a matrix of float8 in float32, with each element multiplied by its block scale.
+
+    x        (rows, K), or a batch of such matrices
+    scales   (rows, K / 128), or (rows / 128, K / 128), rounded up: see `run.scales`
+
+    >>> dequantized(torch.ones(2, 130).to(torch.float8_e4m3fn), torch.tensor([[1.0, 2.0]]))[1, 126:]
+    tensor([1., 1., 2., 2.])
+    """
+    rows, k = x.shape[-2:]
+    if scales.shape[-2] != rows:
+        scales = scales.repeat_interleave(BLOCK, -2)[..., :rows, :]
+    return x.float() * scales.repeat_interleave(BLOCK, -1)[..., :k]
 
 
 def by_torch(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -10,16 +10,18 @@ import torch
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.calls import How
-from cutegemm.torch import checks
+from cutegemm.run.torch_ops import FLOAT8
+from cutegemm.torch import block_scales, checks
 from cutegemm.torch import library as library  # registers the operators
 from cutegemm.torch.autograd import product
+from cutegemm.torch.epilogue import PLAIN
 from cutegemm.torch.launch import AS_CHOSEN, in_mode
 
 # Members of torch.nn.functional.ScalingType and SwizzleType; the index of a member is its value. torch has the enums
 # since 2.10.
 RECIPES = ("TensorWise", "RowWise", "BlockWise1x16", "BlockWise1x32", "BlockWise1x128", "BlockWise128x128")
 SWIZZLES = ("NO_SWIZZLE", "SWIZZLE_32_4_4")
-_SERVED = ("TensorWise", "RowWise")
+_SERVED = ("TensorWise", "RowWise", *block_scales.RECIPES)
 _FAST, _PROMOTED = How(accumulate="fast"), How(accumulate="promoted")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,15 +67,19 @@ def scaled_mm(
 
     mat_a, mat_b                     M x K and K x N, of float8_e4m3fn or float8_e5m2, or both of int8
     scale_a, scale_b                 float32, or a list of one such tensor. With the recipe "TensorWise" a scale has one
-                                     element; with "RowWise" scale_a has M elements and scale_b has N
-    scale_recipe_a, scale_recipe_b   "TensorWise" or "RowWise", each for its factor: a member of
-                                     torch.nn.functional.ScalingType, its name or its value, or a list of one of these
+                                     element; with "RowWise" scale_a has M elements and scale_b has N. Block scales have
+                                     the shapes that `block_scales` lists, and any strides: see docs/block_scaled.md
+    scale_recipe_a, scale_recipe_b   "TensorWise", "RowWise", "BlockWise1x128" or "BlockWise128x128", each for its
+                                     factor: a member of torch.nn.functional.ScalingType, its name or its value, or a
+                                     list of one of these. Both are block-wise, or neither is
     swizzle_a, swizzle_b             None, or "NO_SWIZZLE" of torch.nn.functional.SwizzleType
     bias                             (N,)
     output_dtype                     type of the result; None is the type of mat_a. For int8 it is float32 or int32
     contraction_dim                  () or (1, 0): the modes of mat_a and mat_b that are K
-    use_fast_accum                   whether the accumulator may keep the tensor cores' 14 bits; see `cutegemm.gemm`
-    raises                           UnsupportedError with every rule that is violated, and for a call with the
+    use_fast_accum                   whether the accumulator may keep the tensor cores' 14 bits; see `cutegemm.gemm`.
+                                     With block scales, the accumulators of every 128 of K are added in float32
+    raises                           UnsupportedError with every rule that is violated; for block scales of tensors that
+                                     require gradients, which torch does not have either; and for a call with the
                                      signature of torch._scaled_mm, which has no recipes
 
     >>> a, b = torch.ones(2, 16).to(torch.float8_e4m3fn), torch.ones(16, 2).to(torch.float8_e4m3fn)
@@ -102,11 +108,17 @@ def scaled_mm(
         rules += checks.wrong_product(("mat_a", "mat_b"), mat_a, mat_b, 2, dtype, "output_dtype")
         if mat_a.dim() == mat_b.dim() == 2:
             m, n = mat_a.shape[0], mat_b.shape[1]
-            rules += _wrong_scale("scale_a", scales["scale_a"], recipes["scale_a"], m, "row of mat_a")
-            rules += _wrong_scale("scale_b", scales["scale_b"], recipes["scale_b"], n, "column of mat_b")
+            k = mat_a.shape[1]
+            rules += _wrong_scale("scale_a", scales["scale_a"], recipes["scale_a"], m, k, "row of mat_a")
+            rules += _wrong_scale("scale_b", scales["scale_b"], recipes["scale_b"], n, k, "column of mat_b")
             rules += checks.wrong_bias("bias", bias, n)
         rules += checks.wrong_operand_dtypes(mat_a, bias=bias)
+        rules += _wrong_blocks(tensors, recipes)
     checks.refuse("scaled_mm", tensors, rules)
+    if recipes["scale_a"] in block_scales.RECIPES:
+        text, operands = ("lambda acc, bias: acc + bias", [bias]) if bias is not None else (PLAIN, [])
+        oriented = block_scales.as_in_gemm(scales, recipes, mat_a.shape[1])
+        return block_scales.scaled_product(mat_a, mat_b, oriented, text, operands, (), dtype, in_mode(AS_CHOSEN))[0]
     shapes = {"scale_a": (-1, 1), "scale_b": (1, -1)}
     operands = [scale.reshape(() if recipes[name] == "TensorWise" else shapes[name]) for name, scale in scales.items()]
     text = "lambda acc, scale_a, scale_b: acc * scale_a * scale_b"
@@ -153,15 +165,40 @@ def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[
     return [f"{name} = {member or value!r}; {' or '.join(map(repr, served))} is served."]
 
 
-def _wrong_scale(name: str, scale: torch.Tensor, recipe: str | None, extent: int, each: str) -> list[str]:
+def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None]) -> list[str]:
+    """Return error messages for block scales of one factor only, of int8, or of tensors that require gradients.
+
+    tensors   arguments by name; bias may be None
+    recipes   recipe of each scale; None for an unknown one
+    """
+    block_wise = [name for name, recipe in recipes.items() if recipe in block_scales.RECIPES]
+    if not block_wise:
+        return []
+    rules = block_scales.wrong_derivatives(tensors)
+    others = [name for name, recipe in recipes.items() if name not in block_wise and recipe is not None]
+    if others:
+        rules.append(
+            f"scale_recipe_{others[0][-1]} = {recipes[others[0]]!r} and scale_recipe_{block_wise[0][-1]} = "
+            f"{recipes[block_wise[0]]!r}; both recipes must be block-wise, or neither."
+        )
+    wrong = [name for name in ("mat_a", "mat_b") if tensors[name].dtype not in FLOAT8]
+    if wrong:
+        rules.append(f"{' and '.join(wrong)} must be of float8 for block scales. Pass RowWise scales otherwise.")
+    return rules
+
+
+def _wrong_scale(name: str, scale: torch.Tensor, recipe: str | None, extent: int, k: int, each: str) -> list[str]:
     """Return error messages for the shape and the type of a scale.
 
     name     "scale_a" or "scale_b"
     scale    the caller's tensor
     recipe   "TensorWise" or "RowWise"; None for an unknown one
     extent   number of scales of the recipe "RowWise"
+    k        extent K, which the shape of block scales depends on
     each     what has a scale of its own then: "row of mat_a" or "column of mat_b"
     """
+    if recipe in block_scales.RECIPES:
+        return block_scales.wrong_block_scale(name, scale, recipe, extent, k)
     rules = []
     if recipe == "TensorWise" and scale.numel() != 1:
         rules.append(

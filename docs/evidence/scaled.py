@@ -140,9 +140,13 @@ class Contest:
         import torch
 
         kinds = [getattr(torch.nn.functional.ScalingType, _TORCH[each]) for each in self.recipe]
-        scaled_mm, scale_b = torch.nn.functional.scaled_mm, self.scale_b.t()
+        scaled_mm = torch.nn.functional.scaled_mm
+        scales = [
+            scale.t() if granularity == BLOCKS else scale
+            for scale, granularity in zip((self.scale_a, self.scale_b), self.recipe, strict=True)
+        ]
         return lambda: scaled_mm(
-            self.a, self.b.t(), self.scale_a, kinds[0], scale_b, kinds[1], output_dtype=torch.bfloat16
+            self.a, self.b.t(), scales[0], kinds[0], scales[1], kinds[1], output_dtype=torch.bfloat16
         )
 
     def by_torch_without_blocks(self) -> Call:

@@ -42,9 +42,11 @@ def emulate_launches(monkeypatch, multiprocessors):
 def run(kernel, plans, a, b, *rest):
     """Emulate one call of a compiled kernel, and append its plan to `plans`.
 
-    rest    tensors of the epilogue; D and auxiliary outputs; semaphores and workspace, if the kernel has them; scalars
+    rest    block scales and tensors of the epilogue; D and auxiliary outputs; semaphores and
+            workspace, if the kernel has them; scalars
     """
-    epilogue = kernel.plan.epilogue
+    epilogue, scales = kernel.plan.epilogue, len(kernel.plan.operands.of_mainloop)
+    scales, rest = rest[:scales], rest[scales:]
     tensors, rest = rest[: len(epilogue.tensors)], rest[len(epilogue.tensors) :]
     results, rest = rest[: 1 + len(epilogue.beside)], rest[1 + len(epilogue.beside) :]
     count = len(rest) - len(epilogue.scalars)
@@ -54,9 +56,19 @@ def run(kernel, plans, a, b, *rest):
     counters = spaces[:1] if counted else []  # semaphores are zero; the rest of a workspace is poison
     used = epilogue.tensors_read(dict(zip(epilogue.scalars, scalars, strict=True)))
     operands = [tensor for name, tensor in zip(epilogue.tensors, tensors, strict=True) if name in used]
-    read, written = [a, b, *counters, *operands], [*results, *spaces]
+    read, written = [a, b, *scales, *counters, *operands], [*results, *spaces]
+    emulated(kernel.folder, (a, b, *scales, *tensors, *results, *spaces), read, written, scalars)
+
+
+def emulated(folder, tensors, read, written, scalars=()):
+    """Emulate the launches of a compiled host function on the memory of CPU tensors.
+
+    folder          folder of its entry in the cache of kernels
+    tensors         its tensor arguments
+    read, written   tensors that the kernels may read, and that they may write
+    """
     memory, places, given = GlobalMemory(), {}, []
-    for tensor in (a, b, *tensors, *results, *spaces):
+    for tensor in tensors:
         start = tensor.untyped_storage().data_ptr()
         if start not in places:
             held, shift = bytes_of(tensor), start % 256  # keeps the alignment of the tensor's address
@@ -71,8 +83,8 @@ def run(kernel, plans, a, b, *rest):
             places[start] = buffer, shift, held, is_written
         address = places[start][0].base + start % 256 + tensor.data_ptr() - start
         given.append(TensorArgument(address, KINDS[tensor.dtype], tuple(tensor.shape), tuple(tensor.stride())))
-    decoded = programs(kernel.ptx)
-    host = host_function(kernel.folder / "kernel.so")
+    decoded = programs((folder / "kernel.ptx").read_text())
+    host = host_function(folder / "kernel.so")
     for one in host.launches({name: of for name, (of, _) in decoded.items()}, given, scalars):
         for _ in execute(*decoded[one.kernel], one, memory, True, None, Counter()):
             pass

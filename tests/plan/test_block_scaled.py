@@ -11,7 +11,7 @@ from cutegemm.analysis import check
 from cutegemm.build import sm90_plan
 from cutegemm.dtypes import bf16
 from cutegemm.errors import PlanError
-from cutegemm.layout import Layout, composition
+from cutegemm.layout import Layout, coalesce, composition, right_inverse
 from cutegemm.plan import GemmPlan, Operand, Operands, Problem
 from cutegemm.plan.mainloop.block_scaled import BLOCK, BlockScaled, ReadScales, ReloadScales, scales_of, with_scales
 from cutegemm.plan.mainloop.promoted import Promoted
@@ -86,6 +86,7 @@ def test_text() -> None:
     text = str(plan.program("consumer 0"))
     assert "clear    scales" in text
     assert "read     scales of A[k], B[k]" in text
+    assert "load     A[k], B[k], SCALE_A[k] -> full[k]" in str(plan.program("producer"))
     assert "add      second acc * scales to total" in text
     described = plan.describe()
     assert f"(128,1,{plan.stages}):(1,128,128)" in next(
@@ -189,6 +190,33 @@ def test_saved() -> None:
     assert GemmPlan.from_json(plan.to_json()) == plan
 
 
+# --- layouts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("granularities", [(ROWS, BLOCKS), (ROWS, ROWS), (BLOCKS, ROWS)])
+def test_layouts_of_scales_in_memory_are_bijective(granularities: tuple[str, str]) -> None:
+    """The layouts of scales without padding have a right inverse of their whole size: each offset is one scale."""
+    operands = with_scales(E4M3, granularities)
+    problem = Problem(384, 640, 1024, operands=operands)
+    for name, extent, granularity in zip(("scale_a", "scale_b"), (384, 640), granularities, strict=True):
+        layout = problem.layout(name)
+        rows = extent if granularity == ROWS else extent // BLOCK
+        assert layout.shape == (rows, 1024 // BLOCK, 1)
+        assert layout.stride[:2] == ((1, rows) if granularity == ROWS else (8, 1))
+        assert coalesce(right_inverse(layout)).size() == layout.size() == layout.cosize()
+        assert sorted(layout.offsets().tolist()) == [*range(layout.size())]
+
+
+@pytest.mark.parametrize("extent", [256, 384])
+def test_an_element_to_its_scale(extent: int) -> None:
+    """(element of M, element of K) -> scale divides both modes by the block: logical_divide by hand."""
+    for rows in (1, BLOCK):
+        to_scale = Layout(((rows, extent // rows), (BLOCK, 4)), ((0, 1), (0, extent // rows)))
+        for m, k in ((0, 0), (rows - 1, 127), (rows % extent, 128), (extent - 1, 511)):
+            assert to_scale((m, k)) == m // rows + k // BLOCK * (extent // rows)
+        assert to_scale.cosize() == extent // rows * 4
+
+
 # --- analysis ----------------------------------------------------------------------------------------------------
 
 
@@ -207,3 +235,36 @@ def test_reads_of_scales_have_no_bank_conflicts(name: str) -> None:
     assert all(each.cost.wavefronts == each.cost.ideal for each in reads)
     # A warp reads two rows of 64 of its consumer's
     assert reads[0].cost.requests == plan.threads // 32 // 3 * 2 * 2 * plan.consumer_tile[0] // 64
+
+
+@pytest.mark.parametrize(("name", "registers"), [("rows_blocks", 1), ("rows_blocks_halves_2x1", 3), ("blocks_rows", 1)])
+def test_reads_of_block_scales_from_global_memory(name: str, registers: int) -> None:
+    """All lanes of a warp read one scale: one sector for each register and k-tile. Runs of 192 columns are of 64."""
+    plan = form(name)
+    problem = problem_of(plan)
+    (read,) = [each for each in check(plan, problem).global_ if each.name.startswith("read SCALE")]
+    assert (read.name, read.instruction) == (f"read SCALE_{'A' if name == 'blocks_rows' else 'B'}", "LDG.32")
+    assert read.requests == read.sectors == read.ideal == 8 * registers  # 8 warps of two consumers
+    tiles = -(-1024 // plan.cta_tile[0]) * -(-1024 // plan.cta_tile[1])
+    assert read.in_grid is not None
+    assert read.in_grid.requests == tiles * 8 * read.requests
+
+
+@pytest.mark.parametrize("columns", [16, 112])
+def test_scales_that_do_not_fill_eight_rows_of_16_bytes(columns: int) -> None:
+    """They are written without conflicts: 16 scales are 4 rows of 16 bytes, 112 are 28."""
+    tile = {"tile": (128, columns, 128), "schedule": "cooperative"}
+    plan = sm90_plan(E4M3, scales=(ROWS, ROWS), **tile)
+    (fill,) = [each for each in check(plan, problem_of(plan)).shared if each.name == "fill SCALE_B"]
+    assert fill.cost.wavefronts == fill.cost.ideal
+
+
+@pytest.mark.parametrize("k_tiles", [8, 40])
+def test_reads_of_block_scales_in_lanes(k_tiles: int) -> None:
+    """A lane reads the scale of its own k-tile: 32 neighbours along K, four sectors, for every 32 k-tiles."""
+    plan = form("lanes")
+    problem = Problem(1024, 1024, k_tiles * BLOCK, operands=plan.operands)
+    (read,) = [each for each in check(plan, problem).global_ if each.name.startswith("read SCALE")]
+    assert (read.requests, read.sectors, read.per) == (8, 32, "32 k-tiles")
+    assert read.in_grid is not None
+    assert read.in_grid.requests == 64 * 8 * -(-k_tiles // 32)

@@ -335,8 +335,8 @@ REFUSED = [
         r"each column of mat_b, are expected.*scale_b is of.*bias has shape",
     ),
     (
-        lambda: scaled_mm(A8, B8, ONE, "BlockWise1x128", ONE, 7, 1),
-        "(?s)scale_recipe_a = 'BlockWise1x128'; 'TensorWise' or 'RowWise' is served.*scale_recipe_b = 7; .*"
+        lambda: scaled_mm(A8, B8, ONE, "BlockWise1x32", ONE, 7, 1),
+        "(?s)scale_recipe_a = 'BlockWise1x32'; 'TensorWise' or .*'BlockWise128x128' is served.*scale_recipe_b = 7; .*"
         "swizzle_a = 'SWIZZLE_32_4_4'; 'NO_SWIZZLE' is served",
     ),
     (lambda: scaled_mm(A8, B8, ONE, True, [ONE, ONE], 0), "scale_b is a list; a torch tensor is expected"),

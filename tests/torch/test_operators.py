@@ -18,6 +18,7 @@ from cutegemm.epilogue import gelu, row_sum, tanh  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
 from cutegemm.torch import addmm, bmm, gemm_act, gemm_gated, linear, mm  # noqa: E402
 from cutegemm.torch import library as registered  # noqa: E402
+from tests.torch.block_scaled import factors, of_gemm  # noqa: E402
 from tests.torch.cases import close, gradients, normal  # noqa: E402
 from tests.torch.every import FUNCTIONS as EVERY  # noqa: E402
 from tests.torch.every import N as EVERY_N  # noqa: E402
@@ -26,6 +27,7 @@ from tests.torch.every import Of, results  # noqa: E402
 OPS = torch.ops.cutegemm
 HOW = (None, "fast", False, False, False, False)
 A, W, BIAS = normal(5, 8, grad=True), normal(6, 8, seed=1, grad=True), normal(6, seed=2, grad=True)
+BLOCKS = factors(5, 48, 300, "1x128", "128x128")
 CALLS = [
     (OPS.mm, (A, W.t())),
     (OPS.mm, (normal(2, 5, 8, grad=True), normal(2, 8, 3, grad=True))),
@@ -41,6 +43,7 @@ CALLS = [
          torch.empty(5, 6, dtype=torch.float64), *HOW),
     ),
     (OPS.gemm_dgated, (A.detach(), W.detach().t(), normal(5, 12), "swiglu")),
+    (OPS.quantize, (normal(5, 300).float(), 128, torch.float8_e4m3fn, True)),
     (OPS.mm_parts, (normal(5, 6), [W[:2].detach().t(), W[2:].detach().t()])),
 ]  # fmt: skip
 
@@ -53,6 +56,13 @@ def test_opcheck(operator, given):
     assert len(found) == 4
 
 
+def test_opcheck_of_block_scales():
+    """Without the test of the schema: it multiplies its arguments, and torch does not multiply float8 on the CPU."""
+    given = (BLOCKS.a, BLOCKS.b, *of_gemm(BLOCKS), "lambda acc, bias: acc + bias", [normal(48)], [], None, *HOW)
+    tests = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    assert set(torch.library.opcheck(OPS.scaled_gemm.default, given, test_utils=tests).values()) == {"SUCCESS"}
+
+
 def test_the_operators_are_those_that_are_named():
     assert sorted(registered.SCHEMAS) == [
         "cutegemm::gemm",
@@ -61,6 +71,8 @@ def test_the_operators_are_those_that_are_named():
         "cutegemm::mm",
         "cutegemm::mm_out",
         "cutegemm::mm_parts",
+        "cutegemm::quantize",
+        "cutegemm::scaled_gemm",
     ]
 
 

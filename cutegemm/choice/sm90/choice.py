@@ -11,7 +11,7 @@ import numpy as np
 from cutegemm.build.epi_stages import WHOLE_COLUMNS
 from cutegemm.choice.candidate import Request, Variants
 from cutegemm.choice.columns import Column
-from cutegemm.choice.sm90.named import SM90_CHOSEN, SM90_PROMOTED, SM90_READING
+from cutegemm.choice.sm90.named import SM90_CHOSEN, SM90_PROMOTED, SM90_READING, SM90_SCALED
 from cutegemm.choice.sm90.recipe import Sm90Recipe, can_read
 from cutegemm.choice.sm90.repack import read_by
 from cutegemm.choice.sm90.shapes import K_TILE_BYTES, Shapes, may_share
@@ -19,6 +19,7 @@ from cutegemm.choice.sm90.tiling import FixupTiles, FixupVariants
 from cutegemm.choice.sm90.time import Model
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import Device
+from cutegemm.plan.mainloop.block_scaled import has_scales
 from cutegemm.plan.memory.repack import ALIGN_BYTES, repacked_for_wgmma
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.work.gpcs import PAIR
@@ -196,7 +197,7 @@ def family(request: Request, k: int) -> Sm90Family:
     They compute D, D^T, or one of both, as the request says.
 
     k        extent along K. The accumulators of a single k-tile are not promoted, because there is no total to add them
-             to
+             to, unless block scales multiply them
     raises   PlanError if `request.accumulate` is unknown
 
     >>> from cutegemm.choice.candidate import ranked
@@ -210,6 +211,7 @@ def family(request: Request, k: int) -> Sm90Family:
     kind = request.operands.a.dtype
     is_fp8 = kind.is_float and kind.bits == _BYTE_BITS
     promotes = is_fp8 and request.accumulate == "promoted" and k * kind.bits > K_TILE_BYTES * 8
+    promotes |= has_scales(request.operands)
     return _family(request.operands, request.variants, promotes, request.with_c, request.device)
 
 
@@ -218,23 +220,22 @@ def _family(operands: Operands, variants: tuple[bool, ...], promotes: bool, with
     """Return the Hopper plans that store D in large enough pieces, cached: see `_stores_well`.
 
     variants   values of `swap_ab`: False for plans that compute D, True for D^T
-    promotes   whether accumulators of fp8 are promoted to f32 after each k-tile
+    promotes   whether accumulators of fp8 are promoted to f32 after each k-tile, as they are with block scales
     with_c     whether a tile of C is read for each tile of D
     """
     repacked = repacked_for_wgmma(operands)
     loaded = _as_loaded(operands, repacked)
     recipes: list[Sm90Recipe] = []
     shapes: list[Shapes] = []
+    named = SM90_PROMOTED if promotes else SM90_CHOSEN
+    if has_scales(operands):
+        named = SM90_SCALED
     for swap_ab in variants:
         if not _can_store(operands, swap_ab):
             continue
         reads = can_read(operands.transposed if swap_ab else operands)
         # If threads can read A into registers, the plans of SM90_READING need no repack pass for it
-        suited = [
-            one
-            for one in (SM90_PROMOTED if promotes else SM90_CHOSEN)
-            if not (reads and repacked == "ab" and one.may_read)
-        ]
+        suited = [one for one in named if not (reads and repacked == "ab" and one.may_read)]
         for some, reads_a in ((suited, False), (SM90_READING, True))[: 1 + reads]:
             copied = repacked.replace(read_by(swap_ab), "") if reads_a else repacked
             recipes += [replace(one, is_repacked=bool(copied), swap_ab=swap_ab) for one in some]

@@ -29,6 +29,7 @@ from cutegemm.choice.sm90.tiles import (
     every_tile,
     has_narrow_epi_stages,
 )
+from cutegemm.plan.work.gpcs import PAIR
 
 _OF_TWO = {"depth": 2, "ctas_per_sm": 2}
 # (name, options with the tile (bM, bN), summary)
@@ -155,6 +156,16 @@ SM90_PLANS = (*_NAMED, *_NAMED_PROMOTED)
 # The plans that `choose` considers.
 SM90_CHOSEN = _with_tiles(_NAMED, promoted=False)
 SM90_PROMOTED = _with_tiles(_NAMED_PROMOTED, promoted=True)
+# Plans for block-scaled operands: their promotion multiplies by the scales. The columns of other tiles share few
+# scales: 128 x 176 takes 1.2 to 1.4 times as long as 128 x 192 (H100, 2026-11-26).
+_SCALED_TILES = {(rows, columns) for rows, widths in ((64, (16, 32, 64)), (128, (64, 128, 192))) for columns in widths}
+SM90_SCALED = tuple(
+    [
+        one
+        for one in SM90_PROMOTED
+        if one.tile in _SCALED_TILES and one.cluster_ctas <= PAIR and one.shape.cluster_k == 1
+    ]
+)
 # The forms of these plans that read A into registers, as `Sm90Recipe.build_for` makes them.
 SM90_READING = tuple([one.reading for one in SM90_CHOSEN if one.may_read and not one.shape.alone])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from cutegemm.plan.access import SmemAccess
+from cutegemm.plan.access import GlobalRead, SmemAccess
 from cutegemm.plan.accumulation import Chain, Total
 from cutegemm.plan.program.steps import ACC, HAS_K_TILES, ForKTiles, If, Release, Step, WaitMma
 
@@ -76,6 +76,14 @@ class Mainloop:
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
         """Return the mainloop's accesses to shared memory besides the reads of A and B by MMAs."""
         return ()
+
+    def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
+        """Return the mainloop's reads of global memory by threads, besides the loads of operand streams."""
+        return ()
+
+    def operands(self, plan: GemmPlan) -> Iterable[str]:
+        """Return the names of the operands that the mainloop reads besides A and B: those that the plan loads."""
+        return [stream.name for stream in plan.streams if stream.name in plan.operands.of_mainloop]
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
         """Return a sentence for each rule of this mainloop that the plan breaks."""

@@ -18,7 +18,7 @@ import numpy as np
 from cutegemm.dtypes import f32
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import WARP_THREADS
-from cutegemm.plan.access import SmemAccess
+from cutegemm.plan.access import GlobalRead, SmemAccess
 from cutegemm.plan.mainloop.base import Steps
 from cutegemm.plan.mainloop.promoted import Promote, Promoted
 from cutegemm.plan.problem import Operand, Operands
@@ -253,6 +253,17 @@ class BlockScaled(Promoted):
             elements = (pairs[:, :, None] + np.arange(2)).reshape(1, len(lanes), -1)
             elements = np.repeat(elements, warps, axis=0)
             yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64)
+
+    def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
+        """Yield the reads of block scales: each warp reads one element for each run of its rows or columns."""
+        warps, k_tiles = plan.consumer_warps * plan.body.readers, LANES if self.from_lanes(plan) else 1
+        for scales in scales_of(plan):
+            if scales.by_block:
+                yield GlobalRead(f"read {scales.name.upper()}", scales.name, warps * scales.registers, k_tiles)
+
+    def operands(self, plan: GemmPlan) -> Iterable[str]:
+        """Return the names of all scales: those of blocks are read from global memory."""
+        return plan.operands.of_mainloop
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
         """Yield a sentence for each rule on block scales that the plan breaks."""

@@ -53,13 +53,14 @@ if TYPE_CHECKING:
 Steps = tuple[Step, ...]
 
 
-def producer(in_cluster: bool) -> Program:
+def producer(in_cluster: bool, further: tuple[str, ...] = ()) -> Program:
     """Return the program of the producer: it loads the k-tiles of the CTA's work tiles to the mainloop pipeline.
 
     in_cluster   whether the CTA is in a cluster of several. The producer then waits at the end until every stage is
                  empty, because consumers of the other CTAs may still arrive at barriers in its shared memory
+    further      names of the operands of the mainloop that are loaded with A and B
     """
-    tiles = ForTiles((ForKTiles((Wait("empty"), Load())),))
+    tiles = ForTiles((ForKTiles((Wait("empty"), Load(further=further))),))
     return Program((tiles, ForStages((Wait("empty"),))) if in_cluster else (tiles,))
 
 

@@ -94,17 +94,23 @@ class Wait(Step):
 
 @dataclass(frozen=True)
 class Load(Step):
-    """Load the boxes of A and B of a k-tile to its stage by TMA. One warp executes it.
+    """Load the boxes of A, B and further operand streams of a k-tile to its stage by TMA. One warp executes it.
 
-    ahead   number of k-tiles from the role's position to the one that is loaded. Nothing is loaded if the work tile
-            has no such k-tile
+    ahead     number of k-tiles from the role's position to the one that is loaded. Nothing is loaded if the work tile
+              has no such k-tile
+    further   names of the operands of the mainloop that are loaded with A and B, such as block scales
+
+    >>> print(Load(further=("scale_a",)))
+    load     A[k], B[k], SCALE_A[k] -> full[k]
     """
 
     ahead: int = 0
+    further: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         at = f"k{_plus(self.ahead)}"
-        return f"load     A[{at}], B[{at}] -> full[{at}]"
+        loaded = [f"{name.upper()}[{at}]" for name in ("a", "b", *self.further)]
+        return f"load     {', '.join(loaded)} -> full[{at}]"
 
 
 @dataclass(frozen=True)

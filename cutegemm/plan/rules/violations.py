@@ -89,7 +89,7 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
 
 
 def _types(plan: GemmPlan) -> Iterator[str]:
-    """Yield a sentence if the MMA atom has other element types than the operands, or the rounding is impossible."""
+    """Yield a sentence if the MMA atom, the mainloop or the rounding does not fit the operands."""
     ops, atom = plan.operands, plan.tiled_mma.atom
     for name, have, want in (
         ("A", ops.a.dtype, atom.a_dtype),
@@ -98,6 +98,12 @@ def _types(plan: GemmPlan) -> Iterator[str]:
     ):
         if have != want:
             yield f"{name} is {have}, but the MMA atom {atom.name} takes {want}."
+    unread = [name for name in ops.of_mainloop if name not in plan.body.mainloop.operands(plan)]
+    if unread:
+        yield (
+            f"the mainloop of this plan does not read {' and '.join(unread)}. Block scales are read by an sm90_plan, "
+            "such as sm90_promoted_2x1."
+        )
     by_box = isinstance(plan.a.load, TmaBox)
     roundings = ("rz",) if ops.a.dtype is not tf32 else ("rz", "rne") if by_box else ("rz", "rna")
     if plan.rounding not in roundings:

@@ -1,4 +1,4 @@
-"""The command-line options of an epilogue: `--epilogue "gelu(acc + bias)" --operand bias:row:f32`."""
+"""Options of block scales, `--scales 1x128,128x128`, and of an epilogue, `--epilogue "acc + b" --operand b:row`."""
 
 from __future__ import annotations
 
@@ -20,5 +20,12 @@ OperandTexts = Annotated[
         "--operand",
         help="An operand or auxiliary output of the epilogue: NAME:KIND or NAME:KIND:TYPE. KIND is row (one "
         "number for each column of D), column, tile, element, scalar (NAME:scalar=VALUE) or result.",
+    ),
+]
+Scales = Annotated[
+    str | None,
+    typer.Option(
+        "--scales",
+        help="Block scales of float8 A and B: 1x128, one for each row and 128 of K, or 128x128, such as 1x128,128x128.",
     ),
 ]

@@ -1,0 +1,208 @@
+"""Block scales of a call of `gemm`: their granularity by their shapes, checks, and the memory that a kernel loads.
+
+A call passes scales of a and of b in the orientation of a and b. They are further arguments of the call, named as the
+caller writes them: "scales[0]" and "scales[1]".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS, ROWS
+from cutegemm.run.calls import BLAS_SCALARS
+from cutegemm.run.checks import refused, without_epilogue
+from cutegemm.run.views import ALIGN_BYTES, View
+
+NAMES = ("scales[0]", "scales[1]")  # scales of a and of b, as messages name them
+_F32_BYTES = 4
+_UNIT = ALIGN_BYTES // _F32_BYTES  # scales of rows are padded to a multiple of this
+
+
+def linear(acc: Any, alpha: Any, beta: Any, c: Any) -> Any:
+    """Return alpha * acc + beta * c, the epilogue of a call with scales and c."""
+    return alpha * acc + beta * c
+
+
+def scaled(acc: Any, alpha: Any) -> Any:
+    """Return alpha * acc, the epilogue of a call with scales and alpha."""
+    return alpha * acc
+
+
+def plain(acc: Any) -> Any:
+    """Return the accumulator, the epilogue of a call with scales and nothing else."""
+    return acc
+
+
+def with_scales(a: Any, b: Any, scales: Any, named: Mapping[str, Any], operands: dict[str, Any]) -> dict[str, Any]:
+    """Return epilogue, alpha and beta of a call of `gemm` with block scales, and add the scales to its operands.
+
+    Without an epilogue, it is made of those of c, alpha and beta that are passed.
+
+    scales     scales of a and of b
+    named      "c", "alpha", "beta" and "epilogue" of the call; None for one that is not passed
+    operands   operands of the epilogue by name
+    returns    "epilogue", "alpha" and "beta"
+    raises     UnsupportedError if `scales` is not a pair, for operands without an epilogue, and for a beta without c
+    """
+    if (
+        not isinstance(scales, (tuple, list))
+        or len(scales) != len(NAMES)
+        or not all(hasattr(x, "shape") for x in scales)
+    ):
+        raise refused(a, b, [f"scales is {_shown(scales)}. Pass a pair of tensors: the scales of a and those of b."])
+    epilogue, alpha, beta = named["epilogue"], named["alpha"], named["beta"]
+    if epilogue is None:
+        wrong = [without_epilogue(operands)] if operands else []
+        if named["c"] is None and beta:
+            wrong.append(f"beta = {beta!r}, but no c is given. Pass c, or leave beta at 0.")
+        if wrong:
+            raise refused(a, b, wrong)
+        if named["c"] is not None:
+            alpha, beta = [BLAS_SCALARS[name] if x is None else x for name, x in (("alpha", alpha), ("beta", beta))]
+            epilogue = linear
+        else:
+            epilogue, beta = (plain if alpha is None else scaled), None
+    operands.update(zip(NAMES, scales, strict=True))
+    return {"epilogue": epilogue, "alpha": alpha, "beta": beta}
+
+
+def _shown(value: Any) -> str:
+    """Return a value that is not a pair of scales as text: its type, and its length if it has one."""
+    count = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
+    return f"a {type(value).__name__}{count}"
+
+
+def separated(operands: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the block scales of a call, and its other operands, by name.
+
+    >>> separated({"bias": 1, "scales[0]": 2, "scales[1]": 3})
+    ({'scales[0]': 2, 'scales[1]': 3}, {'bias': 1})
+    """
+    scales = {name: operands[name] for name in NAMES if name in operands}
+    return scales, {name: value for name, value in operands.items() if name not in NAMES}
+
+
+def blocks_of(extent: Any) -> Any:
+    """Return the number of blocks of 128 that cover an extent. In a torch graph it may be a symbol."""
+    return (extent + BLOCK - 1) // BLOCK
+
+
+def granularity(scale: Any, extent: Any, k: Any, batch: tuple[Any, ...], is_b: bool) -> str | None:
+    """Return the granularity of scales by their shape: "1x128" or "128x128"; None for a shape that fits neither.
+
+    An extent of 1 has one row and one block of rows, so that both are the same; it is "1x128" then.
+
+    scale    tensor of scales, (rows, K / 128) for a and (K / 128, columns) for b, with the batch in front
+    extent   M for a, N for b
+    batch    (L,) or ()
+    is_b     whether they are the scales of b
+    """
+    shape = tuple(scale.shape)
+    if len(shape) != len(batch) + 2:
+        return None
+    along, deep = (shape[-1], shape[-2]) if is_b else (shape[-2], shape[-1])
+    if deep != blocks_of(k) or any(own != wide for own, wide in zip(shape, batch, strict=False)):
+        return None
+    if along == extent:
+        return ROWS
+    return BLOCKS if along == blocks_of(extent) else None
+
+
+def granularities(a: Any, b: Any, scales: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the granularity of the scales of a and of b, which `wrong_scales` accepts: "1x128" or "128x128".
+
+    scales   the two tensors by name
+    """
+    of_a, of_b = _of_each(a, b, scales)
+    assert of_a is not None
+    assert of_b is not None
+    return of_a, of_b
+
+
+def _of_each(a: Any, b: Any, scales: Mapping[str, Any]) -> list[str | None]:
+    """Return the granularity of the scales of a and of b; None for a wrong shape."""
+    batch, k = tuple(a.shape[:-2]), a.shape[-1]
+    extents = (a.shape[-2], b.shape[-1])
+    return [
+        granularity(scales[name], extent, k, batch, is_b=name == NAMES[1])
+        for name, extent in zip(NAMES, extents, strict=True)
+    ]
+
+
+def wrong_scales(a: Any, b: Any, scales: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each rule that the block scales of a call break: types of a and b, types and shapes.
+
+    a, b     factors whose shapes fit
+    scales   the two tensors by name
+    """
+    import torch
+
+    from cutegemm.run.torch_ops import FLOAT8
+
+    wrong = []
+    for name, x in (("a", a), ("b", b)):
+        if x.dtype not in FLOAT8:
+            kind = str(x.dtype).removeprefix("torch.")
+            wrong.append(
+                f"{name} is of {kind}, but block scales belong to float8. Pass {name} in float8, or no scales."
+            )
+    batch, k, m, n = tuple(a.shape[:-2]), a.shape[-1], a.shape[-2], b.shape[-1]
+    deep = blocks_of(k)
+    shapes = {
+        NAMES[0]: ((*batch, m, deep), (*batch, blocks_of(m), deep), f"row of a and {BLOCK} of K"),
+        NAMES[1]: ((*batch, deep, n), (*batch, deep, blocks_of(n)), f"column of b and {BLOCK} of K"),
+    }
+    for (name, (rows, blocks, each)), found in zip(shapes.items(), _of_each(a, b, scales), strict=True):
+        scale = scales[name]
+        if found is None:
+            remedy = f" {name}.mT fits." if tuple(scale.mT.shape) in (rows, blocks) and scale.dim() > 1 else ""
+            wrong.append(
+                f"{name} has shape {tuple(scale.shape)}. Pass one scale for each {each}, of shape {rows}, or for each "
+                f"block of {BLOCK} x {BLOCK}, of shape {blocks}.{remedy}"
+            )
+        if scale.dtype != torch.float32:
+            kind = str(scale.dtype).removeprefix("torch.")
+            wrong.append(f"{name} is of {kind}; scales are of float32. Pass {name}.float().")
+    return wrong
+
+
+def conversion(name: str, by_block: bool, scale: Any, batched: bool) -> Callable[[Any], Any]:
+    """Return the function that converts the tensor of scales to what a kernel loads: (rows or columns, K / 128).
+
+    Scales of single rows are contiguous along the rows, with a pitch of 16 bytes, which TMA needs; scales of blocks are
+    contiguous along K. A tensor with other strides is copied.
+
+    name       name of the scales
+    by_block   whether a scale belongs to a block of 128 rows
+    scale      a tensor of scales, which stands for all of the same signature
+    batched    whether there is a batch mode in front
+    """
+    is_b = name == NAMES[1]
+
+    def seen(tensor: Any) -> Any:
+        return tensor.mT if is_b else tensor
+
+    own = seen(scale)
+    shape, along = tuple(own.shape), int(by_block)
+    view = View(shape, tuple(own.stride()), _F32_BYTES, own.data_ptr(), batched, wanted=along)
+    if view.major == along and (by_block or view.boxed >= ALIGN_BYTES):
+        strides = view.strides
+        return seen if strides is None else lambda tensor: seen(tensor).as_strided(shape, strides)
+    if by_block:
+        return lambda tensor: seen(tensor).contiguous()
+    return lambda tensor: padded(seen(tensor))
+
+
+def padded(scales: Any) -> Any:
+    """Return a copy of scales of rows whose columns are contiguous, each padded to a multiple of 16 bytes.
+
+    scales   (rows, K / 128), with or without a batch mode in front
+
+    >>> import torch
+    >>> padded(torch.ones(6, 3)).stride()
+    (1, 8)
+    """
+    *batch, rows, deep = scales.shape
+    room = scales.new_empty((*batch, deep, -(-max(1, rows) // _UNIT) * _UNIT))
+    return room.mT[..., :rows, :].copy_(scales)

@@ -1,0 +1,181 @@
+"""Quantize matrices by blocks for block-scaled products, and convert scales of DeepGEMM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from cutegemm.dtypes import DType, bf16, f16, f32
+from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS, ROWS
+from cutegemm.plan.quantize import LEAST_SCALE, Quantize
+from cutegemm.run import torch_ops
+from cutegemm.run.scales import blocks_of, padded
+from cutegemm.run.torch_ops import DTYPES, FLOAT8
+from cutegemm.torch import checks
+from cutegemm.torch.block_scales import padded_blocks, wrong_derivatives
+from cutegemm.torch.dispatch import Route, route_of
+
+_SOURCES = (f32, f16, bf16)
+_ROW, _SQUARE = (1, BLOCK), (BLOCK, BLOCK)
+_GRANULARITIES = {_ROW: ROWS, _SQUARE: BLOCKS}
+_VECTORS = (4, 2, 1)  # elements of an access to global memory
+_PITCH = 4  # scales whose rows are padded to a multiple of this can be loaded by TMA
+
+
+def quantize(
+    x: torch.Tensor,
+    block: tuple[int, int] = _ROW,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    power_of_two: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the values of a matrix in float8, and one float32 scale for each block, as `scaled_mm` takes them.
+
+    x               (rows, K), of float32, float16 or bfloat16, with any strides
+    block           (1, 128): a scale for each row and 128 of K. (128, 128): a scale for each block of 128 x 128
+    dtype           float8_e4m3fn or float8_e5m2
+    power_of_two    whether scales are rounded up to powers of two
+    returns         the values, row-major (rows, K); and the scales of the recipe BlockWise1x128, (rows, K/128)
+                    contiguous along the rows with a pitch that is a multiple of 4; or of BlockWise128x128,
+                    (K/128, rows/128) contiguous along K, with K/128 rounded up to a multiple of 4
+    raises          UnsupportedError with every rule that is violated, and if x requires gradients
+
+    A scale is the largest magnitude of its block divided by the largest number of `dtype`, 448 or 57344. A block of
+    zeros has the scale 1. If an element is infinite or NaN, the scale and all values of its block are NaN. The last
+    blocks may have fewer than 128 rows or columns. A kernel quantizes CUDA tensors, torch others; the results are equal
+    bit by bit.
+
+    >>> values, scales = quantize(torch.tensor([[1.0, -896.0, 0.0]]))
+    >>> values.float(), scales
+    (tensor([[   0.5000, -448.0000,    0.0000]]), tensor([[2.]]))
+    """
+    tensors = {"x": x}
+    rules = checks.wrong_tensors(tensors)
+    if not rules:
+        rules = wrong_derivatives(tensors)
+        if x.dim() != 2:
+            rules.append(f"x has shape {tuple(x.shape)}; a matrix is expected. Pass x.flatten(0, -2).")
+        if DTYPES.get(x.dtype) not in _SOURCES:
+            rules.append(f"x is of {x.dtype}; float32, float16 or bfloat16 is expected. Pass x.float().")
+    if block not in _GRANULARITIES:
+        rules.append(f"block = {block!r}; {_ROW} or {_SQUARE} is served.")
+    if dtype not in FLOAT8:
+        rules.append(f"dtype = {dtype}; torch.float8_e4m3fn or torch.float8_e5m2 is served.")
+    checks.refuse("quantize", tensors, rules)
+    if route_of(x) is Route.DIRECT:
+        return quantized(x, block[0], dtype, power_of_two)
+    values, scales = torch.ops.cutegemm.quantize(x, block[0], dtype, power_of_two)
+    return values, scales
+
+
+def results(x: torch.Tensor, rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Allocate the results of `quantize`: values, and scales.
+
+    rows   rows of a block: 1 or 128
+    """
+    m, k = x.shape
+    values = x.new_empty((m, k), dtype=dtype)
+    if rows == 1:
+        pitch = (m + _PITCH - 1) // _PITCH * _PITCH
+        return values, x.new_empty((blocks_of(k), pitch), dtype=torch.float32).t()[:m]
+    return values, x.new_empty((blocks_of(m), padded_blocks(k)), dtype=torch.float32).t()
+
+
+def quantized(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the values and the scales of a matrix: by a kernel for CUDA tensors, else by torch.
+
+    rows   rows of a block: 1 or 128; the other arguments are those of `quantize`
+    """
+    if not x.is_cuda:
+        return by_torch(x, rows, dtype, power_of_two)
+    values, scales = results(x, rows, dtype)
+    if values.numel():
+        launch(x, values, scales, rows, power_of_two)
+    return values, scales
+
+
+def launch(x: torch.Tensor, values: torch.Tensor, scales: torch.Tensor, rows: int, power_of_two: bool) -> None:
+    """Launch the kernel that quantizes a matrix. A matrix that is not contiguous along K, or is negated, is copied.
+
+    values, scales   tensors of `results`
+    rows             rows of a block: 1 or 128
+    """
+    from cutegemm.compile.plans import compile_quantize
+
+    if x.is_neg() or (x.stride(1) != 1 and x.shape[1] > 1):
+        x = x.resolve_neg().contiguous()
+    pitch = x.stride(0) if x.shape[0] > 1 else x.shape[1]
+    x = x.as_strided(x.shape, (pitch, 1))
+    places = (x.shape[1], pitch, x.data_ptr() // x.element_size())
+    vector = next(count for count in _VECTORS if all(place % count == 0 for place in places))
+    kinds = DTYPES[x.dtype], DTYPES[values.dtype]
+    granularity = ROWS if rows == 1 else BLOCKS
+    kernel = Quantize(*kinds, granularity, power_of_two, vector)
+    _, function = compile_quantize(kernel, torch_ops.device_arch(x.get_device()))
+    with torch.cuda.device(x.device):
+        function(x, values, scales if rows == 1 else scales.t())
+
+
+def by_torch(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the values and the scales of a matrix, computed by torch with the roundings of the kernel.
+
+    rows   rows of a block: 1 or 128; the other arguments are those of `quantize`
+    """
+    m, k = x.shape
+    values, scales = results(x, rows, dtype)
+    deep = scales.shape[1] if rows == 1 else scales.shape[0]
+    whole = torch.nn.functional.pad(x.float(), (0, deep * BLOCK - k, 0, -m % rows))
+    blocks = whole.reshape(whole.shape[0] // rows, rows, deep, BLOCK)
+    own = _scales_of(blocks.abs().amax((1, 3)), DTYPES[dtype], power_of_two)  # (rows of blocks, blocks of K)
+    wide = blocks * own.reciprocal()[:, None, :, None]
+    largest = torch.finfo(dtype).max
+    whole = torch.where(wide.isnan(), torch.nan, wide.clamp(-largest, largest)).reshape(whole.shape)
+    values.copy_(whole[:m, :k])
+    scales.copy_(own if rows == 1 else own.t())
+    return values, scales
+
+
+def _scales_of(tops: torch.Tensor, dtype: DType, power_of_two: bool) -> torch.Tensor:
+    """Return the scales of blocks, from the largest magnitudes of their elements.
+
+    dtype   element type of the values
+    """
+    scales = (tops / dtype.largest).clamp(min=LEAST_SCALE)
+    if power_of_two:
+        fraction, exponent = torch.frexp(scales)
+        scales = torch.ldexp(torch.ones_like(scales), exponent - (fraction == 0.5).int())
+    scales = torch.where(tops == 0, 1.0, scales)
+    return torch.where(tops.isfinite(), scales, torch.nan)
+
+
+def from_deep_gemm(scales: torch.Tensor, block: tuple[int, int] = _ROW) -> torch.Tensor:
+    """Return block scales of DeepGEMM as `scaled_mm` takes them, as a view if their strides allow it.
+
+    scales    float32. For the block (1, 128), (rows, K/128): those of `get_mn_major_tma_aligned_tensor` (formerly
+              `get_col_major_tma_aligned_tensor`), contiguous along the rows with a pitch that is a multiple of 4, are
+              returned as they are; row-major ones are copied. For (128, 128), (rows/128, K/128)
+    block     elements that share a scale: (1, 128) or (128, 128)
+    returns   (rows, K/128) for the recipe BlockWise1x128; (K/128, rows/128), a view, for BlockWise128x128
+    raises    UnsupportedError for scales of another type, such as the packed powers of two of Blackwell, or rank
+
+    >>> aligned = torch.ones(3, 8).t()[:6]  # 6 rows, padded to 8
+    >>> from_deep_gemm(aligned) is aligned, from_deep_gemm(torch.ones(6, 3)).stride()
+    (True, (1, 8))
+    """
+    tensors: dict[str, Any] = {"scales": scales}
+    rules = checks.wrong_tensors(tensors)
+    if not rules and scales.dtype != torch.float32:
+        packed = (
+            " Packed powers of two belong to Blackwell; pass the float32 scales." if scales.dtype.itemsize == 4 else ""
+        )
+        rules.append(f"scales is of {scales.dtype}; float32 is expected.{packed}")
+    if not rules and scales.dim() != 2:
+        rules.append(f"scales has shape {tuple(scales.shape)}; a matrix is expected.")
+    if block not in _GRANULARITIES:
+        rules.append(f"block = {block!r}; {_ROW} or {_SQUARE} is served.")
+    checks.refuse("from_deep_gemm", tensors, rules)
+    if block == _SQUARE:
+        return scales.t()
+    rows, deep = scales.shape
+    is_aligned = (scales.stride(0) == 1 or rows <= 1) and (scales.stride(1) % _PITCH == 0 or deep <= 1)
+    return scales if is_aligned and scales.data_ptr() % (_PITCH * scales.element_size()) == 0 else padded(scales)
