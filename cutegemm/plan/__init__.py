@@ -4,7 +4,7 @@ what is multiplied       `problem`: operands and extents
 what a plan is           `plan`
 what its roles do        `program/`
 which tile a CTA takes   `work/`
-memory besides operands  `memory/`
+memory of a launch       `memory/`
 when it may exist        `rules/`
 """
 

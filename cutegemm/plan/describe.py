@@ -100,28 +100,30 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     pipeline = plan.body
     if pipeline.has_roles:
         what = f"{pipeline.kind}, {'persistent' if plan.persistent else 'one tile each'}"
-        overlapped = "a tile is stored behind the products of the next" if pipeline.overlapped else ""
+        overlapped = (
+            "overlapped epilogue: a tile is stored while the next one is multiplied" if pipeline.overlapped else ""
+        )
         rows.append(("CTAs", str(plan.persistent or tiles), what, overlapped))
     elif plan.persistent is not None:
         rows.append(("CTAs", str(plan.persistent), "persistent", ""))
     if plan.pdl:
-        rows.append(("launch", "1", "pdl", "begins before the kernel ahead of it has ended; A is read at once"))
+        rows.append(("launch", "1", "pdl", "starts before the previous kernel has ended; A is read at once"))
     if plan.cluster_mn != (1, 1):
         rows.append(("cluster", "1", f"{plan.cluster_mn[0]} x {plan.cluster_mn[1]} CTAs", ""))
     if plan.cluster_k > 1:
         together = " x ".join(str(extent) for extent in plan.mma_tile[:2])
-        each = f"CTAs share K: each multiplies {together} by its part of the k-tiles, and stores {bm} x {bn}"
-        rows.append(("k-tiles", str(plan.cluster_k), "parts", each))
+        each = f"cluster split-K: each CTA multiplies {together} by its k-tiles, and stores {bm} x {bn}"
+        rows.append(("k-tiles", str(plan.cluster_k), "K splits", each))
     if plan.split.is_split:
         waves = plan.split.waves
-        what = f"shared {'wave' if waves == 1 else 'waves'}" if waves else "parts of K"
+        what = f"stream-K {'wave' if waves == 1 else 'waves'}" if waves else "K splits"
         rows.append(("split", str(waves or plan.split_k), what, str(plan.split)))
     for repack in plan.repacks:
-        rows.append((f"pack {repack.name.upper()}", "1", "x".join(map(str, repack.tile)), str(repack)))
+        rows.append((f"repack {repack.name.upper()}", "1", "x".join(map(str, repack.tile)), str(repack)))
     launches = launches_of(plan)
     if len(launches) > 1:
         least = next(name for name, arch in ARCHS.items() if arch.has(OVERLAP))
-        how = f"from {least} on, each is launched while the one before runs, and waits for its end"
+        how = f"from {least} on, each is launched while the previous one runs, and waits for its end"
         rows.append(("kernels", str(len(launches)), ", ".join(launches), how))
     rows += [
         ("CTA", "1", f"{bm} x {bn} x {bk}", f"{plan.threads} threads, {_per_sm(plan)}"),
@@ -157,17 +159,19 @@ def _memory(plan: GemmPlan) -> list[Row]:
     if plan.sliced_k is not None:
         parts = f"{plan.sliced_k.warps} warps" + (f", {plan.cluster_k} CTAs" if plan.cluster_k > 1 else "")
         rows.append(
-            ("shared sums", str(plan.sliced_k.warps), f"{used['accumulators']} bytes", f"K is shared by {parts}")
+            ("shared accumulators", str(plan.sliced_k.warps), f"{used['accumulators']} bytes", f"K is split by {parts}")
         )
     elif plan.cluster_k > 1:
         of_all = exchanged(plan)
-        rows.append(("shared sums", str(plan.cluster_k), f"{used['accumulators']} bytes", f"from each CTA {of_all}"))
+        rows.append(
+            ("shared accumulators", str(plan.cluster_k), f"{used['accumulators']} bytes", f"from each CTA {of_all}")
+        )
     if "barriers" in used:
         rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
     if "semaphores" in used:
-        rows.append(("shared tickets", str(used["semaphores"] // 4), f"{used['semaphores']} bytes", ""))
+        rows.append(("shared semaphores", str(used["semaphores"] // 4), f"{used['semaphores']} bytes", ""))
     beside = plan.loaded_tile[1] - plan.mma_tile[1]
-    of_next = f", {beside} columns beside the tile" if beside else ""
+    of_next = f", {beside} columns next to the tile" if beside else ""
     for stream in plan.streams:
         more = of_next if stream is plan.b else ""
         rows.append(_copy(f"load {stream.name.upper()}", stream.load, stream.tile, more))
@@ -229,7 +233,7 @@ def _epilogue(plan: GemmPlan) -> list[Row]:
         label = "load C" if plan.fetched_tile == "c" else f"load {plan.fetched_tile}"
         rows.append(_copy(label, epi_stages.load_c, epi_stages.epi_tile))
     elif plan.has_c:
-        rows.append(("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to where the sums are added to it"))
+        rows.append(("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to registers, in the epilogue"))
     rows.append(_copy("epilogue stage to D", epi_stages.store, epi_stages.epi_tile))
     return rows
 

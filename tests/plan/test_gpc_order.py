@@ -59,8 +59,11 @@ def test_of_any_chip(counts, size, data) -> None:
 
 
 def test_by_hand() -> None:
-    """Of an H100's 66 clusters of two, 0 to 3 are apart. The next GPC has 4, 12, 20 and 28, of which the last comes
-    first: places 4 to 7. Of the one after it, 29, 36, 43, 50 and 57 are of the rounds of seven."""
+    """Clusters 0 to 3 of an H100's 66 clusters of two are apart.
+
+    The next GPC has 4, 12, 20 and 28; the last one comes first: places 4 to 7. In the GPC after it, 29, 36, 43, 50 and
+    57 belong to the rounds of seven.
+    """
     order = GpcRaster.of(TPC_ROUNDS, 2, 132)
     assert order is not None
     by_place = sorted(range(66), key=lambda cluster: order.place(cluster, order.ends(66)))
@@ -95,21 +98,29 @@ def test_a_plan_whose_clusters_have_no_place_is_refused() -> None:
     """Else two clusters would take the same tile, and none another."""
     plan = sm90_plan(cluster=(2, 1))
     for changes, said in (
-        ({"gpc_raster": GpcRaster((2, 3))}, "rounds of (2, 3) clusters; positive integers"),
-        ({"gpc_raster": GpcRaster(())}, "rounds of () clusters"),
+        (
+            {"gpc_raster": GpcRaster((2, 3))},
+            "rounds = (2, 3); expected positive integers in descending order, with a sum of at most",
+        ),
+        ({"gpc_raster": GpcRaster(())}, "rounds = (); expected"),
         ({"gpc_raster": GpcRaster(None)}, "body.gpc_raster.rounds = None; a tuple of integers is expected"),
         ({"gpc_raster": 8}, "body.gpc_raster = 8; GpcRaster or None is expected"),
-        ({"gpc_raster": GpcRaster((200, 100))}, "255 in all at most"),
+        (
+            {"gpc_raster": GpcRaster((200, 100))},
+            "rounds = (200, 100); expected positive integers in descending order, with a sum of at most 255",
+        ),
     ):
         with pytest.raises(PlanError) as error:
             plan.with_(body=replace(plan.body, **changes))
         assert said in str(error.value)
-    with pytest.raises(PlanError, match="the grid has 132 clusters; the GPCs of 66 are known"):
+    with pytest.raises(PlanError, match="the grid has 132 clusters, but gpc_raster describes only 66, in rounds of"):
         plan.with_(persistent=264)
-    with pytest.raises(PlanError, match="which is known of a persistent grid alone"):
+    with pytest.raises(PlanError, match=r"gpc_raster needs a persistent grid. Leave gpc_raster out."):
         plan.with_(body=replace(plan.body, kind="cooperative"), persistent=None)
     by_warps = mma_tma_plan(Operands.of("bf16", layout="nt"))
-    with pytest.raises(PlanError, match=r"with mma\.sync, of their launch"):
+    with pytest.raises(
+        PlanError, match=r"gpc_raster needs wgmma; plans with mma.sync do not support it. Leave gpc_raster out."
+    ):
         by_warps.with_(body=replace(by_warps.body, gpc_raster=GpcRaster((132,))))
 
 

@@ -30,28 +30,31 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     clusters = work.tiles.count
     if clusters * cm * cn > MAX_GRID_X:
         of = "" if (cm, cn) == (1, 1) else f", in clusters of {cm} x {cn},"
-        yield f"{m_tiles} x {n_tiles} x {batch} tiles{of} are more than the {MAX_GRID_X} CTAs of a grid."
+        yield f"{m_tiles} x {n_tiles} x {batch} tiles{of} are more than the {MAX_GRID_X} CTAs that a grid may have."
     for name, extent, step in (
         ("M", problem.m, bm * cm),
         ("N", problem.n, bn * cn),
         ("K", problem.k, bk),
     ):
         if -(-extent // step) * step > _MOST:
-            yield f"{name} = {extent}, up to the end of the last tile, is more than the {_MOST} of 32 bits."
+            yield f"{name} = {extent}, rounded up to whole tiles, exceeds {_MOST}, the largest 32-bit integer."
     of_packs = {
         p.name.upper(): p.ctas(problem.m if p.name == "a" else problem.n, problem.k, problem.l) for p in plan.repacks
     }
     if sum(of_packs.values()) > MAX_GRID_X:
         said = " and ".join(of_packs)
-        yield f"packing {said} takes {sum(of_packs.values())} CTAs, more than the {MAX_GRID_X} of a grid."
+        yield (
+            f"the repack pass of {said} takes {sum(of_packs.values())} CTAs, more than the {MAX_GRID_X} that a "
+            "grid may have."
+        )
     if plan.split.waves:
         shares = work.division
         assert shares is not None
         reached = shares.shared + shares.pieces + 1  # tile indices, with those past the end that CTAs skip
         if reached * shares.span > _MOST:
             yield (
-                f"{shares.shared} tiles of {shares.k_tiles} k-tiles each are shared: more than the {_MOST} of 32 bits "
-                "in all."
+                f"stream-K divides {shares.shared} tiles of {shares.k_tiles} k-tiles each; their product "
+                f"exceeds {_MOST}, the largest 32-bit integer."
             )
     elif plan.split.is_split and clusters * plan.split_k > _MOST:
-        yield f"{clusters} tiles of {plan.split_k} parts each are more than the {_MOST} of 32 bits."
+        yield f"{clusters} tiles with {plan.split_k} K splits each are more than {_MOST}, the largest 32-bit integer."

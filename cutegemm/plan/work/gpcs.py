@@ -80,8 +80,8 @@ expected.']
             and self.clusters <= _MOST_CTAS
         ):
             yield (
-                f"rounds of {self.rounds} clusters; positive integers, none larger than the one before, and "
-                f"{_MOST_CTAS} in all at most are expected."
+                f"rounds = {self.rounds}; expected positive integers in descending order, with a sum of at "
+                f"most {_MOST_CTAS}."
             )
 
     @property
