@@ -19,8 +19,8 @@ from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, constant, formula, te
 from cutegemm.torch.launch import factors_read
 
 _ONE_OUT = (
-    "where torch sees the call: in a graph, with gradients, or on the meta device. There out is served only for an "
-    "epilogue of one result. Leave out away."
+    "when torch sees the call: in a graph, with gradients, or on the meta device. There out is supported only "
+    "for an epilogue of one result. Leave out `out`."
 )
 
 
