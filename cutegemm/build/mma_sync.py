@@ -166,7 +166,7 @@ def mma_sync_plan(
 
 
 def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
-    """Return the copy atom by which mma.sync plans read fragments of A or B from shared memory.
+    """Return the copy atom that mma.sync plans use to read fragments of A or B from shared memory.
 
     It is ldmatrix if `read` asks for it and the layout allows it. Otherwise it copies one register of neighbours along
     K, or one element.
@@ -227,7 +227,7 @@ class _MmaBuilder(Builder):
         load_chunks = k_blocks if load_chunks is None else load_chunks
         if not 1 <= load_chunks <= k_blocks:
             raise PlanError(
-                self.subject, [f"load_chunks = {load_chunks}; 1 to {k_blocks}, one for each k-block, are possible."]
+                self.subject, [f"load_chunks = {load_chunks}; use 1 to {k_blocks}, at most one for each k-block."]
             )
         if self.stages == 1:
             return single_stage(k_blocks)

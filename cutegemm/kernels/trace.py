@@ -128,7 +128,7 @@ class Tracer(StepReader):
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
     name      name of the program in line tables
-    carries   fields of `At` that a loop over tiles carries in addition to those that its steps change
+    carries   fields of `At` that a loop over tiles carries in addition to the ones that its steps change
     """
 
     name = "consumer"
