@@ -80,6 +80,10 @@ def how_to_install(*extras: str) -> str:
     return f"Run pip install -e '.[{','.join(extras)}]' in a clone of cutegemm."
 
 
+class PendingError(Exception):
+    """Raised inside of a call of `gemm` whose kernel is compiled in the background, so that torch computes the call."""
+
+
 class CopyWarning(UserWarning):
     """Issued if `gemm` copies an operand before the launch: the result is right, but slower. The message names it."""
 

@@ -49,7 +49,7 @@ def multiply(plan: GemmPlan, problem: Problem, a: np.ndarray, b: np.ndarray) -> 
     tiled_a, tiled_b, tiled_d = (tiled(plan, problem, name) for name in "abd")
     tv_layout = plan.tiled_mma.tv_layout_C_tiled  # (thread, value) -> index in the tile of D
     bm, bn, bk = plan.cta_tile
-    tiles = plan.scheduler.of(problem).tiles
+    tiles = plan.work(problem).tiles
     values = range(tv_layout[1].size())
     for cta in range(tiles.count):
         m_tile, n_tile, _ = tiles.tile_mnl(cta)
@@ -94,7 +94,7 @@ def explain(plan: GemmPlan, problem: Problem, elements: list[tuple[int, int, int
     elements   (CTA, thread, value) of each element
     """
     tiled_d, tv_layout = tiled(plan, problem, "d"), plan.tiled_mma.tv_layout_C_tiled
-    tiles = plan.scheduler.of(problem).tiles
+    tiles = plan.work(problem).tiles
     shape = plan.cta_tile[:2]
     print("  CTA  warp  lane  value  |  CTA adds  warp adds  lane adds  value adds  = offset in D   row  column")
     for cta, thread, value in elements:

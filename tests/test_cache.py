@@ -153,7 +153,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
 
 def test_a_process_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        compiler, "_compile_error", os.kill
+        compiler, "compile_error", os.kill
     )  # its arguments are not numbers: the worker raises an error and exits
     with pytest.raises(CompileError, match=r"one of 2 processes exited early; perhaps memory ran out"):
         compiler.compile_plans([PLAN, PLAN], processes=2)

@@ -113,9 +113,11 @@ def test_prepare(compiled, shapes):
 def test_export(monkeypatch, shapes, tmp_path):
     written = []
 
-    def export(plans, path, arch):
+    def export(plans, path, arch, processes, done):
         written.append(([(plan.name, plan.swap_ab) for plan in plans], path, arch))
-        return Kernels(path, ())
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+        return Kernels(path, (), "1")
 
     monkeypatch.setattr("cutegemm.compile.export.export", export)
     out = tmp_path / "kernels.so"
@@ -128,6 +130,47 @@ def test_export(monkeypatch, shapes, tmp_path):
     assert named == [("sm90_64x64", False), ("simt_64x64", False), ("sm90_64x64", True)]
     assert (path, arch) == (out, "sm_90a")
     assert last[0].startswith("sm90_")
+
+
+def test_export_of_models(monkeypatch, tmp_path):
+    """The kernels of a model's layers are written to kernels.so in the folder, each once."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    from cutegemm.choice.models import MODELS
+    from cutegemm.cli import ahead as command
+    from cutegemm.torch import prebuilt as library
+
+    written = []
+
+    def export(plans, path, arch, processes, done):
+        written.append((list(plans), path, arch))
+        path.parent.mkdir()
+        path.write_bytes(b"")
+        return Kernels(path, (), "1")
+
+    monkeypatch.setattr("cutegemm.compile.export.export", export)
+    monkeypatch.setattr(command, "MODELS", {"ViT-L/16": MODELS["ViT-L/16"]})
+    monkeypatch.setattr(library, "sampled_rows", lambda model, kind: [197])
+    given = ["export", "--models", "--dtype", "bf16", "--device", "h100", "-o", str(tmp_path / "library")]
+    done = CliRunner().invoke(app, given, catch_exceptions=False)
+    ((plans, path, arch),) = written
+    assert (path, arch) == (tmp_path / "library" / "kernels.so", "sm_90a")
+    assert len(plans) == len({plan.key() for plan in plans}) > 10
+    assert {str(plan.epilogue) for plan in plans} >= {"alpha * acc", "acc + bias"}
+    assert "bf16 weight gradient: " in done.output
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], "pass plan names or shapes files, or else --models"),
+        (["sm90_64x64", "--models"], "pass plan names or shapes files, or else --models"),
+        (["--models", "--dtype", "f32"], "dtype = 'f32' is unknown. Use one of bf16, f16, fp8"),
+        (["--models", "--device", "a100-80gb"], "a100-80gb has the architecture sm_80. Pass --device with a Hopper"),
+    ],
+)
+def test_what_export_refuses(tmp_path, given, words):
+    with pytest.raises(UnsupportedError, match=words):
+        CliRunner().invoke(app, ["export", "-o", str(tmp_path / "k.so"), *given], catch_exceptions=False)
 
 
 def test_tune_says_that_torch_is_missing(shapes, monkeypatch):

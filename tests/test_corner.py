@@ -33,7 +33,7 @@ def made(name: str, m: int, n: int, k: int, l: int = 1) -> tuple[GemmPlan, Probl
 
 def most_turns(plan: GemmPlan, problem: Problem) -> int:
     """Return the largest number of work tiles that a CTA takes."""
-    return int(np.bincount(plan.scheduler.of(problem).assignment().cluster).max())
+    return int(np.bincount(plan.work(problem).assignment().cluster).max())
 
 
 @pytest.mark.parametrize("name", [*(name for name, _ in plans()), *SUFFIXED])
@@ -52,14 +52,14 @@ def test_a_corner_is_what_the_plan_is_about(name: str) -> None:
         assert extent > tile or not whole % tile
 
     # Stages are refilled twice. Every consumer takes a second tile if it does so in the problem.
-    assignment = corner.plan.scheduler.of(part).assignment().work_tile
+    assignment = corner.plan.work(part).assignment().work_tile
     assert max(assignment.k_count) >= 2 * max(1, plan.stages) + 1
     consumers = plan.body.tiles_in_flight
     if most_turns(plan, problem) >= 2 * consumers:
         assert most_turns(corner.plan, part) >= 2 * consumers
 
     # There are split tiles, and tiles that are not split, if the problem has them.
-    real = plan.scheduler.of(problem).assignment().work_tile
+    real = plan.work(problem).assignment().work_tile
     for happens in (lambda parts: (parts > 1).any(), lambda parts: (parts == 1).any()):
         assert happens(assignment.splits) or not happens(real.splits)
     assert any("K splits" in what for what in corner.exercised) is bool((real.splits > 1).any())

@@ -19,7 +19,6 @@ from cutegemm.run import gemm as launch  # noqa: E402
 from cutegemm.run import torch_ops  # noqa: E402
 from cutegemm.run.gemm import gemm  # noqa: E402
 from cutegemm.run.launches import new_like  # noqa: E402
-from cutegemm.tile.tma import TmaBox  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 
 
@@ -57,7 +56,7 @@ def test_aligned_halves_go_to_wgmma(taken, kind, transposed):
     b = matrix(3040, 264, kind).t() if transposed[1] else matrix(264, 3040, kind)
     plan = plan_for(taken, a, b)
     assert plan.family == "sm90"
-    assert plan.persistent == 114
+    assert plan.scheduler.grid.ctas == 114
     of = {
         "d": ("mk"[not transposed[0]], "nk"[transposed[1]]),
         "d^t": ("mk"[transposed[1]], "nk"[not transposed[0]]),
@@ -75,11 +74,11 @@ def test_a_ragged_n_is_stored_by_threads(taken):
     """Threads store single elements in rotated lines if rows of D are not multiples of 16 bytes; else TMA stores D."""
     a, b = matrix(2048, 104), matrix(800, 104)
     plan = plan_for(taken, a, b[:799].t())
-    assert (plan.family, plan.epi_stages.store.atom.bits, plan.epi_stages.rotates_lines) == ("sm90", 16, True)
+    assert (plan.family, plan.store.line_copy.atom.bits, plan.store.rotates_lines) == ("sm90", 16, True)
     plan = plan_for(taken, a, b[:799].t(), out=matrix(2048, 800)[:, :799])
-    assert plan.epi_stages.rotates_lines
+    assert plan.store.rotates_lines
     plan = plan_for(taken, a, b[:792].t(), out=matrix(2048, 800)[:, :792])
-    assert isinstance(plan.epi_stages.store, TmaBox)
+    assert plan.store.stored_by_tma
 
 
 def test_float32_results(taken):
@@ -91,19 +90,19 @@ def test_c_is_read_where_it_is_given(taken):
     a, b, c = matrix(SIDE, 64), matrix(64, SIDE), matrix(SIDE, SIDE)
     plan = plan_for(taken, a, b, c=c, beta=0.5)
     assert plan.has_c
-    assert plan.epi_stages.load_c is not None
+    assert plan.store.fetched is not None
     plan = plan_for(taken, a, b, c=c.t(), beta=0.5)  # C is column-major, D is row-major
     assert plan.has_c
-    assert plan.epi_stages.load_c is None
+    assert plan.store.fetched is None
 
 
 def test_a_row_that_all_of_c_shares_is_read_by_threads(taken):
     """TMA does not load a C with stride 0 between rows, as it does not load such an A or B."""
     a, b, bias = matrix(SIDE, 64), matrix(64, SIDE), torch.zeros(SIDE).bfloat16()
     plan = plan_for(taken, a, b, c=bias.expand(SIDE, -1), beta=1.0)
-    assert (plan.family, plan.epi_stages.load_c) == ("sm90", None)
+    assert (plan.family, plan.store.fetched) == ("sm90", None)
     plan = plan_for(taken, a.expand(1, -1, -1), b[None], c=bias.expand(1, SIDE, -1), beta=1.0)
-    assert plan.epi_stages.load_c is None
+    assert plan.store.fetched is None
 
 
 def test_a_plan_of_the_caller_that_does_not_read_c(taken):
@@ -160,9 +159,9 @@ def test_results_of_bytes(taken, out):
     a, b = matrix(SIDE, 128, torch.float8_e4m3fn), matrix(SIDE, 128, torch.float8_e4m3fn).t()
     plan = plan_for(taken, a, b, out=matrix(SIDE, SIDE, out))
     assert plan.operands.d.dtype is torch_ops.DTYPES[out]
-    assert plan.epi_stages.store.dtype is torch_ops.DTYPES[out]
+    assert plan.store.box.dtype is torch_ops.DTYPES[out]
     ragged = plan_for(taken, a, matrix(99, 128, torch.float8_e4m3fn).t(), out=matrix(SIDE, 99, out))
-    assert (ragged.epi_stages.store.atom.bits, ragged.epi_stages.rotates_lines) == (8, True)
+    assert (ragged.store.line_copy.atom.bits, ragged.store.rotates_lines) == (8, True)
     with pytest.raises(UnsupportedError, match="out is of float8_e4m3fn"):
         gemm(torch.zeros(64, 64), torch.zeros(64, 64), out=matrix(64, 64, torch.float8_e4m3fn))
     quantized = plan_for(taken, matrix(SIDE, 128), matrix(SIDE, 128).t(), out=matrix(SIDE, SIDE, out))
@@ -174,7 +173,7 @@ def test_c_of_another_type_beside_bytes(taken):
     kind = torch.float8_e4m3fn
     a, b, c = matrix(SIDE, 128, kind), matrix(SIDE, 128, kind).t(), matrix(SIDE, SIDE)
     plan = plan_for(taken, a, b, c=c, beta=1.0, out=matrix(SIDE, SIDE, kind))
-    assert (plan.operands.c.dtype.name, plan.operands.d.dtype.name, plan.epi_stages.load_c) == (
+    assert (plan.operands.c.dtype.name, plan.operands.d.dtype.name, plan.store.fetched) == (
         "bf16",
         "e4m3",
         None,
@@ -188,7 +187,7 @@ def test_bytes_of_columns_are_the_rows_of_the_transposed_problem(taken):
     kind = torch.float8_e4m3fn
     a, b, out = matrix(SIDE, 128, kind), matrix(640, 128, kind).t(), matrix(640, SIDE, kind).t()
     plan = plan_for(taken, a, b, out=out)
-    assert (plan.operands.d.major, plan.epi_stages.to_shared.atom.bits) == ("n", 16)
+    assert (plan.operands.d.major, plan.store.to_shared.atom.bits) == ("n", 16)
     seen_a, seen_b, seen_d, _ = taken[-1].calls[0]
     assert [t.data_ptr() for t in (seen_a, seen_b, seen_d)] == [
         t.data_ptr() for t in (a, b, out)
@@ -238,7 +237,7 @@ def test_a_matrix_that_a_batch_shares_is_not_loaded_by_tma(taken):
             gemm(a, b.expand(3, -1, -1), plan=plan)
     bytes_of_one = matrix(512, 128, torch.float8_e4m3fn).expand(3, -1, -1)
     assert packed(plan_for(taken, bytes_of_one, bytes_of_one.mT)) == "ab"
-    with pytest.raises(PlanError, match=r"A is aligned to 1 bytes; TMA needs 16"):
+    with pytest.raises(PlanError, match="A is aligned to 1 bytes; TMA needs an alignment of 16 bytes"):
         gemm(bytes_of_one, bytes_of_one.mT, plan="sm90_epi_stages")
 
 
@@ -288,7 +287,7 @@ def test_large_halves_are_packed_where_their_rows_are_not_aligned(taken, large):
     assert (getattr(plan.operands, name).align_bytes, getattr(plan.loaded, name).align_bytes) == (2, 16)
     plan = plan_for(taken, a, b[:, :4095])  # the stride between rows of b is still aligned
     (name,) = packed(plan)
-    assert (getattr(plan.operands, name).align_bytes, plan.epi_stages.store.atom.bits) == (2, 16)
+    assert (getattr(plan.operands, name).align_bytes, plan.store.line_copy.atom.bits) == (2, 16)
     assert packed(plan_for(taken, a, large(4093, 4095, torch.bfloat16))) == "ab"
     assert packed(plan_for(taken, a, b, plan="sm90_epi_stages+repack/k2")) == "a"
     assert packed(plan_for(taken, large(4096, 4096, torch.bfloat16)[:, :4093], b)) == ""
@@ -333,7 +332,7 @@ def test_k_is_split_where_few_tiles_have_many_k_tiles(taken):
     """The chosen plan splits K, and the kernel is called through a function that provides its workspace."""
     a, b = matrix(512, 16384), matrix(512, 16384).t()
     gemm(a, b)
-    assert taken[-1].plan.split.is_split
+    assert taken[-1].plan.scheduler.split.is_split
     assert len(taken[-1].calls) == 1
 
 

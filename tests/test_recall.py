@@ -101,7 +101,9 @@ def test_a_name_of_ones_own_has_no_record(monkeypatch):
     monkeypatch.setattr(recall, "remember", lambda kind, text, record: written.append(record))
     monkeypatch.setattr(names, "_OWN", {})
     names.register_plan("own_of_recall", "simt:block=64x48x8,warp=32x24,thread=4x6,quad=4x2")
-    kernel = SimpleNamespace(needs_workspace=False, folder=Path("entry"), plan=SimpleNamespace(has_c=False))
+    kernel = SimpleNamespace(
+        needs_workspace=False, folder=Path("entry"), library_key=None, plan=SimpleNamespace(has_c=False)
+    )
     problem = SimpleNamespace(m=1, n=1, k=1, l=1)
     prepared = SimpleNamespace(kernel=kernel, problem=problem, views=[], shape=(1, 1), dtype=torch.float32)
     for plan, count in ((None, 1), ("simt_64x64", 2), ("own_of_recall", 2), ("swap_ab:own_of_recall", 2)):
@@ -110,7 +112,6 @@ def test_a_name_of_ones_own_has_no_record(monkeypatch):
 
 
 def test_what_has_no_record():
-    from cutegemm.compile import exported
     from cutegemm.run import recall, tune
     from cutegemm.run.calls import How
 
@@ -126,6 +127,22 @@ def test_what_has_no_record():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tune, "_used", ["a table"])
         assert not recall._may_have_record(key, OnDevice(), How())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(exported._LOADED, "a key", "its function")
-        assert not recall._may_have_record(key, OnDevice(), How())
+
+
+def test_a_record_of_a_library(monkeypatch):
+    """A record names the kernel by its key in the library. It is not found in a process with other libraries."""
+    from types import SimpleNamespace
+
+    from cutegemm.compile import cuda, exported
+    from cutegemm.run import recall
+
+    monkeypatch.setattr(cuda, "device_name", lambda index: "Some")
+    without = recall._text("signature", torch.zeros(1))
+    path = Path(__file__)
+    kernel = exported.Exported("plan", False, "sm_90a", "a key", "symbol")
+    library = exported.Kernels(path, (kernel,), "1"), SimpleNamespace(symbol="its function")
+    monkeypatch.setattr(exported, "_LIBRARIES", [library])
+    assert recall._text("signature", torch.zeros(1)) != without
+    record = {"entry": None, "library_key": "a key", "kernel": "<CompiledKernel plan for sm_90a>"}
+    assert recall._kernel(record) == ("its function", "<CompiledKernel plan for sm_90a>")
+    assert recall._kernel({**record, "library_key": "another key"}) is None

@@ -7,7 +7,7 @@ The search for a swizzle evaluates one access under many layouts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,7 +25,6 @@ from cutegemm.analysis.shared import (
 )
 from cutegemm.layout import ComposedLayout, Layout
 from cutegemm.layout.inttuple import product
-from cutegemm.layout.modes import size
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue_access import spread_at_hand
 from cutegemm.plan.program.thread_schedule import Read, Store, thread_schedule
@@ -63,7 +62,7 @@ class Access:
     matrix         matrix whose extents predicate the access: lanes outside of it skip the access; None: no lane does
     rotated        function from a phase to `elements`, where the phase is the number of bytes from the start of a
                    cache line to the tile's first element; None if `elements` does not depend on it. See
-                   `EpiStages.rotates_lines`
+                   `LineStore.rotates_lines`
     """
 
     name: str
@@ -169,25 +168,34 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
         ]
     if plan.body.has_roles and plan.cluster_k > 1:
         out += _cluster_accumulators(plan)
-    if plan.smem_d is not None:
-        out += [replace(_drain(plan, plan.d_tile), name=f"store {name.upper()}") for name in through_shared(plan)]
-    copy, copied_tile = copy_of_d(plan)
-    if plan.epi_stages is not None and plan.fetched_tile in read_always(plan):
-        from_shared, epi_tile = plan.epi_stages.from_shared, plan.epi_stages.epi_tile
-        assert from_shared is not None
-        elements, bits = by_warps(from_shared.offsets_s(Layout(epi_tile))), plan.operands.d.dtype.bits
-        label, times = f"read {plan.fetched_tile.upper()}", product(plan.d_tile) // product(epi_tile)
-        out.append(Access(label, "d", "load", elements, bits, from_shared.atom.bits, "tile", times=times))
-    if copy is not None:
-        elements, bits = by_warps(copy.offsets_s(Layout(copied_tile))), plan.operands.d.dtype.bits
-        times = product(plan.d_tile) // product(copied_tile)
-        for name in through_shared(plan):
-            label, rotated = f"read {name.upper()}", None
-            if plan.epi_stages is not None and plan.epi_stages.rotates_lines:
-                memory = Layout(copied_tile, strides_of_tile(plan, name, problem)).offsets() * bits // 8
-                rotated = partial(_rotated_vectors, plan, elements, memory)
-            out.append(Access(label, "d", "load", elements, bits, copy.atom.bits, "tile", None, times, name, rotated))
-    return out
+    return [*out, *_stored_through_shared(plan, problem)]
+
+
+def _stored_through_shared(plan: GemmPlan, problem: Problem | None) -> Iterator[Access]:
+    """Yield the accesses to the shared memory that D passes through: writes, reads of C, and reads by a copy to D.
+
+    problem   gives the strides of D, which determine the rotation of rows; None: rows are aligned and far apart
+    """
+    names, bits = through_shared(plan), plan.operands.d.dtype.bits
+    for name in names:
+        yield replace(_written(plan), name=f"store {name.upper()}")
+    reads_c = plan.store.from_shared
+    for buffer in plan.store.buffers(plan):
+        times = product(plan.d_tile) // product(buffer.tile)
+        if reads_c is not None and plan.fetched_tile in read_always(plan):
+            elements, label = by_warps(reads_c.offsets_s(Layout(buffer.tile))), f"read {plan.fetched_tile.upper()}"
+            yield Access(label, "d", "load", elements, bits, reads_c.atom.bits, "tile", times=times)
+        copy = plan.store.line_copy
+        if copy is None:
+            continue
+        elements = by_warps(copy.offsets_s(Layout(buffer.tile)))
+        for name in names:
+            rotated = None
+            if plan.store.rotates_lines:
+                memory = Layout(buffer.tile, strides_of_tile(plan, name, problem)).offsets() * bits // 8
+                rotated = partial(_rotated_vectors, plan, buffer.tile, elements, memory)
+            label, wide = f"read {name.upper()}", copy.atom.bits
+            yield Access(label, "d", "load", elements, bits, wide, "tile", None, times, name, rotated)
 
 
 def _is_async(copy: TiledCopy | TmaBox) -> bool:
@@ -211,7 +219,7 @@ def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
     Their CTAs first write zeros to the stages, because their copies skip elements outside of the matrices. If bK does
     not divide K, every work tile counts.
     """
-    work = plan.scheduler.of(problem)
+    work = plan.work(problem)
     assignment = work.assignment().work_tile
     if problem.k % plan.cta_tile[2]:
         return int((assignment.splits > 0).sum())
@@ -236,9 +244,7 @@ def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
 
 def through_shared(plan: GemmPlan) -> tuple[str, ...]:
     """Return the names of the epilogue results that are stored through the shared memory of D; () if none is."""
-    if plan.smem_d is None:
-        return ()
-    return plan.epi_stage_results or ("d",)
+    return () if plan.store.layout is None else plan.epi_stage_results or ("d",)
 
 
 def read_always(plan: GemmPlan) -> tuple[str, ...]:
@@ -247,17 +253,6 @@ def read_always(plan: GemmPlan) -> tuple[str, ...]:
     C is not one of them: it is not read if beta is 0.
     """
     return plan.epilogue.acting().tensors
-
-
-def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
-    """Return the tiled copy of D out of shared memory by threads, and the (M, N) that it copies at a time.
-
-    The copy is None if D is stored from registers or by TMA.
-    """
-    if plan.epi_stages is None:
-        return plan.copy_d, plan.d_tile
-    store = plan.epi_stages.store
-    return store if isinstance(store, TiledCopy) else None, plan.epi_stages.epi_tile
 
 
 def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
@@ -279,7 +274,7 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     if access.per == "tile":
         return 1.0 / plan.split_k  # one of the CTAs that split a tile's K stores the tile
     if plan.split_k > 1:
-        counts = [plan.split.k_range(k_split, k_tiles)[1] for k_split in range(plan.split_k)]
+        counts = [plan.scheduler.split.k_range(k_split, k_tiles)[1] for k_split in range(plan.split_k)]
         return sum(_executions(plan, access, count) for count in counts) / len(counts)
     if plan.cluster_k > 1:
         counts = [plan.k_range(rank, k_tiles)[1] for rank in range(plan.cluster_k)]
@@ -330,42 +325,19 @@ def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple
     return (1, line) if operand.major == first else (line, 1)
 
 
-def rotated_lines(plan: GemmPlan, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
-    """Return the first elements of vectors of D after the rotation of lines, as indices in the tile.
-
-    If threads store an epilogue stage in accesses of less than 16 bytes, they rotate each line by its address in D, so
-    that accesses are aligned; see `EpiStages.rotates_lines`.
-
-    elements    first element of each vector without the rotation, as indices in the tile
-    addresses   byte address of each element of the tile in D
-    tile        (M, N) of the tile
-    """
-    epi_stages = plan.epi_stages
-    assert epi_stages is not None
-    assert isinstance(epi_stages.store, TiledCopy)
-    along = "mn".index(plan.operands.d.major)
-    atom, length = epi_stages.store.atom, epi_stages.epi_tile[along]
-    step = 1 if along == 0 else tile[0]  # from one element of a line to the next
-    place = elements // step % tile[along] % length
-    first = elements - place * step
-    run_bytes = size(epi_stages.store.tiler_mn[along]) * atom.dtype.bits // 8
-    shift = addresses[first] % run_bytes // (atom.bits // 8) * atom.values
-    rotated: np.ndarray = first + (place - shift) % length * step
-    return rotated
-
-
-def _rotated_vectors(plan: GemmPlan, elements: np.ndarray, memory: np.ndarray, phase: int) -> np.ndarray:
+def _rotated_vectors(
+    plan: GemmPlan, tile: tuple[int, int], elements: np.ndarray, memory: np.ndarray, phase: int
+) -> np.ndarray:
     """Return the elements of vectors of an epilogue tile after the rotation of lines: (warps, lanes, values).
 
+    tile       (M, N) of the epilogue tile
     elements   elements of the vectors without the rotation: (warps, lanes, values)
     memory     byte offset of each element of the epilogue tile in D
     phase      bytes from the start of a cache line to the tile's first element
     """
-    assert plan.epi_stages is not None
-    assert isinstance(plan.epi_stages.store, TiledCopy)
-    values = plan.epi_stages.store.atom.values
-    vectors = elements.reshape(*elements.shape[:2], -1, values)
-    leads = rotated_lines(plan, vectors[..., :1], memory + phase, plan.epi_stages.epi_tile)
+    assert plan.store.line_copy is not None
+    vectors = elements.reshape(*elements.shape[:2], -1, plan.store.line_copy.atom.values)
+    leads = plan.store.rotated(vectors[..., :1], memory + phase, tile, plan.operands.d.major)
     return (leads + (vectors - vectors[..., :1])).reshape(elements.shape)
 
 
@@ -459,17 +431,14 @@ def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
     ]
 
 
-def _drain(plan: GemmPlan, tile: tuple[int, int]) -> Access:
-    """Return the access that writes the accumulators of a tile of D to shared memory.
-
-    tile   (M, N) of the tile
-    """
-    bits = plan.operands.d.dtype.bits
-    if plan.epi_stages is None:
-        return Access("store D", "d", "store", stored_by_lanes(plan), bits, plan.store_d.bits, "tile")
-    copy, epi_tile = plan.epi_stages.to_shared, plan.epi_stages.epi_tile
-    times = tile[0] * tile[1] // (epi_tile[0] * epi_tile[1])
-    rows = by_warps(copy.offsets_d(Layout(epi_tile)))
+def _written(plan: GemmPlan) -> Access:
+    """Return the access that writes the accumulators of a tile of D to shared memory."""
+    bits, copy = plan.operands.d.dtype.bits, plan.store.stage_copy
+    if copy is None:
+        return Access("store D", "d", "store", stored_by_lanes(plan), bits, plan.store.atom.bits, "tile")
+    (epi_stages,) = plan.store.buffers(plan)
+    times = product(plan.d_tile) // product(epi_stages.tile)
+    rows = by_warps(copy.offsets_d(Layout(epi_stages.tile)))
     if copy.atom.threads == WARP_THREADS:
         used = rows[:, : copy.atom.address_lanes]
         return Access("store D", "d", "stmatrix", used, bits, ROW_BITS, "tile", times=times)
@@ -533,7 +502,4 @@ def buffer_layout(plan: GemmPlan, buffer: str) -> Layout | ComposedLayout:
     """
     if buffer == "accumulators":
         return exchanged(plan)
-    buffers = {**{stream.name: stream.smem for stream in plan.streams}, "d": plan.smem_d}
-    layout: Layout | ComposedLayout | None = buffers[buffer]
-    assert layout is not None
-    return layout
+    return next(each.layout for each in plan.buffers if each.name == buffer)

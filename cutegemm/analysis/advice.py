@@ -74,19 +74,19 @@ def larger(plan: GemmPlan, problem: Problem) -> str | None:
     return None
 
 
-def can_implement(plan: GemmPlan, problem: Problem, **changed: Any) -> bool:
-    """Return whether a plan violates no rule for a problem after some of its fields are replaced.
+def can_schedule(plan: GemmPlan, problem: Problem, **changed: Any) -> bool:
+    """Return whether a plan violates no rule for a problem after fields of its tile scheduler are replaced.
 
-    changed   fields of `GemmPlan` and their new values
+    changed   fields of the scheduler and their new values
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
     >>> from cutegemm.tile.raster import Raster
-    >>> can_implement(simt_plan(), Problem(512, 512, 512), raster=Raster("along_m"))
+    >>> can_schedule(simt_plan(), Problem(512, 512, 512), raster=Raster("along_m"))
     True
     """
     with suppress(CutegemmError):
-        made = plan.with_(**changed)
+        made = plan.with_scheduler(**changed)
         return not [*made.violations(plan.arch, problem), *limits(made, problem)]
     return False
 

@@ -10,6 +10,7 @@ from cutegemm.analysis.accesses import tile_shape
 from cutegemm.analysis.roofline import Roofline
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, arch_named
+from cutegemm.plan.work.grid import Persistent
 from cutegemm.plan.work.split import FIXUP, KSplit
 from cutegemm.tile.raster import Raster
 
@@ -194,12 +195,12 @@ def _room(plan: GemmPlan) -> int:
 
 def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:
     """Return the advice for a grid whose last wave of CTAs leaves multiprocessors idle, such as another tile size."""
-    if plan.split.fixup:  # the stream-K fixup is in use already
+    if plan.scheduler.split.fixup:  # the stream-K fixup is in use already
         return "another tile size"
-    if plan.family == "sm90" and advised.can_implement(plan, problem, split=FIXUP):
+    if plan.family == "sm90" and advised.can_schedule(plan, problem, split=FIXUP):
         return "another tile size, or /fixup after the plan's name"
     stream = KSplit(1, waves=_STREAM_WAVES)
-    if plan.family == "simt" and advised.can_implement(plan, problem, split=stream, persistent=_SOME_CTAS):
+    if plan.family == "simt" and advised.can_schedule(plan, problem, split=stream, grid=Persistent(_SOME_CTAS)):
         return "another tile size, or stream-K: arguments `waves` and `persistent` of the builder"
     return "another tile size"
 
@@ -236,13 +237,13 @@ def _split_advice(plan: GemmPlan, problem: Problem, splits: int) -> str:
 
     splits   largest number of K splits to try
     """
-    reduction = "last" if plan.body.has_roles else plan.split.reduction
-    k_split = replace(plan.split, waves=0, fixup=False, reduction=reduction)
+    reduction = "last" if plan.body.has_roles else plan.scheduler.split.reduction
+    k_split = replace(plan.scheduler.split, waves=0, fixup=False, reduction=reduction)
     fits = next(
         (
             count
             for count in range(splits, plan.split_k, -1)
-            if advised.can_implement(plan, problem, split=replace(k_split, splits=count))
+            if advised.can_schedule(plan, problem, split=replace(k_split, splits=count))
         ),
         0,
     )
@@ -284,7 +285,7 @@ def _memory_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roo
     dram = roof.level("DRAM")
     best = next(
         t for t in known.rasters
-        if t is known.traffic or advised.can_implement(plan, problem, raster=Raster.parse(t.raster))
+        if t is known.traffic or advised.can_schedule(plan, problem, raster=Raster.parse(t.raster))
     )  # fmt: skip
     saved = (known.traffic.dram_read_bytes - best.dram_read_bytes) / dram.amount if dram.amount else 0.0
     if saved > _NOTABLE:

@@ -14,7 +14,7 @@ Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory"; Nsig
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,8 @@ import numpy as np
 from cutegemm.analysis.accesses import (
     buffer_layout,
     by_warps,
-    copy_of_d,
     global_table,
     read_always,
-    rotated_lines,
     shared_accesses,
     spread_by_lanes,
     stored_by_lanes,
@@ -184,16 +182,15 @@ def global_accesses(
         out.append(replace(cost, by_l1=not load.atom.name.startswith(_PAST_L1)))
     read = read_always(plan) if scalars is None else plan.epilogue.tensors_read(scalars)
     out += [_read_by_epilogue(plan, name, problem) for name in read]
-    copy, _ = copy_of_d(plan)
+    copy = plan.store.line_copy
     shared = through_shared(plan)
     if copy is not None:
         elements, bits = by_warps(copy.offsets_d(Layout(plan.d_tile))), copy.atom.bits
         for name in shared:
             label, operand = f"store {name.upper()}", plan.operands.matrix(name)
-            rotates = plan.epi_stages is not None and plan.epi_stages.rotates_lines
-            out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile", rotates))
+            out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile", plan.store.rotated))
     out += [_stored(plan, name, problem) for name in plan.epilogue.outputs if name not in shared]
-    if plan.split.is_split:
+    if plan.scheduler.split.is_split:
         out += _split_k_partials(plan)
     return out
 
@@ -207,8 +204,8 @@ def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sec
     problem   gives strides and extents; None: rows are aligned and far apart
     """
     label, operand = f"load {name.upper()}", plan.operands.matrix(name)
-    if plan.epi_stages is not None and plan.epi_stages.load_c is not None and name == plan.fetched_tile:
-        return _boxes(plan, name, label, plan.epi_stages.load_c, problem, "tile")
+    if plan.store.fetched is not None and name == plan.fetched_tile:
+        return _boxes(plan, name, label, plan.store.fetched, problem, "tile")
     elements = spread_by_lanes(plan, name) if operand.broadcast else stored_by_lanes(plan, operand.major)
     return _sectors(plan, name, label, "ld", elements, plan.access(name).bits, operand, problem, "tile")
 
@@ -225,7 +222,7 @@ def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
     )
     table = first.offsets().reshape(-1, WARP_THREADS) * bits // 8
     touched, ideal = int(sectors(table, wide).sum()), table.size * wide // 8 // SECTOR_BYTES
-    adds = plan.body.has_roles or plan.split.reduction == "last"
+    adds = plan.body.has_roles or plan.scheduler.split.reduction == "last"
     return [
         Sectors(label, f"{name}.{wide}", op, len(table) * consumers, touched * consumers, ideal * consumers,
                 wide, _ACCESS_BYTES * 8, "K split")
@@ -305,7 +302,7 @@ def _row_sectors(kind: Kind, shape: tuple[int, int], inner: int, width: int, ste
 def _stored(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
     """Return the cost of storing D, or the auxiliary output `name`, from registers to global memory."""
     operand = plan.operands.matrix(name)
-    bits = plan.store_d.bits if name == "d" else plan.access(name).bits
+    bits = plan.store.atom.bits if name == "d" else plan.access(name).bits
     elements = stored_by_lanes(plan, operand.major)
     return _sectors(plan, name, f"store {name.upper()}", "st", elements, bits, operand, problem, "tile")
 
@@ -320,7 +317,7 @@ def _sectors(
     operand: Operand,
     problem: Problem | None,
     per: str,
-    rotates: bool = False,
+    rotated: Callable[..., np.ndarray] | None = None,
 ) -> Sectors:
     """Return the cost of an access by threads.
 
@@ -330,7 +327,7 @@ def _sectors(
     elements       index in the tile of each value of each lane: (warps, lanes, values)
     bits           bits of a lane per instruction
     per            "k-tile" or "tile"
-    rotates        whether lines are rotated, see `EpiStages.rotates_lines`
+    rotated        how lines are rotated, see `Store.rotated`; None: they are not
     """
     count = max(1, bits // operand.dtype.bits)
     memory = global_table(plan, operand_name, problem)
@@ -343,7 +340,7 @@ def _sectors(
 
         phase   bytes from the start of a cache line to the tile's first element
         """
-        return rotated_lines(plan, planned, memory + phase, plan.d_tile) if rotates else planned
+        return planned if rotated is None else rotated(planned, memory + phase, plan.d_tile, operand.major)
 
     def costs(phase: int, inside: np.ndarray | None) -> tuple[int, int, int]:
         """Return (requests, sectors, arriving sectors) of a tile that starts `phase` bytes into a cache line.

@@ -62,28 +62,29 @@ def gpc_reads(plan: GemmPlan, problem: Problem, device: Device, raster: Raster |
     >>> from cutegemm.plan import Problem
     >>> from cutegemm.tile.raster import Raster
     >>> plan, h100 = sm90_plan(cluster=(2, 1)), device_named("h100")
-    >>> orders = [plan.raster, Raster("even_m", 16)]
+    >>> orders = [plan.scheduler.raster, Raster("even_m", 16)]
     >>> [round(gpc_reads(plan, Problem(2048, 1024, 4096), h100, order).share, 2) for order in orders]
     [0.46, 1.0]
     """
     scheduler = plan.scheduler if raster is None else replace(plan.scheduler, raster=raster)
-    gpcs = _gpcs(device, scheduler.cluster_size)
-    if gpcs is None or scheduler.persistent_clusters is None or scheduler.persistent_clusters > len(gpcs):
+    cluster = plan.cluster_tile
+    gpcs = _gpcs(device, cluster.size)
+    if gpcs is None or not 0 < scheduler.resident(cluster) <= len(gpcs):
         return None
-    work = scheduler.of(problem)
+    work = scheduler.tiles(cluster, problem.m, problem.n, problem.l).along(problem.k)
     assignment, launched = work.assignment(), work.launched()
     grid, k_sharers, shared_by = plan.mma_grid(problem), sharers_mn(plan), multicast(plan)
     bits = plan.operands.a.dtype.bits, plan.operands.b.dtype.bits
     asked, apart = [0.0, 0.0], [0.0, 0.0]
     for operand, sharing in enumerate(shared_by):
         reads, counts = [], []
-        for rank in range(scheduler.cluster_size):
-            if scheduler.rank_mn(rank)[1 - operand] and k_sharers[1 - operand] == 1:
+        for rank in range(cluster.size):
+            if cluster.rank_mn(rank)[1 - operand] and k_sharers[1 - operand] == 1:
                 continue  # another CTA of the cluster has the same tile
             *tile_mn, batch = assignment.tile_mnl(rank)
             tile = [coord // sharers for coord, sharers in zip(tile_mn, k_sharers, strict=True)]
             inside = (tile[0] < grid[0]) & (tile[1] < grid[1])
-            k_first, k_count = scheduler.cluster_k_range(rank, assignment.work_tile.k_count, np.minimum)
+            k_first, k_count = cluster.k_range(rank, assignment.work_tile.k_count, np.minimum)
             # A multicast read is joined with no other one: each cluster counts as a GPC of its own.
             gpc = gpcs[launched[assignment.cluster]] if sharing == 1 else -1 - assignment.cluster
             columns = (gpc, assignment.turn, tile[operand], batch, assignment.work_tile.k_first + k_first)

@@ -194,10 +194,8 @@ def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves
     covered = m_tiles * rows * n_tiles * columns
     waste = 1 - problem.m * problem.n / covered if covered else 0.0
     ctas = m_tiles * n_tiles * batch * plan.cluster_k * plan.split_k
-    is_even = plan.split.waves > 0
-    if plan.split.fixup:  # the tile scheduler omits the fixup for some problems
-        is_even = plan.scheduler.of(problem).shared > 0
-    return Waves(ctas, sms * max(1, ctas_per_sm), waste, is_even, plan.scheduler.persistent or 0)
+    is_even = plan.scheduler.is_even(plan.work(problem))
+    return Waves(ctas, sms * max(1, ctas_per_sm), waste, is_even, plan.scheduler.grid.ctas)
 
 
 def _up(value: int, step: int) -> int:

@@ -84,12 +84,11 @@ def demand(plan: GemmPlan, device: Device) -> float:
 def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
     """Return the times of the clusters of a plan that run at once, relative to the time of the MMAs.
 
-    units   number of clusters; they are in the order of `WorkGrid.place`
+    units   number of clusters; they are in the order of `Work.place`
     """
-    persistent = plan.persistent is not None
     port = device.measured.cpc_bytes_per_clock
     time = np.maximum(1.0, _sharing(plan, device, units) * demand(plan, device) / port)
-    if persistent and time.max() > 1:
+    if plan.scheduler.grid.is_persistent and time.max() > 1:
         return Pace(time, FED_JITTER, WAIT)
     return Pace(np.ones(units), JITTER)
 
@@ -116,13 +115,11 @@ def _sharing(plan: GemmPlan, device: Device, units: int) -> np.ndarray:
 
     units   number of clusters that run at once
     """
-    in_cluster, gpc_raster = plan.scheduler.cluster_size, plan.scheduler.gpc_raster
+    in_cluster, order = plan.cluster_tile.size, plan.scheduler.order
     pairs = tpc_of_ctas(device, in_cluster)
     is_small_cpc = np.isin(pairs, device.tpcs_of_two)
     first = np.arange(units) * in_cluster % len(pairs)
     sharing = np.where(is_small_cpc, CPC_SMS_OF_TWO, CPC_SMS_OF_THREE)[first]
-    if gpc_raster is None:
-        return sharing
     by_place = np.empty_like(sharing)
-    by_place[gpc_raster.place(np.arange(units), gpc_raster.ends(units), ARRAYS)] = sharing
+    by_place[order.place(np.arange(units), order.ends(units), ARRAYS)] = sharing
     return by_place

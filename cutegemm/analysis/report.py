@@ -441,7 +441,7 @@ def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict
     rasters = best_rasters(
         plan, problem, device, ctas_per_wave=fill.per_wave, most=_RASTERS if search else 1
     )  # fmt: skip
-    own = next(t for t in rasters if t.raster == str(plan.raster))
+    own = next(t for t in rasters if t.raster == str(plan.scheduler.raster))
     moved = range_in_time(plan, problem, device, own, fill.per_wave)
     rasters = [moved if t is own else t for t in rasters]
     known = replace(known, traffic=moved, rasters=tuple(rasters))

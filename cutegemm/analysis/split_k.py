@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
     from cutegemm.plan.work.division import WorkTile
-    from cutegemm.plan.work.scheduler import WorkGrid
+    from cutegemm.plan.work.work import Work
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
     """
     tiles_m, tiles_n, batch = plan.grid(problem)
     tiles = tiles_m * tiles_n * batch
-    if not plan.split.is_split:
+    if not plan.scheduler.split.is_split:
         return Ends(tiles)
     splits = _split_counts(plan, problem)
-    in_cluster = plan.scheduler.cluster_size
+    in_cluster = plan.cluster_tile.size
     units = sum(splits) * in_cluster
     if plan.body.has_roles:
         written, semaphores = units - len(splits) * in_cluster, units * plan.body.readers
         return Ends(tiles, written, written, semaphores, semaphores * (WARPGROUP_THREADS // WARP_THREADS))
-    if plan.split.reduction == "last":
+    if plan.scheduler.split.reduction == "last":
         return Ends(tiles, units, units, units, units * (plan.threads // WARP_THREADS))
     return Ends(tiles - len(splits), units)
 
@@ -87,19 +87,19 @@ def _split_counts(plan: GemmPlan, problem: Problem) -> list[int]:
 
     A tile here is that of a whole cluster.
     """
-    work_tile = plan.scheduler.of(problem).assignment().work_tile
+    work_tile = plan.work(problem).assignment().work_tile
     counts: list[int] = work_tile.splits[(work_tile.k_split == 0) & (work_tile.splits > 1)].tolist()
     return counts
 
 
-def k_ranges_of(work: WorkGrid, work_tile: WorkTile) -> tuple[np.ndarray, np.ndarray]:
+def k_ranges_of(work: Work, work_tile: WorkTile) -> tuple[np.ndarray, np.ndarray]:
     """Return where work tiles start and end in K, as two arrays of values between 0 and 1.
 
     If K splits take every n-th k-tile, the result treats them as contiguous ranges of the same length.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
-    >>> work = simt_plan(split_k=2).scheduler.of(Problem(128, 256, 64))
+    >>> work = simt_plan(split_k=2).work(Problem(128, 256, 64))
     >>> [ends.tolist() for ends in k_ranges_of(work, work.assignment().work_tile)]
     [[0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]]
     """

@@ -16,7 +16,6 @@ from cutegemm.errors import LayoutError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, size, tile_to_shape
 from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS
 from cutegemm.tile.smem_atoms import KINDS, smem_atom
-from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.dtypes import DType
@@ -131,19 +130,12 @@ def search_plan(plan: GemmPlan, buffer: str, rules: Rules = DEFAULT_RULES) -> Sw
     >>> search_plan(simt_plan(block=(128, 128, 8), shared_a=Shared("mn", pad=0)), "a").best.how
     'swizzle S<1,4,5>'
     """
-    rows, columns, bk = plan.loaded_tile
-    buffers: dict[str, tuple[tuple[int, int], Layout | ComposedLayout | None]] = {
-        "a": ((rows, bk), plan.a.smem),
-        "b": ((columns, bk), plan.b.smem),
-        "d": (plan.cta_tile[:2] if plan.epi_stages is None else plan.epi_stages.epi_tile, plan.smem_d),
-    }
-    tile, layout = buffers.get(buffer, ((0, 0), None))
-    if layout is None:
+    searched = next((each for each in plan.buffers if each.name == buffer), None)
+    if searched is None:
         raise LayoutError(f"search_plan: the plan {plan} does not have {buffer.upper()} in shared memory.")
     accesses = [a for a in shared_accesses(plan) if a.buffer == buffer]
-    stored_by_tma = buffer == "d" and plan.epi_stages is not None and isinstance(plan.epi_stages.store, TmaBox)
-    dtype, major = getattr(plan.operands, buffer).dtype, smem_major(layout)
-    return search_swizzle(accesses, tile, dtype, major, hardware=stored_by_tma or None, rules=rules)
+    by_tma, major = buffer == "d" and plan.store.stored_by_tma, smem_major(searched.layout)
+    return search_swizzle(accesses, searched.tile, searched.dtype, major, hardware=by_tma or None, rules=rules)
 
 
 def smem_major(layout: Layout | ComposedLayout) -> str:

@@ -102,7 +102,7 @@ def traffic(
     >>> result.waves, round(result.dram_read_bytes / result.min_bytes, 3)  # 1 if every byte is read once
     (2, 1.625)
     """
-    order = raster or plan.raster
+    order = raster or plan.scheduler.raster
     bm, bn, _ = plan.mma_tile
     grid_m, grid_n, batch = plan.mma_grid(problem)
     ops = problem.operands
@@ -113,7 +113,8 @@ def traffic(
     dram, waves, panels_m, panels_n = 0.0, 0, [], []
     tile_d = product(plan.d_tile) * _epilogue_bits(plan, problem) / 8
     for _ in range(batch):  # matrices of the batch share no data
-        tile_mn = replace(plan.scheduler, raster=order).tiles(problem.m, problem.n).order().reshape(-1, 3)[:, :2]
+        tiles_of_batch = replace(plan.scheduler, raster=order).tiles(plan.cluster_tile, problem.m, problem.n)
+        tile_mn = tiles_of_batch.order().reshape(-1, 3)[:, :2]
         tile_mn = tile_mn // sharers_mn(plan)  # indices of panels: CTAs that split K read the same ones
         tiles = tile_mn[(tile_mn < (grid_m, grid_n)).all(axis=1)]
         wave_result = _simulate(tiles, bytes_a, bytes_b, tile_d, tiles_per_wave, l2_bytes)
@@ -147,12 +148,12 @@ def traffic_in_time(
     ctas_per_wave   CTAs that run at once
     raster          order of the tiles; None: the plan's
     """
-    order = raster or plan.raster
+    order = raster or plan.scheduler.raster
     in_step = traffic(
         plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=device.l2_bytes // device.l2_partitions,
         raster=order,
     )  # fmt: skip
-    running = max(1, ctas_per_wave // plan.scheduler.cluster_size)
+    running = max(1, ctas_per_wave // plan.cluster_tile.size)
     moved = l2.play(
         work_of(plan, problem, order), pace_of(plan, device, running), device.l2_bytes, device.l2_partitions
     )
@@ -170,8 +171,8 @@ def range_in_time(plan: GemmPlan, problem: Problem, device: Device, simulated: T
     simulated       result of `traffic_in_time`
     ctas_per_wave   CTAs that run at once
     """
-    running = max(1, ctas_per_wave // plan.scheduler.cluster_size)
-    work, pace = work_of(plan, problem, plan.raster), pace_of(plan, device, running)
+    running = max(1, ctas_per_wave // plan.cluster_tile.size)
+    work, pace = work_of(plan, problem, plan.scheduler.raster), pace_of(plan, device, running)
 
     def played(share: float, with_pace: Pace) -> float:
         """Return the bytes that are read from DRAM, simulated with another size of L2 and other times of the clusters.
@@ -196,7 +197,7 @@ def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
 
     These are results stored from registers whose rows do not start at a multiple of 32 bytes.
     """
-    if plan.smem_d is not None:
+    if plan.store.layout is not None:
         return 0
     torn = [
         name for name in plan.epilogue.outputs
@@ -216,7 +217,8 @@ def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
     down, right = sharers_mn(plan)
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n, plan.loaded_tile[1])
-    work = replace(plan.scheduler, raster=raster).of(problem)
+    tiles = replace(plan.scheduler, raster=raster).tiles(plan.cluster_tile, problem.m, problem.n, problem.l)
+    work = tiles.along(problem.k)
     coords, assignment = work.tiles.order(), work.assignment()
     k_first, k_last = k_ranges_of(work, assignment.work_tile)
     ctas = across * along
@@ -232,7 +234,7 @@ def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
         ctas * product(plan.d_tile) * _epilogue_bits(plan, problem) / 8,
         ctas * product(plan.cta_tile[:2]) * ops.acc.bits / 8,
         all_write=not plan.body.has_roles,
-        last_adds=plan.body.has_roles or plan.split.reduction == "last",
+        last_adds=plan.body.has_roles or plan.scheduler.split.reduction == "last",
     )
 
 
@@ -314,7 +316,7 @@ def compare_rasters(
     'grouped_m:16'
     """
     grid_m, grid_n, _ = plan.grid(problem)
-    rasters = [plan.raster, Raster("along_m"), Raster("along_n")]
+    rasters = [plan.scheduler.raster, Raster("along_m"), Raster("along_n")]
     rasters += [Raster("grouped_m", g) for g in groups if 1 < g < grid_m]
     rasters += [Raster("grouped_n", g) for g in groups if 1 < g < grid_n]
     ranked = [
@@ -340,7 +342,7 @@ def best_rasters(
     """
     capacity = device.l2_bytes // device.l2_partitions
     ranked = compare_rasters(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=capacity)
-    names = dict.fromkeys([str(plan.raster), *[t.raster for t in ranked]])
+    names = dict.fromkeys([str(plan.scheduler.raster), *[t.raster for t in ranked]])
     simulated = [
         traffic_in_time(plan, problem, device, ctas_per_wave=ctas_per_wave, raster=Raster.parse(name))
         for name in list(names)[:most]

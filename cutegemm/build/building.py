@@ -18,6 +18,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.store import Store
 from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.typed import not_of_types
 from cutegemm.tile.atoms import CopyAtom
@@ -215,20 +216,6 @@ class PlanBuilder(Complaints):
         return self.attempt(lambda: Raster.parse(raster))
 
 
-@dataclass(frozen=True)
-class Storing:
-    """How a tile of D is stored from registers to global memory, directly or through shared memory.
-
-    store   copy atom from registers to global memory, or to `smem` if there is one
-    smem    layout of the tile in shared memory; None if D is stored from registers
-    copy    copy of whole lines from shared to global memory; None if D is stored from registers
-    """
-
-    store: CopyAtom
-    smem: SharedLayout | None = None
-    copy: TiledCopy | None = None
-
-
 class Builder(PlanBuilder):
     """Base class of the builders of SIMT, mma.sync and gemv plans, whose threads all copy and multiply.
 
@@ -244,12 +231,12 @@ class Builder(PlanBuilder):
         if stages < self.least_stages:
             self.violations.append(f"stages = {stages}; at least {self.least_stages} is expected.")
 
-    def plan(self, mma: TiledMma, a: OperandStream, b: OperandStream, d: Storing, **others: Any) -> GemmPlan:
+    def plan(self, mma: TiledMma, a: OperandStream, b: OperandStream, store: Store, **others: Any) -> GemmPlan:
         """Assemble the plan from its components. All threads have the same role and meet at the barrier of the CTA.
 
         mma      tiled MMA of the CTA's tile
         a, b     how the tiles of A and B are loaded and read
-        d        how the tile of D is stored
+        store    how the tile of D is stored
         others   fields of `GemmPlan` that do not follow from the components
         raises   PlanError with every rule that is broken
         """
@@ -258,9 +245,7 @@ class Builder(PlanBuilder):
             cta_tile=self.block,
             tiled_mma=mma,
             streams=(a, b),
-            store_d=d.store,
-            smem_d=d.smem,
-            copy_d=d.copy,
+            store=store,
             roles=(Role("all", mma.threads // WARP_THREADS),),
             **others,
         )

@@ -15,7 +15,7 @@ from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, WARP_THREADS
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.rules.warp_roles import MIN_EPI_STAGES
 from cutegemm.plan.shared import SharedLayout
-from cutegemm.plan.warp_roles import EpiStages
+from cutegemm.plan.store import LineStore, StagedStore, TmaStore
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import ldmatrix, stmatrix, universal_copy
 from cutegemm.tile.mma_atoms import ROWS_IN_BANKS, WGMMA_M
@@ -124,8 +124,8 @@ class EpiStageBuilder:
         epi_stages: int | None,
         with_c: bool,
         with_operands: bool = False,
-    ) -> tuple[EpiStages, SharedLayout]:
-        """Return the epilogue stages and their shared-memory layout (rows, columns, epilogue stages, consumers).
+    ) -> StagedStore:
+        """Return the store of D through epilogue stages.
 
         consumer_tile   (M, N) of D that a consumer computes
         consumers       number of consumers of a CTA
@@ -142,19 +142,16 @@ class EpiStageBuilder:
             consumer_tile, consumers, epi_tile_n, epi_stages, shared_d, with_c or with_operands
         )
         shape = (self.tile[0], columns)
-        store: TmaBox | TiledCopy
-        load_c: TmaBox | None = None
+        to_shared = TiledCopy(self._matrices(stmatrix), self.fragment, self.tile)
         if shared_d == "padded":
-            layout, store = self.padded_epi_stages(shape, (count, consumers), stored[0])
-        else:
-            swizzles = shared_d != "plain"
-            layout, store, load_c = self.boxed_epi_stages(shape, (count, consumers), swizzles, *stored)
+            layout, copy = self.padded_epi_stages(shape, (count, consumers), stored[0])
+            return LineStore(shape, count, to_shared, layout, copy)
+        layout, box, load_c = self.boxed_epi_stages(shape, (count, consumers), shared_d != "plain", *stored)
         by_tma = with_c and load_c is not None and (c.dtype, c.major) == (d.dtype, d.major)
         if not by_tma or c.align_bytes < TMA_INNER_ALIGNED_BYTES or epi_tiles % count:
-            load_c = None
-        to_shared = TiledCopy(self._matrices(stmatrix), self.fragment, self.tile)
-        from_shared = None if load_c is None else TiledCopy(self._matrices(ldmatrix), self.fragment, self.tile)
-        return EpiStages(shape, count, to_shared, store, from_shared, load_c), layout
+            return TmaStore(shape, count, to_shared, layout, box)
+        from_shared = TiledCopy(self._matrices(ldmatrix), self.fragment, self.tile)
+        return TmaStore(shape, count, to_shared, layout, box, load_c, from_shared)
 
     def division(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from cutegemm.build.epi_stages import line_columns, warpgroup_epi_stages
 from cutegemm.build.mma_sync import lines_of_d
@@ -13,8 +12,7 @@ from cutegemm.errors import PlanError
 from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.plan.warp_roles import EpiStages
-from cutegemm.tile.tma import TmaBox
+from cutegemm.plan.store import RegisterStore, SharedStore, StagedStore, Store, TmaStore
 
 # Columns of lines that threads store, if the epilogue has auxiliary outputs; with 64, kernels spilled registers.
 _COLUMNS_OF_SEVERAL = 32
@@ -36,7 +34,7 @@ def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand]
     >>> from cutegemm.plan.problem import Operands
     >>> plan = sm90_plan(Operands.of("bf16", layout="nt"), tile=(128, 192, 64))
     >>> gated = with_epilogue(Epilogue(swiglu(Accumulator())), plan)
-    >>> gated.d_tile, plan.epi_stages.epi_tile, gated.epi_stages.epi_tile
+    >>> gated.d_tile, plan.store.epi_tile, gated.store.epi_tile
     ((128, 96), (64, 64), (64, 32))
     """
     if epilogue.gated and plan.body.has_roles and plan.cluster_k > 1:
@@ -48,10 +46,10 @@ def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand]
     if not plan.tiled_mma.atom.is_of_warpgroup and plan.body.has_roles:
         changes = by_gated_warps(f"plan {plan.name!r} for {epilogue}", plan, operands)
         return plan.with_(operands=operands, epilogue=epilogue, **changes)
-    if plan.epi_stages is not None:
-        return _through_epi_stages(epilogue, plan, operands)
-    if not plan.body.has_roles and plan.smem_d is not None:
-        return _through_shared(epilogue, plan, operands)
+    if isinstance(plan.store, StagedStore):
+        return _through_epi_stages(epilogue, plan, plan.store, operands)
+    if isinstance(plan.store, SharedStore):
+        return _through_shared(epilogue, plan, plan.store, operands)
     return plan.with_(operands=operands, epilogue=epilogue)
 
 
@@ -63,28 +61,28 @@ def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
 
     epilogue   the new epilogue
     """
-    epi_stages = plan.epi_stages
-    if epi_stages is None or not epi_stages.rotates_lines or plan.consumer_warps == 1:
+    store = plan.store
+    if not isinstance(store, StagedStore) or not store.rotates_lines or plan.consumer_warps == 1:
         return False
     computes = any(isinstance(node, Function) for node in epilogue.expression.nodes())
     if not (computes or epilogue.tensors or epilogue.outputs[1:] or epilogue.reductions):
         return False
-    columns, most = plan.consumer_tile[1], _most_columns(epilogue, epi_stages)
-    return epi_stages.epi_tile[1] > line_columns(plan.operands.d, columns, most=most, with_operands=True)
+    columns, most = plan.consumer_tile[1], _most_columns(epilogue, store)
+    return store.epi_tile[1] > line_columns(plan.operands.d, columns, most=most, with_operands=True)
 
 
-def _most_columns(epilogue: Epilogue, epi_stages: EpiStages) -> int | None:
+def _most_columns(epilogue: Epilogue, store: StagedStore) -> int | None:
     """Return the largest number of columns of an epilogue tile that threads store; None: no limit.
 
     Auxiliary outputs limit it, because all outputs of a line are computed together.
 
-    epilogue     the new epilogue
-    epi_stages   the plan's present epilogue stages
+    epilogue   the new epilogue
+    store      the plan's present store
     """
-    return _COLUMNS_OF_SEVERAL if epi_stages.rotates_lines and epilogue.outputs[1:] else None
+    return _COLUMNS_OF_SEVERAL if store.rotates_lines and epilogue.outputs[1:] else None
 
 
-def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
+def _through_shared(epilogue: Epilogue, plan: GemmPlan, store: SharedStore, operands: Operands) -> GemmPlan:
     """Return a SIMT or mma.sync plan that stores D through shared memory with a gated epilogue.
 
     The epilogue halves the columns of D's tile. mma.sync plans then store it through shared memory that is laid out
@@ -92,39 +90,30 @@ def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> G
 
     operands   the plan's operands with those of the epilogue
     """
-    changes: dict[str, Any] = {"smem_d": None, "copy_d": None}
+    changed: Store = RegisterStore(store.atom)
     if plan.family == "mma_sync":
         bm, bn, bk = plan.cta_tile
         subject = f"plan {plan.name!r} for {epilogue}"
-        storing = lines_of_d(subject, operands, (bm, bn // 2, bk), plan.threads, plan.store_d.values)
-        changes = {"smem_d": storing.smem, "copy_d": storing.copy}
-    return plan.with_(operands=operands, epilogue=epilogue, **changes)
+        changed = lines_of_d(subject, operands, (bm, bn // 2, bk), plan.threads, store.atom)
+    return plan.with_(operands=operands, epilogue=epilogue, store=changed)
 
 
-def _through_epi_stages(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
+def _through_epi_stages(epilogue: Epilogue, plan: GemmPlan, store: StagedStore, operands: Operands) -> GemmPlan:
     """Return a plan that has warp roles with another epilogue, and with new epilogue stages for its tile of D.
 
     operands   the plan's operands with those of the epilogue
     """
-    epi_stages = plan.epi_stages
-    assert epi_stages is not None
     rows, columns = plan.consumer_tile
     d_tile = (rows, columns // 2 if epilogue.gated else columns)
-    shared_d, stored = "padded", (epi_stages.epi_tile[0], "evict_normal")
-    if isinstance(epi_stages.store, TmaBox):
-        shared_d = "plain" if epi_stages.store.swizzle == "none" else "swizzled"
-        stored = (
-            epi_stages.store.box[1] if operands.d.major == "n" else epi_stages.epi_tile[0],
-            epi_stages.store.l2_policy,
-        )
+    shared_d, stored = "padded", (store.epi_tile[0], "evict_normal")
+    if isinstance(store, TmaStore):
+        shared_d = "plain" if store.box.swizzle == "none" else "swizzled"
+        stored = (store.box.box[1] if operands.d.major == "n" else store.epi_tile[0], store.box.l2_policy)
     first = next(iter(epilogue.tiles), "c")
     subject = f"plan {plan.name!r} for {epilogue}"
     with_first = replace(operands, c=operands.matrix(first))
-    most = _most_columns(epilogue, epi_stages)
+    most = _most_columns(epilogue, store)
     builder = warpgroup_epi_stages(subject, with_first, d_tile[1], plan.tiled_mma.atom.a_source, most)
-    new_stages, smem_d = builder.epi_stages(
-        d_tile, plan.body.consumers, stored, shared_d, None, None, bool(epilogue.tiles), True
-    )
-    return plan.with_(
-        operands=operands, epilogue=epilogue, epi_stages=new_stages, smem_d=smem_d, store_d=new_stages.to_shared.atom
-    )
+    consumers, with_c = plan.body.consumers, bool(epilogue.tiles)
+    changed = builder.epi_stages(d_tile, consumers, stored, shared_d, None, None, with_c, True)
+    return plan.with_(operands=operands, epilogue=epilogue, store=changed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cutegemm.build.building import Builder, Storing, made, takes_epilogue, vector_copy
+from cutegemm.build.building import Builder, made, takes_epilogue, vector_copy
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -10,9 +10,12 @@ from cutegemm.machine.arch import ACCESS_BITS, REGISTER_BITS, WARP_THREADS
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
+from cutegemm.plan.program.sliced_schedule import SlicedSchedule
 from cutegemm.plan.program.thread_schedule import streamed
 from cutegemm.plan.reduction import SlicedK
+from cutegemm.plan.store import RegisterStore
 from cutegemm.plan.stream import OperandStream
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.tile.atoms import MmaAtom
 from cutegemm.tile.copy_atoms import global_load
 from cutegemm.tile.mma_atoms import fma, mma_sync
@@ -84,8 +87,8 @@ def gemv_plan(
     ]
     if tile[0] % 16 or tile[0] % cluster or tile[1] % 8:
         rule = (
-            f"tile = {tile} for {cluster} CTAs; the tile must be a multiple of 16 x 8, with equally many rows for "
-            "each CTA."
+            f"tile = {tile} for {cluster} CTAs; the tile must be a multiple of 16 x 8, with equally many rows "
+            "for each CTA."
         )
         builder.violations.append(rule)
     builder.check()
@@ -98,19 +101,18 @@ def gemv_plan(
         mma,
         OperandStream("a", "m", load_a, Layout((tile[0], deep, 0), (1, tile[0], 0))),
         OperandStream("b", "n", load_b, Layout((tile[1], deep, 0), (1, tile[1], 0))),
-        Storing(vector_copy(ops.d, 1)),
+        RegisterStore(vector_copy(ops.d, 1)),
         name=name,
         summary=summary,
         family="mma_sync",
         arch="sm_90" if cluster > 1 or pdl else "sm_89" if ops.a.dtype.bits == 8 else "sm_80",
-        raster=made(order),
-        body=streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks),
+        scheduler=TileScheduler(made(order)),
+        body=SlicedSchedule.of(streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks), sliced_k),
         ctas_per_sm=ctas_per_sm,
         mma_order="n",
         rounding=rounding or ("rna" if ops.a.dtype is tf32 else "rz"),
         cluster_mn=(cluster, 1),
         pdl=pdl,
-        sliced_k=sliced_k,
     )
 
 

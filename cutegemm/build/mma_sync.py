@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from cutegemm.build.building import LOADS, Builder, Shared, Storing, made, takes_epilogue, vector_copy
+from cutegemm.build.building import LOADS, Builder, Shared, made, takes_epilogue, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES
@@ -14,7 +14,10 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.program.thread_schedule import ThreadSchedule, multistage, single_stage
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.store import RegisterStore, SharedStore, Store
 from cutegemm.plan.stream import OperandStream
+from cutegemm.plan.work.grid import grid_of
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, ldmatrix, universal_copy
@@ -155,13 +158,11 @@ def mma_sync_plan(
         summary=summary,
         family="mma_sync",
         arch=arch or max(_LEAST_ARCH, mma.atom.min_arch),
-        raster=made(order),
+        scheduler=TileScheduler(made(order), made(split), grid_of(persistent)),
         body=made(schedule),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
         rounding=rounding,
-        split=made(split),
-        persistent=persistent,
     )
 
 
@@ -264,17 +265,24 @@ class _MmaBuilder(Builder):
             return None
         return OperandStream(name, "mn"[first], copy, layout, reader(operand, read, layout))
 
-    def storing(self, threads: int, store: str, store_elems: int) -> Storing:
+    def storing(self, threads: int, store: str, store_elems: int) -> Store:
         """Return how a tile of D is stored: through swizzled shared memory, without bank conflicts, or from registers.
 
         threads       threads of the CTA
         store         "shared" or "direct"
         store_elems   neighbours that a thread stores at once, 1 or 2
         """
-        d, (bm, bn, _) = self.operands.d, self.block
+        d = self.operands.d
         atom = vector_copy(d, min(store_elems, d.align_elems) if d.major == "n" else 1)
-        if store != "shared":
-            return Storing(atom)
+        return RegisterStore(atom) if store != "shared" else self.shared_store(atom, threads)
+
+    def shared_store(self, atom: CopyAtom, threads: int) -> SharedStore:
+        """Return how a tile of D is stored through shared memory, by whole lines.
+
+        atom      copy that writes a thread's elements to shared memory
+        threads   threads of the CTA
+        """
+        d, (bm, bn, _) = self.operands.d, self.block
         copy = self.copy_of_lines(min(ACCESS_BITS // d.dtype.bits, d.align_elems), threads)
         line = gcd(bn if d.major == "n" else bm, CACHE_LINE_BYTES * 8 // d.dtype.bits)
         # Eight rows of four lanes are written at once: 8 bytes per row for 8-bit elements, 16 for 16-bit, 32 for
@@ -287,18 +295,20 @@ class _MmaBuilder(Builder):
         else:
             one, panels = Layout((line, SMEM_ATOM_ROWS), (1, line)), (0, 1)
         swizzle = Swizzle(min(bits, shift), group.bit_length() - 1, shift)
-        return Storing(atom, tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy)
+        return SharedStore(atom, tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy)
 
 
-def lines_of_d(subject: str, operands: Operands, tile: tuple[int, int, int], threads: int, store_elems: int) -> Storing:
+def lines_of_d(
+    subject: str, operands: Operands, tile: tuple[int, int, int], threads: int, atom: CopyAtom
+) -> SharedStore:
     """Return how an mma.sync plan stores a tile of D through shared memory, by whole lines.
 
-    subject       what an error is about
-    tile          (bM, bN, bK), with the rows and columns of D's tile
-    threads       threads of the CTA
-    store_elems   neighbours that a thread writes to shared memory at once, 1 or 2
+    subject   what an error is about
+    tile      (bM, bN, bK), with the rows and columns of D's tile
+    threads   threads of the CTA
+    atom      copy that writes a thread's elements to shared memory
     """
-    return _MmaBuilder(subject, operands, tile, 1).storing(threads, "shared", store_elems)
+    return _MmaBuilder(subject, operands, tile, 1).shared_store(atom, threads)
 
 
 def _warp_rows(extent: int, own: int, step: int) -> Layout:

@@ -22,8 +22,10 @@ from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.mainloop.warp_mma import WarpMma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.plan.shared import SharedLayout
-from cutegemm.plan.warp_roles import EpiStages, WarpRoles
+from cutegemm.plan.store import StagedStore
+from cutegemm.plan.warp_roles import WarpRoles
+from cutegemm.plan.work.grid import grid_of
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.tile.atoms import MmaAtom
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster
@@ -69,7 +71,7 @@ def mma_tma_plan(
     raises          PlanError with every rule that is broken
 
     >>> plan = mma_tma_plan()
-    >>> plan.threads, plan.stages, plan.a.load.name, plan.epi_stages.store.name
+    >>> plan.threads, plan.stages, plan.a.load.name, plan.store.to_global.name
     (384, 4, 'tma.load.64x256.bf16.128B', 'tma.store.64x16.bf16.128B')
     """
     ops = Operands.of("bf16") if operands is None else operands
@@ -104,9 +106,8 @@ def mma_tma_plan(
         name=name,
         summary=summary,
         family="mma_sync",
-        raster=made(order),
+        scheduler=TileScheduler(made(order), grid=grid_of(ctas)),
         mma_order=mma_order,
-        persistent=ctas,
     )
 
 
@@ -123,12 +124,9 @@ def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str
     """
     b, (rows, columns) = _Builder(subject, operands, plan.cta_tile, plan.arch), plan.consumer_tile
     mma = b.tiled_mma(plan.tiled_mma.atom, (rows, columns))
-    changes: dict[str, Any] = {"tiled_mma": mma, "epi_stages": None, "smem_d": None}
-    storing = None if plan.epi_stages is None else b.storing(mma, (rows, columns // 2), plan.stages)
-    if storing is None:
-        return {**changes, "store_d": b.direct_store()}
-    epi_stages, smem_d = storing
-    return {**changes, "epi_stages": epi_stages, "smem_d": smem_d, "store_d": epi_stages.to_shared.atom}
+    through_stages = isinstance(plan.store, StagedStore)
+    storing = b.storing(mma, (rows, columns // 2), plan.stages) if through_stages else None
+    return {"tiled_mma": mma, "store": storing or b.direct_store()}
 
 
 class _Builder(PipelineBuilder):
@@ -204,10 +202,8 @@ class _Builder(PipelineBuilder):
         """
         return _is_spread(self.operands.a), _is_spread(self.operands.b)
 
-    def storing(
-        self, mma: TiledMma, warp: tuple[int, int], stages: int | None
-    ) -> tuple[EpiStages, SharedLayout] | None:
-        """Return the epilogue stages of each warp, with their layout in shared memory.
+    def storing(self, mma: TiledMma, warp: tuple[int, int], stages: int | None) -> StagedStore | None:
+        """Return how each warp stores its tile of D through epilogue stages.
 
         The chosen epilogue tiles leave room for the most mainloop stages. An epilogue tile has the 16 rows of an atom,
         or 32 rows if the rows of an atom are spread over a line: see `_places`.
@@ -245,13 +241,12 @@ class _Builder(PipelineBuilder):
             for columns in widths
             for count in counts
         ]
-        divided = [one for one in candidates if product(one[0].epi_tiles(warp)) % one[0].count == 0]
+        divided = [one for one in candidates if not one.has_remainder(warp)]
         most = MAX_STAGES if stages is None else stages
 
-        def worth(candidate: tuple[EpiStages, SharedLayout]) -> tuple[int, int]:
+        def worth(candidate: StagedStore) -> tuple[int, int]:
             """Return the sort key of a candidate: (mainloop stages that fit, elements in epilogue stages)."""
-            made_stages, smem_d = candidate
-            return min(most, self.stages_that_fit(smem_d)), product(made_stages.epi_tile) * made_stages.count
+            return min(most, self.stages_that_fit(candidate.smem)), product(candidate.epi_tile) * candidate.count
 
         return max(divided, key=worth, default=None)
 

@@ -16,9 +16,9 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.store import RegisterStore, StagedStore, Store
 from cutegemm.plan.stream import OperandStream
-from cutegemm.plan.warp_roles import EpiStages, WarpRoles
-from cutegemm.plan.work.split import KSplit
+from cutegemm.plan.warp_roles import WarpRoles
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.smem_atoms import KINDS, widest_smem_kind
@@ -44,19 +44,15 @@ def rounding_of(operands: Operands) -> str:
 class Buffers:
     """Shared-memory buffers of a plan with warp roles: how A and B are loaded, and how D is stored.
 
-    stages       number of mainloop stages
-    a, b         operand streams: their TMA boxes, and the layouts of all stages in shared memory
-    store        copy atom from registers to an epilogue stage, or to global memory if there are no epilogue stages
-    epi_stages   epilogue stages, or None
-    smem_d       layout of the epilogue stages in shared memory, or None
+    stages   number of mainloop stages
+    a, b     operand streams: their TMA boxes, and the layouts of all stages in shared memory
+    store    how D is stored
     """
 
     stages: int
     a: OperandStream
     b: OperandStream
-    store: CopyAtom
-    epi_stages: EpiStages | None
-    smem_d: SharedLayout | None
+    store: Store
 
 
 class PipelineBuilder(PlanBuilder):
@@ -101,18 +97,18 @@ class PipelineBuilder(PlanBuilder):
         elements = product(consumer_tile) * consumers * cluster_k if cluster_k > 1 else 0
         self.partials_bytes_ = elements * self.operands.acc.bits // 8
 
-    def stages_that_fit(self, smem_d: SharedLayout | None) -> int:
+    def stages_that_fit(self, epi_stages: SharedLayout | None) -> int:
         """Return the number of mainloop stages that fit shared memory next to the epilogue stages.
 
-        smem_d   layout of the epilogue stages; None: D is stored from registers
+        epi_stages   their layout in shared memory; None: D is stored from registers
         """
-        used = 0 if smem_d is None else smem_d.cosize() * self.operands.d.dtype.bits // 8
+        used = 0 if epi_stages is None else epi_stages.cosize() * self.operands.d.dtype.bits // 8
         return min(MAX_STAGES, (self.free_bytes - used) // max(1, self.stage_bytes))
 
     def buffers(
         self,
         loaded: Operands,
-        storing: tuple[EpiStages, SharedLayout] | None,
+        storing: StagedStore | None,
         stages: int | None,
         sharers: tuple[int, int] = (1, 1),
         l2: tuple[str, str, str] = NORMAL_L2,
@@ -120,13 +116,12 @@ class PipelineBuilder(PlanBuilder):
         """Return the mainloop and epilogue buffers; None after a violation, which is collected for `check`.
 
         loaded    operands as they are loaded, after repack passes
-        storing   epilogue stages of D and their shared memory; None: D is stored from registers
+        storing   how D is stored through epilogue stages; None: it is stored from registers
         stages    mainloop stages; None: as many as fit
         sharers   CTAs of a cluster along M, which share the tiles of B, and along N, which share the tiles of A
         l2        L2 policies of A, B and D
         """
-        epi_stages, smem_d = storing or (None, None)
-        depth = self.stages_that_fit(smem_d) if stages is None else stages
+        depth = self.stages_that_fit(None if storing is None else storing.smem) if stages is None else stages
         if stages is None and depth < 1:
             partials = f", {self.partials_bytes_} bytes of exchanged accumulators" if self.partials_bytes_ else ""
             sharing = f", with {self.ctas_per_sm} CTAs per SM" if self.ctas_per_sm > 1 else ""
@@ -136,10 +131,10 @@ class PipelineBuilder(PlanBuilder):
         rows, columns = self.tile[0], self.b_columns
         a = self.attempt(lambda: self._stream("a", loaded.a, rows, sharers, max(1, depth), l2[0]))
         b = self.attempt(lambda: self._stream("b", loaded.b, columns, sharers, max(1, depth), l2[1]))
-        store = epi_stages.to_shared.atom if epi_stages else self.attempt(self.direct_store)
+        store = storing or self.attempt(self.direct_store)
         if a is None or b is None or store is None:
             return None
-        return Buffers(depth, a, b, store, epi_stages, smem_d)
+        return Buffers(depth, a, b, store)
 
     def plan(
         self,
@@ -149,7 +144,6 @@ class PipelineBuilder(PlanBuilder):
         registers: tuple[int, int] | None,
         reads: Mapping[str, CopyAtom],
         cluster_mn: tuple[int, int] = (1, 1),
-        split: KSplit | None = None,
         further: tuple[OperandStream, ...] = (),
         **others: Any,
     ) -> GemmPlan:
@@ -161,7 +155,6 @@ class PipelineBuilder(PlanBuilder):
         registers    registers of a thread of the producer and of a consumer; None: all threads have the same number
         reads        name of an operand -> copy atom that reads its fragments from shared memory
         cluster_mn   CTAs of a cluster along M and N
-        split        how K is split; None: it is not
         further      operand streams in addition to A and B
         others       fields of `GemmPlan` that do not follow from the components
         raises       PlanError with every rule that is broken
@@ -172,14 +165,11 @@ class PipelineBuilder(PlanBuilder):
             cta_tile=(self.tile[0], self.tile[1] // pipeline.cluster_k, self.tile[2]),
             tiled_mma=mma,
             streams=(*[replace(stream, read=reads.get(stream.name)) for stream in (buffers.a, buffers.b)], *further),
-            store_d=buffers.store,
-            smem_d=buffers.smem_d,
-            epi_stages=buffers.epi_stages,
+            store=buffers.store,
             ctas_per_sm=self.ctas_per_sm,
             roles=roles_of(pipeline, registers),
             body=pipeline,
             cluster_mn=cluster_mn,
-            split=split or KSplit(),
             rounding=rounding_of(self.operands),
             **others,
         )
@@ -242,14 +232,14 @@ class PipelineBuilder(PlanBuilder):
         smem = swizzled(dtype, operand.major == "k", (extent, bk), (stages,))
         return OperandStream(name, {"a": "m", "b": "n"}[name], box, smem)
 
-    def direct_store(self) -> CopyAtom:
-        """Return the copy atom that stores D from registers to global memory.
+    def direct_store(self) -> RegisterStore:
+        """Return how D is stored from registers to global memory.
 
         It stores two neighbours of a thread at once if D is N-major and aligned to two elements.
         """
         d = self.operands.d
         pair = d.major == "n" and d.align_elems >= 2
-        return universal_copy(d.dtype, d.dtype.bits * (2 if pair else 1))
+        return RegisterStore(universal_copy(d.dtype, d.dtype.bits * (2 if pair else 1)))
 
 
 def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import NoneType
 
-from cutegemm.build.building import K_RUN, LOADS, Builder, Shared, Storing, made, takes_epilogue, vector_copy
+from cutegemm.build.building import K_RUN, LOADS, Builder, Shared, made, takes_epilogue, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.machine.arch import ACCESS_BITS
@@ -13,7 +13,10 @@ from cutegemm.plan.memory.repack import Repack, as_repacked, make_repacks
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.program.thread_schedule import ThreadSchedule, direct, multistage, prefetched, single_stage
+from cutegemm.plan.store import RegisterStore, SharedStore, Store
 from cutegemm.plan.stream import OperandStream
+from cutegemm.plan.work.grid import grid_of
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, UNIVERSAL_BITS, universal_copy
 from cutegemm.tile.mma_atoms import fma
@@ -125,12 +128,10 @@ def simt_plan(
         summary=summary,
         family="simt",
         arch="sm_80",
-        raster=made(order),
+        scheduler=TileScheduler(made(order), made(split), grid_of(persistent)),
         body=made(schedule),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
-        split=made(split),
-        persistent=persistent,
         repacks=repacks,
     )
 
@@ -218,7 +219,7 @@ class _SimtBuilder(Builder):
         neighbours = min(self.quad[first], self.access_bits // operand.dtype.bits) if tile.major == "mn" else 1
         return OperandStream(name, "mn"[first], copy, layout, vector_copy(operand, neighbours))
 
-    def storing(self, threads: int, store: str | None, is_split: bool) -> Storing:
+    def storing(self, threads: int, store: str | None, is_split: bool) -> Store:
         """Return how a tile of D is stored: from registers, or through shared memory.
 
         In shared memory the lanes of a warp write vectors whose lines are a quad apart. The swizzle moves those of four
@@ -235,11 +236,11 @@ class _SimtBuilder(Builder):
         atom = vector_copy(d, vector)
         is_narrow = d.align_elems < widest and self.stages > 0 and not is_split
         if not (is_narrow if store is None else store == "shared"):
-            return Storing(atom)
+            return RegisterStore(atom)
         copy = self.copy_of_lines(vector, threads)
         outer = Layout((bm, bn), (bn, 1) if d.major == "n" else (1, bm))
         step, low = (bn if d.major == "n" else bm) * across, vector.bit_length() - 1
         if step & (step - 1) == 0 and step >> low >= 4:
             swizzle = Swizzle(2, low, step.bit_length() - 1 - low)
-            return Storing(atom, ComposedLayout(swizzle, 0, outer), copy)
-        return Storing(atom, outer, copy)
+            return SharedStore(atom, ComposedLayout(swizzle, 0, outer), copy)
+        return SharedStore(atom, outer, copy)

@@ -29,7 +29,9 @@ from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.rules.warp_roles import MIN_STAGES
 from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles
-from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR, GpcRaster
+from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR, GpcRaster, LaunchOrder
+from cutegemm.plan.work.grid import grid_of
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import by_last_cta
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.mma_atoms import MAX_WGMMA_COLUMNS, ROWS_IN_BANKS, WGMMA_C_TYPES, WGMMA_M, wgmma
@@ -75,7 +77,9 @@ def sm90_plan(
     ctas: int | None = DEFAULT_DEVICE.sms,
     stagger_cycles: int = 0,
     promoted: bool = False,
+    at_once: bool = False,
     scales: tuple[str, str] | None = None,
+    in_lanes: bool = False,
     overlapped: bool = False,
     split_k: int = 1,
     stream: int = 0,
@@ -112,9 +116,13 @@ def sm90_plan(
     ctas                                   CTAs of the persistent grid, one per multiprocessor; None: one CTA for each
                                            tile
     stagger_cycles, promoted, overlapped   see `WarpRoles`
+    at_once                                whether promoted accumulators are added to the total as soon as the MMAs of
+                                           their k-tile have ended: see `Promoted`
     scales                                 granularity of the scales of A and of B, "1x128" or "128x128", that promotion
                                            multiplies the accumulators of each k-tile by; None: the scales of
                                            `operands`, if any
+    in_lanes                               whether the lanes of a warp hold the scales of blocks of 32 k-tiles: see
+                                           `BlockScaled`
     split_k                                K splits of each tile of D
     stream                                 stream-K: waves whose k-tiles are divided evenly among the grid; 0: none. See
                                            `KSplit.waves`
@@ -132,13 +140,16 @@ def sm90_plan(
     raises                                 PlanError with every rule that is broken
 
     >>> plan = sm90_plan()
-    >>> plan.stages, plan.threads, plan.a.load.name, plan.epi_stages.store.box
+    >>> plan.stages, plan.threads, plan.a.load.name, plan.store.box.box
     (6, 384, 'tma.load.64x128.bf16.128B', (64, 64))
     """
     ops = Operands.of("bf16", layout="nt") if operands is None else operands
     count = consumers or (1 if schedule == "single" else 2)
     subject, rounds = f"sm90_plan {name!r}", len(tpc_rounds) if isinstance(tpc_rounds, tuple) else 1
-    switches = {"with_c": with_c, "promoted": promoted, "overlapped": overlapped, "fixup": fixup}
+    switches = {
+        "with_c": with_c, "promoted": promoted, "at_once": at_once, "in_lanes": in_lanes, "overlapped": overlapped,
+        "fixup": fixup,
+    }  # fmt: skip
     check_arguments(
         subject,
         ops,
@@ -158,13 +169,17 @@ def sm90_plan(
         ops = _with_scales(subject, ops, scales)
     promoted |= has_scales(ops)
     b = _Builder(subject, ops, tile, ctas_per_sm=ctas_per_sm)
+    if at_once and not promoted:
+        b.violations.append("at_once says when promoted accumulators are added. Pass promoted=True or scales too.")
+    if in_lanes and not has_scales(ops):
+        b.violations.append("in_lanes says where block scales are held. Pass scales too.")
     if count > _MOST_CONSUMERS:
         b.violations.append(f"consumers = {count}; at most {_MOST_CONSUMERS} are possible.")
     b.choices(schedule=(schedule, WARP_ROLES_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
     ctas = None if schedule == "single" else ctas
     gpc_aware = _gpc_raster(b, gpc_raster, tpc_rounds, (cluster[0], cluster[1] * cluster_k), ctas)
     if gpc_raster is None and not (raster is None and is_gpc_aware(tile, cluster)):
-        gpc_aware = None
+        gpc_aware = LaunchOrder()
     order = b.order(_raster_of(cluster, gpc_aware) if raster is None else raster)
     policies = b.policies(l2)
     repacks = b.attempt(lambda: make_repacks(ops, repack, along_k=True)) or ()
@@ -174,7 +189,7 @@ def sm90_plan(
     rows, cluster_k = tile[0] // sharing, b.cluster_k(cluster_k, cluster)
     consumer_tile = (rows, tile[1] // cluster_k)
     b.keep_room(consumer_tile, count, cluster_k)
-    accumulators = _Accumulators((rows, tile[1]), ops.acc.bits, count, promoted, column_scales(ops, tile[1]))
+    accumulators = _Accumulators((rows, tile[1]), ops.acc.bits, count, promoted, at_once, column_scales(ops, tile[1]))
     mma = b.attempt(lambda: b.tiled_mma(loaded, a_source, rows, accumulators.wgmma_columns, sharing))
     if accumulators.wgmma_columns == tile[1]:
         b.b_columns = columns_loaded(loaded.b, tile)
@@ -195,12 +210,12 @@ def sm90_plan(
     b.check()
     mainloop: Mainloop = LoadingAhead() if schedule == "single" else SharedShared()
     if promoted:
-        mainloop = BlockScaled() if has_scales(ops) else Promoted()
+        mainloop = BlockScaled(at_once, in_lanes) if has_scales(ops) else Promoted(at_once)
     elif a_source == "register":
         mainloop = RegisterShared()
     pipeline = WarpRoles(
         schedule, made(buffers).stages, count, consumer_tile, mainloop, stagger_cycles, overlapped,
-        gpc_raster=gpc_aware, cluster_k=cluster_k,
+        cluster_k=cluster_k,
     )  # fmt: skip
     return b.plan(
         made(mma),
@@ -211,10 +226,8 @@ def sm90_plan(
         name=name,
         summary=summary,
         family="sm90",
-        raster=made(order),
+        scheduler=TileScheduler(made(order), made(split), grid_of(ctas), gpc_aware),
         cluster_mn=(cluster[0], cluster[1] * cluster_k),
-        persistent=ctas,
-        split=made(split),
         repacks=repacks,
         epilogue=LINEAR if with_c else SCALED,
         further=b.scale_streams(made(buffers).stages),
@@ -242,6 +255,7 @@ class _Accumulators:
     bits        bits of an accumulator
     consumers   consumers of a CTA
     promoted    whether the accumulators of each k-tile are promoted to a total
+    at_once     whether they are promoted before the next k-tile is multiplied
     scales      registers of the scales that columns have
     """
 
@@ -249,6 +263,7 @@ class _Accumulators:
     bits: int
     consumers: int
     promoted: bool
+    at_once: bool
     scales: int = 0
 
     @property
@@ -260,7 +275,7 @@ class _Accumulators:
     def _are_halves(self) -> bool:
         """Return whether a wgmma computes half of the tile's columns, because promotion needs too many registers."""
         is_much = 3 * self.per_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
-        return self.promoted and is_much and self.tile[0] == WGMMA_M
+        return self.promoted and not self.at_once and is_much and self.tile[0] == WGMMA_M
 
     @property
     def wgmma_columns(self) -> int:
@@ -273,7 +288,7 @@ class _Accumulators:
 
         They are those of the tile; with promotion, the total and one or two more sets.
         """
-        return self.per_thread * (1 + self.promoted * (1 if self._are_halves else 2))
+        return self.per_thread * (1 + self.promoted * (1 if self._are_halves or self.at_once else 2))
 
 
 def _gpc_raster(
@@ -282,8 +297,8 @@ def _gpc_raster(
     tpc_rounds: tuple[int, ...],
     cluster: tuple[int, int],
     ctas: int | None,
-) -> GpcRaster | None:
-    """Return the GPC-aware order in which clusters take tiles; None if it is not known or `requested` is False.
+) -> LaunchOrder | GpcRaster:
+    """Return the order in which clusters take tiles: GPC by GPC, unless that is not known or `requested` is False.
 
     If it is requested but not known, that is collected as a violation of the builder `b`.
 
@@ -301,7 +316,7 @@ def _gpc_raster(
             f"tpc_rounds = {tpc_rounds}; a persistent grid of at most one CTA per multiprocessor, in clusters of one "
             "or two, is expected."
         )
-    return None if requested is False else order
+    return LaunchOrder() if order is None or requested is False else order
 
 
 def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
@@ -318,18 +333,18 @@ def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
     return product(tile[:2]) >= LEAST_ORDERED and product(cluster) <= PAIR
 
 
-def _raster_of(cluster: tuple[int, int], gpc_raster: GpcRaster | None) -> str:
+def _raster_of(cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
     """Return the default rasterization (order of the tiles) as text: it lets clusters of a GPC share what they load.
 
     They have the same tiles of the operand that is not multicast, so that their loads of it coalesce on the way to L2.
     In GPC-aware order, clusters with neighbouring numbers are in one GPC, and CTAs without a cluster have a block of
     tiles. Otherwise every eighth cluster has the same tiles.
 
-    cluster      CTAs of a cluster along M and N
-    gpc_raster   GPC-aware order; None if it is not used
+    cluster   CTAs of a cluster along M and N
+    order     the order in which clusters take tiles
     """
     is_wide = cluster[1] > cluster[0]
-    if gpc_raster is None:
+    if isinstance(order, LaunchOrder):
         return "fitted_n" if is_wide else "fitted_m"
     if cluster == (1, 1):
         return f"even:{_ACROSS_CTAS}"
@@ -401,8 +416,8 @@ def pipeline_of(
                 "padded" if by_lines else "swizzled",
             )
             shape, copies = (WGMMA_M, columns), (count, consumers)
-            smem_d = stage_builder.padded_rows(shape, copies) if by_lines else Layout((*shape, *copies))
-            stages = builder.stages_that_fit(smem_d)
+            smem = stage_builder.padded_rows(shape, copies) if by_lines else Layout((*shape, *copies))
+            stages = builder.stages_that_fit(smem)
             if stages >= MIN_STAGES:
                 return stages, epi_tiles
     return builder.stages_that_fit(None), 0

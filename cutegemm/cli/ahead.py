@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -15,9 +16,13 @@ from typing import Annotated, Any
 
 import typer
 
+from cutegemm.choice.models import MODELS
 from cutegemm.choice.names import recipe_named
+from cutegemm.compile.exported import LIBRARY
 from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError, how_to_install
+from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.machine.device import Device
 from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.run.tune import BEST, tuning, use_tuned
@@ -194,8 +199,6 @@ def prepare(
     processes: Processes = None,
 ) -> None:
     """Compile the kernels that calls of these shapes use, in parallel, into the cache. No GPU is needed."""
-    import time
-
     from cutegemm.run.ahead import compiled
 
     started = time.perf_counter()
@@ -205,33 +208,89 @@ def prepare(
 
 
 def export(
-    plans: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PLANS", help=f"Plan names or shapes files. {_OF_SHAPES} m may be a range such as 1-8192."
-        ),
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="Shared library to write, such as kernels.so. With --models: a folder."),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Shared library to write, such as kernels.so.")],
+    plans: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PLANS]", help=f"Plan names or shapes files. {_OF_SHAPES} m may be a range such as 1-8192."
+        ),
+    ] = None,
+    models: Annotated[
+        bool, typer.Option("--models", help="Export the kernels that serve the layers of public models.")
+    ] = False,
     dtype: Annotated[
         str | None,
-        typer.Option(help="Element type of A and B of named plans. The default is bf16 for wgmma, otherwise f32."),
+        typer.Option(
+            help="Element type of A and B of named plans. The default is bf16 for wgmma, otherwise f32. With --models: "
+            "bf16, f16 or fp8; all of them by default."
+        ),
     ] = None,
     layout: Annotated[str, typer.Option(help="BLAS letters of A and B of named plans.")] = "nt",
     device: DeviceName = None,
     tuned: Tuned = None,
+    processes: Processes = None,
 ) -> None:
     """Compile kernels into one shared library, which `cutegemm.load(FILE)` loads without the DSL or a compiler.
 
     The runtime library that the kernels call is copied next to it. This command needs a linker (cc, gcc or clang),
     but no GPU.
+
+    With `--models`, the library is kernels.so in a folder. A process whose environment variable CUTEGEMM_LIBRARY names
+    that folder uses it.
     """
     from cutegemm.compile.export import export as write
+    from cutegemm.run.ahead import chip, progress
 
-    kernels = _plans(plans, device, tuned, dtype, layout)
-    archs = {arch for _, arch in kernels}
+    if models == bool(plans):
+        raise UnsupportedError("export: pass plan names or shapes files, or else --models.")
+    started = time.perf_counter()
+    if models:
+        target = chip(device)
+        kernels = [(plan, target.arch) for plan in _of_models(dtype, target)]
+        out = out / LIBRARY
+    else:
+        kernels = _plans(plans or [], device, tuned, dtype, layout)
+    archs = sorted({arch for _, arch in kernels})
     if len(archs) > 1:
-        raise PlanError("export", [f"the plans are for {' and '.join(sorted(archs))}. A library has one architecture."])
-    print(write([plan for plan, _ in kernels], out, *archs))
+        raise PlanError("export", [f"the plans are for {' and '.join(archs)}. A library has one architecture."])
+    different = list(dict.fromkeys([plan for plan, _ in kernels]))
+    with progress(len(different)) as done:
+        written = write(different, out, archs[0], processes, done)
+    size = sum(file.stat().st_size for file in (out, *out.parent.glob("libcute_dsl_runtime.so"))) / 1e6
+    print(f"{written}\n{size:.1f} MB with the runtime library, {time.perf_counter() - started:.0f} s")
+
+
+def _of_models(dtype: str | None, device: Device) -> list[GemmPlan]:
+    """Return the plans of the library for public models, and print how many each kind of call has.
+
+    dtype    "bf16", "f16" or "fp8"; None for all of them
+    device   device that plans are chosen for
+    raises   UnsupportedError for another type, for a device that is not Hopper, or without torch
+    """
+    if device.arch != DEFAULT_ARCH:
+        raise UnsupportedError(
+            f"export --models: {device.name} has the architecture {device.arch}. Pass --device with a Hopper GPU: "
+            "h100, h200 or h100-pcie."
+        )
+    try:
+        from cutegemm.torch.prebuilt import DTYPES, library_plans
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            f"export --models: the layers are described by torch, but {error.name} is not installed. "
+            f"{how_to_install('kernels', 'torch')}"
+        ) from None
+    if dtype is not None and dtype not in DTYPES:
+        raise UnsupportedError(f"export --models: dtype = {dtype!r} is unknown. Use one of {', '.join(DTYPES)}.")
+    plans: list[GemmPlan] = []
+    for name in (dtype,) if dtype is not None else DTYPES:
+        for selection in library_plans(MODELS.values(), [name], device):
+            plans += selection.plans
+            kinds = ", ".join(selection.kinds)
+            print(f"{name} {kinds}: {len(selection.plans)} kernels, mean loss {selection.loss:.2%}", file=sys.stderr)
+    return plans
 
 
 def _plans(

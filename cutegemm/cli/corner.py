@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 
 from cutegemm.cli.inputs import Extents
-from cutegemm.plan import GemmPlan, Problem
+from cutegemm.plan import GemmPlan, Persistent, Problem
 
 _MOST_TILES = 4  # cluster tiles of a corner along M and along N
 _MOST_CLUSTERS = 3  # clusters of the corner's persistent grid
@@ -43,7 +43,7 @@ class Corner:
     @property
     def ctas(self) -> int | None:
         """Number of CTAs of the persistent grid that is simulated; None if the plan is not persistent."""
-        return self.plan.scheduler.persistent
+        return self.plan.scheduler.grid.ctas or None
 
 
 def corner_of(plan: GemmPlan, problem: Problem, extents: Extents, most: int) -> Corner | None:
@@ -73,7 +73,7 @@ def corner_of(plan: GemmPlan, problem: Problem, extents: Extents, most: int) -> 
     _, occurring, corner = best
     missing = [feature.text(real) for feature, occurs in zip(wanted, occurring, strict=True) if not occurs]
     if real.has_bands and not corner.has_bands:  # not searched for: several bands need too many tiles
-        missing.append(f"more than one band of the raster {plan.raster}")
+        missing.append(f"more than one band of the raster {plan.scheduler.raster}")
     part = corner.problem
     return Corner(
         corner.plan,
@@ -91,7 +91,7 @@ class _Execution:
 
     def __init__(self, plan: GemmPlan, problem: Problem) -> None:
         self.plan, self.problem = plan, problem
-        self.work = plan.scheduler.of(problem)
+        self.work = plan.work(problem)
         self.assignment = self.work.assignment()
         self.splits = np.asarray(self.assignment.work_tile.splits)
 
@@ -121,7 +121,7 @@ class _Execution:
     @property
     def has_bands(self) -> bool:
         """True if the raster divides the tiles into more than one band."""
-        tiles, raster = self.work.tiles, self.plan.raster
+        tiles, raster = self.work.tiles, self.plan.scheduler.raster
         extent = tiles.n_tiles if raster.kind.endswith("_n") else tiles.m_tiles
         across = raster.across(tiles.m_tiles, tiles.n_tiles)
         return across is not None and extent > across > 1
@@ -158,7 +158,7 @@ _FEATURES = (
         lambda it: f"tiles with up to {int(it.splits.max())} K splits",
     ),
     _Feature(
-        lambda it, _: it.plan.split.is_split and bool((it.splits == 1).any()),
+        lambda it, _: it.plan.scheduler.split.is_split and bool((it.splits == 1).any()),
         lambda it: "tiles that are not split",
     ),
     _Feature(
@@ -168,7 +168,7 @@ _FEATURES = (
     _Feature(lambda it, _: it.problem.l > 1, lambda it: "several batches"),
     _Feature(
         lambda it, _: int(it.work.clusters) > 1,
-        lambda it: "several clusters" if it.work.scheduler.cluster_size > 1 else "several CTAs",
+        lambda it: "several clusters" if it.plan.cluster_tile.size > 1 else "several CTAs",
     ),
 )
 
@@ -188,7 +188,7 @@ def _candidates(plan: GemmPlan, problem: Problem, most: int) -> Iterator[_Execut
              `_grids`
     """
     m, n, k = cluster_tile(plan)
-    refilled = (2 * max(1, plan.stages) + 1) * plan.split.splits * plan.cluster_k
+    refilled = (2 * max(1, plan.stages) + 1) * plan.scheduler.split.splits * plan.cluster_k
     tiles = range(1, _MOST_TILES + 1)
 
     def sizes(depths: Sequence[float]) -> list[tuple[int, int, int, int]]:
@@ -222,11 +222,10 @@ def _grids(plan: GemmPlan) -> Iterator[GemmPlan]:
 
     Grids larger than the plan's own are left out.
     """
-    scheduler = plan.scheduler
-    if scheduler.persistent is None:
+    if not plan.scheduler.grid.is_persistent:
         yield plan
         return
     for clusters in range(1, _MOST_CLUSTERS + 1):
-        ctas = clusters * scheduler.cluster_size
-        if ctas <= scheduler.persistent:
-            yield plan.with_(persistent=ctas)
+        ctas = clusters * plan.cluster_tile.size
+        if ctas <= plan.scheduler.grid.ctas:
+            yield plan.with_scheduler(grid=Persistent(ctas))

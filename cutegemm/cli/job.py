@@ -15,7 +15,7 @@ from cutegemm.cli.corner import Corner
 from cutegemm.cli.inputs import Matrices
 from cutegemm.dtypes import DType, round_to, tf32
 from cutegemm.errors import CompileError, SimulationError, UnsupportedError, how_to_install
-from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan import GemmPlan, Operands, Persistent, Problem
 from cutegemm.plan.epilogue import LINEAR, SCALED
 
 # Tolerances of |D - reference| / |reference| (Frobenius norm) by the type of D: a few roundings of its values.
@@ -156,10 +156,10 @@ class Job:
         from cutegemm.simulator import Fault, play_interleavings, protocol_of
 
         plan = self.plan if self.corner is None else self.corner.plan
-        k_tiles, ctas = 2 * plan.stages + 1, _ORDERS_ON_CLUSTERS * plan.scheduler.cluster_size
-        if plan.split.is_split and (plan.scheduler.persistent or 0) > ctas:
-            plan = plan.with_(persistent=ctas)
-        tiles = 3 if plan.scheduler.persistent else 1
+        k_tiles, ctas = 2 * plan.stages + 1, _ORDERS_ON_CLUSTERS * plan.cluster_tile.size
+        if plan.scheduler.split.is_split and plan.scheduler.grid.ctas > ctas:
+            plan = plan.with_scheduler(grid=Persistent(ctas))
+        tiles = 3 if plan.scheduler.grid.is_persistent else 1
         given = {"alpha": self.alpha, "beta": self.beta, **self.values}
         reads_c = any(tile in plan.epilogue.tensors_read(given) for tile in plan.epilogue.tiles)
         protocol = protocol_of(plan, k_tiles=k_tiles, tiles=tiles, reads_c=reads_c)

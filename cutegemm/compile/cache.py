@@ -252,6 +252,12 @@ def dsl_version() -> str:
 
 
 @cache
+def has_dsl() -> bool:
+    """Return whether the CuTe DSL can be imported, so that plans can be compiled. It is not imported."""
+    return importlib.util.find_spec("cutlass") is not None
+
+
+@cache
 def runtime_library() -> Path | None:
     """Return the path of libcute_dsl_runtime.so, which compiled kernels call; None if the DSL is not installed.
 

@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import shutil
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,22 +22,30 @@ from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan.plan import GemmPlan
 
 
-def export(plans: Iterable[GemmPlan], path: str | Path, arch: str = DEFAULT_ARCH) -> Kernels:
+def export(
+    plans: Iterable[GemmPlan],
+    path: str | Path,
+    arch: str = DEFAULT_ARCH,
+    processes: int | None = None,
+    done: Callable[[], None] = lambda: None,
+) -> Kernels:
     """Compile plans for an architecture and write their kernels to one file, which `cutegemm.load` reads.
 
-    plans     plans to export; a plan that occurs several times is exported once
-    path      file to write, such as kernels.so; the runtime library of the DSL is copied to the same folder
-    arch      architecture such as "sm_90a"
-    returns   the list of the kernels in the file
-    raises    the errors of `compile_plan`; CompileError if linking fails, for example without a linker;
-              UnsupportedError if `plans` is empty or the file cannot be written
+    plans       plans to export; a plan that occurs several times is exported once
+    path        file to write, such as kernels.so; the runtime library of the DSL is copied to the same folder
+    arch        architecture such as "sm_90a"
+    processes   number of processes that compile; None: the number of processors
+    done        function that is called after each plan that is compiled
+    returns     the list of the kernels in the file
+    raises      the errors of `compile_plan`; CompileError if linking fails, for example without a linker;
+                UnsupportedError if `plans` is empty or the file cannot be written
 
     >>> cutegemm.export([plan_named("sm90_overlapped_2x1", operands)], "kernels.so")  # doctest: +SKIP
     """
     path, wanted = Path(path), list({key_of(plan, arch): plan for plan in plans}.values())
     if not wanted:
         raise UnsupportedError("export: plans is empty. Pass at least one plan.")
-    compile_missing(wanted, arch)
+    compile_missing(wanted, arch, processes=processes, done=done)
     objects = [compile_plan(plan, arch).folder / "kernel.o" for plan in wanted]
     runtime = cache.runtime_library()
     assert runtime is not None
@@ -49,10 +57,11 @@ def export(plans: Iterable[GemmPlan], path: str | Path, arch: str = DEFAULT_ARCH
             )
         if not (path.parent / runtime.name).exists():
             shutil.copyfile(runtime, path.parent / runtime.name)
-        kernels = tuple([Exported(p.name, arch, key_of(p, arch), symbol_of(p, arch)) for p in wanted])
+        kernels = tuple([Exported(p.name, p.swap_ab, arch, key_of(p, arch), symbol_of(p, arch)) for p in wanted])
+        version = _version()
         manifest = {
             "format": FORMAT,
-            "version": _version(),
+            "version": version,
             "sources": cache.sources_digest(),
             "kernels": [asdict(kernel) for kernel in kernels],
         }
@@ -60,7 +69,7 @@ def export(plans: Iterable[GemmPlan], path: str | Path, arch: str = DEFAULT_ARCH
             archive.writestr(LIST, json.dumps(manifest, indent=1))
     except OSError as error:
         raise UnsupportedError(f"export: {path} cannot be written: {error}.") from error
-    return Kernels(path, kernels)
+    return Kernels(path, kernels, version)
 
 
 def _version() -> str:

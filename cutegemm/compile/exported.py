@@ -1,22 +1,34 @@
-"""Load kernels that `export` wrote to a shared library. This needs neither the DSL nor a compiler."""
+"""Load kernels that `export` wrote to a shared library. This needs neither the DSL nor a compiler.
+
+`load` loads a library that the caller names. Without a call, the process uses the library that the environment variable
+CUTEGEMM_LIBRARY names, else one in the folder `prebuilt` of the package, if there is one: see `automatic`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import threading
+import warnings
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cutegemm.compile.cache import sources_digest
+from cutegemm.compile.cache import sources_digest, untrusted
 from cutegemm.errors import UnsupportedError, how_to_install
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-FORMAT = 1
+FORMAT = 2
 LIST = "kernels.json"  # file in the zip archive that is appended to the library
+LIBRARY = "kernels.so"  # name of the file in a folder of kernels
+VARIABLE = "CUTEGEMM_LIBRARY"
+PREBUILT = Path(__file__).parents[1] / "prebuilt"  # folder of the package that may hold a library
 
 
 @dataclass(frozen=True)
@@ -24,15 +36,22 @@ class Exported:
     """A kernel in an exported library.
 
     plan     name of the plan
+    swaps    whether the plan computes D^T = B^T A^T
     arch     architecture such as "sm_90a"
     key      hash of the plan and the architecture, from `key_of`
     symbol   name of the kernel's function in the library
     """
 
     plan: str
+    swaps: bool
     arch: str
     key: str
     symbol: str
+
+    @property
+    def recipe(self) -> str:
+        """Return the name that the choice of a plan has for it: with "swap_ab:" if it computes D^T."""
+        return f"swap_ab:{self.plan}" if self.swaps else self.plan
 
 
 @dataclass(frozen=True)
@@ -41,14 +60,26 @@ class Kernels:
 
     path      the file
     kernels   one entry for each kernel
+    version   version of cutegemm that wrote the file
     """
 
     path: Path
     kernels: tuple[Exported, ...]
+    version: str
 
     def __str__(self) -> str:
-        names = ", ".join([f"{kernel.plan} for {kernel.arch}" for kernel in self.kernels])
-        return f"{len(self.kernels)} kernels in {self.path}: {names}"
+        count, archs = len(self.kernels), " and ".join(sorted({kernel.arch for kernel in self.kernels}))
+        names = ", ".join([kernel.recipe for kernel in self.kernels[:_MOST_NAMES]])
+        more = f", and {count - _MOST_NAMES} more" if count > _MOST_NAMES else ""
+        return f"{count} kernels for {archs} in {self.path}: {names}{more}"
+
+    @cached_property
+    def by_key(self) -> Mapping[str, Exported]:
+        """Return the kernels by their keys."""
+        return {kernel.key: kernel for kernel in self.kernels}
+
+
+_MOST_NAMES = 8
 
 
 def load(path: str | Path) -> Kernels:
@@ -56,7 +87,8 @@ def load(path: str | Path) -> Kernels:
 
     The code in the file runs with the rights of this process, so load only files that you trust.
 
-    path      the file. The DSL's runtime library must be in the same folder, unless the DSL is installed
+    path      the file, or a folder with a file `kernels.so`. The DSL's runtime library must be in the same folder,
+              unless the DSL is installed
     returns   the list of the kernels in the file
     raises    UnsupportedError if `export` did not write the file, or did so with other sources of cutegemm, whose
               kernels may take other arguments; or if TVM-FFI or a library that the kernels need is missing
@@ -65,19 +97,11 @@ def load(path: str | Path) -> Kernels:
     >>> d = cutegemm.gemm(a, b)  # doctest: +SKIP
     """
     path = Path(path).resolve()
-    try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read(LIST))
-        assert manifest["format"] == FORMAT
-        kernels = Kernels(path, tuple([Exported(**kernel) for kernel in manifest["kernels"]]))
-    except (OSError, zipfile.BadZipFile, AssertionError, KeyError, TypeError, ValueError) as error:
+    path = path / LIBRARY if path.is_dir() else path
+    kernels, sources = _listed(path)
+    if sources != sources_digest():
         raise UnsupportedError(
-            f"load: {path} is not a file of kernels in format {FORMAT} ({error!r}). `cutegemm export` writes such "
-            "files."
-        ) from error
-    if manifest["sources"] != sources_digest():
-        raise UnsupportedError(
-            f"load: {path} was exported by cutegemm {manifest['version']}, whose sources differ from the installed "
+            f"load: {path} was exported by cutegemm {kernels.version}, whose sources differ from the installed "
             "ones. Export the kernels again, or install that version."
         )
     try:
@@ -88,10 +112,100 @@ def load(path: str | Path) -> Kernels:
         ) from error
     try:
         library = tvm_ffi.load_module(str(path))
-        _LOADED.update({kernel.key: getattr(library, kernel.symbol) for kernel in kernels.kernels})
-    except (OSError, RuntimeError, AttributeError) as error:
+    except (OSError, RuntimeError) as error:
         raise UnsupportedError(f"load: {path} cannot be loaded: {error}") from error
+    missing = [kernel.symbol for kernel in kernels.kernels[:1] if not hasattr(library, kernel.symbol)]
+    if missing:
+        raise UnsupportedError(f"load: {path} cannot be loaded: it has no function {missing[0]}.")
+    _LIBRARIES.append((kernels, library))
     return kernels
+
+
+def _listed(path: Path) -> tuple[Kernels, str]:
+    """Return the list of the kernels in a file of `export`, and the digest of the sources that wrote it.
+
+    raises   UnsupportedError if `export` did not write the file, or did so in another format
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = json.loads(archive.read(LIST))
+        assert manifest["format"] == FORMAT
+        kernels = tuple([Exported(**kernel) for kernel in manifest["kernels"]])
+        return Kernels(path, kernels, manifest["version"]), manifest["sources"]
+    except (OSError, zipfile.BadZipFile, AssertionError, KeyError, TypeError, ValueError) as error:
+        raise UnsupportedError(
+            f"load: {path} is not a file of kernels in format {FORMAT} ({error!r}). `cutegemm export` writes such "
+            "files."
+        ) from error
+
+
+def automatic() -> None:
+    """Load the library that the process uses without a call of `load`, once per process.
+
+    It is the file or the folder that CUTEGEMM_LIBRARY names. If the variable is not set, it is `kernels.so` in the
+    folder `prebuilt` of the package. A library of the package that cannot be used is ignored, with a warning that says
+    why. CUTEGEMM_LIBRARY="" switches the library off.
+
+    raises   UnsupportedError if CUTEGEMM_LIBRARY names a file that `load` refuses, or whose folder another user can
+             write to
+    """
+    global _is_looked_for
+    if _is_looked_for:
+        return
+    with _looking:
+        if _is_looked_for:
+            return
+        named = os.environ.get(VARIABLE)
+        if named:
+            _load_named(Path(named))
+        elif named is None and (PREBUILT / LIBRARY).exists():
+            try:
+                load(PREBUILT)
+            except UnsupportedError as error:
+                warnings.warn(f"The prebuilt kernels of the package are not used. {error}", stacklevel=2)
+        _is_looked_for = True
+
+
+def _load_named(path: Path) -> None:
+    """Load the library that CUTEGEMM_LIBRARY names.
+
+    raises   UnsupportedError as `automatic` does
+    """
+    folder = path if path.is_dir() else path.parent
+    try:
+        wrong = untrusted(folder) if folder.exists() else None
+        if wrong:
+            raise UnsupportedError(
+                f"load: {wrong}, who could run code with the rights of this user. Run chmod go-w on it, or copy the "
+                "library to another folder."
+            )
+        load(path)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{VARIABLE}={path}: {error} Unset {VARIABLE} to compile kernels instead.") from error
+
+
+def recipes(arch: str) -> frozenset[str]:
+    """Return the names of the plans that the loaded libraries have kernels of, for any operands.
+
+    A warning says, once for each architecture, that libraries are loaded and none has kernels for it.
+
+    arch     architecture such as "sm_90a"
+    raises   the errors of `automatic`
+    """
+    automatic()
+    count = len(_LIBRARIES)
+    if _RECIPES.get(arch, (0, frozenset()))[0] != count:
+        every = [kernel for kernels, _ in _LIBRARIES for kernel in kernels.kernels]
+        names = frozenset([kernel.recipe for kernel in every if kernel.arch == arch])
+        if not names:
+            archs, paths = sorted({kernel.arch for kernel in every}), [str(kernels.path) for kernels, _ in _LIBRARIES]
+            warnings.warn(
+                f"{' and '.join(paths)} has kernels for {' and '.join(archs)} and none for {arch}, so that kernels are "
+                f"compiled. `cutegemm export --device` writes a library for another GPU.",
+                stacklevel=2,
+            )
+        _RECIPES[arch] = count, names
+    return _RECIPES.get(arch, (0, frozenset[str]()))[1]
 
 
 def key_of(plan: GemmPlan, arch: str) -> str:
@@ -103,8 +217,34 @@ def key_of(plan: GemmPlan, arch: str) -> str:
 
 
 def loaded(plan: GemmPlan, arch: str) -> Any:
-    """Return the loaded function of a plan's kernel; None if no file passed to `load` has it."""
-    return _LOADED.get(key_of(plan, arch)) if _LOADED else None
+    """Return the loaded function of a plan's kernel; None if no library of this process has it.
+
+    raises   the errors of `automatic`
+    """
+    automatic()
+    return function_of(key_of(plan, arch)) if _LIBRARIES else None
 
 
-_LOADED: dict[str, Any] = {}
+def function_of(key: str) -> Any:
+    """Return the function of the kernel with a key from `key_of`; None if no library of this process has it."""
+    for kernels, library in reversed(_LIBRARIES):
+        kernel = kernels.by_key.get(key)
+        if kernel is not None:
+            return getattr(library, kernel.symbol)
+    return None
+
+
+def identity() -> str:
+    """Return a text that names the loaded libraries and their state; "" if this process uses none.
+
+    raises   the errors of `automatic`
+    """
+    automatic()
+    status = [(str(kernels.path), kernels.path.stat()) for kernels, _ in _LIBRARIES]
+    return "\0".join([f"{path} {facts.st_size} {facts.st_mtime_ns}" for path, facts in status])
+
+
+_LIBRARIES: list[tuple[Kernels, Any]] = []  # the loaded libraries, the last one first in use
+_RECIPES: dict[str, tuple[int, frozenset[str]]] = {}  # architecture -> (number of libraries, what `recipes` returns)
+_is_looked_for = False  # whether `automatic` has looked for a library
+_looking = threading.Lock()

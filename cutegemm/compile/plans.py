@@ -41,6 +41,18 @@ _CODE = re.compile(r":?\s*%\d+ = ")  # start of an MLIR operation
 _MORE = ("note:", "suggestion:", "module ", "func.func", "gpu.module")  # lines that follow the error itself
 _MOST_LINES, _MOST_COLUMNS = 8, 200
 _compiling = threading.Lock()  # the DSL can trace only one function at a time
+_was_forked_while_compiling = False  # then the DSL's state in this process is that of a function traced to the half
+
+
+def _after_fork() -> None:
+    """Make a new process, which `fork` made of this one, independent of the threads that did not come with it."""
+    global _compiling, _was_forked_while_compiling
+    _was_forked_while_compiling |= _compiling.locked()
+    _compiling = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class CompiledKernel:
@@ -58,10 +70,13 @@ class CompiledKernel:
 
     The kernel runs on the current stream of the tensors' framework, so a CUDA graph can capture it. It allocates
     memory only if `needs_workspace`. `function` is the kernel's function without this object.
+    `library_key` is the key of the kernel in a loaded library, or None if it comes from the disk cache.
     """
 
-    def __init__(self, plan: GemmPlan, arch: str, folder: Path | None, function: Any) -> None:
-        self.plan, self.arch, self._folder, self.function = plan, arch, folder, function
+    def __init__(
+        self, plan: GemmPlan, arch: str, folder: Path | None, function: Any, library_key: str | None = None
+    ) -> None:
+        self.plan, self.arch, self._folder, self.function, self.library_key = plan, arch, folder, function, library_key
 
     def __call__(self, a: Any, b: Any, *operands: Any) -> None:
         epilogue = self.plan.epilogue
@@ -143,7 +158,7 @@ class CompiledKernel:
 
 @functools.cache
 def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
-    """Return the kernel of a plan for an architecture, from this process or from the disk cache, else compile it.
+    """Return the kernel of a plan for an architecture, from a loaded library or the disk cache, else compile it.
 
     arch     architecture such as "sm_80" or "sm_90a"; it may differ from this machine's, and no GPU is needed
     raises   PlanError if the plan breaks rules on the architecture; UnsupportedError if the DSL is not installed or no
@@ -152,7 +167,7 @@ def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
     check_is_plan("compile_plan", plan)
     function = exported.loaded(plan, arch)
     if function is not None:
-        return CompiledKernel(plan, arch, None, function)
+        return CompiledKernel(plan, arch, None, function, exported.key_of(plan, arch))
     folder = cache.entry(plan, arch)
     manifest = cache.intact(folder)
     if manifest is not None:
@@ -161,13 +176,30 @@ def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
         except (OSError, RuntimeError, AttributeError):
             shutil.rmtree(folder, ignore_errors=True)  # it was linked against a library that has been removed
     with _compiling:  # another thread may have compiled the plan while this one waited
-        manifest = cache.intact(folder) or cache.store(folder, lambda staged: _build(plan, arch, staged))
+        manifest = cache.intact(folder) or _stored(plan, arch, folder)
     try:
         return CompiledKernel(plan, arch, folder, load_function(folder, manifest))
     except (OSError, RuntimeError, AttributeError) as error:
         raise CompileError(
             f"compile_plan: {plan.name!r} for {arch} was compiled, but cannot be loaded: {error}"
         ) from error
+
+
+def _stored(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
+    """Compile a plan into the disk cache, and return the manifest of its entry.
+
+    A new process compiles it if this process was forked while another thread compiled.
+
+    folder   entry of the plan
+    raises   the errors of `compile_plan`
+    """
+    if not _was_forked_while_compiling:
+        return cache.store(folder, lambda staged: _build(plan, arch, staged))
+    (error,) = workers.map_in_processes(compile_error, [(plan, arch)], 1)
+    manifest = cache.intact(folder)
+    if error is not None or manifest is None:
+        raise error or CompileError(f"compile_plan: the entry {folder} that another process compiled is damaged.")
+    return manifest
 
 
 def compile_plans(
@@ -189,32 +221,45 @@ def compile_plans(
     if count <= 1:
         errors = []
         for plan in wanted:
-            errors.append(_compile_error(plan, arch))
+            errors.append(compile_error(plan, arch))
             done()
         return errors
     try:
-        return workers.map_in_processes(_compile_error, [(plan, arch) for plan in wanted], count, done)
+        return workers.map_in_processes(compile_error, [(plan, arch) for plan in wanted], count, done)
     except workers.WorkerExited as error:
         raise CompileError(
             f"compile_plans: one of {count} processes exited early; perhaps memory ran out. Pass a smaller `processes`."
         ) from error
 
 
-def compile_missing(plans: Iterable[GemmPlan], arch: str = DEFAULT_ARCH, least: int = 2) -> None:
+def compile_missing(
+    plans: Iterable[GemmPlan],
+    arch: str = DEFAULT_ARCH,
+    least: int = 2,
+    processes: int | None = None,
+    done: Callable[[], None] = lambda: None,
+) -> None:
     """Compile, in parallel, those of the plans that are not in the disk cache. Errors are ignored here.
 
     A plan that does not compile raises its error when it is called.
 
-    arch    architecture such as "sm_90a"
-    least   nothing is compiled if fewer plans than this are missing: starting processes is then not worth the time
+    arch              architecture such as "sm_90a"
+    least             nothing is compiled if fewer plans than this are missing: starting processes is then not worth
+                      the time
+    processes, done   as for `compile_plans`; `done` is also called for each plan that is in the cache
     """
-    missing = {plan.key(): plan for plan in plans if cache.intact(cache.entry(plan, arch)) is None}
+    missing = {}
+    for plan in plans:
+        if cache.intact(cache.entry(plan, arch)) is None:
+            missing[plan.key()] = plan
+        else:
+            done()
     if len(missing) >= least:
-        compile_plans(missing.values(), arch)
+        compile_plans(missing.values(), arch, processes, done)
 
 
-def _compile_error(plan: GemmPlan, arch: str) -> CutegemmError | None:
-    """Compile a plan in a worker process of `compile_plans`; return the error, or None if it compiled."""
+def compile_error(plan: GemmPlan, arch: str) -> CutegemmError | None:
+    """Compile a plan into the disk cache; return the error, or None if it compiled. Worker processes call this."""
     try:
         compile_plan(plan, arch)
     except CutegemmError as error:

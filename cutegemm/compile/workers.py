@@ -63,6 +63,11 @@ class Worker:
                 stream.close()
         self.process.wait()
 
+    def kill(self) -> None:
+        """Kill the worker process, also while it answers, and wait for its end."""
+        self.process.kill()
+        self.process.wait()
+
 
 def serve() -> None:
     """Run the main loop of a worker process: read a call from stdin, answer with its result, until stdin ends."""

@@ -23,6 +23,6 @@ def sizes_of(plan: GemmPlan, m: int, n: int, k: int, l: int) -> Sizes:  # noqa: 
     Sizes(counters=64, zeroed=0, total=786432)
     """
     total, zeroed = workspace_bytes(plan, Problem(m, n, k, l, plan.operands))
-    if not plan.body.has_roles or not plan.split.is_split:
+    if not plan.body.has_roles or not plan.scheduler.split.is_split:
         return Sizes(None, zeroed, max(1, total))
     return Sizes(zeroed // 4, 0, max(1, total - zeroed))

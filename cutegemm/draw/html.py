@@ -112,7 +112,7 @@ def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None
         "banks": SMEM_BANKS,
         "bankBytes": SMEM_BANK_BYTES,
         "cluster": plan.cluster_mn,
-        "raster": str(plan.raster),
+        "raster": str(plan.scheduler.raster),
         "d": {"thread": packed(np.where(thread < 0, _NOBODY, thread), "u16"), "value": packed(value.clip(0))},
         "a": _operand(plan, "a", bm, plan.a.smem, plan.a.load, ops.a),
         "b": _operand(plan, "b", bn, plan.b.smem, plan.b.load, ops.b),
@@ -191,7 +191,7 @@ def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[s
         )
     if m * n * l == 0:
         return None
-    order = plan.scheduler.of(problem).tiles.order()
+    order = plan.work(problem).tiles.order()
     if plan.cluster_k > 1:  # one tile for all CTAs that share K
         m, n, l = plan.mma_grid(problem)  # noqa: E741
         down, across = sharers_mn(plan)
@@ -242,7 +242,7 @@ def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
         "path": _path(plan, data),
         "stages": "".join(f'<option value="{s}">{s}</option>' for s in range(plan.stages)),
         "held_by": _held_by(plan),
-        "raster": escape(str(plan.raster)),
+        "raster": escape(str(plan.scheduler.raster)),
         "without_grid": "" if data["grid"] else "hidden",
     }
 
@@ -277,7 +277,7 @@ def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
     grid = data["grid"]
     held = size(mma.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
     levels = [
-        ("grid", "", "" if grid else f"M/{bm} &times; N/{bn} &times; L tiles; {escape(str(plan.raster))}"),
+        ("grid", "", "" if grid else f"M/{bm} &times; N/{bn} &times; L tiles; {escape(str(plan.scheduler.raster))}"),
         ("cluster", "", f"{cm} &times; {cn} {'CTA' if cm * cn == 1 else 'CTAs'}{shares}"),
         ("cta", "", f"{bm} &times; {bn} &times; {bk}{stores}, {plan.threads} threads"),
     ]

@@ -7,8 +7,8 @@ import numpy as np
 from cutegemm.draw.grids import MOST, NO_LINE, SLICES, Grid, Legend, Picture, as_labels, ticks_of
 from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.errors import LayoutError, UnsupportedError
+from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.scheduler import TileScheduler
-from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.raster import Raster
 
 _SIDE = 12  # rows and columns of tiles if no grid is given
@@ -52,8 +52,8 @@ def raster_picture(
         raise LayoutError(f"raster_picture: cluster = {cluster}. Use 1 or more CTAs along M and N.")
     if wave_size < 1:
         raise LayoutError(f"raster_picture: ctas_per_wave = {ctas_per_wave}. Use 1 or more.")
-    scheduler = TileScheduler(order, KSplit(), (1, 1, 1), cluster)
-    tiles = scheduler.tiles(grid_m, grid_n, batch).order().reshape(-1, 3)
+    cluster_tile = ClusterTile((1, 1, 1), cluster)
+    tiles = TileScheduler(order).tiles(cluster_tile, grid_m, grid_n, batch).order().reshape(-1, 3)
     tiles = tiles[(tiles < (grid_m, grid_n, batch)).all(axis=1)]  # CTAs of an edge cluster may be outside the grid
     position = np.empty((batch, grid_m, grid_n), np.int64)
     position[tiles[:, 2], tiles[:, 0], tiles[:, 1]] = np.arange(total)

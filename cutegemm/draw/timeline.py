@@ -12,7 +12,7 @@ from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.draw.played import Durations, played
 from cutegemm.errors import LayoutError
 from cutegemm.layout import hooks
-from cutegemm.layout.inttuple import product
+from cutegemm.plan.work.grid import Persistent
 from cutegemm.simulator.protocol.machine import Machine
 from cutegemm.simulator.protocol.protocol import protocol_of
 
@@ -103,7 +103,13 @@ def plan_timeline(plan: GemmPlan) -> Timeline:
     """
     shown, k_tiles, tiles = shown_of(plan)
     size = f"{tiles} tile{'s' if tiles > 1 else ''} of {k_tiles} k-tiles"
-    shared = " in all" if plan.split.is_split else f" shared by {plan.cluster_k} CTAs" if plan.cluster_k > 1 else ""
+    shared = (
+        " in all"
+        if plan.scheduler.split.is_split
+        else f" shared by {plan.cluster_k} CTAs"
+        if plan.cluster_k > 1
+        else ""
+    )
     protocol = protocol_of(shown, k_tiles=k_tiles, tiles=tiles)
     return protocol_timeline(protocol, title=f"{plan.name}: {size}{shared}, {plan.stages} stages")
 
@@ -115,12 +121,13 @@ def shown_of(plan: GemmPlan) -> tuple[GemmPlan, int, int]:
     plan has stages.
     """
     k_tiles, tiles = (plan.stages + 1) * plan.cluster_k, 4
-    if plan.persistent is None:
+    grid = plan.scheduler.grid
+    if not grid.is_persistent:
         tiles = 1
-    if plan.split.is_split:
-        clusters = min(3, (plan.persistent or 3) // product(plan.cluster_mn))
-        few = None if plan.persistent is None else clusters * product(plan.cluster_mn)
-        plan = plan.with_(persistent=few)
+    if plan.scheduler.split.is_split:
+        if grid.is_persistent:
+            clusters = min(3, plan.scheduler.resident(plan.cluster_tile))
+            plan = plan.with_scheduler(grid=Persistent(clusters * plan.cluster_tile.size))
         k_tiles *= 4  # enough to divide among the CTAs
     return plan, k_tiles, tiles
 

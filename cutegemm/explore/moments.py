@@ -61,7 +61,7 @@ def moments(plan: GemmPlan) -> tuple[Moment, ...]:
     shown, k_tiles, tiles = shown_of(plan)
     protocol = protocol_of(shown, k_tiles=k_tiles, tiles=tiles)
     numbers = [number for number, process in enumerate(protocol.processes) if process.cta == 0]
-    work = [shown.scheduler.share_of(tile, 0) for tile in work_of(shown, k_tiles=k_tiles, tiles=tiles)[0]]
+    work = [shown.cluster_tile.share_of(tile, 0) for tile in work_of(shown, k_tiles=k_tiles, tiles=tiles)[0]]
     lines = {
         number: lines_of(shown, shown.program(shown.roles[place].name), PlaceOfRole(0, place), work)
         for place, number in enumerate(numbers)

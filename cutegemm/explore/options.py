@@ -11,7 +11,9 @@ from cutegemm.build.epi_stages import SHARED_D
 from cutegemm.choice.options import parse_flag, written
 from cutegemm.choice.recipe import Recipe
 from cutegemm.plan import GemmPlan
+from cutegemm.plan.store import StagedStore
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS
+from cutegemm.plan.work.gpcs import GpcRaster
 from cutegemm.plan.work.split import ORDERS, REDUCTIONS
 
 BUILDERS: Mapping[str, Callable[..., GemmPlan]] = {
@@ -79,9 +81,9 @@ def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
     """
     options: dict[str, Any] = {"tile" if family == "sm90" else "block": plan.mma_tile}
     if family == "simt":
-        options |= {"raster": str(plan.raster), "stages": plan.stages}
+        options |= {"raster": str(plan.scheduler.raster), "stages": plan.stages}
     if family == "mma_sync":
-        options |= {"store": "direct" if plan.smem_d is None else "shared", "stages": plan.stages}
+        options |= {"store": "direct" if plan.store.layout is None else "shared", "stages": plan.stages}
     return options
 
 
@@ -111,15 +113,15 @@ def automatic(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
         **defaults,
         **_of_built(recipe.family, plan),
         "stages": plan.stages,
-        "raster": str(plan.raster),
+        "raster": str(plan.scheduler.raster),
         "rounding": plan.rounding,
         "mma_order": plan.mma_order,
-        "ctas": plan.scheduler.persistent,
-        "gpc_raster": plan.scheduler.gpc_raster is not None,
+        "ctas": plan.scheduler.grid.ctas or None,
+        "gpc_raster": isinstance(plan.scheduler.order, GpcRaster),
         "consumers": len(consumers),
     }
-    if plan.epi_stages is not None:
-        found |= {"epi_tile_n": plan.epi_stages.epi_tile[1], "epi_stages": plan.epi_stages.count}
+    if isinstance(plan.store, StagedStore):
+        found |= {"epi_tile_n": plan.store.epi_tile[1], "epi_stages": plan.store.count}
     if plan.roles[0].registers and consumers:
         found["registers"] = (plan.roles[0].registers, consumers[0])
     return {name: written(found[name]) for name in recipe.arguments if name in found}

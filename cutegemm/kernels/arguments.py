@@ -90,7 +90,7 @@ def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
 
     The tensors have symbolic extents and strides, with the divisors that the plan's signature states.
     """
-    counted = plan.body.has_roles and plan.split.is_split
+    counted = plan.body.has_roles and plan.scheduler.split.is_split
     spaces = (cutlass.Int32, cutlass.Uint8) if counted else (cutlass.Uint8,)
     return (
         *[_fake_tensor(plan, argument) for argument in signature_of(plan)],

@@ -19,7 +19,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.reader import StepReader, reads
 from cutegemm.plan.program.steps import Program, Step
-from cutegemm.plan.work.scheduler import WorkGrid
+from cutegemm.plan.work.work import State, Work
 
 _PIPELINE_STATE = ("stage", "phase")
 _KEPT = ("left", "overlapped_m", "overlapped_n", "overlapped_l")
@@ -49,7 +49,7 @@ class Who:
     consumer    index of the consumer; None for a producer
     tid, lane   index of the thread in its consumer, and in its warp
     rank        rank of the CTA in its cluster
-    cluster     position of the cluster in the grid, which is the number of its first work tile
+    cluster     place of the cluster, which determines its first work tile; see `Work.place`
     """
 
     warp_idx: Any
@@ -66,8 +66,9 @@ class At:
 
     stage, phase                   pipeline state: index of the stage and parity of its phase
     last                           stage of the previous k-tile
-    first                          number of the role's first work tile
-    number, tile                   number of the current work tile, and the work tile
+    state                          state of the cluster's first work tile; in the loop over work tiles, of the current
+                                   one. See `Work`
+    tile                           the current work tile
     k_count                        its number of k-tiles; 0 if the work tile does not exist
     is_tile                        whether the work tile exists
     is_another                     whether the next consumer has a work tile
@@ -86,8 +87,7 @@ class At:
     stage: Any = None
     phase: Any = None
     last: Any = None
-    first: Any = None
-    number: Any = None
+    state: Any = None
     tile: Any = None
     k_count: Any = None
     is_tile: Any = None
@@ -137,7 +137,7 @@ class Tracer(StepReader):
     def __init__(self, plan: GemmPlan) -> None:
         self.plan, self.pipeline = plan, plan.body
 
-    def trace(self, program: Program, who: Who, pipeline_state: MainloopPipeline, work: WorkGrid) -> None:
+    def trace(self, program: Program, who: Who, pipeline_state: MainloopPipeline, work: Work) -> None:
         """Trace all steps of a role's program into code.
 
         who              thread, warp and CTA for which the code is traced
@@ -148,9 +148,10 @@ class Tracer(StepReader):
         self.line = 0  # line of the program on which the next step stands
         at = At(
             **{name: Int32(0) for name in (*_PIPELINE_STATE, "last", "c_phase", "accumulators_phase", *_KEPT)},
-            number=who.cluster,
+            state=work.first(who.cluster),
         )
-        at.first = self.first_number(next(each for each in program.steps if isinstance(each, step.ForTiles)))
+        loop = next(each for each in program.steps if isinstance(each, step.ForTiles))
+        self.own_first = self.first_state(loop, at.state)
         self.steps(program.steps, at)
 
     def steps(self, steps: tuple[Step, ...], at: At) -> None:
@@ -185,16 +186,15 @@ class Tracer(StepReader):
         if any(isinstance(each, step.ForAhead) for each in loop.steps):  # without a producer, tiles start at stage 0
             names = tuple([name for name in names if name not in _PIPELINE_STATE])
         names = (*names, *self.carries)
-        at.put(names, self.for_tiles(loop, at, names, at.first, at.get(names)))
+        at.put(names, self.for_tiles(loop, at, names, self.own_first, at.get(names)))
 
-    def first_number(self, loop: step.ForTiles):
-        """Return the number of the first work tile that this role takes.
+    def first_state(self, loop: step.ForTiles, state: State) -> State:
+        """Return the state of the first work tile that this role takes.
 
-        loop   the loop over work tiles
+        loop    the loop over work tiles
+        state   state of the first work tile of the cluster
         """
-        if loop.every == 1:
-            return self.who.cluster
-        return self.work.first_of(self.who.cluster, self.who.consumer, loop.every)
+        return state if loop.every == 1 else self.work.first_of(state, self.who.consumer, loop.every)
 
     @cute.jit
     def for_tiles(
@@ -202,22 +202,22 @@ class Tracer(StepReader):
         loop: cutlass.Constexpr,
         at: cutlass.Constexpr,
         names: cutlass.Constexpr,
-        number: Int32,
+        state: tuple,
         values: tuple,
     ):
         """Trace the loop over a role's work tiles, and return the final values of the carried fields of `At`.
 
         names, values   fields of `At` that the loop carries, and their values before the loop
-        number          number of the role's first work tile
+        state           state of the role's first work tile, which the loop carries too
         """
         if cutlass.const_expr(loop.lasting):
-            while number < self.work.count or self.is_overlapped(names, values):
-                values = self.tile(loop, at, names, number, values)
-                number = self.work.following(number, loop.every)
+            while self.work.exists(state) or self.is_overlapped(names, values):
+                values = self.tile(loop, at, names, state, values)
+                state = self.work.ahead(state, loop.every)
         else:
-            while number < self.work.count:
-                values = self.tile(loop, at, names, number, values)
-                number = self.work.following(number, loop.every)
+            while self.work.exists(state):
+                values = self.tile(loop, at, names, state, values)
+                state = self.work.ahead(state, loop.every)
         return values
 
     def is_overlapped(self, names: tuple[str, ...], values: tuple):
@@ -227,19 +227,19 @@ class Tracer(StepReader):
         """
         return values[names.index("left")] > 0
 
-    def tile(self, loop: step.ForTiles, at: At, names: tuple[str, ...], number, values: tuple) -> tuple:
+    def tile(self, loop: step.ForTiles, at: At, names: tuple[str, ...], state: State, values: tuple) -> tuple:
         """Trace one work tile, and return the new values of the carried fields.
 
         names, values   fields of `At` that the loop carries, and their values before the work tile
-        number          number of the work tile
+        state           state of the work tile
         """
-        tile = self.work.work_tile(number)
+        tile = self.work.tile(state)
         self.begin(tile)
-        known = {"number": number, "tile": tile, "k_count": tile.k_count}
+        known = {"state": state, "tile": tile, "k_count": tile.k_count}
         if loop.every > 1:
-            known["is_another"] = self.work.following(number) < self.work.count
+            known["is_another"] = self.work.exists(self.work.next(state))
         if loop.lasting:
-            known["is_tile"] = number < self.work.count
+            known["is_tile"] = self.work.exists(state)
             known["k_count"] = self.k_count_of(known["is_tile"], tile.k_count)
         return self.inside(loop.steps, at, names, values, **known)
 
@@ -390,9 +390,9 @@ class Tracer(StepReader):
     def on_skip(self, skip: step.Skip, at: At) -> None:
         turns = self.pipeline.tiles_in_flight
         if skip.whose == step.BEFORE:
-            k_tiles = self.work.k_tiles_before(self.who.cluster, self.who.consumer, turns)
+            k_tiles = self.work.k_tiles_before(at.state, self.who.consumer, turns)
         else:
-            k_tiles = self.work.k_tiles_between(at.number, turns)
+            k_tiles = self.work.k_tiles_between(at.state, turns)
         position = cute.arch.make_warp_uniform(at.stage + k_tiles)
         stages = self.plan.stages
         at.stage, at.phase = position % stages, at.phase ^ ((position // stages) & 1)
@@ -438,10 +438,10 @@ class Tracer(StepReader):
         cm, cn = self.plan.multicast_mn
         peer = lane  # multicast along one mode: every CTA of the cluster
         if cutlass.const_expr(self.plan.cluster_k > 1):  # cluster split-K: every CTA with the same k-tiles
-            _, n = self.plan.scheduler.rank_mn(rank)
+            _, n = self.plan.cluster_tile.rank_mn(rank)
             peer = lane + n * cm
         if cutlass.const_expr(cm > 1 and cn > 1):
-            m, n = self.plan.scheduler.rank_mn(rank)
+            m, n = self.plan.cluster_tile.rank_mn(rank)
             peer = lane + n * cm  # lanes 0 .. cm - 1: along M
             if lane >= cm:  # then along N, without itself
                 other = lane - cm

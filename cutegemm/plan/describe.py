@@ -16,12 +16,11 @@ from cutegemm.plan.epilogue_access import registers_at_end
 from cutegemm.plan.launches import OVERLAP, launches_of
 from cutegemm.plan.memory.partials import folding
 from cutegemm.plan.reduction import exchanged
-from cutegemm.tile.tma import TmaBox
+from cutegemm.plan.rows import Row, copy_row
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
-    from cutegemm.tile.tiled_copy import TiledCopy
 
 
 def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
@@ -76,7 +75,6 @@ def _together(roles: list[str]) -> str:
     return ", ".join([first, *[role.split()[-1] for role in others]])
 
 
-Row = tuple[str, str, str, str]
 _LINE: dict[tuple[str, ...], str] = {("n",): "row", ("m",): "column"}  # what a reduction along N or M leaves
 
 
@@ -87,25 +85,11 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     """
     bm, bn, bk = plan.cta_tile
     mma, atom = plan.tiled_mma, plan.tiled_mma.atom
-    if problem is None:
-        grid, tiles = "M/bM x N/bN x L", "-"
-    else:
-        m, n, batch = plan.grid(problem)
-        grid, tiles = f"{m} x {n} x {batch} tiles", str(m * n * batch)
     warps = plan.threads // WARP_THREADS
     held = mma if not plan.body.has_roles else plan.epilogue_mma
     values = size(held.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (held.tile_mnk[0] * held.tile_mnk[1])
-    order = ", clusters GPC by GPC" if plan.scheduler.gpc_raster is not None else ""
-    rows = [("grid", tiles, grid, f"raster {plan.raster}{order}")]
+    rows = [*plan.scheduler.describe(plan, problem)]
     pipeline = plan.body
-    if pipeline.has_roles:
-        what = f"{pipeline.kind}, {'persistent' if plan.persistent else 'one tile each'}"
-        overlapped = (
-            "overlapped epilogue: a tile is stored while the next one is multiplied" if pipeline.overlapped else ""
-        )
-        rows.append(("CTAs", str(plan.persistent or tiles), what, overlapped))
-    elif plan.persistent is not None:
-        rows.append(("CTAs", str(plan.persistent), "persistent", ""))
     if plan.pdl:
         rows.append(("launch", "1", "pdl", "starts before the previous kernel has ended; A is read at once"))
     if plan.cluster_mn != (1, 1):
@@ -113,11 +97,7 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     if plan.cluster_k > 1:
         together = " x ".join(str(extent) for extent in plan.mma_tile[:2])
         each = f"cluster split-K: each CTA multiplies {together} by its k-tiles, and stores {bm} x {bn}"
-        rows.append(("k-tiles", str(plan.cluster_k), "K splits", each))
-    if plan.split.is_split:
-        waves = plan.split.waves
-        what = f"stream-K {'wave' if waves == 1 else 'waves'}" if waves else "K splits"
-        rows.append(("split", str(waves or plan.split_k), what, str(plan.split)))
+        rows.append(("k-tiles", str(plan.cluster_k), "parts", each))
     for repack in plan.repacks:
         rows.append((f"repack {repack.name.upper()}", "1", "x".join(map(str, repack.tile)), str(repack)))
     launches = launches_of(plan)
@@ -152,14 +132,14 @@ def _memory(plan: GemmPlan) -> list[Row]:
         (f"shared {stream.name.upper()}", str(plan.stages), f"{used[stream.name]} bytes", str(stream.smem))
         for stream in plan.streams
     ]
-    if plan.smem_d is not None:
-        epi_stages = 1 if plan.epi_stages is None else product(plan.smem_d.shape[2:])
-        more = "" if plan.body.has_roles else " more"
-        rows.append(("shared D", str(epi_stages), f"{used['d']} bytes{more}", str(plan.smem_d)))
-    if plan.sliced_k is not None:
-        parts = f"{plan.sliced_k.warps} warps" + (f", {plan.cluster_k} CTAs" if plan.cluster_k > 1 else "")
+    for buffer in plan.store.buffers(plan):
+        more = " more" if plan.store.reuses_stages else ""
+        stages = str(product(buffer.layout.shape[2:]))
+        rows.append((f"shared {buffer.name.upper()}", stages, f"{used[buffer.name]} bytes{more}", str(buffer.layout)))
+    if plan.body.slices_k:
+        parts = f"{plan.body.k_warps} warps" + (f", {plan.cluster_k} CTAs" if plan.cluster_k > 1 else "")
         rows.append(
-            ("shared accumulators", str(plan.sliced_k.warps), f"{used['accumulators']} bytes", f"K is split by {parts}")
+            ("shared accumulators", str(plan.body.k_warps), f"{used['accumulators']} bytes", f"K is split by {parts}")
         )
     elif plan.cluster_k > 1:
         of_all = exchanged(plan)
@@ -174,7 +154,7 @@ def _memory(plan: GemmPlan) -> list[Row]:
     of_next = f", {beside} columns next to the tile" if beside else ""
     for stream in plan.streams:
         more = of_next if stream is plan.b else ""
-        rows.append(_copy(f"load {stream.name.upper()}", stream.load, stream.tile, more))
+        rows.append(copy_row(f"load {stream.name.upper()}", stream.load, stream.tile, more))
     for stream in plan.streams:
         if stream.read is not None:
             rows.append((f"read {stream.name.upper()}", "1", f"{stream.read.bits} bits", stream.read.name))
@@ -185,10 +165,8 @@ def _memory(plan: GemmPlan) -> list[Row]:
         lanes = ", ".join(map(str, how.lanes)) or "none"
         text = f"lanes at distances of {lanes}; (unit, warp) -> {how.piece_of}"
         rows.append((f"reduce {name}", str(how.pieces), what, text))
-    rows.append(("store D", "1", f"{plan.store_d.bits} bits", plan.store_d.name))
-    if plan.copy_d is not None:
-        rows.append(_copy("shared to D", plan.copy_d, plan.d_tile))
-    return rows + _epilogue(plan)
+    rows.append(("store D", "1", f"{plan.store.atom.bits} bits", plan.store.atom.name))
+    return [*rows, *plan.store.rows(plan)]
 
 
 def _epilogue_rows(plan: GemmPlan) -> list[Row]:
@@ -211,46 +189,6 @@ def _epilogue_rows(plan: GemmPlan) -> list[Row]:
         bits = "through epilogue stages" if name in plan.epi_stage_results else f"{plan.access(name).bits} bits"
         rows.append((f"{verb} {name}", str(registers[name]), f"registers, {bits}", str(plan.operands.matrix(name))))
     return rows
-
-
-def _epilogue(plan: GemmPlan) -> list[Row]:
-    """Return the rows of `describe` for the epilogue stages (shared memory of D) and their copies; [] if none."""
-    epi_stages = plan.epi_stages
-    if epi_stages is None:
-        return []
-    count = str(product(epi_stages.epi_tiles(plan.consumer_d_tile)))
-    rows = [_copy("D to an epilogue stage", epi_stages.to_shared, epi_stages.epi_tile)]
-    rows.insert(
-        0,
-        (
-            "epi_tile",
-            count,
-            " x ".join(str(e) for e in epi_stages.epi_tile),
-            f"{epi_stages.count} epilogue stages a consumer",
-        ),
-    )
-    if epi_stages.load_c is not None:
-        label = "load C" if plan.fetched_tile == "c" else f"load {plan.fetched_tile}"
-        rows.append(_copy(label, epi_stages.load_c, epi_stages.epi_tile))
-    elif plan.has_c:
-        rows.append(("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to registers, in the epilogue"))
-    rows.append(_copy("epilogue stage to D", epi_stages.store, epi_stages.epi_tile))
-    return rows
-
-
-def _copy(label: str, copy: TiledCopy | TmaBox, tile_shape: tuple[int, int], more: str = "") -> Row:
-    """Return the row of a copy: the shape of its tile, or the number and shape of its TMA boxes.
-
-    label        first column of the row
-    tile_shape   rows and columns that are copied in all
-    more         text that is appended if the copy is a TMA box
-    """
-    if isinstance(copy, TmaBox):
-        boxes = product(tile_shape) // product(copy.box) // copy.multicast
-        policy = "" if copy.l2_policy == "evict_normal" else f", {copy.l2_policy}"
-        return (label, str(boxes), " x ".join(str(e) for e in copy.box), f"{copy.name}{policy}{more}")
-    tile = " x ".join(str(size(t)) for t in copy.tiler_mn)
-    return (label, "1", tile, f"{copy.atom.name} by {copy.layout_tv}")
 
 
 def _pipeline(plan: GemmPlan) -> list[Row]:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cutegemm.layout.inttuple import product
-
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
@@ -34,9 +32,7 @@ def elements_at_hand(plan: GemmPlan) -> np.ndarray:
     if plan.operands.gated and plan.pairs is not None:
         register = register[list(plan.pairs.gates)]
     flat = flat[:, np.argsort(register)]
-    parts = flat.shape[1] // plan.store_d.values
-    if plan.epi_stages is not None:
-        parts = product(plan.epi_stages.epi_tiles(plan.consumer_d_tile))
+    parts = plan.store.pieces(plan, flat.shape[1])
     return np.moveaxis(flat.reshape(flat.shape[0], parts, -1), 1, 0)
 
 
@@ -77,12 +73,12 @@ def registers_at_end(plan: GemmPlan) -> dict[str, int]:
     if not plan.body.has_roles:
         many = plan.registers()["accumulators"] > MANY_ACCUMULATORS
         at_once = VECTORS_OF_TILES // 2 if many else VECTORS_OF_TILES
-        elements = min(elements, at_once * plan.store_d.values)
+        elements = min(elements, at_once * plan.store.atom.values)
     for name in (*epilogue.tensors, *epilogue.outputs[1:]):
         operand = plan.operands.matrix(name)
         count = elements
         if operand.broadcast:
-            ahead = 2 if plan.epi_stages is not None and parts > 1 else 1
+            ahead = 2 if plan.store.reads_ahead and parts > 1 else 1
             count = spread_at_hand(plan, name).shape[2] * ahead * (2 if operand.gated else 1)
         out[name] = -(-count * operand.dtype.bits // 32)
     return out

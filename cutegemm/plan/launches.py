@@ -104,7 +104,7 @@ def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
     gemm Launch(waits=True, releases=True, late=False, room=None)
     accumulators Launch(waits=True, releases=False, late=False, room=None)
     """
-    adds = not plan.body.has_roles and plan.split.is_split and plan.split.reduction == "kernel"
+    adds = not plan.body.has_roles and plan.scheduler.split.is_split and plan.scheduler.split.reduction == "kernel"
     names = [
         *([REPACK] if plan.repacks else []),
         GEMM,
@@ -138,7 +138,7 @@ def launches_dependents(plan: GemmPlan) -> bool:
     False
     """
     is_small = plan.tiled_mma.atom.is_of_warpgroup and product(plan.cta_tile[:2]) < LEAST_ORDERED
-    return plan.sliced_k is not None or (is_small and plan.ctas_per_sm == 1)
+    return plan.body.slices_k or (is_small and plan.ctas_per_sm == 1)
 
 
 def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from cutegemm.machine.arch import (
     WARP_THREADS,
     arch_named,
 )
+from cutegemm.plan.accumulation import AccumulationOrder, accumulation_order
 from cutegemm.plan.epilogue import LINEAR, Accumulator, Epilogue
 from cutegemm.plan.glu import Glu, GluPairs, glu_pairs, paired_vectors
 from cutegemm.plan.memory.repack import Repack
@@ -26,17 +27,19 @@ from cutegemm.plan.program.barriers import Barrier, barriers_of
 from cutegemm.plan.program.roles import consumer, producer
 from cutegemm.plan.program.steps import Program
 from cutegemm.plan.program.thread_schedule import ThreadSchedule
-from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, SlicedK, exchanged
+from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, exchanged
 from cutegemm.plan.role import Role
-from cutegemm.plan.shared import SharedLayout, smem_align_bytes
+from cutegemm.plan.shared import Buffer
+from cutegemm.plan.store.base import Store
 from cutegemm.plan.stream import OperandStream
-from cutegemm.plan.warp_roles import EpiStages, WarpRoles
+from cutegemm.plan.warp_roles import WarpRoles
+from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
+from cutegemm.plan.work.work import Work
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.mma_atoms import wgmma
-from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 
@@ -62,17 +65,11 @@ class GemmPlan(hooks.Shown):
     cta_tile         (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
     tiled_mma        the MMA atom, and how warps, threads and values cover the tile
     streams          what is loaded for each k-tile: A, B, and further operands of the mainloop
-    store_d          copy from registers to global memory, or to `smem_d` if the plan has it
-    raster           the order in which CTAs take the tiles of D
+    store            how a tile of D gets from registers to global memory
+    scheduler        which work tiles there are, and which cluster takes them in which order
     body             how the threads of a CTA work: all by one `ThreadSchedule`, or in `WarpRoles`
-    epi_stages       how D is stored through stages of `smem_d`; None if it is not
     roles            the warps of each role, with their registers
-    smem_d           shared memory that the tile of D passes through, or None. With a schedule it shares the memory of A
-                     and B, which have been read by then
-    copy_d           copies `smem_d` to global memory by the threads; None if TMA does, or if there is no `smem_d`
     cluster_mn       CTAs of a cluster along M and N
-    split            how K is split among CTAs
-    persistent       CTAs of a persistent grid, which take tile after tile; None: one CTA for each tile of D
     repacks          operands that a kernel copies first, to a layout that the mainloop loads faster
     ctas_per_sm      CTAs that an SM must hold; it limits registers and shared memory
     mma_order        "m" or "n": the outer mode in the order of the MMAs of a k-block, which goes back and forth
@@ -81,8 +78,6 @@ class GemmPlan(hooks.Shown):
     epilogue         what is computed from the accumulators. If it does not read C, beta must be 0
     pdl              whether the kernel may begin before the previous kernel of the stream has ended. It reads A at
                      once, so the previous kernel must not write A. Everything else it reads after that kernel's end
-    sliced_k         how warps that multiply different k of the same tile add their accumulators; None if each warp
-                     multiplies all of K
     swap_ab          whether the kernel computes D^T = B^T A^T and its host function takes A, B, C and D themselves, so
                      that callers need no transposed views
     raises           PlanError with every rule that is broken
@@ -96,23 +91,17 @@ class GemmPlan(hooks.Shown):
     cta_tile: tuple[int, int, int]
     tiled_mma: TiledMma
     streams: tuple[OperandStream, ...]
-    store_d: CopyAtom
-    raster: Raster
+    store: Store
+    scheduler: TileScheduler
     body: ThreadSchedule | WarpRoles
     roles: tuple[Role, ...]
-    smem_d: SharedLayout | None = None
     cluster_mn: tuple[int, int] = (1, 1)
-    split: KSplit = field(default_factory=KSplit)
-    persistent: int | None = None
     repacks: tuple[Repack, ...] = ()
     ctas_per_sm: int = 1
     mma_order: str = "m"
-    copy_d: TiledCopy | None = None
     rounding: str = "rz"
-    epi_stages: EpiStages | None = None
     epilogue: Epilogue = LINEAR
     pdl: bool = False
-    sliced_k: SlicedK | None = None
     swap_ab: bool = False
 
     def __post_init__(self) -> None:
@@ -182,6 +171,26 @@ class GemmPlan(hooks.Shown):
         """
         changed = self.stream(name)
         return self.with_(streams=tuple([replace(s, **changes) if s is changed else s for s in self.streams]))
+
+    def with_scheduler(self, **changes: Any) -> GemmPlan:
+        """Return the plan with some fields of the tile scheduler changed, checked again.
+
+        raises   PlanError for an unknown field, or with every rule that is then broken
+
+        >>> from cutegemm.build import sm90_plan
+        >>> from cutegemm.plan import Persistent
+        >>> print(sm90_plan().with_scheduler(grid=Persistent(16)).scheduler.grid.ctas)
+        16
+        """
+        known = [each.name for each in fields(self.scheduler)]
+        strange = [
+            f"{name!r} is not a field of a {type(self.scheduler).__name__}; the fields are {', '.join(known)}."
+            for name in changes
+            if name not in known
+        ]
+        if strange:
+            raise PlanError(f"plan {self.name!r}", strange)
+        return self.with_(scheduler=replace(self.scheduler, **changes))
 
     @property
     def a(self) -> OperandStream:
@@ -277,9 +286,7 @@ class GemmPlan(hooks.Shown):
     @property
     def cluster_k(self) -> int:
         """Return the number of CTAs of a cluster that split K."""
-        if self.body.has_roles:
-            return self.body.cluster_k
-        return 1 if self.sliced_k is None else self.cluster_mn[0]
+        return self.body.k_ctas(self.cluster_mn)
 
     def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
         """Return (first k-tile, number of k-tiles) of one CTA of a cluster that splits K; see `KSplit.k_range`.
@@ -293,9 +300,9 @@ class GemmPlan(hooks.Shown):
     @property
     def epilogue_mma(self) -> TiledMma:
         """Return the tiled MMA whose accumulator layout says which thread stores which element of the CTA's tile."""
-        if self.cluster_k > 1 and self.body.has_roles:
-            return _of_columns(self.tiled_mma, self.cta_tile[1])
-        return self.tiled_mma if self.sliced_k is None else self.sliced_k.added
+        if isinstance(self.body, ThreadSchedule):
+            return self.body.stored_mma(self.tiled_mma)
+        return self.tiled_mma if self.cluster_k == 1 else _of_columns(self.tiled_mma, self.cta_tile[1])
 
     @property
     def head(self) -> Epilogue:
@@ -330,7 +337,7 @@ class GemmPlan(hooks.Shown):
         For a plan with warp roles and a gated epilogue.
         """
         assert self.pairs is not None
-        both = [self.accumulator_registers[list(sliced_k)] for sliced_k in (self.pairs.gates, self.pairs.ups)]
+        both = [self.accumulator_registers[list(own)] for own in (self.pairs.gates, self.pairs.ups)]
         gates, ups = [tuple(each[np.argsort(both[0])].tolist()) for each in both]
         return GluPairs(self.pairs.block, gates, ups)
 
@@ -352,7 +359,7 @@ class GemmPlan(hooks.Shown):
         assert self.pairs is not None
         values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
         shape = (product(values), *rest)
-        return paired_vectors(self.pairs, shape, self.store_d.values, self.operands.d.major) or ()
+        return paired_vectors(self.pairs, shape, self.store.atom.values, self.operands.d.major) or ()
 
     @functools.cached_property
     def stored_by_threads(self) -> np.ndarray:
@@ -424,26 +431,15 @@ class GemmPlan(hooks.Shown):
     @property
     def fetched_tile(self) -> str:
         """Return the name of the M x N operand, such as "c", that TMA loads to the epilogue stages; "" if none."""
-        fetches = self.epi_stages is not None and self.epi_stages.load_c is not None and self.epilogue.tiles
-        return self.epilogue.tiles[0] if fetches else ""
+        return self.epilogue.tiles[0] if self.store.fetched is not None and self.epilogue.tiles else ""
 
     @functools.cached_property
     def epi_stage_results(self) -> tuple[str, ...]:
         """Return the names of the results that are stored through epilogue stages, each with its own; D is the last.
 
-        Results of another type or majorness than D are stored from registers. So are all but D if TMA loads a tile
-        operand, if the epilogue is overlapped, or if the epilogue stages do not divide the epilogue tiles.
+        () if D is not stored through epilogue stages.
         """
-        if self.epi_stages is None:
-            return ()
-        if self.fetched_tile or self.body.overlapped or self.epi_stages.has_remainder(self.consumer_d_tile):
-            return ("d",)
-        d, alike = self.operands.d, []
-        for name in self.epilogue.outputs[1:]:
-            operand = self.operands.matrix(name)
-            if (operand.dtype, operand.major) == (d.dtype, d.major) and operand.align_bytes >= d.align_bytes:
-                alike.append(name)
-        return (*alike, "d")
+        return self.store.results(self)
 
     def epi_stage_number(self, i: int, result: str = "d") -> int:
         """Return the index of a store among all stores of a tile through epilogue stages.
@@ -461,7 +457,7 @@ class GemmPlan(hooks.Shown):
     @property
     def split_k(self) -> int:
         """Return the number of K splits of each tile of D; 1 without split-K."""
-        return self.split.splits
+        return self.scheduler.split.splits
 
     @property
     def loaded(self) -> Operands:
@@ -541,33 +537,36 @@ class GemmPlan(hooks.Shown):
         shape: Any = self.tiled_mma.partition_shape_A((self.cta_tile[0], self.cta_tile[2]))
         return int(shape[2])
 
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Return the shared memory of the operand streams, then that of the store."""
+        streams = [Buffer(s.name, self.operands.matrix(s.name).dtype, s.smem, s.tile) for s in self.streams]
+        return (*streams, *self.store.buffers(self))
+
     def smem_bytes(self) -> dict[str, int]:
         """Return the bytes of shared memory of each buffer, with the padding that aligns the next one: name -> bytes.
 
         The names are those of the operand streams, "d", and further buffers of the plan. If D shares the memory of A
         and B, "d" is what it needs beyond them.
         """
-        ops = self.operands
-        buffers = [(stream.name, ops.matrix(stream.name).dtype, stream.smem) for stream in self.streams]
-        if self.smem_d is not None and self.body.has_roles:
-            buffers.append(("d", ops.d.dtype, self.smem_d))
+        ops, own = self.operands, self.store.buffers(self)
+        buffers = self.buffers[: len(self.streams)] if self.store.reuses_stages else self.buffers
         out = {}
-        for position, (name, dtype, layout) in enumerate(buffers):
-            following = buffers[position + 1 :]
-            align = smem_align_bytes(following[0][1], following[0][2]) if following else 1
-            out[name] = -(-layout.cosize() * dtype.bits // (8 * align)) * align
-        if self.smem_d is not None and not self.body.has_roles:
-            of_d = self.smem_d.cosize() * ops.d.dtype.bits // 8
-            out["d"] = max(0, of_d - sum(out.values()))
-        if self.sliced_k is not None:
-            elements = self.sliced_k.by_warp.cosize() + (self.sliced_k.by_cta.cosize() if self.sliced_k.by_cta else 0)
-            out["accumulators"] = elements * ops.acc.bits // 8
-        elif self.cluster_k > 1:
-            out["accumulators"] = exchanged(self).cosize() * ops.acc.bits // 8
+        for buffer, following in zip(buffers, (*buffers[1:], None), strict=True):
+            align = 1 if following is None else following.align_bytes
+            out[buffer.name] = -(-buffer.size_bytes // align) * align
+        if self.store.reuses_stages:
+            out.update({buffer.name: max(0, buffer.size_bytes - sum(out.values())) for buffer in own})
+        if isinstance(self.body, ThreadSchedule):
+            partials = self.body.partial_elements
+        else:
+            partials = exchanged(self).cosize() if self.cluster_k > 1 else 0
+        if partials:
+            out["accumulators"] = partials * ops.acc.bits // 8
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers
-        if self.body.has_roles and self.split.is_split:
+        if self.body.has_roles and self.scheduler.split.is_split:
             out["semaphores"] = SEMAPHORE_BYTES * self.body.consumers
         return out
 
@@ -578,13 +577,11 @@ class GemmPlan(hooks.Shown):
         """
         ops, mma = self.operands, self.tiled_mma
         bm, bn, _ = self.mma_tile
-        holders = mma.threads // (
-            1 if self.sliced_k is None else self.sliced_k.warps
-        )  # threads that hold the accumulators
+        holders = mma.threads // self.body.k_warps  # threads that together hold the accumulators of a tile
         out = {"accumulators": _words(bm * bn, ops.acc.bits, holders)}
         own = self.body.mainloop.registers(self, out["accumulators"])
         out.update(own)
-        if self.body.has_roles and self.split.is_split:  # added where a k-tile's have been
+        if self.body.has_roles and self.scheduler.split.is_split:  # added where a k-tile's have been
             of_parts = 2 * ACCUMULATOR_VECTOR * self.vectors_at_once
             out["accumulators of other K splits"] = max(0, of_parts - sum(own.values()))
         if mma.atom.is_of_warpgroup and mma.atom.a_source == "register":
@@ -680,16 +677,6 @@ class GemmPlan(hooks.Shown):
         first = own_n // across * bn + own_n % across * piece
         return first + column // piece * (piece * across) + column % piece
 
-    @property
-    def atoms_at_once(self) -> tuple[int, int]:
-        """Return (atoms along M, atoms along N) that a warp writes to an epilogue stage at once. Consumers are warps.
-
-        "At once" is one instruction, or several that cover the same lines of shared memory.
-        """
-        assert self.epi_stages is not None
-        atom, tile = self.tiled_mma.atom.shape_mnk, self.epi_stages.to_shared.tiler_mn
-        return int(tile[0]) // atom[0], int(tile[1]) // atom[1]
-
     def accumulator_order(self, shape: tuple[int, int, int]) -> Layout:
         """Return the layout from (values, MMA_M, MMA_N), coordinates of an accumulator, to its register.
 
@@ -702,12 +689,7 @@ class GemmPlan(hooks.Shown):
         >>> plan.accumulator_order((4, 2, 4))
         Layout((4, (1, 2), (2, 2)), (1, (4, 16), (4, 8)))
         """
-        if self.consumer_warps > 1 or self.epi_stages is None:
-            return Layout(shape)
-        values, (m, n) = shape[0], self.atoms_at_once
-        down, across = shape[1] // m, shape[2] // n
-        stride = (1, (values, values * m * n * across), (values * m, values * m * n))
-        return Layout((values, (m, down), (n, across)), stride)
+        return self.store.accumulator_order(self, shape)
 
     @functools.cached_property
     def accumulator_registers(self) -> np.ndarray:
@@ -765,18 +747,28 @@ class GemmPlan(hooks.Shown):
             elements = 2 if operand.major == "n" and "n" not in operand.broadcast else 1
         else:
             lies_along = operand.major == d.major and d.major not in operand.broadcast
-            elements = self.store_d.bits // d.dtype.bits if lies_along else 1
+            elements = self.store.atom.bits // d.dtype.bits if lies_along else 1
         most = max(1, MAX_ACCESS_BITS // operand.dtype.bits)
         return universal_copy(operand.dtype, operand.dtype.bits * min(elements, operand.align_elems, most))
 
     @functools.cached_property
-    def scheduler(self) -> TileScheduler:
-        """Return the tile scheduler: which work tiles there are, and which CTA takes which."""
-        return TileScheduler(
-            self.raster, self.split, self.cta_tile, self.cluster_mn, self.persistent,
-            batched=self.operands.batched, idle_ctas=not self.body.has_roles,
-            gpc_raster=self.body.gpc_raster, cluster_k=self.body.cluster_k,
-        )  # fmt: skip
+    def cluster_tile(self) -> ClusterTile:
+        """Return the tile of D that a cluster computes, and the CTAs of a cluster, as the scheduler needs them."""
+        return ClusterTile(
+            self.cta_tile, self.cluster_mn, self.body.cluster_k, self.operands.batched, not self.body.has_roles
+        )
+
+    def work(self, problem: Problem, tensors: Mapping[str, Any] | None = None) -> Work:
+        """Return the work tiles of a problem, and the clusters that take them.
+
+        tensors   the operands that the scheduler reads, as arrays; None: their contents are not known, or it reads none
+
+        >>> from cutegemm.build import sm90_plan
+        >>> sm90_plan(split_k=4).work(Problem(128, 1024, 4096)).count
+        32
+        """
+        tiles = self.scheduler.tiles(self.cluster_tile, problem.m, problem.n, problem.l)
+        return tiles.along(problem.k, tensors)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Return the number of tiles of D along M, N and the batch."""
@@ -806,6 +798,20 @@ class GemmPlan(hooks.Shown):
         for TMA, which fills with zeros beyond K.
         """
         return -(-problem.k // self.cta_tile[2])
+
+    def accumulation_order(self, problem: Problem) -> AccumulationOrder:
+        """Return the order in which the products of an element of D are added: see `plan.accumulation`.
+
+        Plans with equal orders give the same accumulators, bit for bit. Only stream-K orders depend on M, N and L.
+
+        problem   the problem as the plan solves it: D^T = B^T A^T if the plan swaps A and B
+
+        >>> from cutegemm.build import sm90_plan
+        >>> print(sm90_plan(tile=(64, 64, 64), split_k=2).accumulation_order(Problem(64, 64, 4096)))
+        wgmma of 16 k, bf16 x bf16 -> f32: (k 0..2048) + (k 2048..4096)
+        """
+        check_is_problem("accumulation_order", problem)
+        return accumulation_order(self, problem)
 
     def describe(self, problem: Problem | None = None) -> str:
         """Return the plan as text: a line (count, shape, layout) for each level from the grid of CTAs to a value.

@@ -1,7 +1,8 @@
-"""Alignment of buffers in shared memory."""
+"""Buffers in shared memory, and their alignment."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Union
 
 from cutegemm.dtypes import DType
@@ -30,3 +31,29 @@ def smem_align_bytes(dtype: DType, layout: SharedLayout) -> int:
     swizzle = layout.inner
     period = 1 << (swizzle.base + swizzle.bits + abs(swizzle.shift))
     return min(SMEM_MAX_ALIGN_BYTES, max(SMEM_UNIT_BYTES, period * dtype.bits // 8))
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Shared memory that a component of a plan needs.
+
+    name     name for reports, such as "a" or "d"
+    dtype    element type
+    layout   (rows, columns, stages...) of the buffer, in elements
+    tile     (rows, columns) that are written or read at a time
+    """
+
+    name: str
+    dtype: DType
+    layout: SharedLayout
+    tile: tuple[int, int]
+
+    @property
+    def align_bytes(self) -> int:
+        """Return the alignment of the buffer in bytes; see `smem_align_bytes`."""
+        return smem_align_bytes(self.dtype, self.layout)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the buffer in bytes, up to its last element."""
+        return self.layout.cosize() * self.dtype.bits // 8

@@ -1,4 +1,4 @@
-"""Warp-specialized roles of a plan, and the epilogue stages that D is stored through.
+"""Warp-specialized roles of a plan.
 
 A producer loads k-tiles to the stages of the mainloop pipeline by TMA; consumers multiply and store.
 """
@@ -9,12 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from cutegemm.errors import UnsupportedError
-from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.plan.mainloop.base import Mainloop
-from cutegemm.plan.work.gpcs import GpcRaster
-from cutegemm.tile.tiled_copy import TiledCopy
-from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -38,7 +34,6 @@ class WarpRoles:
     overlapped       cooperative: a consumer keeps its finished tile in registers, starts the next one, and stores an
                      epilogue tile after the MMAs of each of its first k-tiles
     consumer_warps   warps of a consumer: 4, a warpgroup, or 1
-    gpc_raster       the order in which clusters of a persistent grid take tiles; None: the order of their launch
     cluster_k        CTAs of a cluster along N that split K. Each multiplies the columns of all of them by some of the
                      k-tiles, and receives the accumulators of its own columns from all; see `reduction.exchanged`
     """
@@ -51,10 +46,18 @@ class WarpRoles:
     stagger_cycles: int = 0
     overlapped: bool = False
     consumer_warps: int = WARPGROUP_THREADS // WARP_THREADS
-    gpc_raster: GpcRaster | None = None
     cluster_k: int = 1
 
     has_roles: ClassVar[bool] = True
+    slices_k: ClassVar[bool] = False
+    k_warps: ClassVar[int] = 1
+
+    def k_ctas(self, cluster_mn: tuple[int, int]) -> int:
+        """Return the number of CTAs of a cluster that split K.
+
+        cluster_mn   CTAs of a cluster along M and N; not used here, but by the same method of `SlicedSchedule`
+        """
+        return self.cluster_k
 
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
         """Return (rows, columns) of D that a consumer computes at a time.
@@ -102,61 +105,3 @@ def warp_roles(plan: GemmPlan) -> WarpRoles:
             f"plan {plan.name!r}: all threads follow a thread schedule, so it does not have warp roles."
         )
     return plan.body
-
-
-@dataclass(frozen=True)
-class EpiStages:
-    """The epilogue stages of a consumer: shared memory that D is stored through, one epilogue tile at a time.
-
-    epi_tile      (M, N) of D that a stage holds
-    count         stages of each consumer. One epilogue tile is written while the stores of others are running
-    to_shared     copies registers to a stage
-    store         stores a stage, or a warp's rows of it, to global memory by TMA; or, as a tiled copy, by the threads
-                  of the consumer, in accesses as wide as D is aligned
-    from_shared   copies a stage to registers, if TMA loads C to it
-    load_c        loads C to the stage that D is stored from later; None: the threads read C from global memory
-    """
-
-    epi_tile: tuple[int, int]
-    count: int
-    to_shared: TiledCopy
-    store: TmaBox | TiledCopy
-    from_shared: TiledCopy | None = None
-    load_c: TmaBox | None = None
-
-    @property
-    def rotates_lines(self) -> bool:
-        """Return whether threads store lines of D in accesses of less than 16 bytes, rotated by their address in D.
-
-        The lanes of a run take neighbours of a line. A run starts where its address is a multiple of its size in bytes;
-        elements before the first such address are stored by the lanes at the end of the line. So a line of D that
-        starts at any address has two sectors that are written in part, not two for each run.
-        """
-        return isinstance(self.store, TiledCopy) and self.store.atom.bits < ACCESS_BITS
-
-    def epi_tiles(self, consumer_tile: tuple[int, int]) -> tuple[int, int]:
-        """Return the number of epilogue tiles of a consumer's tile along M and N."""
-        return consumer_tile[0] // self.epi_tile[0], consumer_tile[1] // self.epi_tile[1]
-
-    def epi_tile_at(self, i: int, consumer_tile: tuple[int, int]) -> tuple[int, int]:
-        """Return the place (m, n) of the i-th epilogue tile in a consumer's tile, in epilogue tiles, along N first.
-
-        i               index of the epilogue tile in the order of the stores
-        consumer_tile   (rows, columns) of the consumer's tile
-        """
-        across = self.epi_tiles(consumer_tile)[1]
-        return i // across, i % across
-
-    def has_remainder(self, consumer_tile: tuple[int, int]) -> bool:
-        """Return whether the number of epilogue stages does not divide that of epilogue tiles of a consumer's tile.
-
-        The next tile then starts with another stage than this one.
-        """
-        return self.count > 0 and product(self.epi_tiles(consumer_tile)) % self.count > 0
-
-    def epi_stage_at(self, i: int) -> tuple[int, int]:
-        """Return (index of the stage of an epilogue tile, how often the tile of D has used that stage before).
-
-        i   index of the epilogue tile in the order of the stores
-        """
-        return i % self.count, i // self.count

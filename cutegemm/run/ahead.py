@@ -215,7 +215,9 @@ def plans_of_layers(questions: Iterable[tuple[Question, Sequence[int]]]) -> list
         )
         sampled_questions = [question.of_rows(count) for count in sampled]
         decisions = [decide(one, _recorded(one), varying_rows=True) for one in sampled_questions]
-        if len(sampled) < len(rows):  # rows between the samples may use any of the few recipes of the layer
+        if len(sampled) < len(rows) and not all(
+            loaded(decision.plan, question.arch) is not None for decision in decisions
+        ):  # rows between the samples may use any of the few recipes of the layer
             served = [question.served(recipe, rows=1) for recipe in few_of(question)]
             decisions += [decision for decision in served if decision is not None]
         plans += [(decision.plan, question.arch) for decision in decisions]
@@ -236,7 +238,7 @@ def compiled(plans: Iterable[tuple[GemmPlan, str]], started: float, processes: i
             missing.setdefault(arch, []).append(plan)
     count = sum(map(len, missing.values()))
     failed: dict[str, CutegemmError] = {}
-    with _progress(count) as done:
+    with progress(count) as done:
         for arch, plans_of_arch in missing.items():
             errors = compile_plans(plans_of_arch, arch, processes, done)
             failed |= {plan.name: error for plan, error in zip(plans_of_arch, errors, strict=True) if error}
@@ -246,7 +248,7 @@ def compiled(plans: Iterable[tuple[GemmPlan, str]], started: float, processes: i
     return result
 
 
-def _progress(count: int) -> Any:
+def progress(count: int) -> Any:
     """Return a context manager that shows a progress bar for `count` kernels, if stderr is a terminal.
 
     Its value is a function to call after each kernel.

@@ -9,6 +9,7 @@ from typing import Any
 from cutegemm.choice.sm90.choice import ACCUMULATIONS
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError, UnsupportedError, how_to_install
+from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
@@ -44,7 +45,7 @@ def wrong_choices(how: How) -> list[str]:
     plan, accumulate = how.plan, how.accumulate
     wrong = [
         f"{name} = {getattr(how, name)!r} is not a bool. Pass True or False."
-        for name in ("allow_tf32", "varying_rows", "tune")
+        for name in ("allow_tf32", "varying_rows", "tune", "batch_invariant")
         if not isinstance(getattr(how, name), bool)
     ]
     if plan is not None and how.tune is True:
@@ -122,9 +123,17 @@ def wrong_out_dtype(
     return wrong
 
 
+answered_for: Device | None = None  # device that tensors in any memory stand for, inside of `prepare.asking(device)`
+
+
 def wrong_devices(tensors: dict[str, Any]) -> list[str]:
-    """Return a sentence for each rule that the devices of tensors break: all must be on one CUDA device."""
-    wrong = []
+    """Return a sentence for each rule that the devices of tensors break: all must be on one CUDA device.
+
+    Inside of `prepare.asking(device)`, no rule is checked.
+    """
+    wrong: list[str] = []
+    if answered_for is not None:
+        return wrong
     not_cuda = [name for name, tensor in tensors.items() if not tensor.is_cuda]
     if not_cuda:
         remedy = ", ".join(f"{name}.cuda()" for name in not_cuda)

@@ -280,7 +280,7 @@ def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[
     memory   emulated global memory; the buffers are added to it
     """
     size, zeroed = workspace_bytes(plan, problem)
-    if not plan.body.has_roles or not plan.split.is_split:
+    if not plan.body.has_roles or not plan.scheduler.split.is_split:
         return [_workspace(memory, size, zeroed)]
     counters, buffer = _workspace(memory, zeroed, zeroed)
     words = replace(counters, kind="s32", shape=(zeroed // 4,))

@@ -41,7 +41,7 @@ def executed_accesses(
               CTAs then differ, or if an extent is 0
     raises    CompileError if the plan does not compile; EmulationError if the kernel makes a faulty access
     """
-    if plan.split.is_split or 0 in (problem.m, problem.n, problem.k, problem.l):
+    if plan.scheduler.split.is_split or 0 in (problem.m, problem.n, problem.k, problem.l):
         return None
     totals: dict[str, list[int]] = {}
     for count, m, n in _cluster_tiles(plan, problem):

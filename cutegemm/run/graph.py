@@ -15,8 +15,9 @@ from cutegemm.run.calls import BLAS_SCALARS
 if TYPE_CHECKING:
     from cutegemm.run.calls import How
 
-# Both hooks are registered by `cutegemm`.
+# The hooks are registered by `cutegemm`.
 through_torch = Hook("gemm through torch")  # arguments of `gemm` by name -> its result
+by_torch = Hook("gemm by torch")  # arguments of `gemm` by name -> its result, computed without a kernel of cutegemm
 questions_of = Hook("the layers of a model")  # (modules, rows) -> [(Question, rows)] of each layer
 
 

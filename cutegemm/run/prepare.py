@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.choice.names import recipe_named
+from cutegemm.compile import background
 from cutegemm.compile.plans import CompiledKernel, compile_plan
 from cutegemm.dtypes import f32, tf32
+from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import limits
-from cutegemm.run import calls, tune
-from cutegemm.run.calls import How
+from cutegemm.run import calls, checks, tune
+from cutegemm.run.calls import How, shapes_of
 from cutegemm.run.checks import (
     extents_of,
     refused,
@@ -71,19 +73,22 @@ _asked: list[Question] | None = None
 
 
 @contextmanager
-def asking() -> Iterator[list[Question]]:
+def asking(device: Device | None = None) -> Iterator[list[Question]]:
     """Collect the `Question` of each call of `gemm`, instead of compiling and launching, while the context is active.
 
     A `Question` is everything that the choice of a call's plan depends on. The value of the context is a list with one
     for each signature. The calls return uninitialized tensors. The context affects all threads.
+
+    device   device that tensors in any memory stand for, so that no GPU is needed; None: that of the tensors
     """
     global _asked
     calls.forget()
     before, _asked = _asked, []
+    device_before, checks.answered_for = checks.answered_for, device
     try:
         yield _asked
     finally:
-        _asked = before
+        _asked, checks.answered_for = before, device_before
         calls.forget()  # the calls that were prepared here launch nothing
 
 
@@ -110,7 +115,8 @@ def prepare(
     trial       function that makes a call for the tuner from a Prepared. The call must not write to the caller's
                 tensors. None: the tuner is not used
     returns     the prepared kernel; or the names of the matrices that have no stride of 1 in their last two modes
-    raises      UnsupportedError with every rule that the arguments break; PlanError; CompileError
+    raises      UnsupportedError with every rule that the arguments break; PlanError; CompileError; PendingError if
+                torch computes the call until its kernel is compiled
     """
     plan = how.plan
     from cutegemm.compile import cuda
@@ -157,8 +163,11 @@ def prepare(
     ordered = tuple([views[name] for name in ("a", "b", "c", "out")])
     if 0 in d_shape:
         return Prepared(None, ordered, d_shape, dtype)
-    index = a.get_device()
-    arch, device = torch_ops.device_arch(index), torch_ops.device_of(index)
+    index, stand_in = a.get_device(), checks.answered_for
+    if stand_in is None:
+        arch, device = torch_ops.device_arch(index), torch_ops.device_of(index)
+    else:
+        arch, device = stand_in.arch, stand_in
     kinds = torch_ops.DTYPES[a.dtype], torch_ops.DTYPES[dtype]
     if plan is None and how.allow_tf32 and kinds[0] is f32:
         kinds = tf32, kinds[1]
@@ -169,13 +178,21 @@ def prepare(
         """Return type, majorness and alignment of the matrices, if TMA loads those that `by_box` names."""
         return operands_of(views, *kinds, batched, by_box, c_kind, b_kind)
 
-    question = Question(operands, (m, n, k, l), c is not None, ending, how.accumulate, arch, device)
+    question = Question(
+        operands, (m, n, k, l), c is not None, ending, how.accumulate, arch, device, how.batch_invariant
+    )
 
-    def prepared(decision: Decision) -> Prepared:
-        """Compile the plan that was chosen and return it, after checking that the problem is not too large for it."""
+    def prepared(decision: Decision, is_trial: bool = False) -> Prepared:
+        """Compile the plan that was chosen and return it, after checking that the problem is not too large for it.
+
+        is_trial   whether the tuner times the kernel, so that torch must not be called instead
+        raises     PendingError if torch computes the call until the kernel is ready: see `compile_in_background`
+        """
         too_large = list(limits(decision.plan, decision.problem))
         if too_large:
             raise refused(a, b, too_large)
+        if not is_trial and not how.batch_invariant:
+            background.need(decision.plan, arch, lambda: f"gemm of {shapes_of(a, b)}")
         return Prepared(compile_plan(decision.plan, arch), ordered, d_shape, dtype, decision.problem)
 
     if _asked is not None:
@@ -186,6 +203,6 @@ def prepare(
     tuned = None
     if trial is not None:
         tuned = tune.recipe(
-            question, how.tune, lambda decision: trial(prepared(decision)), lambda: cuda.device_name(index)
+            question, how.tune, lambda decision: trial(prepared(decision, True)), lambda: cuda.device_name(index)
         )
     return prepared(decide(question, tuned, how.varying_rows))

@@ -1,8 +1,9 @@
 """Records of prepared calls on the disk, so that a new process can call its kernels without choosing plans again.
 
-A record has the cache entry of the kernel for a signature, and how the kernel is called. Its file name is a hash of the
-signature, the device and the package's files, so that another version does not find it. Its content follows from these
-alone. The cache entry that it names is verified like any other.
+A record has the cache entry of the kernel for a signature, or its key in a loaded library, and how the kernel is
+called. Its file name is a hash of the signature, the device, the loaded libraries and the package's files, so that
+another version does not find it. Its content follows from these alone. The cache entry that it names is verified like
+any other.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.compile import cache as entries
+from cutegemm.compile import exported
 from cutegemm.compile.spaces import Sizes, with_workspace
 from cutegemm.errors import CutegemmError
 
@@ -65,15 +67,10 @@ def find(key: Any, a: Any, how: How) -> Recalled | None:
         return None
     try:
         record = remembered(_FOLDER, _text(key, a))
-        if record is None or record["entry"] != Path(record["entry"]).name:
+        kernel = None if record is None else _kernel(record)
+        if kernel is None:
             return None
-        folder = entries.cache_folder() / record["entry"]
-        manifest = entries.intact(folder)
-        if manifest is None:
-            return None
-        from cutegemm.compile.loading import load_function
-
-        function = load_function(folder, manifest)
+        function, text = kernel
         sizes, reads_c = record["sizes"], bool(record["reads_c"])
         torch = sys.modules["torch"]
         return Recalled(
@@ -82,10 +79,29 @@ def find(key: Any, a: Any, how: How) -> Recalled | None:
             tuple([None if strides is None else tuple(strides) for strides in record["strides"]]),
             tuple(record["shape"]),
             getattr(torch, record["dtype"]),
-            f"<CompiledKernel {manifest['plan']} for {manifest['arch']}>",
+            text,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, CutegemmError):
         return None
+
+
+def _kernel(record: Any) -> tuple[Callable[..., Any], str] | None:
+    """Return the function of the kernel that a record names, and its text for error messages; None without it.
+
+    The kernel is in an entry of the disk cache, or in a library that `exported.load` has loaded.
+    """
+    if record["library_key"] is not None:
+        function = exported.function_of(record["library_key"])
+        return None if function is None else (function, record["kernel"])
+    if record["entry"] != Path(record["entry"]).name:
+        return None
+    folder = entries.cache_folder() / record["entry"]
+    manifest = entries.intact(folder)
+    if manifest is None:
+        return None
+    from cutegemm.compile.loading import load_function
+
+    return load_function(folder, manifest), record["kernel"]
 
 
 def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
@@ -110,7 +126,9 @@ def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
         problem = prepared.problem
         sizes = kernel.sizes(problem.m, problem.n, problem.k, problem.l) if kernel.needs_workspace else None
         record = {
-            "entry": kernel.folder.name,
+            "entry": kernel.folder.name if kernel.library_key is None else None,
+            "library_key": kernel.library_key,
+            "kernel": repr(kernel),
             "reads_c": kernel.plan.has_c,
             "sizes": None if sizes is None else [sizes.counters, sizes.zeroed, sizes.total],
             "strides": [view.strides for view in prepared.views],
@@ -125,7 +143,7 @@ def _may_have_record(key: Any, a: Any, how: How) -> bool:
     """Return whether a later process may use the kernel of this call, so that a record of it on the disk makes sense.
 
     It may if all tensors are plain torch tensors on a CUDA device, the plan is chosen or named, and this process uses
-    neither tuned plans, nor kernels of `cutegemm.load`, nor `prepare.asking`.
+    neither tuned plans nor `prepare.asking`.
 
     key, a, how   arguments of `find`
     """
@@ -134,13 +152,10 @@ def _may_have_record(key: Any, a: Any, how: How) -> bool:
         return False
     if not all(kind in (torch.Tensor, torch.nn.Parameter) for kind in key if isinstance(kind, type)):
         return False
-    tune, exported, prepare = (
-        sys.modules.get(f"cutegemm.{name}") for name in ("run.tune", "compile.exported", "run.prepare")
-    )
+    tune, prepare = (sys.modules.get(f"cutegemm.{name}") for name in ("run.tune", "run.prepare"))
     uses_tuned = tune is not None and (tune._active is not None or tune._used)
-    has_loaded = exported is not None and exported._LOADED
     is_asking = prepare is not None and prepare._asked is not None
-    return not (uses_tuned or has_loaded or is_asking or _depends_on_process(how))
+    return not (uses_tuned or is_asking or _depends_on_process(how))
 
 
 def _depends_on_process(how: How) -> bool:
@@ -149,14 +164,14 @@ def _depends_on_process(how: How) -> bool:
 
 
 def _text(key: Any, a: Any) -> str:
-    """Return the text that the record of a signature is stored under: DSL version, device and signature.
+    """Return the text that the record of a signature is stored under: DSL version, libraries, device and signature.
 
     key   the signature of a `gemm` call
     a     a tensor of the call, which is on the device
     """
     from cutegemm.compile.cuda import device_name
 
-    return f"{entries.dsl_version()}\0{device_name(a.get_device())}\0{key!r}"
+    return f"{entries.dsl_version()}\0{exported.identity()}\0{device_name(a.get_device())}\0{key!r}"
 
 
 def remembered(kind: str, text: str) -> Any:

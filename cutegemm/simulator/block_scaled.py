@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from cutegemm.plan.mainloop.block_scaled import (
     BLOCK,
+    LANES,
     ClearScales,
+    LoadScales,
     PromoteScaled,
     ReadScales,
+    ReloadScales,
     Scales,
     scales_of,
 )
 from cutegemm.plan.program.operations import Compute
 from cutegemm.simulator.protocol.protocol import Process
 from cutegemm.simulator.roles import Player
+
+
+@dataclass
+class Registers:
+    """The scales that the threads of a consumer hold in registers.
+
+    both         products of row scales and column scales: (CTAs, M, N)
+    now, next    scales of blocks that the lanes hold, by operand: (CTAs, rows or columns, lanes). They belong to 32
+                 k-tiles, and to the next 32
+    k            index of the next k-tile in the work tile, if lanes hold scales. A work tile with an odd number of
+                 k-tiles begins with 1, so that pairs of k-tiles begin at even lanes
+    """
+
+    both: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1), np.float32))
+    now: dict[str, np.ndarray] = field(default_factory=dict)
+    next: dict[str, np.ndarray] = field(default_factory=dict)
+    k: int = 0
 
 
 @Player.handles(ClearScales)
@@ -26,20 +48,68 @@ def clear_scales(player: Player, clear: ClearScales, number: int, process: Proce
     process   the process: the operations of one role of a CTA
     op        the operation that contains the step
     """
-    player.of_mainloop[number] = np.zeros((1, 1, 1), np.float32)
+    player.of_mainloop[number] = Registers()
+
+
+@Player.handles(LoadScales)
+def load_scales(player: Player, load: LoadScales, number: int, process: Process, op: Compute) -> None:
+    """Load the scales of blocks of the first 64 k-tiles of a work tile to the lanes.
+
+    load      the step to execute
+    number    index of the process in the protocol
+    process   the process: the operations of one role of a CTA
+    op        the operation that contains the step
+    """
+    registers: Registers = player.of_mainloop[number]
+    registers.k = player.shape(process, op.tag[0]).tile.k_count % 2
+    for scales in scales_of(player.plan):
+        if scales.by_block:
+            registers.now[scales.name] = _of_lanes(player, scales, process, op, 0)
+            registers.next[scales.name] = _of_lanes(player, scales, process, op, LANES)
+
+
+@Player.handles(ReloadScales)
+def reload_scales(player: Player, reload: ReloadScales, number: int, process: Process, op: Compute) -> None:
+    """Replace the scales in the lanes by those of the next 32 k-tiles, if all lanes have been read.
+
+    reload    the step to execute
+    number    index of the process in the protocol
+    process   the process: the operations of one role of a CTA
+    op        the operation that contains the step
+    """
+    registers: Registers = player.of_mainloop[number]
+    if registers.k % LANES:
+        return
+    registers.now = registers.next
+    registers.next = {
+        scales.name: _of_lanes(player, scales, process, op, registers.k + LANES)
+        for scales in scales_of(player.plan)
+        if scales.by_block
+    }
 
 
 @Player.handles(ReadScales)
 def read_scales(player: Player, read: ReadScales, number: int, process: Process, op: Compute) -> None:
-    """Read the scales of a k-tile, and keep the products of row scales and column scales: (CTAs, M, N).
+    """Read the scales of a k-tile, and keep the products of row scales and column scales.
 
     read      the step to execute
     number    index of the process in the protocol
     process   the process: the operations of one role of a CTA
     op        the operation that contains the step
     """
-    rows, columns = (_scales(player, each, process, op) for each in scales_of(player.plan))
-    player.of_mainloop[number] = rows[:, :, None] * columns[:, None, :]
+    registers: Registers = player.of_mainloop[number]
+    found = []
+    for scales in scales_of(player.plan):
+        if scales.by_block and read.from_lanes:
+            found.append(registers.now[scales.name][:, :, registers.k % LANES])
+        elif scales.by_block:
+            found.append(_of_blocks(player, scales, process, op, np.array([op.tag[1]]))[:, :, 0])
+        else:
+            own = player.own_split(process)[scales.mode == "n"]
+            found.append(np.asarray(player.flows[process.cta][scales.name].read(op.stage)[own, 0].T))
+    registers.k += 1
+    rows, columns = found
+    registers.both = rows[:, :, None] * columns[:, None, :]
 
 
 @Player.handles(PromoteScaled)
@@ -51,25 +121,42 @@ def promote_scaled(player: Player, add: PromoteScaled, number: int, process: Pro
     process   the process: the operations of one role of a CTA
     op        the operation that contains the step
     """
-    columns, scales = player.columns_of(add.accumulators), player.of_mainloop[number]
+    columns, scales = player.columns_of(add.accumulators), player.of_mainloop[number].both
     scales = scales if scales.shape[2] == 1 else scales[:, :, columns]
     player.add_level(number, process, add.accumulators, scales)
 
 
-def _scales(player: Player, scales: Scales, process: Process, op: Compute) -> np.ndarray:
-    """Return the scales of the rows or columns of a consumer's tile, for a k-tile: (CTAs, rows or columns).
+def _of_lanes(player: Player, scales: Scales, process: Process, op: Compute, first: int) -> np.ndarray:
+    """Return the scales of blocks that the lanes load for 32 k-tiles: (CTAs, rows or columns, lanes).
+
+    A lane whose k-tile is not one of the work tile loads 0.
 
     player   the simulated machine, which has the matrices
-    scales   description of the scales: whether they are one per row or column, or one per block
-    op       the operation, whose tag names the tile and the k-tile
+    scales   description of the scales
+    op       the operation, whose tag names the tile
+    first    index of the k-tile of lane 0, as `Registers.k` counts
     """
-    if not scales.by_block:
-        own = player.own_split(process)[scales.mode == "n"]
-        return np.asarray(player.flows[process.cta][scales.name].read(op.stage)[own, 0].T)
+    count = player.shape(process, op.tag[0]).tile.k_count
+    k = first - count % 2 + np.arange(LANES)
+    if not count:
+        return np.zeros((len(player.shape(process, op.tag[0]).k_first), scales.extent, LANES), np.float32)
+    found = _of_blocks(player, scales, process, op, np.clip(k, 0, count - 1))
+    return np.where((k >= 0) & (k < count), found, np.float32(0))
+
+
+def _of_blocks(player: Player, scales: Scales, process: Process, op: Compute, k: np.ndarray) -> np.ndarray:
+    """Return the block scales of a consumer's tile: (CTAs, rows or columns, k-tiles).
+
+    player   the simulated machine, which has the matrices
+    scales   description of the scales
+    op       the operation, whose tag names the tile
+    k        indices of k-tiles in the work tile
+    """
     group, matrix = player.own_group(process, op.tag[0]), player.stage.matrices[scales.name]
     tile = group.m_tile if scales.mode == "m" else group.n_tile
     first = tile[:, None] * scales.extent + np.arange(0, scales.extent, scales.run)
     blocks = np.minimum(first // BLOCK, matrix.extents[0] - 1)  # the last block serves what lies beyond it
-    k_block = (player.shape(process, op.tag[0]).k_first + op.tag[1])[:, None]
-    index = matrix.base + matrix.addresses(blocks, k_block) + group.batch[:, None] * matrix.strides[2]
+    k_block = player.shape(process, op.tag[0]).k_first[:, None, None] + k
+    at = matrix.addresses(blocks[:, :, None], k_block)
+    index = matrix.base + at + group.batch[:, None, None] * matrix.strides[2]
     return np.asarray(matrix.buffer[index][:, scales.layout.offsets()])

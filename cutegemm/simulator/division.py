@@ -9,7 +9,7 @@ import numpy as np
 
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
-from cutegemm.plan.work.scheduler import WorkGrid
+from cutegemm.plan.work.work import Work
 from cutegemm.simulator.report import Report
 
 
@@ -34,7 +34,7 @@ def workspace_slots(plan: GemmPlan, problem: Problem) -> int:
     >>> workspace_slots(simt_plan(split_k=4), Problem(256, 256, 4096))  # 4 tiles of 4 K splits
     16
     """
-    return int(plan.scheduler.of(problem).slots)
+    return int(plan.work(problem).slots)
 
 
 def divided(
@@ -46,7 +46,7 @@ def divided(
     together   largest number of tiles of a group
     report     collects tiles whose pieces do not cover K
     """
-    pieces_of_tile = _pieces(plan.scheduler.of(problem), report)
+    pieces_of_tile = _pieces(plan.work(problem), report)
     first = 0
     while first < len(places):
         own = [pieces_of_tile.get(int(place), []) for place in places[first : first + together]]
@@ -57,7 +57,7 @@ def divided(
         first += alike
 
 
-def _pieces(work: WorkGrid, report: Report) -> dict[int, list[Piece]]:
+def _pieces(work: Work, report: Report) -> dict[int, list[Piece]]:
     """Return the pieces of K (ranges of k-tiles) of each tile of D, in order: index of the tile -> list of pieces.
 
     Tiles whose pieces do not cover K are reported.

@@ -10,6 +10,7 @@ from cutegemm.dtypes import round_to
 from cutegemm.layout import Layout
 from cutegemm.plan.glu import Glu
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.store import staged
 from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
 from cutegemm.simulator.checks import misplaced
@@ -21,7 +22,6 @@ from cutegemm.simulator.task import Task
 from cutegemm.simulator.tile_store import aux_outputs, check_written
 from cutegemm.simulator.values import evaluate, results
 from cutegemm.tile.tiled_copy import TiledCopy
-from cutegemm.tile.tma import TmaBox
 
 
 class EpiStageStorage:
@@ -34,8 +34,7 @@ class EpiStageStorage:
 
     def __init__(self, task: Task) -> None:
         plan, report = task.plan, task.report
-        assert plan.epi_stages is not None
-        self.plan, self.epi_stages = plan, plan.epi_stages
+        self.plan, self.store = plan, staged(plan)
         self.d, self.fetched = task.matrices["d"], task.matrices.get(plan.fetched_tile)
         self.task, self.report, self.checked = task, report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
@@ -47,18 +46,15 @@ class EpiStageStorage:
             self.ups = self.elements[:, :, list(plan.stored_pairs.ups)]
             self.elements = self.elements[:, :, list(plan.stored_pairs.gates)]
         inner = 1 if plan.operands.d.major == "n" else 0
-        epi_tile = self.epi_stages.epi_tile
-        assert plan.smem_d is not None
-        store = self.epi_stages.store
-        tables: Any = box_tables if isinstance(store, TmaBox) else thread_tables
-        self.stores: BoxTables = tables("D", ("m", "n"), store, plan.smem_d, epi_tile, inner)
+        epi_tile, smem = self.store.epi_tile, self.store.smem
+        tables: Any = box_tables if self.store.stored_by_tma else thread_tables
+        self.stores: BoxTables = tables("D", ("m", "n"), self.store.to_global, smem, epi_tile, inner)
         self.loads: BoxTables | None = None
-        if self.epi_stages.load_c is not None:
-            self.loads = box_tables(
-                plan.fetched_tile.upper(), ("m", "n"), self.epi_stages.load_c, plan.smem_d, epi_tile, inner
-            )
+        if self.store.fetched is not None:
+            name = plan.fetched_tile.upper()
+            self.loads = box_tables(name, ("m", "n"), self.store.fetched, smem, epi_tile, inner)
         # Element of the epilogue tile that each register holds: (threads, registers of an epilogue tile)
-        self.moved = _registers(self.epi_stages.to_shared, Layout(epi_tile))
+        self.moved = _registers(self.store.to_shared, Layout(epi_tile))
         self.place = self._places()
         if self.checked:
             self._check()
@@ -68,11 +64,9 @@ class EpiStageStorage:
 
         returns   (epilogue stages * consumers, elements)
         """
-        copy, epi_tile = self.epi_stages.to_shared, self.epi_stages.epi_tile
-        smem = self.plan.smem_d
-        assert smem is not None
+        copy, epi_tile = self.store.to_shared, self.store.epi_tile
         elements = copy.offsets_d(Layout(epi_tile)).reshape(-1)
-        offsets = copy.offsets_d(smem)  # (threads, values, rest_m, rest_n, epilogue stages, consumers)
+        offsets = copy.offsets_d(self.store.smem)  # (threads, values, rest_m, rest_n, epilogue stages, consumers)
         tables = offsets.reshape((*offsets.shape[:4], -1), order="F")
         flat = np.moveaxis(tables, -1, 0).reshape(tables.shape[-1], -1)
         out = np.full((flat.shape[0], epi_tile[0] * epi_tile[1]), -1)
@@ -84,14 +78,13 @@ class EpiStageStorage:
         check_boxes(self.stores, self.report)
         if self.loads is not None:
             check_boxes(self.loads, self.report)
-        report, epi_tile = self.report, self.epi_stages.epi_tile
+        report, epi_tile = self.report, self.store.epi_tile
         lost = np.flatnonzero((self.place < 0).any(axis=0))
         report.add_each(
             "copy", lost, lambda e: f"{self.stores.element(e)} of an epilogue tile is written to no epilogue stage."
         )
-        vector = self.epi_stages.to_shared.atom.aligned_bytes * 8 // self.plan.operands.d.dtype.bits
-        assert self.plan.smem_d is not None
-        rows = self.epi_stages.to_shared.offsets_d(self.plan.smem_d)
+        vector = self.store.to_shared.atom.aligned_bytes * 8 // self.plan.operands.d.dtype.bits
+        rows = self.store.to_shared.offsets_d(self.store.smem)
         runs = np.moveaxis(rows, 1, -1)
         if vector > 1 and runs.shape[-1] % vector == 0:
             bad = misplaced(runs.reshape(*runs.shape[:-1], -1, vector))
@@ -104,7 +97,7 @@ class EpiStageStorage:
                 ),
             )
         # The registers that the copy takes for an epilogue tile must be the next ones of the accumulators
-        down, across = self.epi_stages.epi_tiles(self.plan.consumer_d_tile)
+        down, across = self.store.epi_tiles(self.plan.consumer_d_tile)
         per = self.moved.shape[1]
         for consumer, elements in enumerate(self.elements):
             for i in range(down * across):
@@ -123,8 +116,8 @@ class EpiStageStorage:
 
     def _origin(self, i: int) -> tuple[int, int]:
         """Return the (m, n) of the first element of the i-th epilogue tile in the consumer's tile."""
-        m, n = self.epi_stages.epi_tile_at(i, self.plan.consumer_d_tile)
-        return m * self.epi_stages.epi_tile[0], n * self.epi_stages.epi_tile[1]
+        m, n = self.store.epi_tile_at(i, self.plan.consumer_d_tile)
+        return m * self.store.epi_tile[0], n * self.store.epi_tile[1]
 
     def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
         """Return the index in the consumer's tile of the element at (m, n).
@@ -214,7 +207,7 @@ class EpiStageStorage:
         key = tuple([int(x[0]) for x in (group.position, group.m_tile, group.n_tile, group.batch)])
         waiting = self.waiting.setdefault(key, [])
         waiting.append(values)
-        down, across = self.epi_stages.epi_tiles(self.plan.consumer_d_tile)
+        down, across = self.store.epi_tiles(self.plan.consumer_d_tile)
         if i + 1 < down * across:
             return
         del self.waiting[key]
@@ -278,7 +271,7 @@ class EpiStageStorage:
         origin   (m, n) of the epilogue tile's first element in each CTA: two arrays (C,)
         group    the C CTAs
         """
-        rows = self.epi_stages.epi_tile[0]
+        rows = self.store.epi_tile[0]
         m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]
         inside = (m < matrix.extents[0]) & (n < matrix.extents[1])
         return inside, matrix.base + matrix.addresses(m, n) + group.batch * matrix.strides[2]

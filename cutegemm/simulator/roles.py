@@ -42,7 +42,7 @@ from cutegemm.plan.program.reader import StepReader, reads
 from cutegemm.plan.program.steps import Program
 from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.plan.work.division import WorkTile
-from cutegemm.plan.work.scheduler import WorkGrid
+from cutegemm.plan.work.work import Work
 from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes
 from cutegemm.simulator.checks import check_tables
 from cutegemm.simulator.cluster_split_k import ClusterSplitK
@@ -57,7 +57,7 @@ from cutegemm.simulator.repack import repack_operands
 from cutegemm.simulator.tables import plan_tables, stored_elements
 from cutegemm.simulator.task import Task
 from cutegemm.simulator.tile_store import TileStore
-from cutegemm.simulator.work import Workspace, work_tiles_of
+from cutegemm.simulator.work import Workspace, tensors_of, work_tiles_of
 from cutegemm.tile.tma import TmaBox
 
 NOTHING_MNL = (0, 0, 0)  # coordinates of a work tile past the last tile of D, which is not executed
@@ -83,13 +83,13 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
     programs   program of each role, by name, that replaces the plan's; None: those of the plan
     returns    (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
     """
-    plan, problem, report = task.plan, task.problem, task.report
+    plan, problem = task.plan, task.problem
     stage = Stage(task)
-    tiles = work_tiles_of(plan, problem, report)
-    grid = plan.scheduler.of(problem)
+    tiles = work_tiles_of(task)
+    grid = plan.work(problem, tensors_of(task))
     batches = _batches(plan, grid, task.ctas_at_once)
     for done, clusters in enumerate(batches):
-        work = [[grid.work_tile(number) for number in grid.numbers(c)] for c in _heads(plan, clusters)]
+        work = [grid.of_cluster(place) for place in _heads(plan, clusters)]
         protocol = protocol_for(
             plan, work, programs=programs, reads_c=any(t in task.matrices for t in plan.epilogue.tiles)
         )
@@ -108,18 +108,18 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
     )
 
 
-def _batches(plan: GemmPlan, grid: WorkGrid, ctas_at_once: int) -> list[list[int]]:
+def _batches(plan: GemmPlan, grid: Work, ctas_at_once: int) -> list[list[int]]:
     """Return the clusters that are executed together, batch by batch: a list of cluster indices for each batch.
 
     ctas_at_once   largest number of CTAs of a batch
     """
     clusters = range(grid.clusters if grid.tiles.count else 0)
-    if plan.split.is_split:
+    if plan.scheduler.split.is_split:
         return [list(clusters)] if clusters else []
     at_once = max(1, ctas_at_once // product(plan.cluster_mn))
-    alike: dict[int, list[int]] = defaultdict(list)
+    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)  # by the k-tiles of their work tiles
     for cluster in clusters:
-        alike[len([*grid.numbers(cluster)])].append(cluster)
+        alike[tuple([tile.k_count for tile in grid.of_cluster(cluster)])].append(cluster)
     return [own[first : first + at_once] for own in alike.values() for first in range(0, len(own), at_once)]
 
 
@@ -128,23 +128,23 @@ def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
 
     These are all clusters if K is split. Else it is the first one, which stands for all others.
     """
-    return clusters if plan.split.is_split else clusters[:1]
+    return clusters if plan.scheduler.split.is_split else clusters[:1]
 
 
-def _shapes(plan: GemmPlan, grid: WorkGrid, clusters: Sequence[int]) -> list[list[Shape]]:
+def _shapes(plan: GemmPlan, grid: Work, clusters: Sequence[int]) -> list[list[Shape]]:
     """Return the tiles of each CTA of the protocol: a list for each CTA, in the order in which it computes them.
 
     clusters   indices of the clusters that are executed together
     """
     in_cluster = product(plan.cluster_mn)
-    played = [[c] for c in clusters] if plan.split.is_split else [list(clusters)]
+    played = [[c] for c in clusters] if plan.scheduler.split.is_split else [list(clusters)]
     out = []
     for together in played:
-        numbers = np.array([[*grid.numbers(c)] for c in together], np.int64)  # (clusters, tiles)
+        tiles = [grid.of_cluster(place) for place in together]
         for rank in range(in_cluster):
             shapes = []
-            for column in numbers.T:
-                own = [plan.scheduler.share_of(grid.work_tile(int(number)), rank) for number in column]
+            for column in zip(*tiles, strict=True):
+                own = [plan.cluster_tile.share_of(tile, rank) for tile in column]
                 mnl = np.array([grid.tile_mnl(tile, rank) if tile.splits else NOTHING_MNL for tile in own], np.int64).T
                 position = np.array(together, np.int64) * in_cluster + rank
                 shapes.append(
@@ -204,12 +204,13 @@ class Stage:
             if not plan.tiled_mma.atom.is_of_warpgroup:  # each element is followed to the accumulators
                 check_tables(plan, plan_tables(plan), report)
         self.elements = consumer_elements(plan, report)
-        self.storage = None if plan.epi_stages is None else EpiStageStorage(task)
-        self.direct = TileStore(task, stored_elements(plan)) if plan.epi_stages is None else None
-        self.workspace = Workspace(plan, task.problem, self.elements, report) if plan.split.is_split else None
+        is_staged = plan.store.stage_copy is not None
+        self.storage = EpiStageStorage(task) if is_staged else None
+        self.direct = None if is_staged else TileStore(task, stored_elements(plan))
+        self.workspace = Workspace(plan, task.problem, self.elements, report) if plan.scheduler.split.is_split else None
         self.shared = ClusterSplitK(plan, self.elements, report) if plan.cluster_k > 1 else None
         self.loaded, self.multiplied = dict.fromkeys(self.tables, 0), 0
-        self.tiles = plan.scheduler.of(task.problem).of_arrays().tiles
+        self.tiles = plan.work(task.problem, tensors_of(task)).of_arrays().tiles
         self.loaded_mn = plan.mma_grid(task.problem)[:2]
 
     def reduce(self) -> None:
@@ -415,7 +416,7 @@ class Player(StepReader, Machine):
         """
         registers, storage = self.registers[number], self.storage
         group = self.own_group(process, op.tag[0])
-        tails = [storage.tail(registers, i, group) for i in range(self.epi_tiles)]
+        tails = [storage.tail(registers, i, group) for i in range(self.plan.store.epi_tile_count(self.plan))]
         for i, values in enumerate(tails):
             storage.store_aux(values, i, group)
             storage.reduce(values, i, group)
@@ -578,12 +579,6 @@ class Player(StepReader, Machine):
 
     # --- to global memory ----------------------------------------------------------------------------------
 
-    @property
-    def epi_tiles(self) -> int:
-        """Number of epilogue tiles of a consumer's tile of D; each one is stored through an epilogue stage."""
-        assert self.plan.epi_stages is not None
-        return product(self.plan.epi_stages.epi_tiles(self.plan.consumer_d_tile))
-
     @reads(step.Evaluate)
     def evaluate(self, values: step.Evaluate, number: int, process: Process, op: Compute) -> None:
         """Compute the head of the epilogue for a tile, or its tail for an epilogue tile.
@@ -614,7 +609,7 @@ class Player(StepReader, Machine):
         """
         if self.plan.cluster_k > 1:
             return self.own_accumulators[number]
-        if self.plan.split.is_split and self.shape(process, tile).tile.splits > 1:
+        if self.plan.scheduler.split.is_split and self.shape(process, tile).tile.splits > 1:
             return self.accumulators[number]
         return self.total(number, process, tile)
 

@@ -32,7 +32,9 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
     tables = plan_tables(plan)
     if checked:
         check_tables(plan, tables, report)
-    applied = plan.epilogue.tail if plan.split.is_split else plan.epilogue  # K splits apply the head themselves
+    applied = (
+        plan.epilogue.tail if plan.scheduler.split.is_split else plan.epilogue
+    )  # K splits apply the head themselves
     epilogue = TileStore(task, tables.elements, applied)
     bm, bn, bk = plan.cta_tile
     schedule, k_tiles = thread_schedule(plan), plan.k_tiles(problem)
@@ -60,14 +62,14 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
             a, b = (
                 OperandFlow(
                     t, matrices[name], group, tile * t.extent, ragged, k_first + piece.k_first * bk,
-                    schedule, piece.k_count, report, checked, plan.split.k_step,
+                    schedule, piece.k_count, report, checked, plan.scheduler.split.k_step,
                 )
                 for name, t, tile in (("a", tables.a, m_tile), ("b", tables.b, n_tile))
             )  # fmt: skip
             flows = (a, b)
             accumulators = run_mainloop(plan, tables, schedule, flows, piece.k_count, report, ticked)
             loaded = [have + flow.loaded_elems for have, flow in zip(loaded, flows, strict=True)]
-            if plan.split.is_split:
+            if plan.scheduler.split.is_split:
                 accumulators = evaluate(plan.epilogue.head, accumulators, task.scalars, {}, plan.operands.acc)
             if piece.slots is not None:
                 shared.write(piece.slots, accumulators)
@@ -90,7 +92,7 @@ def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
     position = np.arange(count, dtype=np.int64)
     if count == 0:
         return np.zeros((0, 4), np.int64)
-    tiles = np.column_stack([position, plan.scheduler.of(problem).tiles.order()[:, 0]])
+    tiles = np.column_stack([position, plan.work(problem).tiles.order()[:, 0]])
     exists = ((tiles[:, 1:] >= 0) & (tiles[:, 1:] < grid)).all(axis=1)
     report.add_each(
         "raster",

@@ -72,7 +72,7 @@ def _places(plan: GemmPlan, shape: tuple[int, ...]) -> np.ndarray:
     """
     rest_m, values = shape[0], shape[2]
     m, n, value, thread = np.indices(shape)
-    vector = plan.store_d.values
+    vector = plan.store.atom.values
     if values % vector == 0:
         within, which = value % vector, value // vector + values // vector * (m + rest_m * n)
     elif plan.operands.d.major == "n":

@@ -15,6 +15,7 @@ from cutegemm.layout import Layout
 from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.memory.partials import in_units
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.store import SharedStore
 from cutegemm.simulator.checks import misplaced
 from cutegemm.simulator.copies import CtaGroup
 from cutegemm.simulator.memory import GlobalMatrix, half_of, is_poison, poison
@@ -38,7 +39,7 @@ class TileStore:
         self.report, self.checked = task.report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
         self.aux, self.reduced = aux_outputs(task), reduced_results(task)
-        self.vector = plan.store_d.values
+        self.vector = plan.store.atom.values
         bm = plan.cta_tile[0]
         self.shape, self.threads, self.major = elements.shape, elements.shape[3], plan.operands.d.major
         flat = elements.reshape(-1)
@@ -50,7 +51,7 @@ class TileStore:
         lead = _leads(elements, self.vector, self.major).reshape(-1)
         self.rows, self.columns = flat % bm, flat // bm
         self.lead = (lead % bm, lead // bm)
-        self.through = None if plan.smem_d is None else _Through(plan)
+        self.through = _Through(plan, plan.store) if isinstance(plan.store, SharedStore) else None
         if self.through is not None and self.checked:
             self._check_places(self.through.accumulator_index(self.rows, self.columns))
 
@@ -258,15 +259,13 @@ class _Through:
     threads         number of threads that copy
     """
 
-    def __init__(self, plan: GemmPlan) -> None:
-        assert plan.smem_d is not None
-        assert plan.copy_d is not None
+    def __init__(self, plan: GemmPlan, store: SharedStore) -> None:
         bm, bn = plan.d_tile
-        copy = plan.copy_d
+        copy = store.copy
         self.vector, self.threads = copy.atom.values, copy.threads
-        self.places, self.rows_of_tile = plan.smem_d.offsets().reshape(-1), bm
-        self.elements = int(plan.smem_d.offsets().max()) + 1
-        self.read = copy.offsets_s(plan.smem_d).transpose(0, 2, 3, 1).reshape(-1)
+        self.places, self.rows_of_tile = store.smem.offsets().reshape(-1), bm
+        self.elements = int(store.smem.offsets().max()) + 1
+        self.read = copy.offsets_s(store.smem).transpose(0, 2, 3, 1).reshape(-1)
         place = copy.offsets_d(Layout((bm, bn))).transpose(0, 2, 3, 1).reshape(-1)
         lead = place.reshape(-1, self.vector)[:, :1].repeat(self.vector, axis=1).reshape(-1)
         self.rows, self.columns = place % bm, place // bm

@@ -15,6 +15,7 @@ from cutegemm.plan.reduction import ACCUMULATOR_VECTOR
 from cutegemm.plan.work.division import WorkTile
 from cutegemm.simulator.memory import is_poison, poison
 from cutegemm.simulator.report import Report, tile_text
+from cutegemm.simulator.task import Task
 
 
 @dataclass(frozen=True)
@@ -49,32 +50,39 @@ class WorkTiles:
         return WorkTiles(**kept, tile=self.tile.map(lambda values: values[which]))
 
 
-def work_tiles_of(plan: GemmPlan, problem: Problem, report: Report) -> WorkTiles:
+def tensors_of(task: Task) -> dict[str, np.ndarray]:
+    """Return the operands that the scheduler of a plan reads, as arrays (rows, columns, L)."""
+    return {name: task.matrices[name].view(task.matrices[name].buffer) for name in task.plan.scheduler.reads}
+
+
+def work_tiles_of(task: Task) -> WorkTiles:
     """Return every work tile that a CTA takes, rank by rank.
 
     Tiles and k-tiles that are not taken exactly once are reported.
     """
-    work, in_cluster = plan.scheduler.of(problem), plan.scheduler.cluster_size
+    plan, problem = task.plan, task.problem
+    work, in_cluster = plan.work(problem, tensors_of(task)), plan.cluster_tile.size
     assignment, by_rank = work.assignment(), []
-    zeros = 0 * assignment.number
+    zeros = 0 * assignment.cluster
     for rank in range(in_cluster):
         mnl = [coord + zeros for coord in assignment.tile_mnl(rank)]
         by_rank.append((assignment.turn, assignment.cluster * in_cluster + rank, zeros + rank, *mnl))
     turn, cta, ranks, m, n, batch = (np.concatenate(arrays) for arrays in zip(*by_rank, strict=True))
     tile = assignment.work_tile.map(lambda values: np.tile(values, in_cluster))
     tiles = WorkTiles(turn, cta, ranks, m, n, batch, tile)
-    _check(tiles, plan.grid(problem), work.k_tiles, in_cluster, report)
+    k_tiles = np.broadcast_to(work.k_tiles_of(tile), tiles.turn.shape)
+    _check(tiles, plan.grid(problem), k_tiles, in_cluster, task.report)
     return tiles
 
 
-def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: int, in_cluster: int, report: Report) -> None:
+def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: np.ndarray, in_cluster: int, report: Report) -> None:
     """Report tiles of D, and k-tiles of them, that are not taken exactly once.
 
     CTAs with tiles outside of the grid are reported as well, unless they belong to a cluster of several CTAs.
 
     tiles        all work tiles that CTAs take
     grid         number of tiles along M, N and the batch
-    k_tiles      number of k-tiles of a tile
+    k_tiles      number of k-tiles of the tile that each work tile belongs to
     in_cluster   number of CTAs of a cluster
     """
     at = np.stack([tiles.m_tile, tiles.n_tile, tiles.batch], axis=1)
@@ -94,13 +102,16 @@ def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: int, in_cluste
         return f"{who} the tile {tile_text(np.unravel_index(tile, grid))}."
 
     report.add_each("raster", np.flatnonzero(times != 1), describe)
-    covered = np.zeros((product(grid), k_tiles + 1), np.int64)
+    wanted = np.zeros(product(grid), np.int64)
+    wanted[number] = k_tiles[exists]
+    most = int(wanted.max(initial=0))
+    covered = np.zeros((product(grid), most + 1), np.int64)
     np.add.at(covered, (number, inside.tile.k_first), 1)
     np.add.at(covered, (number, inside.tile.k_first + inside.tile.k_count), -1)
-    k_times = covered.cumsum(axis=1)[:, :k_tiles]
+    k_times = covered.cumsum(axis=1)[:, :most]
     report.add_each(
         "split",
-        np.argwhere((k_times != 1) & (times[:, None] == 1)),
+        np.argwhere((k_times != (np.arange(most) < wanted[:, None])) & (times[:, None] == 1)),
         lambda i: (
             f"k-tile {i[1]} of the tile {tile_text(np.unravel_index(i[0], grid))} is multiplied "
             f"{k_times[tuple(i)]} times."
@@ -115,7 +126,7 @@ class Workspace:
     """
 
     def __init__(self, plan: GemmPlan, problem: Problem, elements: np.ndarray, report: Report) -> None:
-        self.report, self.elements, self.work = report, elements, plan.scheduler.of(problem)
+        self.report, self.elements, self.work = report, elements, plan.work(problem)
         self.readers, self.rows = plan.body.readers, plan.consumer_tile[0]
         layout = slot_layout(plan, self.work.slots)
         self.strides: Any = layout.stride

@@ -17,7 +17,9 @@ from cutegemm.torch.checks import wrong_gradients
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, constant, formula, text_of_function
 from cutegemm.torch.launch import factors_read
+from cutegemm.torch.reference import by_torch
 
+_HALF_BYTES = 2  # element types that torch multiplies with float32 accumulators and one rounding
 _ONE_OUT = (
     "when torch sees the call: in a graph, with gradients, or on the meta device. There out is supported only "
     "for an epilogue of one result. Leave out `out`."
@@ -69,6 +71,28 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
         out_dtype = args["c"].dtype
     results = product(a, (b,), text, operands, scalars, out_dtype, how)
     return results[0] if count == 1 else tuple(results[:count])
+
+
+def gemm_by_torch(args: Mapping[str, Any]) -> Any:
+    """Return the result of a call of `gemm` computed by operations of torch; a tuple if the epilogue has several.
+
+    The arguments were checked before. No gradients are recorded.
+
+    args   arguments of `gemm` by name, all tensors of torch; `out` may be a sequence with a tensor or None for each
+           result
+    """
+    a, b, out, out_dtype = args["a"], args["b"], args["out"], args["out_dtype"]
+    text, operands, scalars = _epilogue(args)
+    a, (b,) = factors_read(a, (b,), text, scalars)
+    outs = out if out is None or isinstance(out, (tuple, list)) else (out,)
+    if out_dtype is None and args["c"] is not None and args["epilogue"] is None:
+        out_dtype = args["c"].dtype
+    with torch.no_grad():
+        if text == PLAIN and a.dtype.itemsize == _HALF_BYTES and out is None and out_dtype in (None, a.dtype):
+            return torch.matmul(a, b)
+        types = tuple(out_dtype) if isinstance(out_dtype, list) else out_dtype
+        results = by_torch(a, b, formula(text), [*operands, *scalars], types, outs)
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _wrong_values(args: Mapping[str, Any]) -> list[str]:

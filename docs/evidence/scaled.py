@@ -2,6 +2,7 @@
 
 python -m docs.evidence scaled --json docs/evidence/data/scaled_h100.json
 python -m docs.evidence scaled --shape 4096x4096x7168 --recipe 1x128,1x128 --seconds 2
+python -m docs.evidence scaled --shape 4096x4096x7168 --plans "128x128_2x1*" --plans "128x192_2x1/*"
 
 Each shape is multiplied by several plans, by torch's scaled_mm with the same scales, by torch's scaled_mm with a scale
 for each tensor (fast accumulation), and by `gemm` with accumulator promotion and no scales. Errors are those of rows
@@ -14,6 +15,7 @@ import argparse
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -34,45 +36,59 @@ _LARGEST = 448.0  # of e4m3
 _FEW_ROWS = 128
 _CHECKED_ROWS = 64  # compared with float64
 _COOPERATIVE = {"schedule": "cooperative"}
+# By the end of a plan's name: which threads hold the scales of blocks, and when accumulators are promoted; how K is
+# split; and narrow epilogue tiles, which leave room for one more stage
+_MAINLOOPS: dict[str, dict[str, Any]] = {
+    "": {}, "/lanes": {"in_lanes": True}, "/once": {"in_lanes": True, "at_once": True},
+}  # fmt: skip
 # Arguments of `sm90_plan` by name: for many rows; and for few, which are the columns of plans that swap A and B
 _TILES: dict[str, dict[str, Any]] = {
-    f"{rows}x{columns}_{along_m}x{along_n}": {
-        "tile": (rows, columns, BLOCK), "cluster": (along_m, along_n), "schedule": schedule,
+    f"{rows}x{columns}_{along_m}x{along_n}{how}{text}": {
+        "tile": (rows, columns, BLOCK), "cluster": (along_m, along_n), "schedule": schedule, **mainloop, **divided,
     }
     for rows, columns, schedule in (
         (128, 112, "cooperative"), (128, 128, "cooperative"), (128, 160, "cooperative"), (128, 176, "cooperative"),
         (128, 192, "cooperative"), (64, 128, "pingpong"), (64, 192, "pingpong"),
     )
     for along_m, along_n in ((1, 1), (2, 1), (1, 2))
+    for how, mainloop in _MAINLOOPS.items()
+    for text, divided in (("", {}), ("/fill", {"fixup": True}), ("/epi32", {"epi_tile_n": 32}))
+    if how == "/once" or not text
+}  # fmt: skip
+_DIVIDED: dict[str, dict[str, Any]] = {
+    "": {}, "/k2": {"split_k": 2}, "/k4": {"split_k": 4}, "/fill": {"fixup": True}, "/s1": {"stream": 1},
+    "/2x1": {"cluster": (2, 1)}, "/4x1": {"cluster": (4, 1)},
 }  # fmt: skip
 _OF_FEW_ROWS: dict[str, dict[str, Any]] = {
-    f"swap_ab:{rows}x{columns}{text}": {
-        "tile": (rows, columns, BLOCK), "consumers": rows // 64, **_COOPERATIVE, **divided,
+    f"swap_ab:{rows}x{columns}{how}{text}": {
+        "tile": (rows, columns, BLOCK), "consumers": rows // 64, **_COOPERATIVE, **mainloop, **divided,
     }
     for rows in (64, 128)
     for columns in (64, 128)
-    for text, divided in (
-        ("", {}), ("/k2", {"split_k": 2}), ("/k4", {"split_k": 4}), ("/fill", {"fixup": True}), ("/s1", {"stream": 1}),
-    )
+    for how, mainloop in _MAINLOOPS.items()
+    for text, divided in _DIVIDED.items()
 }  # fmt: skip
 
 Row = dict[str, Any]
 Call = Callable[[], Any]
 
 
-def plans_for(m: int, recipe: tuple[str, str]) -> dict[str, GemmPlan]:
+def plans_for(m: int, recipe: tuple[str, str], patterns: Sequence[str] = ("*",)) -> dict[str, GemmPlan]:
     """Return the plans that are timed, by name: those whose rules hold.
 
-    m        rows of A
-    recipe   granularity of the scales of A and of B
+    m          rows of A
+    recipe     granularity of the scales of A and of B
+    patterns   patterns of names, as of files: a plan is timed if its name matches one
 
-    >>> sorted(plans_for(64, (ROWS, BLOCKS)))[:3]
-    ['swap_ab:128x64', 'swap_ab:128x64/fill', 'swap_ab:128x64/k2']
+    >>> sorted(plans_for(64, (ROWS, BLOCKS), ["swap_ab:64x64*/k2"]))
+    ['swap_ab:64x64/k2', 'swap_ab:64x64/lanes/k2', 'swap_ab:64x64/once/k2']
     """
     operands = with_scales(Operands.of("e4m3", layout="nt", out="bf16"), recipe)
     is_swapped, found = m <= _FEW_ROWS, {}
     for name, options in (_OF_FEW_ROWS if is_swapped else _TILES).items():
         if is_swapped and options["tile"][1] > max(64, m):
+            continue
+        if not any(fnmatchcase(name, pattern) for pattern in patterns):
             continue
         with suppress(PlanError):
             plan = sm90_plan(operands.transposed if is_swapped else operands, name=name, **options)
@@ -158,12 +174,19 @@ class Contest:
         return float((result - self.want).abs().max() / self.want.square().mean().sqrt())
 
 
-def timed(shape: tuple[int, int, int], recipe: tuple[str, str], seconds: float) -> Row:
-    """Return the times in microseconds of all calls for one problem, and the ratio of each plan to torch."""
+def timed(
+    shape: tuple[int, int, int], recipe: tuple[str, str], seconds: float, patterns: Sequence[str] = ("*",)
+) -> Row:
+    """Return the times in microseconds of all calls for one problem, and the ratio of each plan to torch.
+
+    recipe     granularity of the scales of A and of B
+    seconds    least time of measuring
+    patterns   patterns of the names of plans that are timed, see `plans_for`
+    """
     from cutegemm.compile.plans import compile_missing
     from cutegemm.run.on_gpu import alternating
 
-    contest, plans = Contest(*shape, recipe), plans_for(shape[0], recipe)
+    contest, plans = Contest(*shape, recipe), plans_for(shape[0], recipe, patterns)
     compile_missing(plans.values())
     failed, errors = {}, {}
     calls: dict[str, Call] = {"torch": contest.by_torch(), "torch, tensor scales": contest.by_torch_without_blocks()}
@@ -229,16 +252,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recipes = [",".join(recipe) for recipe in RECIPES]
     parser.add_argument("--shape", action="append", default=[], help="M x N x K, such as 4096x4096x7168; repeat it")
     parser.add_argument("--recipe", choices=recipes, default=recipes[0], help="granularity of the scales of A and B")
+    parser.add_argument(
+        "--plans",
+        action="append",
+        default=[],
+        help="pattern of the names of plans to time, such as '128x192_*'; repeat it",
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="of measuring for each shape, at least")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     given = parser.parse_args(arguments)
     shapes = [_shape(text) for text in given.shape] or SHAPES
+    recipe, patterns = RECIPES[recipes.index(given.recipe)], given.plans or ["*"]
+    for m, n, k in shapes:
+        if not plans_for(m, recipe, patterns):
+            known = ", ".join([*plans_for(m, recipe)][:5])
+            raise CutegemmError(f"scaled: --plans {' '.join(patterns)} names no plan of {m}x{n}x{k}, such as {known}.")
     need_gpu()
-    recipe = RECIPES[recipes.index(given.recipe)]
 
     def found() -> Iterator[list[Row]]:
         for shape in shapes:
-            row = timed(shape, recipe, given.seconds)
+            row = timed(shape, recipe, given.seconds, patterns)
             print(told(row), flush=True)
             yield [row]
 

@@ -293,7 +293,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         "scaled_h100", "block-scaled fp8 GEMMs and torch's scaled_mm, of an H100",
-        ("-m", "docs.evidence", "scaled", "--json", "scaled_h100.json"), 100, (HOPPER,),
+        ("-m", "docs.evidence", "scaled", "--json", "scaled_h100.json"), 200, (HOPPER,),
     ),
     Step(
         "decode", "few rows by many weights, in one CUDA graph",

@@ -42,7 +42,7 @@ def test_advised_plans_keep_the_rules(name, dtype, extents):
             assert not advised.violations(advised.arch, problem), text
         parts = re.search(r"split K in (\d+)", change.advice)
         if parts:
-            made = plan.with_(split=KSplit(int(parts[1]), reduction="last" if plan.body else "kernel"))
+            made = plan.with_scheduler(split=KSplit(int(parts[1]), reduction="last" if plan.body else "kernel"))
             assert not made.violations(made.arch, problem)
 
 
@@ -52,7 +52,7 @@ def test_no_split_is_advised_to_a_family_that_has_none():
     advice = [change.advice for change in check(plan, problem, device="h200").changes]
     assert not any("split K" in text or "stream-K" in text for text in advice)
     with pytest.raises(CutegemmError):
-        plan.with_(split=KSplit(4))
+        plan.with_scheduler(split=KSplit(4))
 
 
 def test_tiles_that_no_builder_makes():

@@ -52,7 +52,7 @@ def test_counted_by_hand_in_the_order_of_the_gpcs() -> None:
 def test_counted_by_loops(cluster, raster, gpc_aware, mnk) -> None:
     plan = sm90_plan(cluster=cluster, raster=raster, gpc_raster=gpc_aware)
     problem, size = Problem(*mnk), cluster[0] * cluster[1]
-    work = plan.scheduler.of(problem)
+    work = plan.work(problem)
     grid_m, grid_n, _ = plan.grid(problem)
     if size == 2:
         gpcs = list(H100.gpc_of_tpc)
@@ -68,7 +68,7 @@ def test_counted_by_loops(cluster, raster, gpc_aware, mnk) -> None:
         one, turn = number % work.clusters, number // work.clusters
         for operand, grid in enumerate((grid_m, grid_n)):
             shared = cluster[1 - operand] > 1
-            places = {work.tile_mnl(work.work_tile(number), rank)[operand] for rank in range(size)}
+            places = {work.tile_mnl(work.tile((number,)), rank)[operand] for rank in range(size)}
             for place in sorted(place for place in places if place < grid):
                 asked[operand] += 1
                 apart[operand] += shared or (operand, gpc_of[one], turn, place) not in reads

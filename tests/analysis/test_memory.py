@@ -390,9 +390,9 @@ def test_a_cluster_takes_its_work_tiles_one_after_the_other():
 def test_who_takes_what_is_the_tile_schedulers_word():
     plan = sm90_plan(fixup=True, cluster=(2, 1), ctas=8)
     problem = Problem(11 * 256, 128, 95 * 64, operands=plan.operands)
-    work, scheduled = work_of(plan, problem, plan.raster), plan.scheduler.of(problem)
+    work, scheduled = work_of(plan, problem, plan.scheduler.raster), plan.work(problem)
     for cluster in range(scheduled.clusters):
-        taken = [scheduled.work_tile(number) for number in scheduled.numbers(cluster)]
+        taken = scheduled.of_cluster(cluster)
         own = work.clusters == cluster
         assert work.tiles[own].tolist() == [w.tile for w in taken if w.splits]
         assert (work.k_last[own] * 95).round().tolist() == [w.k_first + w.k_count for w in taken if w.splits]
@@ -443,7 +443,7 @@ def test_the_places_ahead_are_those_of_the_chip():
     for gpc_aware in (False, True):
         plan = sm90_plan(Operands.of("bf16", layout="nt"), gpc_raster=gpc_aware)
         found = np.flatnonzero(pace_of(plan, DEVICES["h200"], 132).time == 1)
-        places = plan.scheduler.of(Problem(4096, 4096, 64)).launched()
+        places = plan.work(Problem(4096, 4096, 64)).launched()
         assert sorted(places[found].tolist()) == ahead
 
 
@@ -580,7 +580,7 @@ def test_vectors_of_d_are_neighbours_however_the_sums_are_held():
     )
     assert sorted(lanes.ravel()) == list(range(128 * 128))
     (write,) = [a for a in shared_accesses(plan) if a.name == "store D"]
-    once = write.cost(plan.smem_d)
+    once = write.cost(plan.store.layout)
     assert (write.bits, once.wavefronts, once.ideal) == (64, 512, 256)
 
 

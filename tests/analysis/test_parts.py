@@ -16,7 +16,7 @@ from cutegemm.plan import Operands, Problem
 
 def counted(plan, problem) -> tuple[int, int, int]:
     """(tiles of one unit, tiles of several, units of these), unit by unit; tiles counted in clusters."""
-    work = plan.scheduler.of(problem)
+    work = plan.work(problem)
     units = Counter(w.tile for w in map(work.work_tile, range(work.count)) if w.splits)
     several = [n for n in units.values() if n > 1]
     return len(units) - len(several), len(several), sum(several)

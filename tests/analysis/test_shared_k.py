@@ -38,13 +38,13 @@ RAGGED = [(100, 200, 1000), (330, 40, 136), (64, 64, 64)]
 def loads(plan: GemmPlan, problem: Problem):
     """(operand, first row or column, first k, CTAs that it comes to) of each k-tile's load, CTA by CTA."""
     m_tiles, n_tiles = [-(-extent // tile) for extent, tile in zip((problem.m, problem.n), plan.mma_tile, strict=False)]
-    work = plan.scheduler.of(problem)
+    work = plan.work(problem)
     shares = plan.a.load.multicast, plan.b.load.multicast
     rows, columns, bk = plan.mma_tile
     for cluster in work.tiles.order().tolist():
         for rank, tile in enumerate(cluster):
             m, n, _ = work.tiles.loaded_mnl(tuple(tile), m_tiles, n_tiles)
-            first, count = plan.scheduler.cluster_k_range(rank, work.k_tiles)
+            first, count = plan.cluster_tile.k_range(rank, work.k_tiles)
             for k in range(first, first + count):
                 yield "a", m * rows, k * bk, shares[0]
                 yield "b", n * columns, k * bk, shares[1]
@@ -135,7 +135,7 @@ def test_counted_by_hand() -> None:
 def test_k_tiles_of_a_cta(name: str) -> None:
     plan = PLANS[name]
     for k_tiles in (0, 1, 2, 7, 16):
-        parts = [plan.scheduler.cluster_k_range(rank, k_tiles)[1] for rank in range(np.prod(plan.cluster_mn).item())]
+        parts = [plan.cluster_tile.k_range(rank, k_tiles)[1] for rank in range(np.prod(plan.cluster_mn).item())]
         for access in shared_accesses(plan):
             mean = 1.0 if access.per == "tile" else sum(parts) / len(parts)
             assert executions(plan, access, k_tiles) == pytest.approx(mean)
@@ -178,9 +178,9 @@ def test_demand_is_that_of_what_is_multiplied() -> None:
 def test_what_a_cluster_touches(name: str) -> None:
     """One panel of B, and one of A for each CTA along M; whole panels, though each CTA takes a part of K."""
     plan, problem = PLANS[name], Problem(300, 500, 1000, operands=BF16)
-    work = work_of(plan, problem, plan.raster)
+    work = work_of(plan, problem, plan.scheduler.raster)
     rows, columns, _ = plan.mma_tile
-    order = plan.scheduler.of(problem).tiles.order()
+    order = plan.work(problem).tiles.order()
     assert work.panels_a.shape == (len(order), plan.cluster_mn[0])
     assert work.panels_b.shape == (len(order), 1)
     for tile, cluster in enumerate(order.tolist()):
@@ -198,15 +198,15 @@ def test_reads_of_a_gpc(raster: str, mnk: tuple[int, int, int]) -> None:
     """Of two CTAs that share K: each asks for its own k-tiles of the same tiles of A and of B."""
     plan = sm90_plan(BF16, tile=(64, 64, 64), cluster_k=2, raster=raster, **COOPERATIVE)
     problem = Problem(*mnk, operands=BF16)
-    work = plan.scheduler.of(problem)
+    work = plan.work(problem)
     gpc_of = {work.place(launched): H100.gpc_of_tpc[launched] for launched in range(work.clusters)}
     asked, apart = [0, 0], [0, 0]
     reads: set[tuple[int, ...]] = set()
     for number in range(work.count):
         one, turn = number % work.clusters, number // work.clusters
         for rank in range(2):
-            m, n, _ = work.tile_mnl(work.work_tile(number), rank)
-            first, count = plan.scheduler.cluster_k_range(rank, work.k_tiles)
+            m, n, _ = work.tile_mnl(work.tile((number,)), rank)
+            first, count = plan.cluster_tile.k_range(rank, work.k_tiles)
             for operand, place in enumerate((m, n // 2)):
                 for k_tile in range(first, first + count):
                     key = operand, gpc_of[one], turn, place, k_tile
@@ -240,7 +240,7 @@ def test_advice_of_tiles_compares_what_clusters_cover() -> None:
 def test_description_says_who_multiplies_and_who_stores() -> None:
     lines = [line.split() for line in PLANS["4"].describe(Problem(100, 200, 1000, operands=BF16)).splitlines()]
     said = {" ".join(line[:2]) if line[0] in ("shared", "load") else line[0]: " ".join(line) for line in lines}
-    assert said["k-tiles"].endswith("each multiplies 64 x 64 by its part of the k-tiles, and stores 64 x 16")
+    assert said["k-tiles"].endswith("cluster split-K: each CTA multiplies 64 x 64 by its k-tiles, and stores 64 x 16")
     assert said["consumer"].startswith("consumer 1 64 x 64 128 threads")
     assert said["shared sums"].startswith("shared sums 4 16384 bytes")
     assert said["load B"].startswith("load B 1 64 x 64")
@@ -265,6 +265,6 @@ def test_the_corner_refills_the_stages_of_each_cta() -> None:
     found = corner_of(plan, problem, Extents(4096, 4096, 65536, None), 1 << 30)
     assert found is not None
     k_tiles = -(-found.extents.k // 64)
-    each = plan.scheduler.cluster_k_range(0, k_tiles)[1]
+    each = plan.cluster_tile.k_range(0, k_tiles)[1]
     assert each > 2 * plan.stages
     assert found.exercised[0] == f"{each} k-tiles through {plan.stages} stages"

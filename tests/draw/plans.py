@@ -5,8 +5,9 @@ from __future__ import annotations
 from cutegemm.build import Shared, simt_plan
 from cutegemm.dtypes import bf16
 from cutegemm.layout import Layout, Swizzle, tile_to_shape
-from cutegemm.plan import GemmPlan, Operands, OperandStream, Role
+from cutegemm.plan import GemmPlan, Operands, OperandStream, Role, TileScheduler
 from cutegemm.plan.program.thread_schedule import multistage
+from cutegemm.plan.store import RegisterStore
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.raster import Raster
@@ -38,8 +39,8 @@ def tensor_cores() -> GemmPlan:
         cta_tile=(128, 128, 32),
         tiled_mma=TiledMma(mma_sync(bf16, 16), Layout((2, 2, 1)), (32, 32, 16)),
         streams=tuple([OperandStream(name, mode, load, smem, ldmatrix(bf16, 4)) for name, mode in ("am", "bn")]),
-        store_d=universal_copy(bf16, 32),
-        raster=Raster("grouped_m", 8),
+        store=RegisterStore(universal_copy(bf16, 32)),
+        scheduler=TileScheduler(Raster("grouped_m", 8)),
         body=multistage(3, 2),
         roles=(Role("all", 4),),
     )

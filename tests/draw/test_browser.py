@@ -176,7 +176,7 @@ def test_the_keyboard_moves_and_pins(page: Page) -> None:
 
 def test_the_grid_gives_the_block(page: Page) -> None:
     m, n, _ = page.plan.grid(page.problem)
-    m_tile, n_tile, _ = page.plan.raster.order(m, n)[37].tolist()
+    m_tile, n_tile, _ = page.plan.scheduler.raster.order(m, n)[37].tolist()
     page.chrome.choose("order", 37)
     said = page.point("d", 3, 4)
     assert said["p-grid"] == f"({m_tile}, {n_tile})"

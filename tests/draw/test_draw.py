@@ -339,7 +339,7 @@ def test_the_tables_of_the_page_are_those_of_the_layouts(name: str) -> None:
         assert held[77 % plan.threads].tolist() == [view[i] for i in range(view.size())]
     grid = plan.grid(problem)
     position = unpacked(data["grid"]["position"])
-    for at, (m, n, _) in enumerate(plan.raster.order(*grid).tolist()):
+    for at, (m, n, _) in enumerate(plan.scheduler.raster.order(*grid).tolist()):
         assert position[m + grid[0] * n] == at
 
 

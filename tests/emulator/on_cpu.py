@@ -50,7 +50,7 @@ def run(kernel, plans, a, b, *rest):
     count = len(rest) - len(epilogue.scalars)
     spaces, scalars = rest[:count], rest[count:]
     plans.append(kernel.plan)
-    counted = kernel.plan.body.has_roles and kernel.plan.split.is_split
+    counted = kernel.plan.body.has_roles and kernel.plan.scheduler.split.is_split
     counters = spaces[:1] if counted else []  # semaphores are zero; the rest of a workspace is poison
     used = epilogue.tensors_read(dict(zip(epilogue.scalars, scalars, strict=True)))
     operands = [tensor for name, tensor in zip(epilogue.tensors, tensors, strict=True) if name in used]

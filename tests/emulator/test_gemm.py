@@ -52,7 +52,7 @@ def test_split_k_reuses_its_semaphores(launched):
     for rows, k in ((70, 1200), (9, 1096), (70, 1200)):
         a, b = wide(whole(rows, k, kind=torch.bfloat16)), whole(24, k, kind=torch.bfloat16).t()
         assert torch.equal(gemm(a, b, out=torch.empty(rows, 24), plan=SPLIT).double(), exact(a, b))
-    assert all(plan.split.is_split for plan in launched)
+    assert all(plan.scheduler.split.is_split for plan in launched)
 
 
 @pytest.mark.parametrize("rows", [1, 5])

@@ -55,5 +55,5 @@ def test_small_tiles_loaded_by_single_elements(name):
 @pytest.mark.parametrize("out_major", with_thorough("mn", "n"))
 def test_narrow_d(out_major):
     plan = simt_plan(Operands.of("f32", align_bytes=4, out_major=out_major), **SMALL)
-    assert plan.smem_d is not None
+    assert plan.store.layout is not None
     assert right(plan, 33, 65, 20, seed=1)

@@ -86,7 +86,7 @@ def test_each_barrier_of_a_padded_epilogue_tile_is_needed():
     plan = form("padded_d", 2)
     text = compile_plan(plan).ptx
     barriers = list(re.finditer(r"bar\.sync\s+%r\d+, 128;", text))
-    assert len(barriers) == np.prod(plan.epi_stages.epi_tiles(plan.consumer_tile))
+    assert len(barriers) == np.prod(plan.store.epi_tiles(plan.consumer_tile))
     a, b = np.ones((256, 136), np.float32), np.ones((136, 256), np.float32)
     assert (emulate(plan, a, b, ptx=text).d == 136).all()
     for barrier in barriers:

@@ -26,6 +26,7 @@ def status(*arguments: str) -> int:
         (("sanitize", "--tool", "soap"), "no tool is called 'soap'; there are memcheck"),
         (("replay", "/no/such/file"), "/no/such/file: No such file"),
         (("scaled", "--shape", "64x64"), "--shape '64x64' is not M x N x K"),
+        (("scaled", "--shape", "64x256x256", "--plans", "128x128*"), "names no plan of 64x256x256, such as swap_ab"),
     ],
 )
 def test_what_a_user_can_mend_is_told(arguments, said, capsys) -> None:
@@ -56,7 +57,7 @@ def test_choosing(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert all(0 < row["median_ms"] < row["one_in_ten_ms"] for row in found["choosing"].values())
 
 
-@pytest.mark.parametrize("name", ["gemm", "simt", "scaled", "fit-simt", "fit-sm90"])
+@pytest.mark.parametrize("name", ["gemm", "simt", "scaled", "prebuilt", "start", "fit-simt", "fit-sm90"])
 def test_commands_with_options_of_their_own(name, capsys) -> None:
     assert status(name, "--help") == 0
     assert f"usage: python -m docs.evidence {name}" in capsys.readouterr().out

@@ -194,6 +194,6 @@ def test_cases_keep_the_rules_of_their_problems():
     assert len({case.name for case in cases}) == len(cases)
     for case in cases:
         assert case.plan.violations(problem=case.problem) == [], case.name
-        if case.plan.persistent is not None:
+        if case.plan.scheduler.grid.is_persistent:
             m_tiles, n_tiles, _ = case.plan.grid(case.problem)
-            assert m_tiles * n_tiles >= 3 * case.plan.persistent, case.name
+            assert m_tiles * n_tiles >= 3 * case.plan.scheduler.grid.ctas, case.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cutegemm.plan.mainloop.block_scaled import BlockScaled
 from docs.evidence.scaled import RECIPES, SHAPES, dequantized, plans_for, quantized
 from tests.scaled import BLOCKS, ROWS
 
@@ -30,3 +31,17 @@ def test_every_shape_has_plans(recipe: tuple[str, str]) -> None:
         plans = plans_for(m, recipe)
         assert len(plans) > 5
         assert {plan.swap_ab for plan in plans.values()} == {m <= 128}
+
+
+def test_patterns_of_names() -> None:
+    plans = plans_for(4096, (ROWS, BLOCKS), ["128x192_2x1*", "128x128_1x1/once"])
+    assert sorted(plans) == [
+        "128x128_1x1/once", "128x192_2x1", "128x192_2x1/lanes", "128x192_2x1/once", "128x192_2x1/once/epi32",
+        "128x192_2x1/once/fill",
+    ]  # fmt: skip
+    mainloops = {name: plan.body.mainloop for name, plan in plans.items()}
+    assert mainloops["128x192_2x1"] == BlockScaled()
+    assert mainloops["128x192_2x1/lanes"] == BlockScaled(in_lanes=True)
+    assert mainloops["128x192_2x1/once"] == BlockScaled(at_once=True, in_lanes=True)
+    assert plans["128x192_2x1/once/epi32"].stages > plans["128x192_2x1/once"].stages
+    assert plans["128x192_2x1/once/fill"].split.is_split

@@ -67,7 +67,7 @@ def shapes(plan: Any) -> list[tuple[int, int, int]]:
         (4 * bm + 1, 4 * bn + 1, bk * plan.stages),
         (777, 1000, bk * (plan.stages + 1)),
         (1024, 1536, 640),
-        *([(3 * bm - 8, 2 * bn + 24, 40 * bk + 8)] if plan.split.is_split else []),
+        *([(3 * bm - 8, 2 * bn + 24, 40 * bk + 8)] if plan.scheduler.split.is_split else []),
     ]
 
 

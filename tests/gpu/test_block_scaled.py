@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cutegemm.plan import GemmPlan
+from cutegemm.plan.mainloop.block_scaled import BLOCK
 from tests.kernels.sm90_forms import fitting
 from tests.scaled import BLOCKS, FORMS, ROWS, arguments, check_result, dequantized, form
 
@@ -66,7 +67,7 @@ def multiplied(plan: GemmPlan, arch: str, given: dict[str, np.ndarray]) -> np.nd
 @pytest.mark.parametrize("swap_ab", [False, True])
 @pytest.mark.parametrize("name", FORMS)
 def test_random_problems(name: str, swap_ab: bool, arch: str) -> None:
-    if swap_ab and name == "rows_blocks_halves_2x1":
+    if swap_ab and name in ("rows_blocks_halves_2x1", "lanes_halves_2x1", "at_once_192"):
         pytest.skip("the scales of its columns leave no registers")
     rng = np.random.default_rng(len(name))
     for number in range(RANDOM_PROBLEMS // 2):
@@ -81,6 +82,15 @@ def test_random_problems(name: str, swap_ab: bool, arch: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("name", ["lanes", "lanes_rows_pingpong", "at_once_2x1", "at_once_192", "at_once_blocks_split"])
+@pytest.mark.parametrize("k_tiles", [31, 32, 33, 64, 65, 128, 131])
+def test_more_k_tiles_than_lanes(name: str, k_tiles: int, arch: str) -> None:
+    plan = form(name, CTAS[1])
+    given = arguments(plan, *fitting(plan, 300, 400, k_tiles * BLOCK - 16))
+    check_result(plan, given, multiplied(plan, arch, given), TENSOR_CORES)
+
+
+@pytest.mark.gpu
 def test_a_scale_that_is_not_finite_stays_in_its_rows(arch: str) -> None:
     plan = form("rows_blocks", ctas=4)
     given = arguments(plan, 600, 512, 1024)
@@ -92,7 +102,9 @@ def test_a_scale_that_is_not_finite_stays_in_its_rows(arch: str) -> None:
 
 
 @pytest.mark.gpu_long
-@pytest.mark.parametrize("name", ["rows_blocks", "rows_blocks_halves_2x1", "rows_rows", "blocks_blocks_split"])
+@pytest.mark.parametrize(
+    "name", ["rows_blocks", "rows_blocks_halves_2x1", "rows_rows", "blocks_blocks_split", "lanes", "at_once_192"]
+)
 def test_a_thousand_runs_are_one(name: str, arch: str) -> None:
     import torch
 
@@ -110,7 +122,7 @@ def test_a_thousand_runs_are_one(name: str, arch: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["rows_blocks", "rows_blocks_halves_2x1", "rows_rows"])
+@pytest.mark.parametrize("name", ["rows_blocks", "rows_blocks_halves_2x1", "rows_rows", "at_once_192"])
 def test_the_error_is_at_most_twice_that_of_torch(name: str, arch: str) -> None:
     import torch
 

@@ -113,7 +113,7 @@ def test_k_tiles_that_are_shared_evenly(stream):
 def test_narrow_d_through_shared_memory(narrow):
     dtype, align, major = narrow
     plan = narrow_plan(*narrow)
-    assert plan.smem_d is not None
+    assert plan.store.layout is not None
     kind = DTYPES.get(dtype, "float32")
     shapes = [(66, 130, 36), (2, 2, 4), (200, 258, 100)]
     for m, n, k in shapes + ([(67, 131, 35)] if align * 8 == plan.operands.d.dtype.bits else []):

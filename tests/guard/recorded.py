@@ -61,7 +61,7 @@ def interleavings(plan: GemmPlan) -> list[Any] | None:
     """
     if not plan.body.has_roles:
         return None
-    return _played(protocol_of(plan, k_tiles=plan.stages + 1, tiles=3 if plan.persistent else 1))
+    return _played(protocol_of(plan, k_tiles=plan.stages + 1, tiles=3 if plan.scheduler.grid.is_persistent else 1))
 
 
 @cache

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 
 from cutegemm.plan import GemmPlan
+from cutegemm.plan.store import StagedStore, TmaStore
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
@@ -52,7 +53,7 @@ _MEETING = {
 
 def hopper_components(plan: GemmPlan) -> Components:
     """Return the components of a plan by wgmma, by what they decide."""
-    pipeline, epi_stages, operands = plan.body, plan.epi_stages, plan.operands
+    pipeline, store, operands = plan.body, plan.store, plan.operands
     in_halves = plan.consumer_mma_tile[1] != plan.tiled_mma.atom.shape_mnk[1]
     found = {
         "roles": pipeline.kind,
@@ -69,15 +70,15 @@ def hopper_components(plan: GemmPlan) -> Components:
             plan.tiled_mma.atom.a_source == "register" or pipeline.promoted or in_halves,
             ("two levels" if pipeline.promoted else plan.tiled_mma.atom.a_source) + ", halves" * in_halves,
         ),
-        "c": (plan.has_c, "by TMA" if epi_stages is not None and epi_stages.load_c is not None else "by threads"),
+        "c": (plan.has_c, "by TMA" if store.fetched is not None else "by threads"),
         "multicast_b": (plan.cluster_mn[0] > 1, "by two" if plan.cluster_mn[0] == 2 else "by more"),
         "multicast_a": (plan.cluster_mn[1] > plan.cluster_k, "by two"),
-        "k": (plan.split.is_split or plan.cluster_k > 1, _division(plan)),
+        "k": (plan.scheduler.split.is_split or plan.cluster_k > 1, _division(plan)),
         "repack": (bool(plan.repacks), "".join(repack.name for repack in plan.repacks)),
         "columns": (plan.loaded_tile[1] != plan.mma_tile[1], "of the next tile"),
         "batch": (operands.batched, "batched"),
-        "grid": (plan.persistent is None, "a tile a CTA"),
-        "order": (pipeline.gpc_raster is not None and len(set(pipeline.gpc_raster.rounds)) > 1, "of the GPCs"),
+        "grid": (not plan.scheduler.grid.is_persistent, "a tile a CTA"),
+        "order": (len(set(getattr(plan.scheduler.order, "rounds", ()))) > 1, "of the GPCs"),
         "overlapped": (pipeline.overlapped, "overlapped"),
         "stagger": (pipeline.stagger_cycles > 0, "staggered"),
         "occupancy": (plan.ctas_per_sm > 1, str(plan.ctas_per_sm)),
@@ -85,8 +86,8 @@ def hopper_components(plan: GemmPlan) -> Components:
             isinstance(plan.a.load, TmaBox) and plan.a.load.l2_policy != "evict_normal",
             "of L2",
         ),
-        "epi_tile": (epi_stages is not None and epi_stages.epi_tile[1] % 16 > 0, "of eights of columns"),
-        "epi_stages": (epi_stages is not None and epi_stages.has_remainder(pipeline.consumer_tile), "left over"),
+        "epi_tile": (isinstance(store, StagedStore) and store.epi_tile[1] % 16 > 0, "of eights of columns"),
+        "epi_stages": (isinstance(store, StagedStore) and store.has_remainder(pipeline.consumer_tile), "left over"),
     }
     return {**found, **{name: value for name, (is_there, value) in present.items() if is_there}}
 
@@ -116,7 +117,10 @@ def mma_sync_components(plan: GemmPlan) -> Components:
             schedule is not None and any(getattr(step, "chunks", 1) > 1 for step in schedule.k_tile),
             "several",
         ),
-        "split": (plan.split.is_split, f"{_division(plan)}, {plan.split.order}, {plan.split.reduction}"),
+        "split": (
+            plan.scheduler.split.is_split,
+            f"{_division(plan)}, {plan.scheduler.split.order}, {plan.scheduler.split.reduction}",
+        ),
         "batch": (operands.batched, "batched"),
         "blocks": (plan.k_blocks in (1, 3), str(plan.k_blocks)),
         "warps": (plan.tiled_mma.threads != 128, str(plan.tiled_mma.threads)),
@@ -130,24 +134,24 @@ def _name(atom: CopyAtom | None) -> str:
 
 
 def _copies_of_d(plan: GemmPlan) -> str:
-    atom = plan.store_d if plan.copy_d is None else plan.copy_d.atom
-    return f"{atom.bits} bits " + ("from registers" if plan.copy_d is None else "through shared memory")
+    atom = plan.store.atom if plan.store.line_copy is None else plan.store.line_copy.atom
+    return f"{atom.bits} bits " + ("from registers" if plan.store.line_copy is None else "through shared memory")
 
 
 def _store(plan: GemmPlan) -> str:
-    epi_stages = plan.epi_stages
-    if epi_stages is None:
-        return "elements from registers" if plan.store_d.values == 1 else "vectors from registers"
-    if isinstance(epi_stages.store, TmaBox):
-        by_warp = epi_stages.store.box[1] < epi_stages.epi_tile[0] and plan.operands.d.major == "n"
+    store = plan.store
+    if store.layout is None:
+        return "elements from registers" if plan.store.atom.values == 1 else "vectors from registers"
+    if isinstance(store, TmaStore):
+        by_warp = store.box.box[1] < store.epi_tile[0] and plan.operands.d.major == "n"
         return "by TMA, a warp's rows" if by_warp else "by TMA"
-    return "lines by threads" if epi_stages.rotates_lines else "vectors by threads"
+    return "lines by threads" if store.rotates_lines else "vectors by threads"
 
 
 def _division(plan: GemmPlan) -> str:
     if plan.cluster_k > 1:
         return "by the cluster"
-    return "filled" if plan.split.fixup else "evenly" if plan.split.waves else "in parts"
+    return "filled" if plan.scheduler.split.fixup else "evenly" if plan.scheduler.split.waves else "in parts"
 
 
 def items(components: Mapping[str, str]) -> set[Item]:

@@ -14,7 +14,16 @@ from tests.kernels.plans import check_each, in_groups
 from tests.scaled import FORMS, form
 
 TURNS = 3  # k-tiles in the code: an odd one, and two of the loop
-COMPILED = ("rows_blocks", "rows_blocks_halves_2x1", "rows_rows_112_1x2", "blocks_rows", "blocks_rows_pingpong")
+COMPILED = (
+    "rows_blocks",
+    "rows_blocks_halves_2x1",
+    "rows_rows_112_1x2",
+    "blocks_rows",
+    "blocks_rows_pingpong",
+    "lanes",
+    "at_once_2x1",
+    "at_once_192",
+)
 
 
 def check(kernel: CompiledKernel) -> None:
@@ -30,11 +39,14 @@ def check(kernel: CompiledKernel) -> None:
     # One multiply-add for each accumulator of each k-tile that is promoted
     assert report.count("FFMA") == TURNS * product(plan.consumer_mma_tile) // 128
     rows, columns = scales_of(plan)
-    if not plan.split.is_split:
-        assert report.count("LDG") == TURNS * sum(each.registers for each in (rows, columns) if each.by_block)
+    blocks_read = sum(each.registers for each in (rows, columns) if each.by_block)
+    in_lanes = plan.body.mainloop.from_lanes(plan)
+    assert report.count("SHFL") == in_lanes * TURNS * blocks_read
+    if not plan.scheduler.split.is_split:  # lanes: two loads before the loop, and one for two k-tiles
+        assert report.count("LDG") == (3 if in_lanes else TURNS) * blocks_read
     pairs = report.count("LDS.64")
     assert pairs == (0 if columns.by_block else TURNS * columns.registers // 2)
-    semaphores = int(plan.split.is_split)
+    semaphores = int(plan.scheduler.split.is_split)
     assert report.count("LDS") - pairs - semaphores == (0 if rows.by_block else TURNS * rows.registers)
     multicast = report.count("UTMALDG.2D.MULTICAST")
     assert report.count("UTMALDG.2D") == len(plan.streams)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cutegemm.build import sm90_plan
@@ -21,13 +23,13 @@ def test_the_message_is_short_and_plain():
     assert short_message("a\x1b[38;5;196mb\x1b[Kc") == "abc"
 
 
-@pytest.mark.parametrize("part", ["smem_a", "smem_d"])
+@pytest.mark.parametrize("part", ["smem_a", "store"])
 def test_the_compiler_refuses_what_the_rules_refuse(part, monkeypatch, tmp_path):
     pytest.importorskip("cutlass")
     plan = sm90_plan(name="odd")
     given = {
         "smem_a": ComposedLayout(Swizzle(2, 3, 3), 0, plan.a.smem.outer),
-        "smem_d": Layout((64, 64, 2, 2), (1, 64, 4096, 8192)),
+        "store": replace(plan.store, smem=Layout((64, 64, 2, 2), (1, 64, 4096, 8192))),
     }[part]
     odd = violations(plan, **{part: given})
     assert odd.violations() != []
@@ -41,6 +43,6 @@ def test_the_compiler_refuses_what_the_rules_refuse(part, monkeypatch, tmp_path)
     assert "\x1b" not in said
     assert len(said.splitlines()) < 10
     assert len(said) < 1200
-    assert {"smem_a": "make_gmma_smem_desc", "smem_d": "alignment (16 bits)"}[part] in said
+    assert {"smem_a": "make_gmma_smem_desc", "store": "alignment (16 bits)"}[part] in said
     assert "report this one with plan.key()" in said
     assert len(str(raised.value.__cause__)) > 100

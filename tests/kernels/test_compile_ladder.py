@@ -135,7 +135,7 @@ def test_split():
 def meets_its_parts(kernel):
     assert kernel.violations() == []
     by_atomics = kernel.resources.count("ATOMG") + kernel.resources.count("ATOM") > 0
-    assert by_atomics == (kernel.plan.split.reduction == "last")
+    assert by_atomics == (kernel.plan.scheduler.split.reduction == "last")
     assert kernel.needs_workspace
 
 

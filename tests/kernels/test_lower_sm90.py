@@ -18,18 +18,17 @@ from cutegemm.tile.mma_atoms import ROWS_IN_BANKS  # noqa: E402
 from cutegemm.tile.smem_atoms import widest_smem_kind  # noqa: E402
 from cutegemm.tile.tiled_copy import TiledCopy  # noqa: E402
 from cutegemm.tile.tiled_mma import TiledMma  # noqa: E402
-from cutegemm.tile.tma import TmaBox  # noqa: E402
 from tests.kernels.plans import traced  # noqa: E402
 from tests.kernels.sm90_forms import ALONE, PAIRS, covering, form  # noqa: E402
 from tests.marks import with_thorough  # noqa: E402
 from tests.oracle.dsl import from_dsl  # noqa: E402
 
 COVERING = (*ALONE, *PAIRS)
-THROUGH_SLOTS = [name for name in COVERING if form(name).epi_stages is not None]
+THROUGH_SLOTS = [name for name in COVERING if form(name).store.stage_copy is not None]
 BY_TMA = [
     name
     for name in THROUGH_SLOTS
-    if isinstance(form(name).epi_stages.store, TmaBox) and not form(name).repacks  # boxes that belong to another buffer
+    if form(name).store.stored_by_tma and not form(name).repacks  # boxes that belong to another buffer
 ]
 
 
@@ -61,16 +60,16 @@ def test_boxes(name):
     """A box's extents, its contiguous mode first, those of all CTAs of a multicast together."""
     plan = form(name)
     bm, bn, bk = plan.loaded_tile
-    epi_stages = plan.epi_stages
+    store = plan.store
 
     def ask(made, mA, mB, mD):
         parts = [
             (plan.a.load, mA, plan.a.smem, (bm, bk)),
             (plan.b.load, mB, plan.b.smem, (bn, bk)),
-            (epi_stages.store, mD, plan.smem_d, made.storage.box_tile),
+            (store.box, mD, store.smem, made.storage.box_tile),
         ]
-        if epi_stages.load_c is not None:
-            parts.append((epi_stages.load_c, mD, plan.smem_d, epi_stages.epi_tile))
+        if store.fetched is not None:
+            parts.append((store.fetched, mD, store.smem, store.epi_tile))
         return [(box, str(lower.tma_atom(box, *rest)[0].type)) for box, *rest in parts]
 
     majors = [plan.operands.a.major, plan.operands.b.major, plan.operands.d.major, plan.operands.c.major]
@@ -105,8 +104,8 @@ def test_who_multiplies_what(name):
 
 @pytest.mark.parametrize("name", with_thorough(THROUGH_SLOTS, {*THROUGH_SLOTS} & {*PAIRS}))
 def test_who_stores_what(name):
-    epi_stages = form(name).epi_stages
-    parts = (epi_stages.to_shared, epi_stages.from_shared, epi_stages.store)
+    store = form(name).store
+    parts = (store.stage_copy, store.from_shared, store.line_copy)
     copies = [copy for copy in parts if isinstance(copy, TiledCopy)]
 
     def ask():

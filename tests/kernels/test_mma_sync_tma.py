@@ -41,8 +41,8 @@ def check(kernel):
     assert report.count("UTMALDG") == sum(
         extent * bk // product(load.box) for extent, load in ((bm, plan.a.load), (bn, plan.b.load))
     )
-    by_tma = plan.epi_stages is not None and not plan.epi_stages.rotates_lines
-    epi_tiles = product(plan.epi_stages.epi_tiles(plan.consumer_tile)) if by_tma else 0
+    by_tma = plan.store.stored_by_tma
+    epi_tiles = product(plan.store.epi_tiles(plan.consumer_tile)) if by_tma else 0
     assert report.count("UTMASTG") == epi_tiles
     assert report.count("LDGSTS") == 0
     assert report.count("BAR") == 1  # when the mbarriers have been made; none holds the consumers together

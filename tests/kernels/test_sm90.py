@@ -16,7 +16,7 @@ from cutegemm.layout import product, size
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.launches import launches_of
 from cutegemm.plan.reduction import ACCUMULATOR_VECTOR
-from cutegemm.tile.tma import TmaBox
+from cutegemm.plan.store import TmaStore
 from tests.kernels.plans import check_each, in_groups
 from tests.kernels.sm90_forms import ALONE, PAIRS, on_few_ctas
 from tests.marks import with_thorough
@@ -44,7 +44,7 @@ def boxes(plan: GemmPlan, operand: str) -> int:
 
 def check(kernel: CompiledKernel) -> None:
     plan, report = kernel.plan, kernel.resources
-    pipeline, epi_stages = plan.body, plan.epi_stages
+    pipeline, store = plan.body, plan.store
     assert kernel.violations() == []
     assert (report.count("LDL"), report.count("STL"), report.stack_bytes) == (0, 0, 0)
 
@@ -63,7 +63,7 @@ def check(kernel: CompiledKernel) -> None:
     assert report.count("WARPGROUP") == turns * (columns if pipeline.promoted else 1) + waits
     if plan.tiled_mma.atom.a_source == "register":  # a load for each element that a thread multiplies
         of_thread = pipeline.consumer_tile[0] * plan.cta_tile[2] // 128
-        others = report.count("LDS.") + plan.split.is_split
+        others = report.count("LDS.") + plan.scheduler.split.is_split
         assert of_thread <= report.count("LDS") - others <= of_thread + plan.has_c * product(pipeline.consumer_tile)
 
     # Loads: a box of A and of B for each share of a k-tile, multicast where CTAs share it
@@ -74,22 +74,22 @@ def check(kernel: CompiledKernel) -> None:
         expected[box.multicast > 1] += fills * boxes(plan, operand)
     multicast = report.count(f"UTMALDG.{dim}.MULTICAST")
     own = report.count(f"UTMALDG.{dim}") - multicast - expected[False]
-    if epi_stages is not None and epi_stages.load_c is not None:
-        of_c = product(epi_stages.epi_tile) // product(epi_stages.load_c.box)
+    if store.fetched is not None:
+        of_c = product(store.epi_tile) // product(store.fetched.box)
         assert own % of_c == 0
-        assert own // of_c >= product(epi_stages.epi_tiles(pipeline.consumer_tile))
+        assert own // of_c >= product(store.epi_tiles(pipeline.consumer_tile))
     else:
         assert own == 0
     assert multicast == expected[True]
 
     # The way out
-    if epi_stages is None:
+    if store.layout is None:
         assert report.count("UTMASTG") == 0
-        stores = product(pipeline.consumer_tile) // 128 // plan.store_d.values
+        stores = product(pipeline.consumer_tile) // 128 // plan.store.atom.values
         assert report.count("STG") == stores + parts_stored(plan)
     else:
-        # Deferred: the tile is stored during the MMAs of the next tile, and after them if that tile has too few
-        count = product(epi_stages.epi_tiles(pipeline.consumer_tile)) * (1 + pipeline.overlapped)
+        # Overlapped: the tile is stored during the MMAs of the next tile, and after them if that tile has too few
+        count = product(store.epi_tiles(pipeline.consumer_tile)) * (1 + pipeline.overlapped)
         check_leaving(plan, report, count, dim)
     check_parts(plan, report)
 
@@ -102,7 +102,7 @@ def check(kernel: CompiledKernel) -> None:
 
 def parts_stored(plan: GemmPlan) -> int:
     """Stores of 16 bytes that write a thread's accumulators to the workspace, and the store of a tile's counter."""
-    return product(plan.consumer_tile) // 128 // ACCUMULATOR_VECTOR + 1 if plan.split.is_split else 0
+    return product(plan.consumer_tile) // 128 // ACCUMULATOR_VECTOR + 1 if plan.scheduler.split.is_split else 0
 
 
 def sums_received(plan: GemmPlan) -> int:
@@ -116,8 +116,8 @@ def check_parts(plan: GemmPlan, report: ResourceReport) -> None:
     An atomic increment of the semaphore, stores or loads of accumulators, and a signal; otherwise none of them.
     """
     counts = [report.count(name) for name in ("ATOMG.E.ADD", "REDG.E.ADD", "LDG.E.STRONG")]
-    assert counts == [int(plan.split.is_split)] * 3
-    if plan.split.is_split:
+    assert counts == [int(plan.scheduler.split.is_split)] * 3
+    if plan.scheduler.split.is_split:
         vectors = parts_stored(plan) - 1
         assert report.count("STG.E.128") == vectors
         assert report.count("LDG.E.128") >= 2 * vectors  # K splits before this one, and after it
@@ -126,21 +126,21 @@ def check_parts(plan: GemmPlan, report: ResourceReport) -> None:
 def check_leaving(plan: GemmPlan, report: ResourceReport, epi_tiles: int, dim: str) -> None:
     """Into an epilogue stage by stmatrix or by pairs of neighbours; out of it by TMA, or by 16 bytes of a thread, or by
     what D is aligned to: four lines in a loop, or 16 of its reads, and one line at a time where too few are left."""
-    epi_stages, d = plan.epi_stages, plan.operands.d
-    each = product(epi_stages.epi_tile) // 128
-    if isinstance(epi_stages.store, TmaBox):
-        of_warp = 4 if epi_stages.store.box[1] < epi_stages.epi_tile[0] and d.major == "n" else 1
-        stores = product(epi_stages.epi_tile) // product(epi_stages.store.box) // of_warp
+    store, d = plan.store, plan.operands.d
+    each = product(store.epi_tile) // 128
+    if isinstance(store, TmaStore):
+        of_warp = 4 if store.box.box[1] < store.epi_tile[0] and d.major == "n" else 1
+        stores = product(store.epi_tile) // product(store.box.box) // of_warp
         assert report.count(f"UTMASTG.{dim}") == epi_tiles * stores
         assert report.count("STG") == parts_stored(plan)
-    elif epi_stages.store.atom.bits == 128:
+    elif store.copy.atom.bits == 128:
         accesses = epi_tiles * each * d.dtype.bits // 128
         assert report.count("LDS.128") == accesses + sums_received(plan)
         assert report.count("STG.E.128") == accesses
         assert report.count("UTMASTG") == 0
     else:
-        bits, along = epi_stages.store.atom.bits, "mn".index(d.major)
-        of_line = epi_stages.epi_tile[along] // size(epi_stages.store.tiler_mn[along])
+        bits, along = store.copy.atom.bits, "mn".index(d.major)
+        of_line = store.epi_tile[along] // size(store.copy.tiler_mn[along])
         lines = each * d.dtype.bits // bits // of_line
         at_once = min(lines, 4, max(1, 16 // of_line))
         accesses = epi_tiles * of_line * (at_once + (at_once > 1))
@@ -149,18 +149,18 @@ def check_leaving(plan: GemmPlan, report: ResourceReport, epi_tiles: int, dim: s
         assert report.instructions[f"STG.E{width}"] == accesses + (parts_stored(plan) > 0) * (bits == 32)
         assert report.count("UTMASTG") == 0
     if d.dtype.bits == 16:
-        matrices = 4 if epi_stages.epi_tile[1] % 16 == 0 else 2  # of 8 columns, two below each other
-        assert report.count("STSM") == epi_tiles * epi_stages.epi_tile[1] // (4 * matrices)
+        matrices = 4 if store.epi_tile[1] % 16 == 0 else 2  # of 8 columns, two below each other
+        assert report.count("STSM") == epi_tiles * store.epi_tile[1] // (4 * matrices)
         assert {name for name in report.instructions if name.startswith("STSM")} == {
             f"STSM.16.{'MT88' if d.major == 'm' else 'M88'}.{matrices}"
         }
     else:
-        semaphores = int(plan.split.is_split)
-        assert report.count("STS") == epi_tiles * each // plan.store_d.values + semaphores
+        semaphores = int(plan.scheduler.split.is_split)
+        assert report.count("STS") == epi_tiles * each // plan.store.atom.values + semaphores
         if d.dtype.bits == 8:  # each two sums of a thread by one saturating conversion, with none to spare
             assert report.count(f"F2FP.SATFINITE.{d.dtype.name.upper()}.F32") == epi_tiles * each // 2
             assert report.count("STS.U16") == epi_tiles * each // 2 or d.major == "m"
-    if plan.has_c and epi_stages.load_c is None:
+    if plan.has_c and store.fetched is None:
         c = plan.operands.c
         pairs = 2 if c.major == "n" and c.align_elems >= 2 else 1
         assert report.count("LDG") == epi_tiles * each // pairs
@@ -243,4 +243,4 @@ def test_a_d_of_bytes_beside_many_sums_does_not_spill(name, dtype):
     plan = plan_named(name, Operands.of(dtype, layout="nt", out="e4m3"))
     resources = compile_plan(plan).resources
     assert (resources.spills, resources.stack_bytes) == (0, 0)
-    assert plan.epi_stages.epi_tile[1] == 32
+    assert plan.store.epi_tile[1] == 32

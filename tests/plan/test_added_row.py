@@ -171,7 +171,7 @@ def test_rules() -> None:
     with pytest.raises(PlanError, match="boxes of 96 x 1 of X do not divide"):
         plan.with_stream("x", load=TmaBox("load", f32, (96, 1), "none"))
     with pytest.raises(PlanError, match="X is not loaded by TMA"):
-        plan.with_stream("x", load=plan.epi_stages.to_shared)
+        plan.with_stream("x", load=plan.store.to_shared)
 
 
 def test_analysis() -> None:

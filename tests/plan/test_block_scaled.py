@@ -13,7 +13,7 @@ from cutegemm.dtypes import bf16
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, composition
 from cutegemm.plan import GemmPlan, Operand, Operands, Problem
-from cutegemm.plan.mainloop.block_scaled import BLOCK, BlockScaled, ReadScales, scales_of, with_scales
+from cutegemm.plan.mainloop.block_scaled import BLOCK, BlockScaled, ReadScales, ReloadScales, scales_of, with_scales
 from cutegemm.plan.mainloop.promoted import Promoted
 from cutegemm.plan.program.steps import Release, Wait
 from cutegemm.plan.signature import signature_of
@@ -97,13 +97,19 @@ def test_text() -> None:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_scales_are_read_between_the_barrier_and_the_release(name: str) -> None:
-    """Each stage is read once, and released in the next k-tile. The other steps are those of accumulator promotion."""
+    """Each stage is read once, and released in the next k-tile, or in the same one if accumulators are added at once.
+
+    The other steps are those of accumulator promotion, and at the end the load of later block scales to lanes.
+    """
     plan = form(name)
-    _, loop = BlockScaled().k_tiles(plan)
-    _, plain = Promoted().k_tiles(plan)
+    mainloop = plan.body.mainloop
+    _, loop = mainloop.k_tiles(plan)
+    _, plain = Promoted(mainloop.at_once).k_tiles(plan)
     order = [type(each) for each in loop.steps if isinstance(each, (ReadScales, Release)) or each == Wait("full")]
-    assert order == [Wait, Release, ReadScales] * 2
-    others = [each for each in loop.steps if not isinstance(each, ReadScales)]
+    assert order == ([Wait, ReadScales, Release] if mainloop.at_once else [Wait, Release, ReadScales]) * 2
+    assert [type(each) for each in loop.steps].count(ReloadScales) == mainloop.from_lanes(plan)
+    assert isinstance(loop.steps[-1], ReloadScales) == mainloop.from_lanes(plan)
+    others = [each for each in loop.steps if not isinstance(each, (ReadScales, ReloadScales))]
     assert [str(each).replace(" * scales", "") for each in others] == [str(each) for each in plain.steps]
 
 
@@ -112,6 +118,19 @@ def test_two_accumulators_or_halves() -> None:
     assert sm90_plan(E4M3, scales=(ROWS, BLOCKS), **LARGE).b_column_blocks == 1
     assert sm90_plan(E4M3, scales=(BLOCKS, ROWS), **LARGE).b_column_blocks == 2
     assert sm90_plan(E4M3, scales=(ROWS, ROWS), **LARGE).registers()["scales"] == 2 + 128 // 4
+
+
+def test_one_accumulator_is_as_wide_as_the_tile() -> None:
+    """A thread has 96 accumulators, 96 totals, and the scales of 2 rows and of 3 runs of 64 columns."""
+    wide = {**LARGE, "tile": (128, 192, 128)}
+    assert sm90_plan(E4M3, scales=(ROWS, BLOCKS), **wide).b_column_blocks == 2
+    plan = sm90_plan(E4M3, scales=(ROWS, BLOCKS), at_once=True, in_lanes=True, **wide)
+    assert plan.b_column_blocks == 1
+    registers = plan.registers()
+    assert (registers["accumulators of a k-tile"], registers["scales"], registers["scales of later k-tiles"]) == (
+        96, 2 + 3, 2 * 3,
+    )  # fmt: skip
+    assert "scales of blocks" not in str(sm90_plan(E4M3, scales=(ROWS, ROWS), in_lanes=True, **LARGE))
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
@@ -135,6 +154,16 @@ def test_rules() -> None:
         plan.with_(operands=plan.operands.with_aux(scale_b=Operand(bf16, "k", modes=("n/128", "k/128"))))
     with pytest.raises(PlanError, match="such scales must be an operand stream"):
         plan.with_(streams=plan.streams[:2])
+
+
+def test_options_without_what_they_concern() -> None:
+    with pytest.raises(PlanError, match="Pass promoted=True or scales too"):
+        sm90_plan(E4M3, at_once=True, **LARGE)
+    with pytest.raises(PlanError, match="Pass scales too"):
+        sm90_plan(E4M3, promoted=True, in_lanes=True, **LARGE)
+    halves = form("rows_blocks_halves_2x1")
+    with pytest.raises(PlanError, match="at_once: a wgmma computes 96 of 192 columns"):
+        halves.with_(body=replace(halves.body, mainloop=BlockScaled(at_once=True)))
 
 
 def test_strides_that_tma_does_not_take() -> None:

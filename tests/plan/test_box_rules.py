@@ -210,28 +210,28 @@ def test_another_majorness_than_that_of_the_instruction() -> None:
 
 def test_slots_that_are_not_where_the_boxes_are() -> None:
     plan = sm90_plan()
-    outer = plan.smem_d.outer
+    outer = plan.store.layout.outer
     turned = Layout((64, 64, 2, 2), (1, 64, 4096, 8192))
     for given in (outer, turned, ComposedLayout(Swizzle(2, 3, 3), 0, outer)):
-        assert "the shared memory of D" in rules_of(plan, smem_d=given)
-        assert "does not agree with its TMA boxes of 64 x 64" in rules_of(plan, smem_d=given)
+        assert "the shared memory of D" in rules_of(plan, store=replace(plan.store, smem=given))
+        assert "does not agree with its TMA boxes of 64 x 64" in rules_of(plan, store=replace(plan.store, smem=given))
     both = Layout((64, 64, 2, 2), (64, 1, 4096, 4096))
-    assert "places two elements at one offset." in rules_of(plan, smem_d=both)
-    epi_stages = plan.epi_stages
+    assert "places two elements at one offset." in rules_of(plan, store=replace(plan.store, smem=both))
+    store = plan.store
     for box, said in (
-        (replace(epi_stages.store, box=(32, 64), swizzle="64B"), "does not agree with its TMA boxes of 32 x 64"),
-        (replace(epi_stages.store, box=(64, 48)), "boxes of 64 x 48 of D do not divide an epilogue tile, whose"),
-        (replace(epi_stages.store, direction="load"), "expected a store of bf16 without multicast."),
-        (replace(epi_stages.store, box=(64,)), "which has 1 modes. Boxes of a tile have 2."),
+        (replace(store.box, box=(32, 64), swizzle="64B"), "does not agree with its TMA boxes of 32 x 64"),
+        (replace(store.box, box=(64, 48)), "boxes of 64 x 48 of D do not divide an epilogue tile, whose"),
+        (replace(store.box, direction="load"), "expected a store of bf16 without multicast."),
+        (replace(store.box, box=(64,)), "which has 1 modes. Boxes of a tile have 2."),
     ):
-        assert said in rules_of(plan, epi_stages=replace(epi_stages, store=box))
+        assert said in rules_of(plan, store=replace(store, box=box))
 
 
 def test_padded_slots_are_stored_by_threads_in_aligned_rows() -> None:
     plan = sm90_plan(shared_d="padded")
-    shape, (pitch, _, epi_stage, consumer) = plan.smem_d.shape, plan.smem_d.stride
-    assert plan.with_(smem_d=Layout(shape, (pitch + 8, 1, 2 * epi_stage, 2 * consumer)))
-    found = rules_of(plan, smem_d=Layout(shape, (pitch + 1, 1, 2 * epi_stage, 2 * consumer)))
+    shape, (pitch, _, epi_stage, consumer) = plan.store.layout.shape, plan.store.layout.stride
+    assert plan.with_(store=replace(plan.store, smem=Layout(shape, (pitch + 8, 1, 2 * epi_stage, 2 * consumer))))
+    found = rules_of(plan, store=replace(plan.store, smem=Layout(shape, (pitch + 1, 1, 2 * epi_stage, 2 * consumer))))
     assert "stmatrix.x4.bf16 accesses epilogue stages in rows of 128 bits at a time" in found
     assert "the copy of D reads 128 bits at a time" in found
 
@@ -241,22 +241,15 @@ def test_lines_that_are_turned_are_dense_and_copied_by_powers_of_two() -> None:
     operands = Operands.of("bf16", layout="nt")
     odd = replace(operands, d=replace(operands.d, align_bytes=2))
     plan = sm90_plan(odd, tile=(64, 192, 64), shared_d="padded")
-    epi_stages, atom = plan.epi_stages, plan.epi_stages.store.atom
-    shape, strides = plan.smem_d.shape, plan.smem_d.stride
-    assert (strides, epi_stages.store.tiler_mn) == ((200, 1, 12800, 12800), (4, 32))
+    store, atom = plan.store, plan.store.line_copy.atom
+    shape, strides = plan.store.layout.shape, plan.store.layout.stride
+    assert (strides, store.copy.tiler_mn) == ((200, 1, 12800, 12800), (4, 32))
     spread = Layout(shape, (400, 2, 2 * strides[2], 2 * strides[3]))
-    assert "has vectors of less than 16 bytes, the elements of a row must be adjacent, without a swizzle." in rules_of(
-        plan, smem_d=spread
-    )
-    swizzled = ComposedLayout(Swizzle(2, 3, 3), 0, plan.smem_d)
-    assert "has vectors of less than 16 bytes, the elements of a row must be adjacent, without a swizzle." in rules_of(
-        plan, smem_d=swizzled
-    )
+    assert "has vectors of less than 16 bytes, the elements" in rules_of(plan, store=replace(plan.store, smem=spread))
+    swizzled = ComposedLayout(Swizzle(2, 3, 3), 0, plan.store.layout)
+    assert "has vectors of less than 16 bytes, the elements" in rules_of(plan, store=replace(plan.store, smem=swizzled))
     several = make_tiled_copy_tv(atom, Layout((4, 32), (32, 1)), Layout((2, 1)))
-    assert (
-        "has vectors of less than 16 bytes and rotates rows: it needs one vector a thread, and a power of two of"
-        in rules_of(plan, epi_stages=replace(epi_stages, store=several))
-    )
+    assert "has vectors of less than 16 bytes and rotates rows:" in rules_of(plan, store=replace(store, copy=several))
 
 
 def test_boxes_of_a_share_begin_where_tma_can_write() -> None:

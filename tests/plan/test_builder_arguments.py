@@ -44,8 +44,8 @@ F32, BF16 = Operands.of("f32"), Operands.of("bf16")
         (lambda: sm90_plan(with_c=None, overlapped="no", fixup=2), "with_c = None"),
         (lambda: gemv_plan(pdl="no"), "pdl = 'no'; True or False is expected"),
         (lambda: sm90_plan(name=3), "name = 3; a text is expected"),
-        (lambda: sm90_plan(ctas=10**9), "persistent = 1000000000; at most 65536 is expected"),
-        (lambda: simt_plan(waves=1, persistent=10**9), "persistent = 1000000000; at most 65536 is expected"),
+        (lambda: sm90_plan(ctas=10**9), "a persistent grid of 1000000000 CTAs; expected 1 to 65536"),
+        (lambda: simt_plan(waves=1, persistent=10**9), "a persistent grid of 1000000000 CTAs; expected 1 to 65536"),
         (
             lambda: sm90_plan(schedule="cooperative", stagger_cycles=10**12),
             "stagger_cycles = 1000000000000; at most",
@@ -178,7 +178,7 @@ def test_what_no_kernel_carries_out_is_refused(make, said):
 def test_what_lies_beside_these_is_built():
     assert sm90_plan(F16_SUMS, tile=(64, 128, 64)).operands.acc is f16
     assert gemv_plan(F16_SUMS, tile=(16, 8), warps=4).operands.acc is f16
-    assert _unaligned((128, 64, 64), (64, 32), 2).smem_d is not None
+    assert _unaligned((128, 64, 64), (64, 32), 2).store.layout is not None
 
 
 @pytest.mark.parametrize(

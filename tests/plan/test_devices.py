@@ -48,5 +48,5 @@ def test_a_choice_for_a_device_is_remembered():
     operands, problem = Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)
     found = [choose(operands, problem, device=DEFAULT_DEVICE.with_sms(sms)) for sms in (114, 114, 132)]
     assert found[0] is found[1]
-    assert [plan.persistent for plan in found] == [114, 114, 132]
-    assert choose(operands, problem, device=device_named("h100-pcie")).persistent == 114
+    assert [plan.scheduler.grid.ctas for plan in found] == [114, 114, 132]
+    assert choose(operands, problem, device=device_named("h100-pcie")).scheduler.grid.ctas == 114

@@ -15,6 +15,7 @@ from cutegemm.layout import Layout
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.epilogue import Accumulator, Column, Epilogue, Row, Scalar, Tile, epilogue_of
 from cutegemm.plan.glu import Glu
+from cutegemm.plan.store import RegisterStore
 from cutegemm.tile.copy_atoms import universal_copy
 from tests.epilogues import CASES
 from tests.gated import BF16, BF16_NN, FORMS
@@ -118,7 +119,7 @@ def test_what_is_stored_at_once_lies_side_by_side_and_is_aligned(is_gated, but):
     with pytest.raises(PlanError) as refused:
         plan.with_(
             operands=replace(plan.operands, d=replace(plan.operands.d, align_bytes=4)),
-            store_d=universal_copy(bf16, 64),
+            store=RegisterStore(universal_copy(bf16, 64)),
         )
     assert [*refused.value.violations] == [
         "D is stored 64 bits at a time, but is aligned to 4 bytes only. Store 32 bits at a time, or align D.",
@@ -166,4 +167,4 @@ def test_problems_that_do_not_fit():
 
 def test_mma_sync_has_lines_of_its_own_for_d():
     plan = mma_sync_plan(BF16, block=(128, 128, 64))
-    assert with_epilogue(SWIGLU, plan).smem_d.size() * 2 == plan.smem_d.size()
+    assert with_epilogue(SWIGLU, plan).store.layout.size() * 2 == plan.store.layout.size()

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from cutegemm.build import mma_tma_plan, sm90_plan
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import device_named
-from cutegemm.plan import Operands, Problem
+from cutegemm.plan import OneEach, Operands, Persistent, Problem
 from cutegemm.plan.work.arithmetic import ARRAYS
-from cutegemm.plan.work.gpcs import GpcRaster
+from cutegemm.plan.work.gpcs import GpcRaster, LaunchOrder
 
 TPC_ROUNDS = device_named("h100").tpc_rounds  # 12, three times 8, four times 7, 2
 
@@ -88,8 +88,8 @@ def test_what_a_kernel_is_handed_says_the_same() -> None:
     """The host works the ends out; the kernel has its values from them."""
     plan = sm90_plan(cluster=(1, 2))
     for mnk in ((100, 200, 64), (2048, 1000, 64), (5000, 9000, 64)):
-        work = plan.scheduler.of(Problem(*mnk))
-        handed = plan.scheduler.from_values(work.host_values(), ARRAYS)
+        work = plan.work(Problem(*mnk))
+        handed = plan.scheduler.from_values(plan.cluster_tile, work.host_values(), ARRAYS, {})
         assert handed.place(np.arange(work.clusters)).tolist() == [work.place(i) for i in range(work.clusters)]
         assert [work.place(int(cluster)) for cluster in work.launched()] == list(range(work.clusters))
 
@@ -97,39 +97,30 @@ def test_what_a_kernel_is_handed_says_the_same() -> None:
 def test_a_plan_whose_clusters_have_no_place_is_refused() -> None:
     """Else two clusters would take the same tile, and none another."""
     plan = sm90_plan(cluster=(2, 1))
-    for changes, said in (
-        (
-            {"gpc_raster": GpcRaster((2, 3))},
-            "rounds = (2, 3); expected positive integers in descending order, with a sum of at most",
-        ),
-        ({"gpc_raster": GpcRaster(())}, "rounds = (); expected"),
-        ({"gpc_raster": GpcRaster(None)}, "body.gpc_raster.rounds = None; a tuple of integers is expected"),
-        ({"gpc_raster": 8}, "body.gpc_raster = 8; GpcRaster or None is expected"),
-        (
-            {"gpc_raster": GpcRaster((200, 100))},
-            "rounds = (200, 100); expected positive integers in descending order, with a sum of at most 255",
-        ),
+    for order, said in (
+        (GpcRaster((2, 3)), "rounds = (2, 3); expected positive integers in descending order, with a sum of at most"),
+        (GpcRaster(()), "rounds = (); expected"),
+        (GpcRaster(None), "scheduler.order.rounds = None; a tuple of integers is expected"),
+        (8, "scheduler.order = 8; LaunchOrder or GpcRaster is expected"),
+        (GpcRaster((200, 100)), "rounds = (200, 100); expected positive integers in descending order, with a sum of"),
     ):
         with pytest.raises(PlanError) as error:
-            plan.with_(body=replace(plan.body, **changes))
+            plan.with_scheduler(order=order)
         assert said in str(error.value)
     with pytest.raises(PlanError, match="the grid has 132 clusters, but gpc_raster describes only 66, in rounds of"):
-        plan.with_(persistent=264)
+        plan.with_scheduler(grid=Persistent(264))
     with pytest.raises(PlanError, match=r"gpc_raster needs a persistent grid. Leave gpc_raster out."):
-        plan.with_(body=replace(plan.body, kind="cooperative"), persistent=None)
-    by_warps = mma_tma_plan(Operands.of("bf16", layout="nt"))
-    with pytest.raises(
-        PlanError, match=r"gpc_raster needs wgmma; plans with mma.sync do not support it. Leave gpc_raster out."
-    ):
-        by_warps.with_(body=replace(by_warps.body, gpc_raster=GpcRaster((132,))))
+        plan.with_(body=replace(plan.body, kind="cooperative"), scheduler=replace(plan.scheduler, grid=OneEach()))
+    with pytest.raises(PlanError, match=r"gpc_raster needs wgmma; plans with mma.sync do not support it. Leave"):
+        mma_tma_plan(Operands.of("bf16", layout="nt")).with_scheduler(order=GpcRaster((132,)))
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(PlanError, match="gpc_raster = True: the GPCs of 120 CTAs in clusters of 4 are not known"):
+    with pytest.raises(PlanError, match=r"gpc_raster = True: the GPCs of 120 CTAs in clusters of 4 are not known"):
         sm90_plan(cluster=(2, 2), ctas=120, gpc_raster=True)
     with pytest.raises(PlanError, match=r"tpc_rounds = \(2, 3\); each round must be at most as large"):
         sm90_plan(tpc_rounds=(2, 3))
-    with pytest.raises(PlanError, match="gpc_raster = 1"):
+    with pytest.raises(PlanError, match=r"gpc_raster = 1"):
         sm90_plan(gpc_raster=1)  # type: ignore[arg-type]
-    assert sm90_plan(tpc_rounds=()).body.gpc_raster is None
-    assert sm90_plan(ctas=264).body.gpc_raster is None
+    assert sm90_plan(tpc_rounds=()).scheduler.order == LaunchOrder()
+    assert sm90_plan(ctas=264).scheduler.order == LaunchOrder()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cutegemm.analysis import shared_accesses
@@ -76,7 +78,7 @@ def test_a_name_fills_the_shared_memory_that_there_is():
     stages = [plan_named("mma_128x256", operands, arch=arch).stages for arch in ("sm_90a", "sm_80", "sm_89")]
     assert stages == [4, 3, 2]
     narrow = plan_named("mma_128x256", Operands.of("f32"), arch="sm_89")
-    assert narrow.smem_d is None  # D of f32 has no room there
+    assert narrow.store.layout is None  # D of f32 has no room there
 
 
 def test_the_names_stand_for_what_they_say():
@@ -163,14 +165,10 @@ def test_wide_warps_interleave_where_lines_would_be_torn():
 def test_a_plan_says_how_d_leaves():
     plan = mma_sync_plan(**SMALL)
     assert "shared to D" in plan.describe()
-    with pytest.raises(
-        PlanError, match=r"pass both smem_d and copy_d, so that D passes through shared memory, or neither."
-    ):
-        plan.with_(copy_d=None)
     with pytest.raises(PlanError, match=r"its extents must be those of the tile of D, \(64, 64\)."):
-        plan.with_(smem_d=Layout((64, 32)))
+        plan.with_(store=replace(plan.store, smem=Layout((64, 32))))
     with pytest.raises(PlanError, match=r"places two elements at one offset."):
-        plan.with_(smem_d=Layout((64, 64), (32, 1)))
+        plan.with_(store=replace(plan.store, smem=Layout((64, 64), (32, 1))))
 
 
 def test_float8_is_multiplied_from_sm_89_on():

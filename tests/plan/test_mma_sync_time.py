@@ -104,7 +104,7 @@ def test_few_tiles_and_a_deep_k_are_split(operands, mnk):
     plan = choose(operands, problem, "sm_90")
     assert plan.split_k > 4
     assert plan.violations("sm_90", problem) == []
-    _, whole = chosen(operands, problem, "sm_90", can_implement=lambda plan: not plan.split.is_split)
+    _, whole = chosen(operands, problem, "sm_90", can_implement=lambda plan: not plan.scheduler.split.is_split)
     assert whole.split_k == 1
 
 

@@ -70,7 +70,7 @@ def test_columns_in_pieces_where_lines_would_be_torn():
         *range(144, 160),
     ]
     assert plan.column_of(2, 0) == 160  # columns of the next tile
-    assert plan.epi_stages.epi_tile == (16, 16)
+    assert plan.store.epi_tile == (16, 16)
     together = mma_tma_plan(Operands.of("bf16", layout="nt"), block=(256, 160, 64), warp=(64, 80))
     assert together.column_of(1, np.arange(80)).tolist() == list(range(80, 160))
 
@@ -100,7 +100,7 @@ def test_slots_leave_the_stages_their_room():
         ("tf32", "tn", (32, 32), 1),
     ):
         plan = mma_tma_plan(Operands.of(dtype, layout=layout))
-        assert (plan.stages, plan.epi_stages.epi_tile, plan.epi_stages.count) == (4, epi_tile, epi_stages)
+        assert (plan.stages, plan.store.epi_tile, plan.store.count) == (4, epi_tile, epi_stages)
         assert plan.smem_bytes()["d"] == 8 * epi_stages * product(epi_tile) * plan.operands.d.dtype.bits // 8 == 32768
 
 
@@ -119,12 +119,12 @@ def test_d_that_tma_cannot_store_leaves_by_lines(dtype, layout, epi_tile):
     plan = mma_tma_plan(odd)
     assert plan.stages == 4
     if epi_tile is None:
-        assert (plan.epi_stages, plan.smem_d, plan.store_d.bits) == (None, None, 8 * size_bytes)
+        assert (plan.store.layout, plan.store.atom.bits) == (None, 8 * size_bytes)
     else:
-        assert (plan.epi_stages.epi_tile, plan.epi_stages.count, plan.epi_stages.store.threads) == (epi_tile, 1, 32)
+        assert (plan.store.epi_tile, plan.store.count, plan.store.line_copy.threads) == (epi_tile, 1, 32)
         assert "by each warp" in str(plan.program("consumer 0"))
     for direct in (mma_tma_plan(operands, store="direct"), mma_tma_plan(odd, store="direct")):
-        assert (direct.epi_stages, direct.smem_d) == (None, None)
+        assert direct.store.layout is None
 
 
 def test_the_names():
@@ -134,7 +134,7 @@ def test_the_names():
             assert (plan.cta_tile[:2], plan.stages, plan.body.kind) == ((128, 256), 4, "cooperative")
     text = "mma_tma:block=128x128x32,warp=64x32,stages=3,ctas=7,store=direct,mma_order=m"
     plan = plan_named(text, Operands.of("f32", layout="tt"))
-    assert (plan.operands.a.dtype.name, plan.stages, plan.persistent) == ("tf32", 3, 7)
+    assert (plan.operands.a.dtype.name, plan.stages, plan.scheduler.grid.ctas) == ("tf32", 3, 7)
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,8 @@ def test_what_a_plan_cannot_become():
             r"is not \(atom, consumers, atoms of a consumer\) along M and N.",
         ),
         (stream_changes(plan, read_a=None), "a.read or b.read is None; both are needed, because"),
-        (
-            {"split": KSplit(2, reduction="last")},
-            "consumers that are single warps do not support split-K, promoted, overlapped or stagger_cycles.",
-        ),
-        (
-            {"body": replace(pipeline, stagger_cycles=9)},
-            "consumers that are single warps do not support split-K, promoted, overlapped or stagger_cycles.",
-        ),
+        ({"scheduler": replace(plan.scheduler, split=KSplit(2, reduction="last"))}, "consumers that are single warps"),
+        ({"body": replace(pipeline, stagger_cycles=9)}, "consumers that are single warps do not support split-K"),
         ({"cluster_mn": (1, 2)}, "consumers that are single warps do not support clusters. Leave cluster out."),
         ({"roles": plan.roles[1:]}, "the roles are consumer 0"),
     ):

@@ -197,7 +197,7 @@ def test_a_recipe_is_built_for_a_device():
     bf16 = Operands.of("bf16", layout="nt")
     small = DEFAULT_DEVICE.with_sms(44)
     for name in ("sm90_epi_stages", "mma_tma_128x256"):
-        assert recipe_named(name).build(bf16, device=small).persistent == 44
+        assert recipe_named(name).build(bf16, device=small).scheduler.grid.ctas == 44
     whole = recipe_named("sm90_epi_stages").build(bf16)
     assert whole is plan_named("sm90_epi_stages", bf16)
     assert plan_named("swap_ab:sm90_epi_stages", bf16.transposed) == whole

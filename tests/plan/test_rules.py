@@ -12,7 +12,7 @@ import pytest
 from cutegemm.build import mma_sync_plan, simt_plan, sm90_plan
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
-from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan import GemmPlan, Operands, Persistent
 from cutegemm.plan.program.thread_schedule import Fetch, Read, Repeat, Sync
 from cutegemm.plan.role import Role
 from cutegemm.plan.rules.boxes import places
@@ -63,7 +63,14 @@ def _body(*steps: Any) -> GemmPlan:
     ("make", "said"),
     [
         (lambda: simt_plan().with_(family=["simt"]), ["family = ['simt']; a text is expected."]),
-        (lambda: simt_plan().with_(persistent=True), ["persistent = True; an integer or None is expected."]),
+        (
+            lambda: simt_plan().with_scheduler(grid=Persistent(True)),
+            ["scheduler.grid.ctas = True; an integer is expected."],
+        ),
+        (
+            lambda: simt_plan().with_scheduler(grid=132),
+            ["scheduler.grid = 132; OneEach or Persistent is expected."],
+        ),
         (
             lambda: simt_plan().with_(**stream_changes(simt_plan(), smem_a=None), cta_tile=(1.0, 2, 3), rounding=1),
             [

@@ -17,9 +17,13 @@ from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.memory.workspace import counter_of, counters, slot_layout
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
+from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.division import KDivision, WorkTile
-from cutegemm.plan.work.scheduler import TileGrid, TileScheduler, WorkGrid
+from cutegemm.plan.work.grid import grid_of
+from cutegemm.plan.work.scheduler import TileScheduler, WorkGrid
 from cutegemm.plan.work.split import FIXUP, KSplit
+from cutegemm.plan.work.tiles import TileGrid
+from cutegemm.plan.work.work import Work
 from cutegemm.tile.raster import Raster
 
 TILE = (4, 8, 2)  # tile of a CTA: small, so that most problems are ragged
@@ -31,35 +35,35 @@ SPLITS = [KSplit(), KSplit(2), KSplit(7), KSplit(waves=1), KSplit(waves=3), FIXU
 
 @st.composite
 def schedulers(draw):
-    """Schedulers of kernels with warp roles, and of kernels with a thread schedule."""
+    """(scheduler, tile of a cluster) of kernels with warp roles, and of kernels with a thread schedule."""
     raster = draw(st.sampled_from(RASTERS))
     if draw(st.booleans()):
         cluster = draw(st.sampled_from(CLUSTERS))
         split = draw(st.sampled_from(SPLITS))
         ctas = draw(st.integers(1, 9)) * cluster[0] * cluster[1]
         persistent = ctas if split.waves or draw(st.booleans()) else None
-        return TileScheduler(raster, split, TILE, cluster, persistent)
+        return TileScheduler(raster, split, grid_of(persistent)), ClusterTile(TILE, cluster)
     split = draw(st.sampled_from([KSplit(), *ROWS, KSplit(waves=1), KSplit(waves=2)]))
     persistent = draw(st.integers(1, 9)) if split.waves else None
-    return TileScheduler(raster, split, TILE, (1, 1), persistent, idle_ctas=True)
+    return TileScheduler(raster, split, grid_of(persistent)), ClusterTile(TILE, idle_ctas=True)
 
 
 extents = st.tuples(st.integers(0, 40), st.integers(0, 70), st.one_of(st.integers(0, 12), st.integers(60, 300)))
 batches = st.integers(1, 3)
 
 
-def work_of(scheduler, mnk, l) -> WorkGrid:  # noqa: E741
-    return scheduler.tiles(*mnk[:2], l).along(mnk[2])
+def work_of(scheduled, mnk, l) -> WorkGrid:  # noqa: E741
+    scheduler, cluster = scheduled
+    return scheduler.tiles(cluster, *mnk[:2], l).along(mnk[2])
 
 
 def by_rank(work: WorkGrid) -> list[tuple[tuple[int, int, int], int, WorkTile]]:
     """(tile of D, rank, work tile) of every CTA that has something to do, cluster by cluster, in their order."""
     found = []
     for cluster in range(work.clusters):
-        for number in work.numbers(cluster):
-            work_tile = work.work_tile(number)
+        for work_tile in work.of_cluster(cluster):
             if work_tile.splits:
-                ranks = range(work.scheduler.cluster_size)
+                ranks = range(work.tiles.cluster.size)
                 found += [(work.tile_mnl(work_tile, rank), rank, work_tile) for rank in ranks]
     return found
 
@@ -68,24 +72,24 @@ def tile_counts(mnk, l):  # noqa: E741
     return -(-mnk[0] // TILE[0]), -(-mnk[1] // TILE[1]), l, -(-mnk[2] // TILE[2])
 
 
-def check_all_is_taken_once(scheduler, mnk, l):  # noqa: E741
+def check_all_is_taken_once(scheduled, mnk, l):  # noqa: E741
     """Every k-tile of every tile of D; what lies outside of D are whole rows or columns of clusters at its edges."""
     m_tiles, n_tiles, l_tiles, k_tiles = tile_counts(mnk, l)
-    work, k_step = work_of(scheduler, mnk, l), scheduler.split.k_step
+    work, k_step = work_of(scheduled, mnk, l), scheduled[0].split.k_step
     taken = Counter()
     for tile, _, k_split in by_rank(work):
         if k_split.k_split == 0:
             taken[tile, "stored"] += 1
         for i in range(k_split.k_count):
             taken[tile, k_split.k_first + i * k_step] += 1
-    (cm, cn), up = scheduler.cluster_mn, lambda count, step: -(-count // step) * step
+    (cm, cn), up = scheduled[1].cluster_mn, lambda count, step: -(-count // step) * step
     every = product(range(up(m_tiles, cm)), range(up(n_tiles, cn)), range(l_tiles))
     assert taken == Counter({(tile, k): 1 for tile in every for k in ("stored", *range(k_tiles))})
 
 
-def check_slots_are_apart(scheduler, mnk, l):  # noqa: E741
+def check_slots_are_apart(scheduled, mnk, l):  # noqa: E741
     """Check K splits: those of a tile agree on their number, and on where the accumulators of the others are."""
-    work = work_of(scheduler, mnk, l)
+    work = work_of(scheduled, mnk, l)
     slots, told = [], {}
     for _, rank, k_split in by_rank(work):
         if rank == 0 and k_split.splits > 1:
@@ -101,44 +105,61 @@ def check_slots_are_apart(scheduler, mnk, l):  # noqa: E741
     assert sorted(slots) == sorted(slot for (of_tile,) in told.values() for slot in of_tile)
 
 
-def check_turns(scheduler, mnk, l, turns):  # noqa: E741
+def check_turns(scheduled, mnk, l, turns):  # noqa: E741
     """Consumers that take work tiles in turn find their own, and their k-tiles where the others' have passed."""
-    work = work_of(scheduler, mnk, l)
+    work = work_of(scheduled, mnk, l)
     for cluster, turn in product(range(work.clusters), range(turns)):
-        numbers = [*work.numbers(cluster)]
-        own = numbers[turn::turns]
+        states, first = [*work.states(cluster)], work.first(cluster)
+        own = states[turn::turns]
         if not own:
-            assert work.first_of(cluster, turn, turns) >= work.count
+            assert not work.exists(work.first_of(first, turn, turns))
             continue
-        assert own[0] == work.first_of(cluster, turn, turns)
-        passed = np.cumsum([0, *(work.work_tile(number).k_count for number in numbers)])
-        position = work.k_tiles_before(cluster, turn, turns)
-        for i, number in enumerate(own):
+        assert own[0] == work.first_of(first, turn, turns)
+        passed = np.cumsum([0, *(work.tile(state).k_count for state in states)])
+        position = work.k_tiles_before(first, turn, turns)
+        for i, state in enumerate(own):
             assert position == passed[turn + i * turns]
-            position += work.work_tile(number).k_count + work.k_tiles_between(number, turns)
-            following = [*own, work.count][i + 1]
-            assert work.following(number, turns) == following or following == work.count
+            position += work.tile(state).k_count + work.k_tiles_between(state, turns)
+            following = work.ahead(state, turns)
+            assert following == own[i + 1] if i + 1 < len(own) else not work.exists(following)
 
 
-def check_arrays_agree(scheduler, mnk, l):  # noqa: E741
-    work = work_of(scheduler, mnk, l)
+def check_formulas(scheduled, mnk, l, turns):  # noqa: E741
+    """The formulas of numbered work tiles for consumers in turn give what follows from one step at a time."""
+    work = work_of(scheduled, mnk, l)
+    for cluster, turn in product(range(work.clusters), range(turns)):
+        first = work.first(cluster)
+        assert work.first_of(first, turn, turns) == Work.first_of(work, first, turn, turns)
+        if work.exists(work.ahead(first, turns)):
+            assert work.ahead(first, turns) == Work.ahead(work, first, turns)
+            assert work.k_tiles_before(first, turn, turns) == Work.k_tiles_before(work, first, turn, turns)
+            assert work.k_tiles_between(first, turns) == Work.k_tiles_between(work, first, turns)
+
+
+def check_arrays_agree(scheduled, mnk, l):  # noqa: E741
+    work = work_of(scheduled, mnk, l)
     taken = work.assignment()
-    wanted = [number for number in range(work.count) if work.work_tile(number).splits]
-    assert taken.number.tolist() == wanted
+    states = [
+        (turn, cluster, state) for cluster in range(work.clusters) for turn, state in enumerate(work.states(cluster))
+    ]
+    wanted = [each for each in sorted(states, key=lambda each: each[2]) if work.tile(each[2]).splits]
+    assert [*zip(taken.turn.tolist(), taken.cluster.tolist(), strict=True)] == [each[:2] for each in wanted]
+    tiles = [work.tile(state) for _, _, state in wanted]
     for field in fields(WorkTile):
-        one_by_one = [getattr(work.work_tile(number), field.name) for number in wanted]
-        assert getattr(taken.work_tile, field.name).tolist() == one_by_one
-    for rank in range(scheduler.cluster_size):
-        found = np.broadcast_arrays(taken.number, *taken.tile_mnl(rank))[1:]
-        one_by_one = [work.tile_mnl(work.work_tile(number), rank) for number in wanted]
+        assert getattr(taken.work_tile, field.name).tolist() == [getattr(tile, field.name) for tile in tiles]
+    for rank in range(work.tiles.cluster.size):
+        found = np.broadcast_arrays(taken.turn, *taken.tile_mnl(rank))[1:]
+        one_by_one = [work.tile_mnl(tile, rank) for tile in tiles]
         assert list(zip(*[of_mode.tolist() for of_mode in found], strict=True)) == one_by_one
-    who = {
-        number: (cluster, turn) for cluster in range(work.clusters) for turn, number in enumerate(work.numbers(cluster))
-    }
-    assert [*zip(taken.cluster.tolist(), taken.turn.tolist(), strict=True)] == [who[n] for n in wanted]
+    slowly = Work.assignment(work)
+    rows = [
+        {(int(t), int(c), int(w)) for t, c, w in zip(a.turn, a.cluster, a.work_tile.tile, strict=True)}
+        for a in (taken, slowly)
+    ]
+    assert rows[0] == rows[1]
     order = work.tiles.order()
-    assert order.shape == (work.tiles.count, scheduler.cluster_size, 3)
-    for tile, rank in product(range(work.tiles.count), range(scheduler.cluster_size)):
+    assert order.shape == (work.tiles.count, work.tiles.cluster.size, 3)
+    for tile, rank in product(range(work.tiles.count), range(work.tiles.cluster.size)):
         assert tuple(order[tile, rank].tolist()) == work.tiles.tile_mnl(tile, rank)
 
 
@@ -148,39 +169,42 @@ CHECKS = (check_all_is_taken_once, check_slots_are_apart, check_arrays_agree)
 @pytest.mark.parametrize("check", CHECKS)
 @settings(max_examples=100, deadline=None)
 @given(schedulers(), extents, batches)
-def test_any_work(check, scheduler, mnk, l):  # noqa: E741
-    check(scheduler, mnk, l)
+def test_any_work(check, scheduled, mnk, l):  # noqa: E741
+    check(scheduled, mnk, l)
 
 
 @settings(max_examples=80, deadline=None)
-@given(schedulers().filter(lambda s: not s.splits_are_rows), extents, batches, st.integers(1, 3))
-def test_consumers_that_take_work_tiles_in_turn(scheduler, mnk, l, turns):  # noqa: E741
-    check_turns(scheduler, mnk, l, turns)
+@given(schedulers().filter(lambda s: not s[1].idle_ctas or s[0].split.splits == 1), extents, batches, st.integers(1, 3))
+def test_consumers_that_take_work_tiles_in_turn(scheduled, mnk, l, turns):  # noqa: E741
+    check_turns(scheduled, mnk, l, turns)
+    check_formulas(scheduled, mnk, l, turns)
 
 
 @settings(max_examples=60, deadline=None)
-@given(schedulers().filter(lambda s: not s.idle_ctas), extents, batches)
-def test_a_kernel_finds_the_work_that_the_host_has_handed_it(scheduler, mnk, l):  # noqa: E741
+@given(schedulers().filter(lambda s: not s[1].idle_ctas), extents, batches)
+def test_a_kernel_finds_the_work_that_the_host_has_handed_it(scheduled, mnk, l):  # noqa: E741
     """By numbers that know + - * // % and no order, as a kernel's do."""
-    host = work_of(scheduler, mnk, l)
-    device = scheduler.from_values(host.host_values(Traced, lambda of: tuple(map(Traced, of))), TRACED)
+    host = work_of(scheduled, mnk, l)
+    values = host.host_values(Traced, lambda of: tuple(map(Traced, of)))
+    device = scheduled[0].from_values(scheduled[1], values, TRACED, {})
     assert value_of(device.count) == host.count
     assert value_of(device.clusters) == host.clusters
     for number in range(host.count):
-        want, got = host.work_tile(number), device.work_tile(Traced(number))
+        state, traced_state = (number,), (Traced(number),)
+        want, got = host.tile(state), device.tile(traced_state)
         assert got.map(value_of) == want
-        assert value_of(device.following(Traced(number), 2)) == host.following(number, 2)
+        assert [*map(value_of, device.ahead(traced_state, 2))] == [*host.ahead(state, 2)]
         if not want.splits:
             continue
-        for rank in range(scheduler.cluster_size):
+        for rank in range(scheduled[1].size):
             traced = device.tile_mnl(got, Traced(rank))
             assert tuple(map(value_of, traced)) == host.tile_mnl(want, rank)
         for turns in (2, 3):
-            assert value_of(device.k_tiles_between(Traced(number), turns)) == host.k_tiles_between(number, turns)
+            assert value_of(device.k_tiles_between(traced_state, turns)) == host.k_tiles_between(state, turns)
     for cluster, turn in product(range(host.clusters), range(3)):
-        for name in ("first_of", "k_tiles_before"):
-            traced = getattr(device, name)(Traced(cluster), Traced(turn), 3)
-            assert value_of(traced) == getattr(host, name)(cluster, turn, 3)
+        first, state = device.first(Traced(cluster)), host.first(cluster)
+        assert [*map(value_of, device.first_of(first, Traced(turn), 3))] == [*host.first_of(state, turn, 3)]
+        assert value_of(device.k_tiles_before(first, Traced(turn), 3)) == host.k_tiles_before(state, turn, 3)
 
 
 class Traced:
@@ -229,9 +253,10 @@ def planted(owner, name, wrong):
     return owner, name, method
 
 
-SPLIT = (TileScheduler(Raster("grouped_m", 3), KSplit(3), TILE, (2, 1), 8), (30, 50, 20), 2)
-FILL = (TileScheduler(Raster("along_n"), FIXUP, TILE, (2, 1), 10), (30, 50, 200), 1)
-IN_ROWS = (TileScheduler(Raster("along_m"), KSplit(3), TILE, idle_ctas=True), (30, 50, 20), 2)
+PAIRS = ClusterTile(TILE, (2, 1))
+SPLIT = ((TileScheduler(Raster("grouped_m", 3), KSplit(3), grid_of(8)), PAIRS), (30, 50, 20), 2)
+FILL = ((TileScheduler(Raster("along_n"), FIXUP, grid_of(10)), PAIRS), (30, 50, 200), 1)
+IN_ROWS = ((TileScheduler(Raster("along_m"), KSplit(3)), ClusterTile(TILE, idle_ctas=True)), (30, 50, 20), 2)
 IN_TURN = (*FILL, 2)
 
 # What is planted, what finds it, and in which work
@@ -259,10 +284,10 @@ FAULTS = {
         check_all_is_taken_once, SPLIT,
     ),
     "the next work tile of another cluster": (
-        planted(WorkGrid, "following", lambda found, number, turns=1: found + 1), check_all_is_taken_once, SPLIT
+        planted(WorkGrid, "ahead", lambda found, state, turns: (found[0] + 1,)), check_all_is_taken_once, SPLIT
     ),
     "a skip too short": (
-        planted(WorkGrid, "k_tiles_between", lambda found, number, turns: found - 1), check_turns, IN_TURN
+        planted(WorkGrid, "k_tiles_between", lambda found, state, turns: found - 1), check_turns, IN_TURN
     ),
     "a k-tile too early": (
         planted(KSplit, "k_range", lambda found, *_: (found[0] - (found[0] > 0), found[1])),
@@ -294,18 +319,18 @@ def test_work_tiles_by_hand():
     A grid of 6 CTAs is 3 clusters: cluster 0 takes the tiles 0 and 3.
     """
     plan = sm90_plan(tile=(128, 128, 64), cluster=(2, 1), ctas=6, raster="along_n")
-    work = plan.scheduler.of(Problem(300, 256, 512, operands=plan.operands))
-    assert (work.count, work.clusters, [*work.numbers(0)]) == (4, 3, [0, 3])
-    assert [work.tile_mnl(work.work_tile(3), rank) for rank in range(2)] == [(2, 1, 0), (3, 1, 0)]
-    assert work.work_tile(3) == WorkTile(3, 0, 8, 1, 0, 0)
+    work = plan.work(Problem(300, 256, 512, operands=plan.operands))
+    assert (work.count, work.clusters, [*work.states(0)]) == (4, 3, [(0,), (3,)])
+    assert [work.tile_mnl(work.tile((3,)), rank) for rank in range(2)] == [(2, 1, 0), (3, 1, 0)]
+    assert work.tile((3,)) == WorkTile(3, 0, 8, 1, 0, 0)
 
 
 def test_parts_that_are_rows_of_the_grid():
     """3 tiles of 7 k-tiles in 2 parts of a SIMT plan: 4 and 3 k-tiles; part p of tile t has the slot 3p + t."""
     plan = simt_plan(Operands.of("f32"), block=(128, 128, 8), split_k=2)
-    work = plan.scheduler.of(Problem(384, 128, 56))
+    work = plan.work(Problem(384, 128, 56))
     assert (work.count, work.clusters, work.slots, work.shared) == (6, 6, 6, 3)
-    found = [work.work_tile(number) for number in range(6)]
+    found = [work.tile((number,)) for number in range(6)]
     assert [(w.tile, w.k_split, w.k_first, w.k_count) for w in found] == [
         (0, 0, 0, 4), (1, 0, 0, 4), (2, 0, 0, 4), (0, 1, 4, 3), (1, 1, 4, 3), (2, 1, 4, 3),
     ]  # fmt: skip
@@ -315,7 +340,7 @@ def test_parts_that_are_rows_of_the_grid():
 def test_counters_and_slots_of_clusters_are_apart():
     """2 x 2 clusters of 2 CTAs of 2 consumers, 3 parts: 16 counters, and 12 slots with a place for each CTA."""
     plan = sm90_plan(tile=(128, 256, 64), schedule="cooperative", cluster=(2, 1), split_k=3)
-    work = plan.scheduler.of(Problem(512, 512, 1024, operands=plan.operands))
+    work = plan.work(Problem(512, 512, 1024, operands=plan.operands))
     places = [
         counter_of(plan, tile, rank, consumer)
         for tile, rank, consumer in product(range(work.shared), range(2), range(2))
@@ -327,7 +352,7 @@ def test_counters_and_slots_of_clusters_are_apart():
 def test_the_grid_of_a_plan_without_pipeline_does_not_follow_from_the_problem():
     plan = simt_plan(Operands.of("f32"), waves=1, persistent=132)
     for mnk in ((128, 128, 64), (8192, 8192, 8192)):
-        assert plan.scheduler.of(Problem(*mnk)).clusters == 132
+        assert plan.work(Problem(*mnk)).clusters == 132
     assert INTEGERS.ceil_div(7, 4) == 2
 
 
@@ -335,4 +360,4 @@ def test_nobody_else_asks_a_raster_for_a_tile():
     """In the package: a kernel, a simulator or a drawing that did would be a twin of the scheduler."""
     package = Path(cutegemm.__file__).parent
     asking = {str(file.relative_to(package)) for file in package.rglob("*.py") if "raster.tile(" in file.read_text()}
-    assert asking == {"plan/work/scheduler.py"}
+    assert asking == {"plan/work/tiles.py"}

@@ -229,7 +229,11 @@ def test_a_recipe_builds_what_it_says():
     for one in islice(found, 40):
         plan, recipe = one.recipe.build(NT), one.recipe
         parts = 1 if recipe.split is None else recipe.split.splits
-        assert (plan.split_k, plan.persistent, bool(plan.repacks)) == (parts, recipe.ctas, recipe.is_repacked)
+        assert (plan.split_k, plan.scheduler.grid.ctas or None, bool(plan.repacks)) == (
+            parts,
+            recipe.ctas,
+            recipe.is_repacked,
+        )
         assert plan.name == str(recipe)
         assert plan.violations("sm_90a", problem) == []
 
@@ -239,10 +243,10 @@ def test_few_tiles_are_split_and_many_are_not():
         return choose(NT, Problem(m, n, k, operands=NT))
 
     for m in (16, 32, 64, 128, 256):
-        assert chosen(m, 8192, 8192).split.is_split
+        assert chosen(m, 8192, 8192).scheduler.split.is_split
     assert chosen(256, 256, 131072).split_k > 32  # 2 tiles of 128 x 256 on 132 multiprocessors
     for n in (2048, 4096, 8192):
-        assert not chosen(n, n, n).split.is_split
+        assert not chosen(n, n, n).scheduler.split.is_split
     assert chosen(80, 80, 384).split_k > 4  # 25 tiles at most, and a k-tile waits for memory
 
 

@@ -70,19 +70,14 @@ def test_what_is_refused_is_said_at_once():
     assert caught.value.violations == (rule,)
     with pytest.raises(PlanError) as caught:
         simt_plan(waves=1, persistent=0)
-    assert "persistent = 0; at least 1 is expected" in str(caught.value)
+    assert "a persistent grid of 0 CTAs; expected 1 to 65536" in str(caught.value)
     with pytest.raises(PlanError) as caught:
         simt_plan(waves=1, reduction="last", store="shared", persistent=132)
-    for part in ("not blocked and 'last'", "if K is split, D is stored from registers. Leave smem_d out."):
+    for part in ("not 'blocked' and 'last'", "if K is split, D is stored from registers. Leave smem_d out."):
         assert part in str(caught.value)
-    with pytest.raises(
-        PlanError,
-        match=r"stream-K waves and a persistent grid of None CTAs; pass both waves and persistent, or neither.",
-    ):
+    with pytest.raises(PlanError, match="stream-K of a thread schedule needs a persistent grid, and a persistent grid"):
         simt_plan(waves=1)
-    with pytest.raises(
-        PlanError, match=r"stream-K waves and a persistent grid of 132 CTAs; pass both waves and persistent, or"
-    ):
+    with pytest.raises(PlanError, match="stream-K of a thread schedule needs a persistent grid, and a persistent grid"):
         simt_plan(persistent=132)
     with pytest.raises(
         PlanError, match=r"without stages of shared memory D is stored from registers. Leave smem_d out."
@@ -121,11 +116,15 @@ def test_the_workspace_holds_what_is_written_to_it():
 def test_suffixes_of_names():
     ops = Operands.of("f32", layout="nt")
     plan = plan_named("simt_128x128+repack/k4last", ops)
-    assert ([p.name for p in plan.repacks], plan.split) == (["a", "b"], KSplit(4, "blocked", "last"))
+    assert ([p.name for p in plan.repacks], plan.scheduler.split) == (["a", "b"], KSplit(4, "blocked", "last"))
     assert plan_named("simt_128x128+repack", Operands.of("f32", layout="tn")).repacks == ()
-    assert plan_named("simt_64x64/k12", ops).split.reduction == "kernel"
+    assert plan_named("simt_64x64/k12", ops).scheduler.split.reduction == "kernel"
     shared = plan_named("simt_128x256x16+repack/s132", ops)
-    assert (shared.cta_tile, shared.split, shared.persistent) == ((128, 256, 16), KSplit(waves=1), 132)
+    assert (shared.cta_tile, shared.scheduler.split, shared.scheduler.grid.ctas) == (
+        (128, 256, 16),
+        KSplit(waves=1),
+        132,
+    )
     assert "132 persistent" in " ".join(shared.describe().split())
 
 
@@ -134,12 +133,14 @@ def test_suffixes_of_names():
 def test_narrow_d_leaves_through_shared_memory_by_lines(align, store, out_major):
     """A thread holds 4 neighbours: of a D aligned to less it would write every fourth element of a line."""
     plan = plan_named("simt_128x128", Operands.of("f32", align_bytes=align, out_major=out_major))
-    assert plan.store_d.bits == store
-    assert (plan.smem_d is None) == (align == 16)
-    if plan.smem_d is not None:
-        lanes = plan.copy_d.offsets_s(Layout((128, 128), (128, 1) if out_major == "n" else (1, 128)))[:32, :, 0, 0]
+    assert plan.store.atom.bits == store
+    assert (plan.store.layout is None) == (align == 16)
+    if plan.store.layout is not None:
+        lanes = plan.store.line_copy.offsets_s(Layout((128, 128), (128, 1) if out_major == "n" else (1, 128)))[
+            :32, :, 0, 0
+        ]
         assert (np.sort(lanes.reshape(-1)) == np.arange(lanes.size)).all()  # a warp copies one run
-    assert plan_named("simt_128x128/k2", Operands.of("f32", align_bytes=align)).smem_d is None
+    assert plan_named("simt_128x128/k2", Operands.of("f32", align_bytes=align)).store.layout is None
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -150,7 +151,7 @@ def test_the_choice(layout):
         return choose(ops, Problem(m, n, k, operands=ops))
 
     assert chosen(256, 256, 131072).split_k > 16
-    assert chosen(16, 8192, 8192).split.is_split
+    assert chosen(16, 8192, 8192).scheduler.split.is_split
     assert chosen(16, 8192, 8192).cta_tile[0] <= 32
     assert chosen(8192, 8192, 8192).split_k == 1
     assert {p.name for p in chosen(8192, 8192, 8192).repacks} == set(LARGE_REPACKED.to_repack(ops))

@@ -15,12 +15,11 @@ from cutegemm.choice.ladders.sm90 import SM90_LADDER
 from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
-from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role
+from cutegemm.plan import Barrier, GemmPlan, OneEach, Operands, Problem, Role
 from cutegemm.plan.epilogue import Accumulator, Epilogue, Row, Scalar, Tile
 from cutegemm.plan.epilogue.functions import relu, swiglu
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.work.split import KSplit
-from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.sm90_forms import FORMS, form
 
@@ -318,7 +317,9 @@ def test_boxes_that_do_not_fill_a_tile():
 def test_shared_memory_of_another_shape():
     plan = sm90_plan()
     with pytest.raises(PlanError, match="the shared memory of D is"):
-        plan.with_(smem_d=ComposedLayout(Swizzle(3, 3, 3), 0, Layout((64, 64, 2), (64, 1, 4096))))
+        plan.with_(
+            store=replace(plan.store, smem=ComposedLayout(Swizzle(3, 3, 3), 0, Layout((64, 64, 2), (64, 1, 4096))))
+        )
 
 
 def test_rules_of_a_problem():
@@ -371,14 +372,14 @@ def aligned_to(align: int, **of: str) -> Operands:
 def test_d_that_tma_cannot_store_leaves_by_lines(name, align, of, columns, width):
     """By the consumer's threads, as much at a time as D is aligned to; one epilogue stage is enough for them."""
     plan = plan_named(name, aligned_to(align, **of))
-    assert isinstance(plan.epi_stages.store, TiledCopy)
-    assert (plan.epi_stages.epi_tile, plan.epi_stages.count, plan.epi_stages.store.atom.bits) == (
+    assert plan.store.line_copy is not None
+    assert (plan.store.epi_tile, plan.store.count, plan.store.line_copy.atom.bits) == (
         (64, columns),
         1,
         width,
     )
-    assert plan.epi_stages.rotates_lines
-    assert not plan_named("sm90_padded", BF16).epi_stages.rotates_lines
+    assert plan.store.rotates_lines
+    assert not plan_named("sm90_padded", BF16).store.rotates_lines
 
 
 def test_epilogues_shorten_lines():
@@ -388,17 +389,17 @@ def test_epilogues_shorten_lines():
     """
     acc, of_row = Accumulator(), {"bias": Operand.of_kind(Row, BF16.d.dtype)}
     plain = plan_named("sm90_epi_stages", aligned_to(2))
-    assert plan_named("sm90_epi_stages", aligned_to(2), True).epi_stages.epi_tile == (64, 64)
-    assert with_epilogue(Epilogue(acc + Row("bias")), plain, of_row).epi_stages.epi_tile == (64, 64)
-    assert with_epilogue(Epilogue(relu(acc)), plain).epi_stages.epi_tile == (64, 64)
+    assert plan_named("sm90_epi_stages", aligned_to(2), True).store.epi_tile == (64, 64)
+    assert with_epilogue(Epilogue(acc + Row("bias")), plain, of_row).store.epi_tile == (64, 64)
+    assert with_epilogue(Epilogue(relu(acc)), plain).store.epi_tile == (64, 64)
     several = with_epilogue(Epilogue(relu(acc), aux=(("aux", acc),)), plain, {"aux": plain.operands.d})
-    assert (several.epi_stages.epi_tile, several.epi_stage_results) == ((64, 32), ("aux", "d"))
+    assert (several.store.epi_tile, several.epi_stage_results) == ((64, 32), ("aux", "d"))
     for alone in (acc, 2 * acc, acc * Scalar("alpha")):
-        assert with_epilogue(Epilogue(alone), plain).epi_stages == plain.epi_stages
+        assert with_epilogue(Epilogue(alone), plain).store == plain.store
     narrow = sm90_plan(aligned_to(2), shared_d="padded", epi_tile_n=16)
-    assert with_epilogue(Epilogue(acc + Row("bias")), narrow, of_row).epi_stages == narrow.epi_stages
+    assert with_epilogue(Epilogue(acc + Row("bias")), narrow, of_row).store == narrow.store
     of_warps = mma_tma_plan(aligned_to(2))
-    assert with_epilogue(Epilogue(acc + Row("bias")), of_warps, of_row).epi_stages == of_warps.epi_stages
+    assert with_epilogue(Epilogue(acc + Row("bias")), of_warps, of_row).store == of_warps.store
 
 
 def test_deferred_stores_are_those_of_tma():
@@ -410,11 +411,11 @@ def test_some_tiles_leave_out_of_registers():
     """64 x 16, whose recipe says so; not 64 x 24, which leaves by lines, or eight columns of an m-major D at a time."""
     for align, width in ((2, 16), (4, 32)):
         plan = plan_named("sm90_64x16", aligned_to(align))
-        assert (plan.epi_stages, plan.store_d.bits) == (None, width)
-        lines = plan_named("sm90_64x24", aligned_to(align)).epi_stages
-        assert (lines.epi_tile, lines.store.atom.bits) == ((64, 24), width)
-    turned = sm90_plan(Operands.of("bf16", layout="nt", out_major="m"), tile=(64, 24, 64)).epi_stages
-    assert (turned.epi_tile, turned.store.box) == ((64, 8), (64, 8))
+        assert (plan.store.layout, plan.store.atom.bits) == (None, width)
+        lines = plan_named("sm90_64x24", aligned_to(align)).store
+        assert (lines.epi_tile, lines.copy.atom.bits) == ((64, 24), width)
+    turned = sm90_plan(Operands.of("bf16", layout="nt", out_major="m"), tile=(64, 24, 64)).store
+    assert (turned.epi_tile, turned.box.box) == ((64, 8), (64, 8))
     assert turned.to_shared.atom.name == "stmatrix.x2.trans.bf16"
 
 
@@ -422,10 +423,10 @@ def test_some_tiles_leave_out_of_registers():
 def test_c_that_is_not_like_d_is_read_straight(changes):
     """D is stored by TMA as before; only C is not loaded by it."""
     plan = plan_named("sm90_epi_stages", replace(BF16, c=replace(BF16.c, **changes)), True)
-    assert isinstance(plan.epi_stages.store, TmaBox)
-    assert (plan.epi_stages.load_c, plan.epi_stages.from_shared) == (None, None)
+    assert plan.store.stored_by_tma
+    assert (plan.store.fetched, plan.store.from_shared) == (None, None)
     assert "c" not in {barrier.name for barrier in plan.barriers}
-    assert plan_named("sm90_epi_stages", BF16, True).epi_stages.load_c is not None
+    assert plan_named("sm90_epi_stages", BF16, True).store.fetched is not None
     assert "load C" in plan.describe()
     assert plan.violations(problem=Problem(64, 72, 64, operands=plan.operands)) == []
 
@@ -454,7 +455,7 @@ def test_padded_slots_are_free_of_conflicts_where_plain_ones_are_not(out, major,
         plan = sm90_plan(operands, tile=tile, shared_d=shared_d)
         costs[shared_d] = {a.name: a.cost for a in check(plan).shared if a.name.endswith("D")}
     padded = sm90_plan(operands, tile=tile, shared_d="padded")
-    assert max(padded.smem_d[i].stride for i in (0, 1)) == pitch
+    assert max(padded.store.layout[i].stride for i in (0, 1)) == pitch
     assert {name: cost.conflicts for name, cost in costs["padded"].items()} == {"store D": 0, "read D": 0}
     assert costs["plain"]["store D"].ways == ways
     pairs_of_chunks = (out, major) == ("f32", "n")  # 32 bytes a row: two of the 16 that a swizzle exchanges
@@ -509,8 +510,8 @@ def test_rows_of_an_odd_number_of_16_bytes_are_not_swizzled(columns, of_subtile)
     times 16 bytes alike. So an epilogue tile is stored as one box, and stmatrix writes eight rows at once."""
     plan = sm90_plan(BF16, tile=(128, columns, 64), schedule="cooperative", epi_tile_n=of_subtile)
     assert odd_columns(columns) == of_subtile
-    assert [str(plan.smem_d[mode]) for mode in (0, 1)] == [f"64:{of_subtile}", f"{of_subtile}:1"]
-    assert (plan.epi_stages.store.box, plan.epi_stages.store.swizzle) == ((of_subtile, 64), "none")
+    assert [str(plan.store.layout[mode]) for mode in (0, 1)] == [f"64:{of_subtile}", f"{of_subtile}:1"]
+    assert (plan.store.box.box, plan.store.box.swizzle) == ((of_subtile, 64), "none")
     stores = [a for a in check(plan, Problem(512, 600, 128, operands=BF16)).shared if a.op == "stmatrix"]
     assert stores
     assert all(access.cost.conflicts == 0 for access in stores)
@@ -518,7 +519,7 @@ def test_rows_of_an_odd_number_of_16_bytes_are_not_swizzled(columns, of_subtile)
 
 def test_rows_of_a_transposed_d_are_swizzled():
     plan = sm90_plan(BF16.transposed, tile=(128, 200, 64), schedule="cooperative", epi_tile_n=40)
-    assert (plan.epi_stages.store.box, plan.epi_stages.store.swizzle) == ((64, 40), "128B")
+    assert (plan.store.box.box, plan.store.box.swizzle) == ((64, 40), "128B")
 
 
 @pytest.mark.parametrize(
@@ -533,8 +534,8 @@ def test_rows_of_a_transposed_d_are_swizzled():
 def test_subtiles_of_bytes_are_enough_for_the_slots(tile, epi_stages, columns):
     bytewise = Operands.of("e4m3", layout="nt")
     plan = sm90_plan(bytewise, tile=tile, epi_stages=epi_stages)
-    assert plan.epi_stages.epi_tile == (64, columns)
-    assert plan.epi_stages.store.swizzle == {128: "128B", 64: "64B", 32: "32B"}[columns]
+    assert plan.store.epi_tile == (64, columns)
+    assert plan.store.box.swizzle == {128: "128B", 64: "64B", 32: "32B"}[columns]
     narrow = complaints(bytewise, tile=tile, epi_tile_n=16, shared_d="padded")
     assert "128 threads cannot store 64 rows of 16 elements of e4m3 evenly, 16 elements per access" in narrow
 
@@ -543,7 +544,7 @@ def test_a_plan_spelled_out():
     text = "sm90:tile=256x128x64,schedule=cooperative,cluster=1x2,stagger_cycles=300,ctas=none"
     text += ",l2=last+normal+first"
     plan = plan_named(text, BF16)
-    assert (plan.cta_tile, plan.cluster_mn, plan.persistent) == ((256, 128, 64), (1, 2), None)
+    assert (plan.cta_tile, plan.cluster_mn, plan.scheduler.grid) == ((256, 128, 64), (1, 2), OneEach())
     assert (plan.body.stagger_cycles, plan.a.load.l2_policy) == (300, "evict_last")
     with pytest.raises(PlanError, match="'tyle' is not an argument"):
         plan_named("sm90:tyle=1x1x1", BF16)
@@ -580,10 +581,10 @@ def test_a_split_costs_a_word_a_consumer_and_registers_for_other_parts():
 def test_a_split_that_a_pipeline_does_not_carry_out():
     plan = sm90_plan(split_k=2)
     with pytest.raises(PlanError) as caught:
-        plan.with_(split=KSplit(2, "strided", "kernel"))
+        plan.with_scheduler(split=KSplit(2, "strided", "kernel"))
     assert "order = 'strided'; a plan with warp roles splits K in 'blocked' order only." in str(caught.value)
-    assert "; a plan with warp roles the CTA that ends last adds the K splits" in str(caught.value)
-    assert sm90_plan().with_(split=KSplit(2, reduction="last")).barriers == plan.barriers
+    assert "reduction = 'kernel'; with warp roles the CTA that ends last adds the K splits" in str(caught.value)
+    assert sm90_plan().with_scheduler(split=KSplit(2, reduction="last")).barriers == plan.barriers
 
 
 def test_names_of_splits():
@@ -600,7 +601,7 @@ def test_names_of_splits():
         plan = plan_named(name, BF16)
         assert plan.name == name
         assert text is None or plan_named(text, BF16).key() == plan.key()
-    assert plan_named("sm90_cooperative_2x1/stream", BF16).split.waves == 2
+    assert plan_named("sm90_cooperative_2x1/stream", BF16).scheduler.split.waves == 2
     for wrong in (
         "sm90_epi_stages/fill2",
         "sm90_epi_stages/k2/fixup",

@@ -130,8 +130,7 @@ def test_stages_and_subtiles_are_those_of_the_plan(dtype, align_bytes, first):
     promoted = SM90_PROMOTED if dtype == "e4m3" else ()
     for recipe in [*SM90_CHOSEN, *promoted][first::3]:
         plan = recipe.build(operands)
-        epi_stages, tile = plan.epi_stages, plan.consumer_tile
-        epi_tiles = 0 if epi_stages is None else math.prod(tile) // math.prod(epi_stages.epi_tile)
+        epi_tiles = plan.store.epi_tile_count(plan)
         assert recipe.shape.pipeline_state(operands) == (plan.stages, epi_tiles), recipe.name
 
 
@@ -140,7 +139,7 @@ def test_stages_and_subtiles_are_those_of_the_plan(dtype, align_bytes, first):
 
 def test_the_choice():
     """A plan is chosen for part of a chip, for another architecture, with C and for an empty D."""
-    assert choose(BF16, Problem(4096, 4096, 4096), device=DEFAULT_DEVICE.with_sms(114)).persistent == 114
+    assert choose(BF16, Problem(4096, 4096, 4096), device=DEFAULT_DEVICE.with_sms(114)).scheduler.grid.ctas == 114
     assert choose(BF16, Problem(4096, 4096, 4096), "sm_80").family != "sm90"
     assert choose(BF16, Problem(4096, 4096, 4096), with_c=True).has_c
     assert choose(BF16, Problem(0, 0, 0)) is not None
@@ -165,7 +164,7 @@ def test_how_fp8_is_summed_up(dtype):
 @pytest.mark.parametrize("shape", [(128, 128, 16384), (256, 256, 131072), (512, 512, 8192)])
 def test_k_is_split_where_few_tiles_have_many_k_tiles(shape):
     plan = choose(BF16, Problem(*shape))
-    assert plan.split.is_split or plan.cluster_k > 1
+    assert plan.scheduler.split.is_split or plan.cluster_k > 1
     assert choose(BF16, Problem(*shape), with_c=True).has_c
 
 
@@ -255,7 +254,7 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(given):
         assert plan.body.overlapped == (named.shape.epilogue == "overlapped")
         assert (plan.body.kind == "pingpong") == (named.shape.epilogue == "pingpong")
         assert not (named.shape.alone and named.shape.waits_for_next)
-    assert [(plan.stages, plan.epi_stages.epi_tile[1]) for plan in plans if tile == (128, 192)] in (
+    assert [(plan.stages, plan.store.epi_tile[1]) for plan in plans if tile == (128, 192)] in (
         [],
         [(4, 64), (5, 32)] if has_both else [(5, 32)],
     )
@@ -302,7 +301,7 @@ def test_only_wgmma_multiplies_the_transposed_problem(operands, arch):
 @pytest.mark.parametrize(("ctas", "at_once"), [(1, 132), (2, 264), (3, 396)])
 def test_a_persistent_grid_has_as_many_ctas_as_the_multiprocessors_hold(ctas, at_once):
     text = f"sm90:tile=64x16x64,schedule=cooperative,consumers=1,stages=3,ctas_per_sm={ctas}"
-    assert plan_named(text, BF16).persistent == at_once
+    assert plan_named(text, BF16).scheduler.grid.ctas == at_once
 
 
 @pytest.mark.parametrize("ctas", [0, -1, 1 << 40])
@@ -444,7 +443,7 @@ def test_slots_take_no_room_of_a_stage(name, stages, epi_stages, columns):
     192 x 144   5 stages of 42 KiB and 2 epilogue stages of 64 x 16: 222; with 3, 228
     """
     plan = plan_named(name, BF16)
-    assert (plan.stages, plan.epi_stages.count, plan.epi_stages.epi_tile[1]) == (stages, epi_stages, columns)
+    assert (plan.stages, plan.store.count, plan.store.epi_tile[1]) == (stages, epi_stages, columns)
 
 
 @pytest.mark.parametrize("align_bytes", [16, 2])
@@ -477,7 +476,7 @@ def test_lines_that_threads_store_are_long_and_their_subtiles_few(name, columns)
     odd = Operands.of("bf16", layout="nt")
     odd = replace(odd, d=replace(odd.d, align_bytes=2))
     plan = plan_named(name, odd)
-    assert plan.epi_stages.epi_tile == (64, columns)
+    assert plan.store.epi_tile == (64, columns)
     shape = BY_NAME[name.removeprefix("swap_ab:")]
     own = odd.transposed if name.startswith("swap_ab:") else odd
     assert shape.pipeline_state(own) == (

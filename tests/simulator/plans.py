@@ -7,9 +7,10 @@ from typing import Any
 
 from cutegemm.build import Shared, simt_plan
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
-from cutegemm.plan import GemmPlan, Operands, OperandStream
+from cutegemm.plan import GemmPlan, Operands, OperandStream, TileScheduler
 from cutegemm.plan.program.thread_schedule import multistage
 from cutegemm.plan.role import Role
+from cutegemm.plan.store import RegisterStore
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster
@@ -61,8 +62,8 @@ def mma_sync_plan(dtype: str, k: int, *, matrices: int | None = None, acc: str |
             OperandStream("a", "m", load, smem[0], read),
             OperandStream("b", "n", load, smem[1], ldmatrix(kind, min(2, matrices)) if matrices else read),
         ),
-        store_d=universal_copy(ops.d.dtype, 2 * ops.d.dtype.bits),
-        raster=Raster("along_n"),
+        store=RegisterStore(universal_copy(ops.d.dtype, 2 * ops.d.dtype.bits)),
+        scheduler=TileScheduler(Raster("along_n")),
         body=multistage(3, 4),
         roles=(Role("all", 4),),
     )

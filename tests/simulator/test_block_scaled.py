@@ -12,7 +12,7 @@ import pytest
 from cutegemm.errors import SimulationError
 from cutegemm.plan import GemmPlan
 from cutegemm.plan.mainloop.base import Mainloop, Steps
-from cutegemm.plan.mainloop.block_scaled import BlockScaled, PromoteScaled, ReadScales
+from cutegemm.plan.mainloop.block_scaled import BlockScaled, PromoteScaled, ReadScales, ReloadScales
 from cutegemm.plan.program.steps import (
     FIRST,
     LEFT,
@@ -29,6 +29,7 @@ from tests.kernels.sm90_forms import fitting
 from tests.scaled import FORMS, arguments, check_result, form
 
 RANDOM_PROBLEMS = 12
+IN_LANES = ("lanes", "lanes_rows_pingpong", "at_once_192", "at_once_blocks_split", "at_once_batched")
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -41,10 +42,21 @@ def test_random_problems(name: str) -> None:
         check_result(plan, given, simulate(plan, **given).d)
 
 
-@pytest.mark.parametrize("name", ["rows_blocks", "blocks_rows_pingpong", "blocks_blocks_split", "batched"])
+@pytest.mark.parametrize(
+    "name", ["rows_blocks", "blocks_rows_pingpong", "blocks_blocks_split", "batched", "at_once_2x1"]
+)
 def test_swapped(name: str) -> None:
     plan = form(name, swap_ab=True)
     given = arguments(plan, 150, 300, 520)
+    check_result(plan, given, simulate(plan, **given).d)
+
+
+@pytest.mark.parametrize("name", IN_LANES)
+@pytest.mark.parametrize("k_tiles", [31, 32, 33, 64, 65, 97])
+def test_more_k_tiles_than_lanes(name: str, k_tiles: int) -> None:
+    """Lanes hold the scales of 64 k-tiles at a time; an odd number of k-tiles begins at the second lane."""
+    plan = form(name)
+    given = arguments(plan, 70, 140, k_tiles * 128 - 16)
     check_result(plan, given, simulate(plan, **given).d)
 
 
@@ -95,7 +107,8 @@ def with_loop(plan: GemmPlan, change: Callable[[tuple[Step, ...]], tuple[Step, .
             *before, loop = super().k_tiles(plan)
             return (*before, replace(loop, steps=change(loop.steps)))
 
-    return plan.with_(body=replace(plan.body, mainloop=Changed()))
+    mainloop = plan.body.mainloop
+    return plan.with_(body=replace(plan.body, mainloop=Changed(mainloop.at_once, mainloop.in_lanes)))
 
 
 def faults_of(plan: GemmPlan) -> str:
@@ -103,18 +116,23 @@ def faults_of(plan: GemmPlan) -> str:
     return "\n".join(each.text for each in play_interleavings(protocol_of(plan, k_tiles=9, tiles=3)).faults)
 
 
+def reads_of(steps: tuple[Step, ...]) -> list[Step]:
+    """Return the steps that read scales."""
+    return [each for each in steps if isinstance(each, ReadScales)]
+
+
 def read_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Read the scales of a k-tile before the wait for its stage."""
     out: list[Step] = []
     for each in steps:
         if each == Wait("full"):
-            out.append(ReadScales())
-        if each != ReadScales():
+            out += reads_of(steps)[:1]
+        if not isinstance(each, ReadScales):
             out.append(each)
     return tuple(out)
 
 
-@pytest.mark.parametrize("name", ["rows_blocks", "rows_rows", "blocks_rows_pingpong"])
+@pytest.mark.parametrize("name", ["rows_blocks", "rows_rows", "blocks_rows_pingpong", "lanes", "at_once_2x1"])
 def test_scales_that_are_read_before_their_barrier(name: str) -> None:
     wrong = with_loop(form(name), read_first)
     assert "early read" in faults_of(wrong)
@@ -150,14 +168,32 @@ def test_a_stage_that_is_released_before_its_scales_are_read() -> None:
     assert "reads k-tile" in faults_of(wrong)
 
 
-@pytest.mark.parametrize("name", ["rows_blocks", "rows_rows"])
+@pytest.mark.parametrize("name", ["at_once_2x1", "at_once_rows", "at_once_192"])
+def test_a_stage_that_is_released_before_its_scales_are_read_at_once(name: str) -> None:
+    """The scales are read, and the stage is released, in the same k-tile; here the release stands first."""
+
+    def late(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        out: list[Step] = []
+        for each in steps:
+            if isinstance(each, Release):
+                out += [each, *reads_of(steps)[:1]]
+            elif not isinstance(each, ReadScales):
+                out.append(each)
+        return tuple(out)
+
+    assert "reads k-tile" in faults_of(with_loop(form(name), late))
+
+
+@pytest.mark.parametrize("name", ["rows_blocks", "rows_rows", "lanes", "at_once_2x1"])
 def test_an_accumulator_that_is_still_being_written(name: str) -> None:
-    """Without the waits that leave one group of MMAs, threads add accumulators that MMAs write."""
+    """Without the waits before promotion, threads add accumulators that MMAs write."""
+    plan = form(name)
+    last = 0 if plan.body.mainloop.at_once else 1  # groups of MMAs that a wait before promotion leaves
 
     def unwaited(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-        return tuple([step for step in steps if not isinstance(step, WaitMma) or not step.pending])
+        return tuple([step for step in steps if not isinstance(step, WaitMma) or step.pending != last])
 
-    wrong = with_loop(form(name), unwaited)
+    wrong = with_loop(plan, unwaited)
     with pytest.raises(SimulationError, match="while MMAs write them"):
         simulate(wrong, **arguments(wrong, 200, 200, 900))
 
@@ -182,13 +218,33 @@ def test_scales_of_the_wrong_k_tile() -> None:
         out: list[Step] = []
         for each in steps:
             if isinstance(each, Release):
-                out.append(ReadScales())
-            if each != ReadScales():
+                out += reads_of(steps)[:1]
+            if not isinstance(each, ReadScales):
                 out.append(each)
         return tuple(out)
 
     plan = form("rows_blocks")
     wrong, given = with_loop(plan, early), arguments(plan, 200, 200, 900)
+    assert faults_of(wrong) == ""
+    with pytest.raises(AssertionError):
+        check_result(wrong, given, simulate(wrong, **given).d)
+
+
+def missing(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Leave out the step that loads the scales of later k-tiles."""
+    return tuple([each for each in steps if not isinstance(each, ReloadScales)])
+
+
+def too_early(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Load the scales of later k-tiles before those of the pair of k-tiles are read."""
+    return (ReloadScales(), *missing(steps))
+
+
+@pytest.mark.parametrize("name", ["lanes", "at_once_2x1", "at_once_batched"])
+@pytest.mark.parametrize("change", [missing, too_early])
+def test_lanes_that_have_the_scales_of_other_k_tiles(name: str, change: Callable[..., tuple[Step, ...]]) -> None:
+    plan = form(name)
+    wrong, given = with_loop(plan, change), arguments(plan, 60, 72, 36 * 128)
     assert faults_of(wrong) == ""
     with pytest.raises(AssertionError):
         check_result(wrong, given, simulate(wrong, **given).d)

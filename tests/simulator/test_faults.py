@@ -10,7 +10,7 @@ import pytest
 from cutegemm.build import simt_plan
 from cutegemm.errors import SimulationError
 from cutegemm.layout import Layout
-from cutegemm.plan import Operands, Problem
+from cutegemm.plan import Operands, Problem, TileScheduler
 from cutegemm.plan.program.thread_schedule import Fetch, Read, Sync, Wait
 from cutegemm.simulator import simulate
 from cutegemm.tile.copy_atoms import universal_copy
@@ -121,7 +121,7 @@ class Straying(Raster):
 
 
 def test_a_raster_that_drops_a_tile():
-    found, d, want = faults(violations(small_plan(), raster=Dropping("along_m")))
+    found, d, want = faults(violations(small_plan(), scheduler=TileScheduler(Dropping("along_m"))))
     assert found["raster"].examples == (
         "CTAs 0, 3 take the tile (0, 0, 0).", "no CTA takes the tile (1, 1, 0).",
     )  # fmt: skip
@@ -132,7 +132,7 @@ def test_a_raster_that_drops_a_tile():
 
 
 def test_a_raster_that_leaves_the_grid():
-    found, _, _ = faults(violations(small_plan(), raster=Straying("along_m")))
+    found, _, _ = faults(violations(small_plan(), scheduler=TileScheduler(Straying("along_m"))))
     assert "CTA 1 takes the tile (2, 0, 0), which is outside of the grid (2, 2, 1)." in found["raster"].examples
 
 
@@ -222,7 +222,7 @@ def test_a_vector_across_the_contiguous_mode():
 
 def test_a_vector_that_a_thread_has_not_got_of_d():
     plan = small_plan(quad=(1, 1))
-    wide = violations(plan, store_d=universal_copy(plan.operands.d.dtype, 128))
+    wide = violations(plan, store=replace(plan.store, atom=universal_copy(plan.operands.d.dtype, 128)))
     found, _, _ = faults(wide, extents=(32, 32, 8))
     assert set(found) == {"alignment"}
     assert (

@@ -67,7 +67,7 @@ def test_k_tiles_that_are_shared_evenly(waves, persistent):
 def test_d_through_shared_memory(dtype, align, out_major):
     ops = Operands.of(dtype, align_bytes=align, out_major=out_major)
     plan = simt_plan(ops, stages=2, quad=(2, 2) if dtype == "f64" else (4, 4), **WARPS)
-    assert plan.smem_d is not None
+    assert plan.store.layout is not None
     assert right(plan, 66, 70, 20, alpha=2, beta=0.5)
 
 
@@ -107,16 +107,18 @@ def test_a_part_that_is_left_out():
     plan = simt_plan(stages=3, split_k=2, **WARPS)
     assert kinds(plan) == set()
 
-    class Short(type(plan.split)):
+    class Short(type(plan.scheduler.split)):
         def k_range(self, part, k_tiles, minimum=min):
             first, count = super().k_range(part, k_tiles, minimum)
             return first, count - part
 
     short = object.__new__(Short)
-    for name, value in vars(plan.split).items():
+    for name, value in vars(plan.scheduler.split).items():
         object.__setattr__(short, name, value)
     a = np.ones((72, 72), np.float32)
-    assert not (simulate(violations(plan, split=short), a, a, check="report").d == 72).all()
+    assert not (
+        simulate(violations(plan, scheduler=replace(plan.scheduler, split=short)), a, a, check="report").d == 72
+    ).all()
 
 
 def test_sums_that_go_to_the_same_place():

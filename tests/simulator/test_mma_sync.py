@@ -123,20 +123,22 @@ def test_a_share_that_is_left_out():
     plan = mma_sync_plan(**SMALL)
     body = tuple(s for s in plan.body.k_tile if not (isinstance(s, Fetch) and s.chunk == 2))
     found = faults(plan, body=replace(plan.body, k_tile=body))
-    assert "share 3 of k-tile 2 is fetched where share 2 is due" in found
+    assert "load chunk 3 of k-tile 2 is fetched when load chunk 2 is due." in found
     assert "has not been waited for" in found
 
 
 def test_a_d_that_is_not_all_copied():
     plan = mma_sync_plan(**SMALL)
-    threads, values = plan.copy_d.layout_tv[0], plan.copy_d.layout_tv[1]
+    threads, values = plan.store.line_copy.layout_tv[0], plan.store.line_copy.layout_tv[1]
     the_same = concatenate([Layout(threads.shape, (0, 0)), values])
-    assert "is written 0 times" in faults(plan, copy_d=violations(plan.copy_d, layout_tv=the_same))
+    assert "is written 0 times" in faults(
+        plan, store=violations(plan.store, copy=violations(plan.store.line_copy, layout_tv=the_same))
+    )
 
 
 def test_a_d_that_overlaps_itself():
     plan = mma_sync_plan(**SMALL)
-    assert "have the same offset" in faults(plan, smem_d=Layout((64, 64), (32, 1)))
+    assert "have the same offset" in faults(plan, store=violations(plan.store, smem=Layout((64, 64), (32, 1))))
 
 
 # --- a producer, and warps that consume --------------------------------------------------------------------
@@ -166,7 +168,7 @@ def test_warps_that_consume_a_ring(name):
         return None if isinstance(op, EndRead) and process.role == "consumer 1" else op
 
     def hasty(process, op):
-        return WaitStores(plan.epi_stages.count) if op == WaitStores(plan.epi_stages.count - 1) else op
+        return WaitStores(plan.store.count) if op == WaitStores(plan.store.count - 1) else op
 
     assert "waits for parity" in texts(protocol.edited(forget))
     assert "which is being read: overwritten stage" in texts(protocol.edited(late))

@@ -12,7 +12,7 @@ from cutegemm.choice.catalog import plan_named
 from cutegemm.dtypes import round_to
 from cutegemm.errors import PlanError, SimulationError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
-from cutegemm.plan import Operands, Problem
+from cutegemm.plan import Operands, Persistent, Problem
 from cutegemm.simulator import (
     play_interleavings,
     protocol_of,
@@ -127,27 +127,27 @@ def test_stages_that_overlap():
 def test_registers_that_stand_for_other_elements():
     plan = sm90_plan(**SMALL)
     turned = Layout(((4, 8, 4), (2, 2, 2)), ((128, 1, 16), (64, 512, 8)))
-    copy = TiledCopy(plan.epi_stages.to_shared.atom, turned, (64, 16))
-    found = faults_of(violations(plan, epi_stages=replace(plan.epi_stages, to_shared=copy)))
+    copy = TiledCopy(plan.store.to_shared.atom, turned, (64, 16))
+    found = faults_of(violations(plan, store=replace(plan.store, to_shared=copy)))
     assert "stores as D(m" in str(found["fragment"])
     assert found["fragment"].count > 100
 
 
 def test_slots_swizzled_another_way_than_the_store():
     plan = sm90_plan(**SMALL)
-    store = replace(plan.epi_stages.store, swizzle="none")
-    found = faults_of(violations(plan, epi_stages=replace(plan.epi_stages, store=store)))
+    store = replace(plan.store.box, swizzle="none")
+    found = faults_of(violations(plan, store=replace(plan.store, box=store)))
     assert "D(m" in str(found["copy"])
 
 
 def test_threads_that_copy_another_layout_of_a_slot():
     plan = sm90_plan(**SMALL, shared_d="padded")
-    half = TiledCopy(plan.epi_stages.store.atom, Layout(((4, 32), 8), ((512, 2), 64)), (64, 32))
-    found = faults_of(violations(plan, epi_stages=replace(plan.epi_stages, store=half)))
+    half = TiledCopy(plan.store.line_copy.atom, Layout(((4, 32), 8), ((512, 2), 64)), (64, 32))
+    found = faults_of(violations(plan, store=replace(plan.store, copy=half)))
     assert "D(m 1, n 0) of a tile is copied by no box" in str(found["copy"])
     assert "is written 0 times" in str(found["result"])
     dense = Layout((64, 32, 2, 2), (32, 1, 2048, 4096))
-    assert faults_of(violations(plan, smem_d=dense)) == {}  # without padding: only slower
+    assert faults_of(violations(plan, store=replace(plan.store, smem=dense))) == {}  # without padding: only slower
 
 
 def test_consumers_whose_rows_are_not_their_own():
@@ -175,7 +175,8 @@ def test_a_raster_that_drops_a_tile():
             m, n, batch = Raster("along_m").tile(linear, grid_m, grid_n, minimum, *others)
             return m, n * 0, batch
 
-    found = faults_of(violations(sm90_plan(**SMALL), raster=Dropping()))
+    plan = sm90_plan(**SMALL)
+    found = faults_of(violations(plan, scheduler=replace(plan.scheduler, raster=Dropping())))
     assert "no CTA takes the tile (0, 1, 0)" in str(found["raster"])
     assert "CTAs take the tile (0, 0, 0)" in str(found["raster"])
 
@@ -199,8 +200,8 @@ OTHER_PROGRAMS = (
 @pytest.mark.parametrize("name", OTHER_PROGRAMS)
 def test_the_programs_of_named_plans_in_many_interleavings(name):
     plan = plan_named(name, BF16)
-    most = 3 if plan.persistent else 1
-    if plan.split.is_split:
-        plan = plan.with_(persistent=2 * product(plan.cluster_mn))
+    most = 3 if plan.scheduler.grid.is_persistent else 1
+    if plan.scheduler.split.is_split:
+        plan = plan.with_scheduler(grid=Persistent(2 * product(plan.cluster_mn)))
     protocol = protocol_of(plan, k_tiles=2 * plan.stages + 1, tiles=most)
     assert play_interleavings(protocol, random_runs=1).faults == ()

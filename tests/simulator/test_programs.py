@@ -42,6 +42,7 @@ PLANS = {
     "two-level": (E4M3, {**SHARED, "tile": (128, 64, 128), "promoted": True}),
     "two-level, halves": (E4M3, {**SHARED, "tile": (128, 160, 128), "promoted": True}),
     "two-level, pingpong": (E4M3, {**IN_TURN, "tile": (64, 64, 128), "promoted": True}),
+    "two-level, at once": (E4M3, {**SHARED, "tile": (128, 64, 128), "promoted": True, "at_once": True}),
     "epilogue stages left over": (BF16, {**SHARED, "tile": (128, 80, 64), "epi_tile_n": 16, "epi_stages": 2}),
     "epilogue stages left over, rows of a warp": (
         BF16,
@@ -80,9 +81,9 @@ PLANS["warps"] = (BF16, {})
 def cases(plan):
     """(k-tiles, tiles) that go twice around the mainloop pipeline, and none, one, two and few."""
     stages = plan.stages
-    if plan.split.is_split:
+    if plan.scheduler.split.is_split:
         return [(17, 7), (0, 2)]
-    most = 1 if plan.persistent is None else 4
+    most = 4 if plan.scheduler.grid.is_persistent else 1
     return [(2 * stages + 1, most), (2, most), (1, most), (0, 2)]
 
 
@@ -90,7 +91,9 @@ def played(plan, programs=None, until=None, **options):
     """What is found in the cases, warps told apart; `until` a text is found that is looked for."""
     found = []
     for k_tiles, tiles in cases(plan):
-        protocol = protocol_of(plan, k_tiles=k_tiles, tiles=tiles, programs=programs, warps=not plan.split.is_split)
+        protocol = protocol_of(
+            plan, k_tiles=k_tiles, tiles=tiles, programs=programs, warps=not plan.scheduler.split.is_split
+        )
         found += [f.text for f in play_interleavings(protocol, **{"random_runs": 1, **options}).faults]
         if until is not None and any(text in each for text in until for each in found):
             break
@@ -100,9 +103,9 @@ def played(plan, programs=None, until=None, **options):
 def with_data(plan, programs=None):
     """What is found with data: (faults by kind, whether D is right)."""
     bm, bn, bk = plan.cta_tile
-    rows = plan.persistent or 1
+    rows = plan.scheduler.grid.ctas or 1
     m, n, k = 2 * rows * bm - 3, 2 * bn - 8, (2 * plan.stages + 1) * bk - 7
-    if plan.persistent is None:
+    if not plan.scheduler.grid.is_persistent:
         m, n = bm - 3, bn - 8
     rng = np.random.default_rng(0)
     given = {
@@ -157,7 +160,7 @@ def test_the_program_of_every_form_in_many_interleavings(name):
     plan = on_few_ctas(name)
     is_large = product(plan.cluster_mn) > 4  # interleavings take as many times as long
     k_tiles = plan.stages + 1 if is_large else 2 * plan.stages + 1
-    protocol = protocol_of(plan, k_tiles=k_tiles, tiles=3 if plan.persistent else 1)
+    protocol = protocol_of(plan, k_tiles=k_tiles, tiles=3 if plan.scheduler.grid.is_persistent else 1)
     assert faults_in_many_interleavings(protocol) == ()
 
 

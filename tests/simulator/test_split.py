@@ -19,7 +19,8 @@ from cutegemm.plan.program.operations import (
     SignalAccumulators,
     WriteAccumulators,
 )
-from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
+from cutegemm.plan.work.scheduler import WorkGrid
+from cutegemm.plan.work.tiles import TileGrid
 from cutegemm.simulator import play_interleavings, protocol_of, search_interleavings, simulate
 from cutegemm.simulator.report import Report
 from cutegemm.simulator.work import Workspace
@@ -90,8 +91,8 @@ def test_the_last_one_does_not_matter():
     plan = sm90_plan(Operands.of("bf16", layout="nt", out="f32"), **SMALL, split_k=3)
     problem = Problem(64, 64, 192, operands=plan.operands)
     report = Report()
-    grid = plan.scheduler.of(problem)
-    splits = [grid.work_tile(number) for number in range(3)]
+    grid = plan.work(problem)
+    splits = [grid.tile((number,)) for number in range(3)]
     held = np.arange(64 * 64).reshape(1, 128, 32)
     rng = np.random.default_rng(1)
     accumulators = [rng.normal(size=(64, 64)).astype(np.float32) * 10.0**i for i in (6, 0, 3)]
@@ -183,7 +184,7 @@ def texts(protocol, **options):
 @pytest.mark.parametrize("name", PLANS)
 def test_the_programs_of_all_clusters(name):
     plan = plan_of(name)
-    for tiles, k_tiles in ((3, 20), (7, 9), (2, 0)) if plan.persistent else ((1, 40),):
+    for tiles, k_tiles in ((3, 20), (7, 9), (2, 0)) if plan.scheduler.grid.is_persistent else ((1, 40),):
         protocol = protocol_of(plan, tiles=tiles, k_tiles=k_tiles)
         assert texts(protocol, random_runs=3, extremes=False) == ""
 

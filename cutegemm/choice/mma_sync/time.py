@@ -170,8 +170,7 @@ def _accesses(plan: GemmPlan) -> dict[int, float]:
 def _stores(plan: GemmPlan) -> float:
     """Return the number of store instructions of warps for a tile of D: whole lines, or fragments from registers."""
     bm, bn, _ = plan.cta_tile
-    values = plan.store_d.values if plan.copy_d is None else plan.copy_d.atom.values
-    return bm * bn / (values * WARP_THREADS)
+    return bm * bn / (plan.store.store_atom.values * WARP_THREADS)
 
 
 @dataclass(frozen=True, eq=False)

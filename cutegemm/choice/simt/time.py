@@ -174,7 +174,7 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
     assert plan.a.read is not None
     assert plan.b.read is not None
     reads = (rows / plan.a.read.values + columns / plan.b.read.values) * warps * bk
-    values = plan.store_d.values if plan.copy_d is None else plan.copy_d.atom.values
+    values = plan.store.store_atom.values
     repacks = [repack.name for repack in plan.repacks]
     ahead = 1 if by_registers else max(1, plan.stages - 1)
     return (
@@ -197,8 +197,8 @@ def _torn(plan: GemmPlan) -> tuple[float, float]:
     """
     operand = plan.operands.d
     sector, vector = SECTOR_BYTES * 8 // operand.dtype.bits, ACCESS_BITS // operand.dtype.bits
-    by_threads = vector / plan.store_d.values if plan.store_d.values < vector else 0.0
-    if plan.copy_d is None:
+    by_threads = vector / plan.store.atom.values if plan.store.atom.values < vector else 0.0
+    if plan.store.layout is None:
         return by_threads, by_threads
     bm, bn, _ = plan.cta_tile
     ends = 2 * sector / (bn if operand.major == "n" else bm)

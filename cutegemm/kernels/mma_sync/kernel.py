@@ -38,11 +38,11 @@ def host_function(plan: GemmPlan, arch: Arch) -> Any:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
 
         return TmaFedGemm(plan, arch)
-    if plan.sliced_k is not None:
+    if plan.body.slices_k:
         from cutegemm.kernels.mma_sync.gemv import GemvGemm
 
         return GemvGemm(plan, arch)
-    return MmaSyncWorkspaceGemm(plan, arch) if plan.split.is_split else MmaSyncGemm(plan, arch)
+    return MmaSyncWorkspaceGemm(plan, arch) if plan.scheduler.split.is_split else MmaSyncGemm(plan, arch)
 
 
 class MmaSyncGemm(ScheduledGemm):

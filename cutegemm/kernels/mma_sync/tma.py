@@ -30,6 +30,7 @@ from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.mainloop.warp_mma import MultiplyBlock, ReadFirst, Test
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.reader import reads
+from cutegemm.plan.work.work import State
 
 
 @dataclass
@@ -71,12 +72,12 @@ class WarpTracer(ConsumerTracer):
     Methods without a decorator are plain Python that runs while the kernel is traced.
     """
 
-    def first_number(self, loop: step.ForTiles):
-        """Return the number of the first work tile, read from the special register.
+    def first_state(self, loop: step.ForTiles, state: State) -> State:
+        """Return the state of the first work tile, from the index of the CTA, which is read from the special register.
 
         If it were computed as for the producer, ptxas would merge the variables of both roles, and spill the result.
         """
-        return reread("%ctaid.x")
+        return self.work.first(reread("%ctaid.x"))
 
     def own_tile(self, at: At):
         """Return (m_tile, n_tile, batch) of the tile of D that this warp computes.
@@ -116,7 +117,7 @@ class WarpTracer(ConsumerTracer):
         The accumulators of an epilogue tile are contiguous.
         """
         of_atom, *rest = own.partition_shape_C(self.plan.cta_tile[:2])
-        if self.plan.epi_stages is None:
+        if not self.plan.store.epi_tile_count(self.plan):
             return cute.make_layout((of_atom, *rest))
         extents = tuple([cute.size(extent) for extent in (of_atom, *rest)])
         return lower.layout(self.plan.accumulator_order(extents))

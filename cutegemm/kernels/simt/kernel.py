@@ -21,6 +21,6 @@ def host_function(plan: GemmPlan, arch: Arch) -> SimtGemm:
 
     Its arguments are those of `LaunchArguments`.
     """
-    if plan.repacks or plan.split.is_split:
+    if plan.repacks or plan.scheduler.split.is_split:
         return SimtWorkspaceGemm(plan, arch)
     return DirectGemm(plan, arch) if plan.stages == 0 else SimtGemm(plan, arch)

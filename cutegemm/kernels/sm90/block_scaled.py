@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Boolean, Float32, Int32, Int64
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.sm90.consumer import NUMBER, ConsumerTracer
 from cutegemm.kernels.trace import At
-from cutegemm.plan.mainloop.block_scaled import BLOCK, ClearScales, PromoteScaled, ReadScales, Scales, scales_of
+from cutegemm.plan.mainloop.block_scaled import (
+    BLOCK,
+    LANES,
+    ClearScales,
+    LoadScales,
+    PromoteScaled,
+    ReadScales,
+    ReloadScales,
+    Scales,
+    scales_of,
+)
 from cutegemm.plan.program.steps import RIGHT
 
 
@@ -24,12 +34,32 @@ class Registers:
     """The scales of one k-tile in a thread's registers.
 
     rows, columns   scales of the thread's rows and columns; `Scales.register` gives the index of a scale
-    k_block         (1) register with the index along K of the scales that are read next
+    k_block         (1) register with the index along K of the scales that are read next; if lanes hold the scales of
+                    blocks, the index of the k-tile in the work tile, plus `Lanes.skipped`
+    lanes           scales of blocks that the lanes of a warp hold, by operand; empty if they hold none
     """
 
     rows: cute.Tensor
     columns: cute.Tensor
     k_block: cute.Tensor
+    lanes: dict[str, Lanes] = field(default_factory=dict)
+
+
+@dataclass
+class Lanes:
+    """Scales of blocks of 32 k-tiles and of the next 32, one k-tile in each lane.
+
+    A work tile with an odd number of k-tiles skips one lane at its start, so that pairs of k-tiles begin at even lanes.
+
+    now, next   one register for each block of the thread's rows or columns
+    addresses   address in global memory of the scale that lane would have if its k-tile had the index 0, for each block
+    end         first index along K, as `Registers.k_block` counts, that the lane does not load
+    """
+
+    now: cute.Tensor
+    next: cute.Tensor
+    addresses: tuple[Int64, ...]
+    end: Int32
 
 
 @dsl_user_op
@@ -44,6 +74,62 @@ def multiplied_and_added_here(value: Float32, scale: Float32, total: Float32, *,
     return Float32(asm(T.f32(), operands, text, "=f,f,f,f", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
+@dsl_user_op
+def computed_here(address: Int64, *, loc=None, ip=None) -> Int64:
+    """Return the address, computed before the mainloop and kept in registers, not computed again in each k-tile."""
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    operands = [Int64(address).ir_value(loc=loc, ip=ip)]
+    return Int64(asm(T.i64(), operands, "mov.b64 $0, $1;", "=l,l", asm_dialect=llvm.AsmDialect.AD_ATT))
+
+
+@dsl_user_op
+def loaded_if(address: Int64, where: Boolean, *, loc=None, ip=None) -> Float32:
+    """Return an f32 from global memory; 0 if `where` does not hold, without an access."""
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    text = "{.reg .pred p; setp.ne.s32 p, $2, 0; mov.b32 $0, 0; @p ld.global.b32 $0, [$1];}"
+    operands = [each.ir_value(loc=loc, ip=ip) for each in (Int64(address), Int32(where))]
+    return Float32(asm(T.f32(), operands, text, "=&f,l,r", asm_dialect=llvm.AsmDialect.AD_ATT))
+
+
+@dsl_user_op
+def reloaded(
+    now: list[Float32], following: list[Float32], addresses: list[Int64], k: Int32, end: Int32, *, loc=None, ip=None
+) -> list[Float32]:
+    """Return the scales that a lane holds after the k-tile before `k`: those of 32 k-tiles, and those of the next 32.
+
+    If all lanes have been read, `following` replaces `now`, and scales of 32 k-tiles later are loaded. Predicates
+    instead of a branch let MMAs run on meanwhile: ptxas would wait for them at a branch.
+
+    now, following   scales that the lane holds, one of each block
+    addresses        see `Lanes`
+    k                index of the next k-tile, as `Registers.k_block` counts
+    end              see `Lanes`
+    """
+    count = len(now)
+    first, at, stop = 2 * count, 3 * count, 3 * count + 1
+    lines = [
+        ".reg .pred p, q; .reg .b32 t; .reg .b64 a;",
+        f"and.b32 t, ${at}, {LANES - 1}; setp.eq.s32 p, t, 0; setp.lt.and.s32 q, ${at}, ${stop}, p;",
+    ]
+    for i in range(count):
+        lines.append(f"@p mov.b32 ${i}, ${count + i};")
+        lines.append(f"mad.wide.s32 a, ${at}, 4, ${first + i}; @q ld.global.b32 ${count + i}, [a+{4 * LANES}];")
+    constraints = ",".join([*["=&f"] * (2 * count), *["l"] * count, "r", "r", *map(str, range(2 * count))])
+    operands = [each.ir_value(loc=loc, ip=ip) for each in (*addresses, k, end, *now, *following)]
+    results = llvm.inline_asm(
+        llvm.StructType.get_literal([T.f32()] * (2 * count)),
+        operands,
+        "{" + " ".join(lines) + "}",
+        constraints,
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+        loc=loc,
+        ip=ip,
+    )
+    return [Float32(llvm.extractvalue(T.f32(), results, [i], loc=loc, ip=ip)) for i in range(2 * count)]
+
+
 @ConsumerTracer.handles(ClearScales)
 def clear_scales(tracer: ConsumerTracer, clear: ClearScales, at: At) -> None:
     """Set the block-scale registers to 0, and the index of the next scales to the work tile's first k-tile."""
@@ -55,12 +141,50 @@ def clear_scales(tracer: ConsumerTracer, clear: ClearScales, at: At) -> None:
     tracer.scales = Registers(rows, columns, k_block)
 
 
+@ConsumerTracer.handles(LoadScales)
+def load_scales(tracer: ConsumerTracer, load: LoadScales, at: At) -> None:
+    """Load the scales of blocks of the first 64 k-tiles of a work tile: to each lane those of two k-tiles."""
+    registers, lane = tracer.scales, tracer.who.lane
+    skipped = at.k_count % 2
+    end = at.k_count + skipped
+    for scales in scales_of(tracer.plan):
+        if not scales.by_block:
+            continue
+        blocks, batch = tracer.pipeline_state.gmem[scales.name], tracer.own_tile(at)[2]
+        first_k = Int32(at.tile.k_first) - skipped + lane
+        addresses = []
+        for block in blocks_of(tracer, scales, at):
+            address = (blocks.iterator + blocks.layout((block, 0, batch))).toint()
+            addresses.append(computed_here(Int64(address) + Int64(first_k) * 4))
+        now, following = (cute.make_rmem_tensor(scales.registers, Float32) for _ in range(2))
+        for register, address in enumerate(addresses):
+            now[register] = loaded_if(address, (lane >= skipped) & (lane < end))
+            following[register] = loaded_if(address + 4 * LANES, lane + LANES < end)
+        registers.lanes[scales.name] = Lanes(now, following, tuple(addresses), Int32(end - LANES - lane))
+    registers.k_block[0] = Int32(skipped)
+
+
+@ConsumerTracer.handles(ReloadScales)
+def reload_scales(tracer: ConsumerTracer, reload: ReloadScales, at: At) -> None:
+    """Replace the scales in the lanes by those of the next 32 k-tiles, if all lanes have been read."""
+    for lanes in tracer.scales.lanes.values():
+        count = len(lanes.addresses)
+        held = [[each[i] for i in range(count)] for each in (lanes.now, lanes.next)]
+        results = reloaded(*held, [*lanes.addresses], tracer.scales.k_block[0], lanes.end)
+        for i in range(count):
+            lanes.now[i], lanes.next[i] = results[i], results[count + i]
+
+
 @ConsumerTracer.handles(ReadScales)
 def read_scales(tracer: ConsumerTracer, read: ReadScales, at: At) -> None:
     """Read the scales of the thread's rows and columns for one k-tile, and advance the index along K."""
     registers = tracer.scales
     for scales, own in zip(scales_of(tracer.plan), (registers.rows, registers.columns), strict=True):
-        if scales.by_block:
+        if scales.by_block and read.from_lanes:
+            held = registers.lanes[scales.name].now
+            for register in range(scales.registers):
+                own[register] = cute.arch.shuffle_sync(held[register], registers.k_block[0])
+        elif scales.by_block:
             read_blocks(tracer, scales, own, at)
         else:
             read_rows(tracer, scales, own, at.stage)
@@ -89,21 +213,30 @@ def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: A
         own[register] = staged[first + places[place][mode]]
 
 
-def read_blocks(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, at: At) -> None:
-    """Read one block scale for each run of the thread's rows or columns from global memory.
+def blocks_of(tracer: ConsumerTracer, scales: Scales, at: At) -> list[Int32]:
+    """Return the index of the block that has the scale of each run of the thread's rows or columns.
 
-    A run is a set of neighbours that share a scale. One beyond the last block of the matrix reads the scale of the last
+    A run is a set of neighbours that share a scale. One beyond the last block of the matrix has the scale of the last
     block.
+
+    scales   which operand's scales, and how they are laid out
+    at       the role's position in its program
+    """
+    last = tracer.pipeline_state.gmem[scales.name].shape[0] - 1
+    first = tracer.own_tile(at)["mn".index(scales.mode)] * scales.extent
+    return [cutlass.min((first + register * scales.run) // BLOCK, last) for register in range(scales.registers)]
+
+
+def read_blocks(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, at: At) -> None:
+    """Read the block scale of each run of the thread's rows or columns from global memory.
 
     scales   which operand's scales, and how they are laid out
     own      registers that receive the scales
     at       the role's position in its program
     """
-    blocks, own_mnl = tracer.pipeline_state.gmem[scales.name], tracer.own_tile(at)
-    first = own_mnl["mn".index(scales.mode)] * scales.extent
-    for register in range(scales.registers):
-        block = cutlass.min((first + register * scales.run) // BLOCK, blocks.shape[0] - 1)
-        own[register] = blocks[block, tracer.scales.k_block[0], own_mnl[2]]
+    blocks, batch = tracer.pipeline_state.gmem[scales.name], tracer.own_tile(at)[2]
+    for register, block in enumerate(blocks_of(tracer, scales, at)):
+        own[register] = blocks[block, tracer.scales.k_block[0], batch]
 
 
 @ConsumerTracer.handles(PromoteScaled)

@@ -74,7 +74,7 @@ class ClusterSplitK(AccumulatorVectors):
 
         who   thread, warp and CTA of the consumer
         """
-        m_rank, part = self.plan.scheduler.rank_mn(who.rank)
+        m_rank, part = self.plan.cluster_tile.rank_mn(who.rank)
         return part, m_rank
 
     @cute.jit

@@ -184,15 +184,15 @@ class ConsumerTracer(Tracer):
 
     @reads(step.OpenOrder)
     def on_open_order(self, turns: step.OpenOrder, at: At) -> None:
-        self.open_order(at.number)
+        self.open_order(at.state)
 
     @cute.jit
-    def open_order(self, first: Int32):
+    def open_order(self, first: tuple):
         """Let the first pingpong consumer issue its MMAs: the last consumer arrives at its order barrier.
 
-        first   number of a work tile; nothing is done if this work tile does not exist
+        first   state of a work tile; nothing is done if this work tile does not exist
         """
-        if self.who.consumer == self.pipeline.tiles_in_flight - 1 and first < self.work.count:
+        if self.who.consumer == self.pipeline.tiles_in_flight - 1 and self.work.exists(first):
             self.pass_order()
 
     @reads(step.AwaitOrder)
@@ -212,7 +212,7 @@ class ConsumerTracer(Tracer):
     @reads(step.Stagger)
     @cute.jit
     def on_stagger(self, stagger: cutlass.Constexpr, at: cutlass.Constexpr):
-        if self.work.work_tile(at.number).k_count > 0 and at.number < self.work.count:
+        if self.work.tile(at.state).k_count > 0 and self.work.exists(at.state):
             cute.arch.mbarrier_wait(self.pipeline_state.full, 0)
         begun = cute.arch.clock()
         now = begun
@@ -348,7 +348,7 @@ class ConsumerTracer(Tracer):
                 self.accumulators = self.storage.head(self.own_accumulators, Int32(1))
             if not self.holds:  # the coordinates are computed as late as possible, to save registers
                 self.own_mnl = self.own_tile(at)
-            if self.plan.epi_stages is not None and self.plan.epi_stages.has_remainder(self.plan.consumer_d_tile):
+            if self.plan.store.first_wait(self.plan):
                 self.storage.find_warp()
         else:
             own, ups = self.storage.epi_tile(self.accumulators, at.i)
@@ -373,7 +373,7 @@ class ConsumerTracer(Tracer):
         for i in range(count):
             at.i = i
             self.steps(loop.steps, at)
-        at.i, at.c_phase = None, at.c_phase ^ ((count // self.plan.epi_stages.count) & 1)
+        at.i, at.c_phase = None, at.c_phase ^ ((count // self.plan.store.count) & 1)
 
     @reads(step.WaitStores)
     def on_wait_stores(self, wait: step.WaitStores, at: At) -> None:

@@ -10,14 +10,14 @@ from cutlass import Int32
 
 from cutegemm.kernels.vectors import condition, copy_vector
 from cutegemm.layout.modes import size
-from cutegemm.plan.warp_roles import EpiStages
+from cutegemm.plan.store import LineStore
 
 # Limits on the shared-memory reads of a thread in flight: number of accesses, and number of lines.
 _READS, _LINES = 16, 4
 
 
 class Lines:
-    """The lines of an epilogue stage that one thread copies to D; see `EpiStages.rotates_lines`.
+    """The lines of an epilogue stage that one thread copies to D; see `LineStore.rotates_lines`.
 
     run       number of neighbouring lanes that access neighbouring vectors of a line together
     pieces    number of pieces of a line; a run of lanes copies one piece with each access
@@ -26,10 +26,10 @@ class Lines:
     at_once   number of lines that are read before the first of them is stored
     """
 
-    def __init__(self, epi_stages: EpiStages, major: str, sD, gD, first) -> None:
-        copy, along = epi_stages.store, "mn".index(major)
+    def __init__(self, store: LineStore, major: str, sD, gD, first) -> None:
+        copy, along = store.copy, "mn".index(major)
         self.atom, self.along = copy.atom, along
-        line, across = epi_stages.epi_tile[along], epi_stages.epi_tile[1 - along]
+        line, across = store.epi_tile[along], store.epi_tile[1 - along]
         self.run = size(copy.tiler_mn[along]) // self.atom.values
         self.pieces, self.apart = line // (self.run * self.atom.values), size(copy.tiler_mn[1 - along])
         self.count = across // self.apart

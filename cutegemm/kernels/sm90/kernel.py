@@ -24,6 +24,7 @@ from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.repack import Repacker, region
 from cutegemm.kernels.sm90 import block_scaled as _block_scaled  # noqa: F401 - registers how its steps are traced
+from cutegemm.kernels.sm90 import line_store, register_store, tma_store  # noqa: F401  (how each store is traced)
 from cutegemm.kernels.sm90 import promoted as _promoted  # noqa: F401 - registers how its step is traced
 from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
@@ -64,7 +65,7 @@ class Sm90Gemm:
 
     def __init__(self, plan: GemmPlan, arch: Arch) -> None:
         self.plan, self.pipeline, self.launches = plan, warp_roles(plan), launches_of(plan, arch)
-        self.storage = Storage(plan)
+        self.storage = Storage.of(plan)
         streams = [stream.name for stream in plan.streams]
         self.read = tuple([name for name in plan.operands.of_mainloop if name not in streams])  # threads read these
 
@@ -108,7 +109,9 @@ class Sm90Gemm:
             as_they_are = {repack.name: self.seen_as(*sources[repack.name]) for repack in plan.repacks}
             loaded |= Repacker(plan.repacks, self.launches[REPACK]).launch(as_they_are, space, firsts, stream)
         accumulators = (
-            region(space, firsts["accumulators"], lower.dtype(plan.operands.acc)) if plan.split.is_split else None
+            region(space, firsts["accumulators"], lower.dtype(plan.operands.acc))
+            if plan.scheduler.split.is_split
+            else None
         )
         if cutlass.const_expr(plan.operands.gated):
             loaded["b"] = gate_and_up(loaded["b"], plan, mD.shape[1])
@@ -117,7 +120,7 @@ class Sm90Gemm:
         )
         read = tuple([loaded[name] for name in self.read])
         (tma_c, tC), (tma_d, tD), more = self.storage.tma_atoms(operands, mD, streams[0][0])
-        work = plan.scheduler.tiles(mD.shape[0], columns, mD.shape[2], TRACED).along(K)
+        work = plan.scheduler.tiles(plan.cluster_tile, mD.shape[0], columns, mD.shape[2], TRACED).along(K)
         values = work.host_values(Int32, lower.divisors)
         self.kernel(
             streams,
@@ -191,7 +194,7 @@ class Sm90Gemm:
             each.name: lower.smem_tensor(smem, plan.operands.matrix(each.name).dtype, each.smem)
             for each in plan.streams
         }  # (rows, k, stages) each
-        sD = None if plan.smem_d is None else lower.smem_tensor(smem, plan.operands.d.dtype, plan.smem_d)
+        sD = self.storage.epi_stage_tensor(smem)
         place = None
         if cutlass.const_expr(plan.cluster_k > 1):
             kind = lower.dtype(plan.operands.acc)
@@ -199,9 +202,11 @@ class Sm90Gemm:
         mbarriers = [barrier for barrier in plan.barriers if barrier.kind == "mbarrier"]
         at = {barrier.name: smem.allocate_array(Int64, barrier.count) for barrier in mbarriers}
         semaphores = None
-        if cutlass.const_expr(plan.split.is_split):
+        if cutlass.const_expr(plan.scheduler.split.is_split):
             semaphores = smem.allocate_tensor(Int32, cute.make_layout(self.pipeline.consumers))
-        work = plan.scheduler.from_values(values, TRACED).of_rank(rank)
+        gmem = dict(zip(self.read, read, strict=True))
+        reads = {name: gmem[name] for name in plan.scheduler.reads}
+        work = plan.scheduler.from_values(plan.cluster_tile, values, TRACED, reads).of_rank(rank)
         cluster, first_mnl = cta // in_cluster, (Int32(0), Int32(0), Int32(0))
         if warp_idx == _SETS_UP:
             for atom in (*[atom for atom, _ in streams], *self.storage.descriptors(tma_c, tma_d, more)):
@@ -213,8 +218,9 @@ class Sm90Gemm:
             cute.arch.mbarrier_init_fence()
         else:
             cluster = work.place(cluster)
-            if warp_idx == 0:  # the producer's warp, which has to wait for the barriers anyway
-                first_mnl = loaded_mnl(plan, work, cluster, rank, streams[0][1], streams[1][1])
+            if cutlass.const_expr(not plan.scheduler.reads):  # the kernel ahead may still write what it reads
+                if warp_idx == 0:  # the producer's warp, which has to wait for the barriers anyway
+                    first_mnl = loaded_mnl(plan, work, work.first(cluster), rank, streams[0][1], streams[1][1])
         if cutlass.const_expr(in_cluster > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
@@ -223,12 +229,11 @@ class Sm90Gemm:
         begin(self.launches[GEMM])
 
         split_k = None
-        if cutlass.const_expr(plan.split.is_split):
+        if cutlass.const_expr(plan.scheduler.split.is_split):
             split_k = Parts(plan, arrivals, accumulators, semaphores)
         shared = None
         if cutlass.const_expr(plan.cluster_k > 1):
             shared = ClusterSplitK(plan, place, at["accumulators"], at["consumed"])
-        gmem = dict(zip(self.read, read, strict=True))
         pipeline_state = MainloopPipeline(buffers, gmem, at["full"], at.get("empty", at["full"]))
         self.storage.use(
             Targets(tma_c, mC, tma_d, mD, more, sD, at.get("c", at["full"])),
@@ -246,7 +251,8 @@ class Sm90Gemm:
                     cute.arch.setmaxregister_decrease(produce)
                 if warp_idx == 0:
                     who = Who(warp_idx, None, None, None, rank, cluster)
-                    ProducerTracer(plan, loads, first_mnl).trace(plan.program("producer"), who, pipeline_state, work)
+                    known_mnl = None if plan.scheduler.reads else first_mnl
+                    ProducerTracer(plan, loads, known_mnl).trace(plan.program("producer"), who, pipeline_state, work)
             else:
                 if cutlass.const_expr(consume is not None):
                     cute.arch.setmaxregister_increase(consume)

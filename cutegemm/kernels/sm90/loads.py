@@ -15,6 +15,7 @@ from cutegemm.kernels.trace import LOADED, At, MainloopPipeline, Tracer
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.reader import reads
+from cutegemm.plan.work.work import State, Work
 
 
 @dataclass
@@ -46,13 +47,13 @@ def tiles_of(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Tensor:
     return cute.make_tensor(mX.iterator, layout)
 
 
-def loaded_mnl(plan: GemmPlan, work, number, rank, mA: cute.Tensor, mB: cute.Tensor) -> tuple:
+def loaded_mnl(plan: GemmPlan, work: Work, state: State, rank, mA: cute.Tensor, mB: cute.Tensor) -> tuple:
     """Return (m_tile of A, n_tile of B, batch) that a CTA loads for a work tile.
 
-    number   number of the work tile
-    rank     rank of the CTA in its cluster
+    state   state of the work tile
+    rank    rank of the CTA in its cluster
     """
-    own = work.tile_mnl(work.work_tile(number), rank)
+    own = work.tile_mnl(work.tile(state), rank)
     bM, bN, _ = plan.mma_tile
     rows = ((mA, bM), (mB, bN // 2 if plan.operands.gated else bN))
     tiles = [cute.ceil_div(cute.size(mX, mode=[0]), step) for mX, step in rows]
@@ -69,10 +70,10 @@ class Loads:
         self.plan, self.streams = plan, streams
         self.boxes: tuple[Boxes, ...] = ()
 
-    def mnl_of(self, work, number, rank) -> tuple:
+    def mnl_of(self, work: Work, state: State, rank) -> tuple:
         """Return (m_tile of A, n_tile of B, batch) that the CTA loads for a work tile; see `loaded_mnl`."""
         (_, mA), (_, mB), *_ = self.streams
-        return loaded_mnl(self.plan, work, number, rank, mA, mB)
+        return loaded_mnl(self.plan, work, state, rank, mA, mB)
 
     def set_up(self, pipeline_state: MainloopPipeline, rank) -> None:
         """Partition the tensors of all operand streams into what this CTA loads.
@@ -82,7 +83,7 @@ class Loads:
         """
         plan = self.plan
         (cm, _), (_, cn) = plan.cluster_mn, plan.multicast_mn
-        m_rank, n_rank = plan.scheduler.rank_mn(rank)
+        m_rank, n_rank = plan.cluster_tile.rank_mn(rank)
         row = sum(1 << (n * cm) for n in range(cn))  # the ranks with the same m_rank, for m_rank = 0
         column = (1 << cm) - 1
         shared_by = {"m": (n_rank if cn > 1 else 0, row << m_rank), "n": (m_rank, column << (n_rank * cm))}
@@ -136,13 +137,13 @@ class Loads:
 class ProducerTracer(Tracer):
     """Trace the program of the producer, which is one warp.
 
-    first_mnl   what the producer loads for its first work tile; see `loaded_mnl`
+    first_mnl   what the producer loads for its first work tile, see `loaded_mnl`; None: it is computed in the program
     """
 
     name = "producer"
     carries = LOADED
 
-    def __init__(self, plan: GemmPlan, loads: Loads, first_mnl: tuple) -> None:
+    def __init__(self, plan: GemmPlan, loads: Loads, first_mnl: tuple | None) -> None:
         super().__init__(plan)
         self.loads, self.first_mnl = loads, first_mnl
 
@@ -158,17 +159,16 @@ class ProducerTracer(Tracer):
 
     @reads(step.ForTiles)
     def on_for_tiles(self, loop: step.ForTiles, at: At) -> None:
-        at.put(LOADED, self.first_mnl)
+        at.put(LOADED, self.first_mnl or self.loads.mnl_of(self.work, at.state, self.who.rank))
         super().on_for_tiles(loop, at)
 
-    def tile(self, loop, at, names, number, values) -> tuple:
+    def tile(self, loop, at, names, state, values) -> tuple:
         """Trace the loads of a work tile, then compute which tiles of A and B the next work tile needs.
 
         The computation follows the loads, so that it does not delay them.
         """
-        values = super().tile(loop, at, names, number, values)
-        following = self.work.following(number, loop.every)
-        next_mnl = self.loads.mnl_of(self.work, following, self.who.rank)
+        values = super().tile(loop, at, names, state, values)
+        next_mnl = self.loads.mnl_of(self.work, self.work.ahead(state, loop.every), self.who.rank)
         carried = dict(zip(names, values, strict=True)) | dict(zip(LOADED, next_mnl, strict=True))
         return tuple(carried.values())
 

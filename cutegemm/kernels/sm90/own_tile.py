@@ -110,9 +110,9 @@ class OwnTile:
 
     def in_order(self, part):
         """Return a one-mode view of accumulators (MMA, MMA_M, MMA_N), in the order in which they are stored."""
-        if self.plan.epi_stages is None or self.plan.consumer_warps > 1:
+        if not self.plan.store.epi_tile_count(self.plan) or self.plan.consumer_warps > 1:
             return cute.group_modes(part, 0, 3)
-        m, n = self.plan.atoms_at_once
+        m, n = self.plan.store.atoms_at_once(self.plan)
         split = cute.logical_divide(part, (None, cute.make_layout(m), cute.make_layout(n))).layout
         modes = ((0,), (1, 0), (2, 0), (2, 1), (1, 1))
         ordered = cute.make_layout(

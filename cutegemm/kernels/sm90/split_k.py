@@ -27,7 +27,7 @@ from cutegemm.plan.memory.workspace import counter_of, slot_layout
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.reduction import ACCUMULATOR_VECTOR
 from cutegemm.plan.work.division import WorkTile
-from cutegemm.plan.work.scheduler import WorkGrid
+from cutegemm.plan.work.work import Work
 
 _WRITTEN = 1 << 16  # added to a semaphore for each K split in the workspace; each increment in the low half adds 1
 
@@ -129,7 +129,7 @@ class Parts(AccumulatorVectors):
     def place(self, slot, rank, own, tid) -> cute.Tensor:
         """Return a view of a thread's accumulators in the workspace: (elements of a vector, vectors).
 
-        slot   index of the K split's buffer in the workspace; see `WorkGrid.slot_of`
+        slot   index of the K split's buffer in the workspace; see `Work.slot_of`
         own    index of the consumer among those that share the tile
         """
         layout = slot_layout(self.plan, 1)
@@ -149,7 +149,7 @@ class Parts(AccumulatorVectors):
         for i in range(cute.size(accumulators, mode=[1])):
             copy_vector(self.wide, accumulators[None, i], place[None, i])
 
-    def add(self, acc, work: WorkGrid, tile: WorkTile, rank, own, tid) -> None:
+    def add(self, acc, work: Work, tile: WorkTile, rank, own, tid) -> None:
         """Set `acc` to the accumulators of all K splits, added in their order.
 
         First the K splits before this one are added together and then to `acc`; then each later one is added to `acc`.

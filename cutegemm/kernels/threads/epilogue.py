@@ -81,7 +81,7 @@ class Reader:
         part    the vector in global memory
         where   predicate: if it does not hold, nothing is read and the elements are 0
         """
-        to = zeros(self.plan.store_d.values, part.element_type)
+        to = zeros(self.plan.store.atom.values, part.element_type)
         copy_vector(self.plan.access(name), part, to, where)
         return to
 
@@ -96,7 +96,7 @@ class Reader:
         one = cute.make_tensor(part.iterator, cute.make_layout((1,)))
         to = zeros(1, part.element_type)
         copy_vector(self.plan.access(name), one, to, where)
-        return [to[0]] * self.plan.store_d.values
+        return [to[0]] * self.plan.store.atom.values
 
 
 class ScheduledEpilogue:
@@ -202,9 +202,9 @@ class ScheduledEpilogue:
                 for name, to in zip(results, vX[len(keys) :], strict=True):
                     copy_vector(self.plan.access(name), out[name], to[None, i], is_inside)
                 if sD is None:
-                    copy_vector(self.plan.store_d, out["d"], vD[None, i], is_inside)
+                    copy_vector(self.plan.store.atom, out["d"], vD[None, i], is_inside)
                 else:
-                    copy_vector(self.plan.store_d, out["d"], vsD[None, i])
+                    copy_vector(self.plan.store.atom, out["d"], vsD[None, i])
 
     def reduce(self, folds: Folds, out: dict[str, cute.Tensor], i, is_inside, coords) -> None:
         """Fold the results of one stored vector into the reductions. Elements outside of D do not count.
@@ -212,7 +212,7 @@ class ScheduledEpilogue:
         i        index of the vector among those that the thread stores
         coords   (vector) coordinates in D
         """
-        vector = self.plan.store_d.values
+        vector = self.plan.store.atom.values
         for name, fold in folds.by_name.items():
             values = [cutlass.select_(is_inside, out[name][v], fold.identity) for v in range(vector)]
             by_vectors = fold.folding.units > 1
@@ -226,7 +226,7 @@ class ScheduledEpilogue:
         kind       element type of D
         ups        up accumulators of the vector, if D is gated; else None
         """
-        vector, values = self.plan.store_d.values, self.values
+        vector, values = self.plan.store.atom.values, self.values
         kinds = {name: values.results[name].element_type for name in epilogue.beside}
         reduced = [(name, reduction.child) for name, reduction in epilogue.reductions]
         out = {name: cute.make_rmem_tensor((vector,), of) for name, of in {"d": kind, **kinds}.items()}
@@ -243,7 +243,7 @@ class ScheduledEpilogue:
 
         The vectors are the ones that D is stored in.
         """
-        return by_vectors(tensor, self.neighbours(tensor, self.plan.store_d.values))
+        return by_vectors(tensor, self.neighbours(tensor, self.plan.store.atom.values))
 
     def neighbours(self, acc, vector: int):
         """Return the shape (V, REST_M, REST_N) of `vector` accumulators of a thread that are neighbours in D."""
@@ -259,9 +259,9 @@ class ScheduledEpilogue:
         tile_mnl   (m_tile, n_tile, batch) of the tile
         """
         gD, coords = self.tiles_of((mD,), tile_mnl)
-        thr = lower.tiled_copy(self.plan.copy_d).get_slice(tid)
+        thr = lower.tiled_copy(self.plan.store.line_copy).get_slice(tid)
         tDsD, tDgD, tDcD = thr.partition_S(sD), thr.partition_D(gD), thr.partition_S(coords)
-        atom = self.plan.copy_d.atom
+        atom = self.plan.store.line_copy.atom
         line = cute.make_rmem_tensor(tDsD[None, 0, 0].shape, mD.element_type)
         for i, j in itertools.product(range(cute.size(tDsD, mode=[1])), range(cute.size(tDsD, mode=[2]))):
             copy_vector(atom, tDsD[None, i, j], line)

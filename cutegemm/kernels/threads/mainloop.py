@@ -57,7 +57,8 @@ from cutegemm.plan.problem import Operand
 from cutegemm.plan.program.thread_schedule import Commit, Fetch, Multiply, Read, Repeat, Store, Sync, Wait
 from cutegemm.plan.shared import smem_align_bytes
 from cutegemm.plan.work.division import WorkTile
-from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
+from cutegemm.plan.work.scheduler import WorkGrid
+from cutegemm.plan.work.tiles import TileGrid
 
 # With this many accumulators in a thread, the epilogue does not use divisors from the host. They would save
 # instructions, but spill up to 13 registers (simt_128x128, D not aligned, CUDA 13).
@@ -210,11 +211,11 @@ class ScheduledGemm(ScheduledEpilogue):
 
     def tiles(self, mD: cute.Tensor) -> TileGrid:
         """Return the tiles of D for all matrices of the batch."""
-        scheduler = self.plan.scheduler
+        scheduler, cluster = self.plan.scheduler, self.plan.cluster_tile
         if not self.of_host:
-            return scheduler.tiles(mD.shape[0], columns_of_b(self.plan, mD), mD.shape[2], TRACED)
+            return scheduler.tiles(cluster, mD.shape[0], columns_of_b(self.plan, mD), mD.shape[2], TRACED)
         m_tiles, n_tiles, divisors = self.of_host
-        return TileGrid(scheduler, m_tiles, n_tiles, m_tiles * n_tiles * mD.shape[2], TRACED, divisors)
+        return TileGrid(scheduler, cluster, m_tiles, n_tiles, m_tiles * n_tiles * mD.shape[2], TRACED, divisors)
 
     def handed(self, tiles: TileGrid) -> tuple[Any, ...]:
         """Return the values of the host that CTAs need to find their tiles: tile counts and divisors.
@@ -333,7 +334,7 @@ class ScheduledGemm(ScheduledEpilogue):
         residue   k at which the first k-tile of the tile starts; negative if it is ragged
         k_first   index of the CTA's first k-tile
         """
-        if not self.plan.split.is_split or self.plan.split.k_step > 1:
+        if not self.plan.scheduler.split.is_split or self.plan.scheduler.split.k_step > 1:
             return residue
         return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
 
@@ -354,8 +355,7 @@ class ScheduledGemm(ScheduledEpilogue):
         """
         ops, used = self.plan.operands, self.plan.smem_bytes()
         buffers = [(ops.a.dtype, self.plan.a.smem, 0), (ops.b.dtype, self.plan.b.smem, used["a"])]
-        if self.plan.smem_d is not None:
-            buffers.append((ops.d.dtype, self.plan.smem_d, 0))
+        buffers += [(buffer.dtype, buffer.layout, 0) for buffer in self.plan.store.buffers(self.plan)]
         align = max(smem_align_bytes(kind, given) for kind, given, _ in buffers)
         base = cutlass.memory.SmemAllocator().allocate(sum(used.values()), align)
         if "barriers" in used:
@@ -462,9 +462,9 @@ class ScheduledGemm(ScheduledEpilogue):
 
         k_tile   index of the k-tile among those of this CTA
         """
-        if self.plan.split.k_step == 1:
+        if self.plan.scheduler.split.k_step == 1:
             return k_tile
-        return parts.k_first + k_tile * self.plan.split.k_step
+        return parts.k_first + k_tile * self.plan.scheduler.split.k_step
 
     def copy_from_global(self, load: ThreadCopy, step: Fetch, k_tile, stage, ragged: bool) -> None:
         """Copy a k-tile of one operand, or some chunks of it, from global memory to its stage or to registers.

@@ -98,21 +98,22 @@ class SplitKGemm(ScheduledGemm):
             release(self.launches[GEMM])
         self.accumulators, self.arrivals, self.of_host = accumulators, arrivals, tiles
         self.values = Values.of(self.plan, operands, scalars)
-        if cutlass.const_expr(self.plan.persistent is None):
+        if cutlass.const_expr(not self.plan.scheduler.grid.is_persistent):
             self.tile(mA, mB, mD)
         else:
-            number, _, _ = cute.arch.block_idx()
-            while number < self.tiles(mD).along(opaque(mA.shape[1])).count:
-                self.take(number, mA, mB, mD)
-                number = self.tiles(mD).along(mA.shape[1]).following(number)
+            place, _, _ = cute.arch.block_idx()
+            state = self.tiles(mD).along(mA.shape[1]).first(place)
+            while self.tiles(mD).along(opaque(mA.shape[1])).exists(state):
+                self.take(state, mA, mB, mD)
+                state = self.tiles(mD).along(mA.shape[1]).next(state)
 
     @cute.jit
-    def take(self, number: Int32, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
+    def take(self, state: tuple, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
         """Compute one work tile of a persistent grid. A work tile with 0 K splits is empty: nothing is done.
 
-        number   number of the work tile
+        state   state of the work tile
         """
-        self.current = lambda: self.tiles(mD).along(opaque(mA.shape[1])).work_tile(number)
+        self.current = lambda: self.tiles(mD).along(opaque(mA.shape[1])).tile(state)
         self.at_hand = self.current()
         if self.at_hand.splits > 0:
             cute.arch.sync_threads()  # all threads have read the shared memory of the previous work tile
@@ -123,7 +124,7 @@ class SplitKGemm(ScheduledGemm):
 
         again   compute it again, so that no register holds it through the mainloop
         """
-        if self.plan.persistent is None:
+        if not self.plan.scheduler.grid.is_persistent:
             return ScheduledGemm.tile_number(self, again)
         if again:
             self.at_hand = self.current()
@@ -131,7 +132,7 @@ class SplitKGemm(ScheduledGemm):
 
     def work_tile(self, work: WorkGrid, tile) -> WorkTile:
         """Return the work tile of this CTA: one K split of a tile, or the whole tile if K is not split."""
-        if self.plan.persistent is not None:
+        if self.plan.scheduler.grid.is_persistent:
             return self.at_hand
         if self.plan.split_k == 1:
             return work.whole(tile)
@@ -139,7 +140,7 @@ class SplitKGemm(ScheduledGemm):
 
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
         """Store a whole tile to D, or the accumulators of a K split to the workspace."""
-        if self.plan.persistent is not None:
+        if self.plan.scheduler.grid.is_persistent:
             self.end_persistent(thr_mma, mD, sA, acc, tid, work, self.at_hand)
         elif self.plan.split_k > 1:
             work_tile = work.split_of(tile, reread("%ctaid.y"))
@@ -172,12 +173,12 @@ class SplitKGemm(ScheduledGemm):
         scaled = self.plan.epilogue.head.expression
         vAcc, own = self.by_vectors(acc), self.partials_at(tid, self.slot_of(work, work_tile, work_tile.k_split))
         for i in range(cute.size(vAcc, mode=[1])):
-            line = cute.make_rmem_tensor((self.plan.store_d.values,), acc.element_type)
-            for v in range(self.plan.store_d.values):
+            line = cute.make_rmem_tensor((self.plan.store.atom.values,), acc.element_type)
+            for v in range(self.plan.store.atom.values):
                 value = self.values.element(scaled, vAcc[v, i], {}, acc.element_type)
                 line[v] = value.to(acc.element_type)
             copy_vector(self.wide, line, own[None, i])
-        if self.plan.split.reduction == "last":
+        if self.plan.scheduler.split.reduction == "last":
             self.arrive(thr_mma, mD, sA, acc, tid, work, work_tile)
 
     @cute.jit
@@ -229,11 +230,11 @@ class SplitKGemm(ScheduledGemm):
         self.values = Values.of(self.plan, operands, scalars, self.plan.epilogue.tail)
         tid, _, _ = cute.arch.thread_idx()
         tile, which, _ = cute.arch.block_idx()
-        total = cute.make_rmem_tensor((self.plan.store_d.values,), accumulators.element_type)
+        total = cute.make_rmem_tensor((self.plan.store.atom.values,), accumulators.element_type)
         total.fill(0.0)
         work = self.tiles(mD).along(k)
         peers = work.peers(tile)
-        if cutlass.const_expr(self.plan.split.waves == 0):
+        if cutlass.const_expr(self.plan.scheduler.split.waves == 0):
             slots = [self.slot_of(work, peers, k_split) for k_split in range(peers.splits)]
             self.add_vectors(total, slots, tid, which)
             self.finish(mD, total, work, peers, tid, which)
@@ -259,7 +260,7 @@ class SplitKGemm(ScheduledGemm):
         lines     vectors in the workspace, one for each of `totals`
         at_once   number of accumulators that are read before they are added
         """
-        vector = self.plan.store_d.values
+        vector = self.plan.store.atom.values
         step = max(1, at_once // vector)
         for first in range(0, len(lines), step):
             group = range(first, min(first + step, len(lines)))
@@ -284,7 +285,7 @@ class SplitKGemm(ScheduledGemm):
 
         It has 64 bits if the grid has a row for each K split, because the slots of such plans may exceed 32 bits.
         """
-        return work.slot_of(work_tile, Int64(k_split) if work.scheduler.splits_are_rows else k_split)
+        return work.slot_of(work_tile, Int64(k_split) if work.splits_are_rows else k_split)
 
     def partials_at(self, tid, slot) -> cute.Tensor:
         """Return a view of a thread's accumulators in a workspace slot: (elements of a vector, vectors).
@@ -301,4 +302,4 @@ class SplitKGemm(ScheduledGemm):
     def wide(self) -> CopyAtom:
         """Return the copy atom for the widest access to a vector of accumulators in the workspace."""
         acc = self.plan.operands.acc
-        return universal_copy(acc, acc.bits * min(self.plan.store_d.values, 128 // acc.bits))
+        return universal_copy(acc, acc.bits * min(self.plan.store.atom.values, 128 // acc.bits))

@@ -52,7 +52,7 @@ class WorkspaceGemm(SplitKGemm):
         ]
         tiles = self.handed(work.tiles)
         self.split_k_kernel(whole["a"], whole["b"], of_d, mD, accumulators, arrivals, given.scalars, tiles).launch(
-            grid=(work.tiles.count if plan.persistent is None else work.clusters, plan.split_k, 1),
+            grid=(work.tiles.count if not plan.scheduler.grid.is_persistent else work.clusters, plan.split_k, 1),
             block=(plan.threads, 1, 1),
             stream=stream,
             min_blocks_per_mp=plan.ctas_per_sm,
@@ -60,8 +60,8 @@ class WorkspaceGemm(SplitKGemm):
             use_pdl=uses_pdl(self.launches[GEMM], repacked_bytes_of(parts)),
         )
         if cutlass.const_expr(SUMS in self.launches):
-            vectors = bM * bN // (plan.threads * plan.store_d.values)
-            added = work.tiles.count if plan.persistent is None else cutlass.max(work.shared, 1)
+            vectors = bM * bN // (plan.threads * plan.store.atom.values)
+            added = work.tiles.count if not plan.scheduler.grid.is_persistent else cutlass.max(work.shared, 1)
             of_d, scalars = Values.of(plan, of_d, given.scalars).operands_of(plan.epilogue.tail)
             self.add_kernel(K, of_d, mD, accumulators, scalars, tiles).launch(
                 grid=(added, vectors, 1),

@@ -194,7 +194,12 @@ class Epilogue(hooks.Shown):
         >>> Epilogue(acc, (("preact", acc),), (("largest", Reduction("max", ("n",), acc)),)).beside
         ('preact', 'largest')
         """
-        return (*self.outputs[1:], *[name for name, _ in self.reductions])
+        return (*self.outputs[1:], *self.reduced)
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """Return the names of the results that are sums or maxima over rows, columns or all of D."""
+        return tuple([name for name, _ in self.reductions])
 
     @property
     def scalars(self) -> tuple[str, ...]:

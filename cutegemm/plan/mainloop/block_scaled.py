@@ -1,8 +1,9 @@
 """Block-scaled operands: threads multiply the accumulators of a k-tile by scales of A and B, and add them to a total.
 
 An operand has one f32 scale for each row (of B: column) and 128 of K, or one for each block of 128 x 128. Scales of
-rows are an operand stream: TMA loads them with the k-tile. Scales of blocks are few: threads read them from global
-memory.
+rows are an operand stream: TMA loads them with the k-tile. Scales of blocks are few. Threads read them from global
+memory in each k-tile; or a warp loads those of 32 k-tiles at once, one k-tile to each lane, and all lanes read the
+lane of the present k-tile by a shuffle.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from cutegemm.dtypes import f32
 from cutegemm.layout import Layout
+from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.access import SmemAccess
 from cutegemm.plan.mainloop.base import Steps
 from cutegemm.plan.mainloop.promoted import Promote, Promoted
@@ -32,6 +34,7 @@ ROWS, BLOCKS = "1x128", "128x128"
 GRANULARITIES = (ROWS, BLOCKS)
 _PERIOD = {"m": 64, "n": 8}  # rows and columns of wgmma's accumulator; each thread has two of them
 _NAMES = ("scale_a", "scale_b")
+LANES = WARP_THREADS  # k-tiles whose block scales the lanes of a warp hold
 
 
 def with_scales(operands: Operands, scales: tuple[str, str]) -> Operands:
@@ -138,11 +141,38 @@ class ClearScales(Step):
 
 
 @dataclass(frozen=True)
-class ReadScales(Step):
-    """Read the scales of a k-tile to registers: those of rows from its stage, those of blocks from global memory."""
+class LoadScales(Step):
+    """Load the block scales of a work tile's first k-tiles from global memory, those of one k-tile to each lane.
+
+    The scales of the 32 k-tiles after them are loaded too, to other registers. See `ReloadScales`.
+    """
 
     def __str__(self) -> str:
-        return "read     scales of A[k], B[k]"
+        return f"load     scales of blocks of the first {2 * LANES} k-tiles -> lanes"
+
+
+@dataclass(frozen=True)
+class ReadScales(Step):
+    """Read the scales of a k-tile to registers: those of rows from its stage, those of blocks as `from_lanes` says.
+
+    from_lanes   False: read block scales from global memory; True: from the lane that has those of the k-tile
+    """
+
+    from_lanes: bool = False
+
+    def __str__(self) -> str:
+        return f"read     scales of A[k], B[k]{', of blocks from lane k' if self.from_lanes else ''}"
+
+
+@dataclass(frozen=True)
+class ReloadScales(Step):
+    """After every 32 k-tiles, replace the block scales in the lanes by those of the next 32 k-tiles, loaded before.
+
+    Then load those of the 32 k-tiles after these. They are not needed until 32 k-tiles later, so no thread waits.
+    """
+
+    def __str__(self) -> str:
+        return f"load     scales of blocks of {LANES} later k-tiles -> lanes, if all lanes have been read"
 
 
 @dataclass(frozen=True)
@@ -153,9 +183,9 @@ class PromoteScaled(Promote):
         return f"add      {self.accumulators} * scales to total"
 
 
-@Expansion.handles(ClearScales)
-def _clear(expansion: Expansion, clear: ClearScales, at: State, i: int) -> Iterator[Op]:
-    yield Compute(clear, (at.number, 0))
+@Expansion.handles(ClearScales, LoadScales, ReloadScales)
+def _in_registers(expansion: Expansion, each: Step, at: State, i: int) -> Iterator[Op]:
+    yield Compute(each, (at.number, at.k))
 
 
 @Expansion.handles(ReadScales)
@@ -171,19 +201,42 @@ def _promote(expansion: Expansion, promote: PromoteScaled, at: State, i: int) ->
 # --- the mainloop ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class BlockScaled(Promoted):
-    """Accumulator promotion with scales: total += accumulators * scale of A * scale of B, for each k-tile of 128."""
+    """Accumulator promotion with scales: total += accumulators * scale of A * scale of B, for each k-tile of 128.
+
+    in_lanes   whether a warp loads block scales of 32 k-tiles at once, one k-tile to each lane
+    """
+
+    in_lanes: bool = False
 
     promote: ClassVar[type[Promote]] = PromoteScaled
-    read: ClassVar[Steps] = (ReadScales(),)
+    factor: ClassVar[str] = "block scales"
+
+    def from_lanes(self, plan: GemmPlan) -> bool:
+        """Return whether the plan has block scales, and lanes hold them."""
+        return self.in_lanes and any(scales.by_block for scales in scales_of(plan))
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the steps that clear the total, the accumulators and the scales."""
-        return (*super().prologue(plan), ClearScales())
+        """Return the steps that clear the total, the accumulators and the scales, and load the first block scales."""
+        first = (LoadScales(),) if self.from_lanes(plan) else ()
+        return (*super().prologue(plan), ClearScales(), *first)
+
+    def read(self, plan: GemmPlan) -> Steps:
+        """Return the step that reads the scales of a k-tile."""
+        return (ReadScales(self.from_lanes(plan)),)
+
+    def after_two(self, plan: GemmPlan) -> Steps:
+        """Return the step that loads block scales of later k-tiles; () if lanes do not hold them."""
+        return (ReloadScales(),) if self.from_lanes(plan) else ()
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
         """Return the registers of a thread for accumulators that are added to the total, and for scales, by use."""
-        return {**super().registers(plan, accumulators), "scales": sum(each.registers for each in scales_of(plan))}
+        scales = scales_of(plan)
+        found = {**super().registers(plan, accumulators), "scales": sum(each.registers for each in scales)}
+        if self.from_lanes(plan):
+            found["scales of later k-tiles"] = 2 * sum(each.registers for each in scales if each.by_block)
+        return found
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
         """Yield the reads of scales from shared memory: of rows one by one, of columns two neighbours at a time."""
@@ -203,6 +256,7 @@ class BlockScaled(Promoted):
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
         """Yield a sentence for each rule on block scales that the plan breaks."""
+        yield from super().rules(plan)
         operands, bk = plan.operands, plan.cta_tile[2]
         if [scales.mode for scales in scales_of(plan)] != ["m", "n"]:
             have = ", ".join(operands.of_mainloop) or "none"

@@ -135,7 +135,7 @@ def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
         out = np.empty((threads, values * rest_m * rest_n, *more), table.dtype)
         out[:, plan.accumulator_order((values, rest_m, rest_n)).offsets()] = _flat(table)
         return out[:, None]
-    vector = plan.store_d.values
+    vector = plan.store.atom.values
     if values % vector and plan.operands.d.major == "n":
         table = table.reshape(threads, values, rest_m, rest_n // vector, vector, *more)
         table = np.moveaxis(table, 4, 2).reshape(threads, values * vector, rest_m, rest_n // vector, *more)
@@ -143,7 +143,7 @@ def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
         table = table.reshape(threads, values, rest_m // vector, vector, rest_n, *more)
         table = np.moveaxis(table, 3, 2).reshape(threads, values * vector, rest_m // vector, rest_n, *more)
     flat = _flat(table)
-    by_vectors = plan.split.is_split and plan.split.reduction == "kernel"
+    by_vectors = plan.scheduler.split.is_split and plan.scheduler.split.reduction == "kernel"
     return flat.reshape(threads, -1, vector, *more) if by_vectors else flat[:, None]
 
 
@@ -165,7 +165,7 @@ def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
     """Return the indices of the registers of a unit (see `Folding`) that hold gates, in the order of D's stores."""
     if plan.body.has_roles:
         return plan.stored_pairs.gates
-    vector = plan.store_d.values
+    vector = plan.store.atom.values
     return tuple([gate * vector + i for gate, _ in plan.paired_vectors for i in range(vector)])
 
 

@@ -10,7 +10,7 @@ from cutegemm.machine.arch import WARPGROUP_THREADS
 from cutegemm.plan.memory.partials import partials_shape
 from cutegemm.plan.reduction import ACCUMULATOR_VECTOR
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic, ceil_div
-from cutegemm.plan.work.scheduler import WorkGrid
+from cutegemm.plan.work.work import Work
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -57,15 +57,15 @@ def regions(
     [Region(name='a', first=0, size=32768), Region(name='accumulators', first=32768, size=262144)]
     """
     ops, (bm, bn, _) = plan.operands, plan.cta_tile
-    work = plan.scheduler.tiles(m, n, l, arithmetic).along(k)
+    work = plan.scheduler.tiles(plan.cluster_tile, m, n, l, arithmetic).along(k)
     sizes: list[tuple[str, Any]] = []
-    if plan.split.is_split and plan.split.reduction == "last":
+    if plan.scheduler.split.is_split and plan.scheduler.split.reduction == "last":
         sizes.append(("arrivals", counters(plan, work) * _ARRIVAL_BYTES))
     for repack in plan.repacks:
         rows, columns = repack.extents(m if repack.name == "a" else n, k, arithmetic.maximum)
         sizes.append((repack.name, rows * columns * l * (getattr(ops, repack.name).dtype.bits // 8)))
-    if plan.split.is_split:
-        sizes.append(("accumulators", work.slots * (plan.scheduler.cluster_size * bm * bn * (ops.acc.bits // 8))))
+    if plan.scheduler.split.is_split:
+        sizes.append(("accumulators", work.slots * (plan.cluster_tile.size * bm * bn * (ops.acc.bits // 8))))
     sizes += [(region_of(name), size) for name, size in partials_bytes(plan, m, n, l).items()]
     out, first = [], 0
     for name, size in sizes:
@@ -106,7 +106,7 @@ def region_of(reduction: str) -> str:
 
 def needs_workspace(plan: GemmPlan) -> bool:
     """Return whether a plan needs a workspace: it repacks an operand, splits K, or computes sums or maxima over D."""
-    return bool(plan.repacks) or plan.split.is_split or bool(plan.epilogue.reductions)
+    return bool(plan.repacks) or plan.scheduler.split.is_split or bool(plan.epilogue.reductions)
 
 
 def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
@@ -124,14 +124,14 @@ def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
     return sum(region.size for region in found), zeroed
 
 
-def counters(plan: GemmPlan, work: WorkGrid) -> Any:
+def counters(plan: GemmPlan, work: Work) -> Any:
     """Return the number of semaphores of a plan that splits K.
 
     There is one for each CTA's tile that is split, or one for each consumer's rows of it.
 
     work   the work tiles of the problem
     """
-    return work.shared * (plan.scheduler.cluster_size * _readers(plan))
+    return work.shared * (plan.cluster_tile.size * _readers(plan))
 
 
 def counter_of(plan: GemmPlan, tile: Any, rank: Any = 0, consumer: Any = 0) -> Any:
@@ -146,7 +146,7 @@ def counter_of(plan: GemmPlan, tile: Any, rank: Any = 0, consumer: Any = 0) -> A
     >>> [counter_of(plan, 3, rank, consumer) for rank in range(2) for consumer in range(2)]
     [12, 13, 14, 15]
     """
-    return (tile * plan.scheduler.cluster_size + rank) * _readers(plan) + consumer
+    return (tile * plan.cluster_tile.size + rank) * _readers(plan) + consumer
 
 
 def _readers(plan: GemmPlan) -> int:
@@ -157,7 +157,7 @@ def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
     """Return the layout of the accumulators of K splits in the workspace, for a plan whose threads follow one schedule.
 
     (element of a vector, thread, vector, slot) -> offset in elements. A slot holds one K split's accumulators of a
-    tile, see `WorkGrid.slot_of`. A thread writes its accumulators as the vectors that D is stored by. Vectors of
+    tile, see `Work.slot_of`. A thread writes its accumulators as the vectors that D is stored by. Vectors of
     neighbouring threads are adjacent. `slot_layout` is for plans with warp roles.
 
     slots   number of slots
@@ -167,7 +167,7 @@ def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
     '(4,256,16,12):(1,4,1024,16384)'
     """
     bm, bn, _ = plan.cta_tile
-    vector, threads = plan.store_d.values, plan.threads
+    vector, threads = plan.store.atom.values, plan.threads
     tile = bm * bn
     return Layout((vector, threads, tile // (vector * threads), slots), (1, vector, vector * threads, tile))
 
@@ -176,7 +176,7 @@ def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
     """Return the layout of the accumulators of K splits in the workspace, for a plan with warp roles.
 
     (element of a vector, thread, vector, consumer, CTA, slot) -> offset in elements. The consumers are those that share
-    a tile, the CTAs those of a cluster. A slot holds one K split's accumulators of a tile, see `WorkGrid.slot_of`. A
+    a tile, the CTAs those of a cluster. A slot holds one K split's accumulators of a tile, see `Work.slot_of`. A
     thread writes its accumulators in register order, 16 bytes at a time; vectors of neighbouring threads are adjacent.
 
     slots   number of slots
@@ -188,7 +188,7 @@ def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
     threads, readers = WARPGROUP_THREADS, plan.body.readers
     bm, bn, _ = plan.cta_tile
     of_consumer = bm * bn // readers
-    ctas = plan.scheduler.cluster_size
+    ctas = plan.cluster_tile.size
     shape = (ACCUMULATOR_VECTOR, threads, of_consumer // (ACCUMULATOR_VECTOR * threads), readers, ctas, slots)
     line = ACCUMULATOR_VECTOR * threads
     return Layout(shape, (1, ACCUMULATOR_VECTOR, line, of_consumer, bm * bn, bm * bn * ctas))

@@ -47,7 +47,8 @@ def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
     """
     pipeline = plan.body
     tiles = [
-        WorkTile(number, 0, 1, 1 + plan.split.is_split, 0, 2 * number) for number in range(pipeline.tiles_in_flight)
+        WorkTile(number, 0, 1, 1 + plan.scheduler.split.is_split, 0, 2 * number)
+        for number in range(pipeline.tiles_in_flight)
     ]
     arrivals: defaultdict[tuple[str, int], int] = defaultdict(int)
     phases: Counter[tuple[str, int]] = Counter()
@@ -68,9 +69,7 @@ def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
         found[name][count // max(1, phases[name, index])] += 1
     for (name, _), by_role in threads.items():
         found[name][sum(by_role.values())] += 1
-    counts = {"full": plan.stages, "empty": plan.stages, "read": 1}
-    if plan.epi_stages is not None:
-        counts["c"] = plan.epi_stages.count * pipeline.consumers
+    counts = {"full": plan.stages, "empty": plan.stages, "read": 1, **plan.store.barriers(plan)}
     return tuple(
         [
             Barrier(

@@ -18,7 +18,6 @@ from cutegemm.plan.program.reader import StepReader, reads
 from cutegemm.plan.program.steps import Program, Step
 from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import warp_roles
-from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -122,7 +121,7 @@ class Expansion(StepReader):
         rank = place.cta % (cm * cn)
         first = place.cta - rank
         self.rank = rank
-        self.m_rank, self.n_rank = plan.scheduler.rank_mn(rank)
+        self.m_rank, self.n_rank = plan.cluster_tile.rank_mn(rank)
         row = tuple(range(first + self.m_rank, first + cm * cn, cm))
         self.row = row if cluster_k == 1 else (place.cta,)  # CTAs that read the same rows and k-tiles of A
         self.sharers = row if cluster_k > 1 else ()  # CTAs that split the K of the same tile
@@ -130,8 +129,7 @@ class Expansion(StepReader):
             range(place.cta - self.m_rank, place.cta - self.m_rank + cm)
         )  # CTAs that read the same columns of B
         self.sources = tuple(sorted({*self.row, *self.column}))
-        self.epi_stages = plan.epi_stages
-        self.epi_tiles = 0 if plan.epi_stages is None else product(plan.epi_stages.epi_tiles(plan.consumer_d_tile))
+        self.epi_tiles = plan.store.epi_tile_count(plan)
 
     def of(self, program: Program) -> Iterator[Op]:
         """Yield the barrier and memory operations of a program from its start."""
@@ -175,25 +173,6 @@ class Expansion(StepReader):
         for _ in range(self.stages):
             yield from self.steps(loop.steps, at)
             at.position += 1
-
-    @reads(step.ForEpiTiles)
-    def on_for_epi_tiles(self, loop: step.ForEpiTiles, at: State, i: int) -> Iterator[Op]:
-        if not loop.overlapped:
-            for epi_tile in range(self.epi_tiles):
-                yield from self.steps(loop.steps, at, epi_tile)
-            yield op.EndTile(self.counter(self.tiles[at.number]), self.place.warp)
-            if self.epi_stages is not None and self.epi_tiles // self.epi_stages.count % 2:
-                yield op.FlipPhase()
-            return
-        held, first = replace(at, number=at.number - 1), min(self.k_tiles(at), self.epi_tiles)
-        body = [o for left in range(first, self.epi_tiles) for o in self.steps(loop.steps, held, left)]
-        ended = [op.EndTile(self.counter(self.tiles[held.number]), self.place.warp)] if at.number else []
-        yield from self.branch(KEPT, [*body, *ended, op.Mark(KEPT, False)])
-
-    @reads(step.OverlappedEpiTile)
-    def on_overlapped_epi_tile(self, loop: step.OverlappedEpiTile, at: State, i: int) -> Iterator[Op]:
-        if at.k < self.epi_tiles:
-            yield from self.branch(KEPT, self.steps(loop.steps, replace(at, number=at.number - 1), at.k))
 
     @reads(step.If)
     def on_if(self, branch: step.If, at: State, i: int) -> Iterator[Op]:
@@ -416,60 +395,11 @@ class Expansion(StepReader):
 
     # --- to global memory -----------------------------------------------------------------------------------
 
-    def epi_stage_of(self, i: int, result: str = "d") -> tuple[int, tuple[int, ...]]:
-        """Return the epilogue stage of epilogue tile `i` of a result, and the indices of all its pieces.
-
-        The stage is numbered among those of all consumers of the CTA. A piece is what one process of the role writes.
-        """
-        assert self.epi_stages is not None
-        epi_stage, _ = self.epi_stages.epi_stage_at(self.plan.epi_stage_number(i, result))
-        return self.consumer * self.epi_stages.count + epi_stage, tuple(range(self.place.warps))
-
-    @reads(step.LoadEpiTile)
-    def on_load_epi_tile(self, fetch: step.LoadEpiTile, at: State, i: int) -> Iterator[Op]:
-        assert self.epi_stages is not None
-        if not self.reads_c:
-            return
-        count = self.epi_stages.count
-        which = range(min(count, self.epi_tiles)) if fetch.ahead is None else (i + fetch.ahead,)
-        for epi_tile in which:
-            if fetch.ahead is None or count <= epi_tile < self.epi_tiles:
-                epi_stage, pieces = self.epi_stage_of(epi_tile)
-                size_bytes = c_bytes(self.plan)
-                yield op.Expect("c", epi_stage, size_bytes)
-                yield op.LoadEpiStage("c", epi_stage, epi_stage, pieces, (at.number, epi_tile), size_bytes)
-
     @reads(step.Evaluate)
     def on_evaluate(self, values: step.Evaluate, at: State, i: int) -> Iterator[Op]:
         if values.fetched and self.reads_c:
-            assert self.epi_stages is not None
-            epi_stage, _ = self.epi_stage_of(i)
-            yield op.Wait("c", epi_stage, self.epi_stages.epi_stage_at(i)[1] & 1, flipped=True)
-            yield op.ReadEpiStage(epi_stage, self.place.warp, (at.number, i))
+            yield from self.plan.store.read_fetched(self, at, i)
         yield op.Compute(values, (at.number, i))
-
-    @reads(step.WaitStores)
-    def on_wait_stores(self, wait: step.WaitStores, at: State, i: int) -> Iterator[Op]:
-        if wait.by != step.FIRST_WARP or self.place.warp == 0:
-            yield op.WaitStores(wait.pending)
-
-    @reads(step.WriteEpiStage)
-    def on_write_epi_stage(self, write: step.WriteEpiStage, at: State, i: int) -> Iterator[Op]:
-        epi_stage, _ = self.epi_stage_of(i, write.result)
-        yield op.WriteEpiStage(epi_stage, self.place.warp, (at.number, i), write.result)
-
-    @reads(step.StoreEpiStage)
-    def on_store_epi_stage(self, store: step.StoreEpiStage, at: State, i: int) -> Iterator[Op]:
-        epi_stage, pieces = self.epi_stage_of(i, store.result)
-        tag, result = (at.number, i), store.result
-        if store.by == step.ALL:
-            yield op.CopyEpiStage(epi_stage, pieces, tag, self.place.warps, result)
-        elif store.by == step.EACH_WARP and not store.by_tma:
-            yield op.CopyEpiStage(epi_stage, (self.place.warp,), tag, 1, result)
-        elif store.by == step.EACH_WARP:
-            yield op.StoreEpiStage(epi_stage, (self.place.warp,), tag, result)
-        elif self.place.warp == 0:
-            yield op.StoreEpiStage(epi_stage, pieces, tag, result)
 
     @reads(step.StoreTile)
     def on_store_tile(self, store: step.StoreTile, at: State, i: int) -> Iterator[Op]:
@@ -512,10 +442,3 @@ def accumulators_sender(rank: int, warp: int = 0) -> str:
 def stage_bytes(plan: GemmPlan, stream: OperandStream) -> int:
     """Return the number of bytes of an operand's k-tile in the shared memory of one CTA."""
     return product(stream.tile) * plan.operands.matrix(stream.name).dtype.bits // 8
-
-
-def c_bytes(plan: GemmPlan) -> int:
-    """Return the number of bytes of an epilogue tile of C, which TMA loads to an epilogue stage."""
-    assert plan.epi_stages is not None
-    assert isinstance(plan.epi_stages.load_c, TmaBox)
-    return product(plan.epi_stages.epi_tile) * plan.epi_stages.load_c.dtype.bits // 8

@@ -21,13 +21,14 @@ from cutegemm.dtypes import DType
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product_each
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.store import StagedStore, TmaStore
 from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS
 from cutegemm.tile.tma import TMA_SMEM_ALIGNED_BYTES, TMA_SWIZZLES, TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
-    from cutegemm.plan.warp_roles import EpiStages, WarpRoles
+    from cutegemm.plan.warp_roles import WarpRoles
 
 _PLAIN = Swizzle(0, 4, 3)  # no swizzle
 _CLOSE = 64  # largest ratio of the range of offsets to their number for which a table is used
@@ -145,21 +146,20 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
         tile = _Tile(stream.name.upper(), (stream.mode, "k"), operand.dtype, stream.tile, int(operand.major == "k"))
         if isinstance(stream.load, TmaBox):
             yield from _misplaced(tile, stream.load.box, stream.load.swizzle, stream.smem)
-    if plan.epi_stages is not None and plan.smem_d is not None and plan.body.has_roles:
-        yield from _epi_stage_rules(plan, warp_roles(plan), plan.epi_stages, plan.smem_d)
+    if isinstance(plan.store, StagedStore):
+        yield from _epi_stage_rules(plan, warp_roles(plan), plan.store)
 
 
-def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, epi_stages: EpiStages, layout: SharedLayout) -> Iterator[str]:
+def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, store: StagedStore) -> Iterator[str]:
     """Yield a sentence if the layout of the epilogue stages does not agree with the TMA boxes of D and C."""
-    ops = plan.operands
-    if product_each(layout.shape) != (*epi_stages.epi_tile, epi_stages.count, pipeline.consumers):
+    ops, layout, epi_tile = plan.operands, store.smem, store.epi_tile
+    if product_each(layout.shape) != (*epi_tile, store.count, pipeline.consumers):
         return  # reported by the other rules of epilogue stages
     yield from overlapping("D", layout)
-    for name, box, operand, direction in (
-        ("D", epi_stages.store, ops.d, "store"),
-        ("C", epi_stages.load_c, ops.c, "load"),
-    ):
-        if not isinstance(box, TmaBox):
+    if not isinstance(store, TmaStore):
+        return
+    for name, box, operand, direction in (("D", store.box, ops.d, "store"), ("C", store.load_c, ops.c, "load")):
+        if box is None:
             continue
         if box.direction != direction or box.dtype != operand.dtype or box.multicast != 1:
             yield f"{name} is copied by {box}; expected a {direction} of {operand.dtype} without multicast."
@@ -169,8 +169,8 @@ def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, epi_stages: EpiStages,
                 "majorness."
             )
             continue
-        tile = _Tile(name, ("m", "n"), operand.dtype, epi_stages.epi_tile, 1 if operand.major == "n" else 0)
-        inner, outer = epi_stages.epi_tile[tile.inner], epi_stages.epi_tile[1 - tile.inner]
+        tile = _Tile(name, ("m", "n"), operand.dtype, epi_tile, 1 if operand.major == "n" else 0)
+        inner, outer = epi_tile[tile.inner], epi_tile[1 - tile.inner]
         if inner % box.box[0] or outer % box.box[1]:
             yield (
                 f"boxes of {box.box[0]} x {box.box[1]} of {name} do not divide an epilogue tile, whose {outer} "

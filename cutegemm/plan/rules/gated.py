@@ -66,11 +66,11 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
             return
     elif not plan.paired_vectors:
         yield (
-            f"D is stored {plan.store_d.values} adjacent elements at a time, but only {pairs.block} gate "
+            f"D is stored {plan.store.atom.values} adjacent elements at a time, but only {pairs.block} gate "
             f"columns are adjacent in a tile of {plan.cta_tile[1]} columns. Take a wider tile, or narrower "
             "stores."
         )
-    if not plan.body.has_roles and plan.split.is_split and plan.split.reduction == "kernel":
+    if not plan.body.has_roles and plan.scheduler.split.is_split and plan.scheduler.split.reduction == "kernel":
         yield (
             "reduction = 'kernel': a second kernel adds the accumulators of the K splits and cannot compute a "
             "gated epilogue. Use reduction = 'last', or split_k = 1."

@@ -15,6 +15,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import MAX_THREADS_PER_BLOCK, WARP_THREADS
 from cutegemm.plan.program.thread_schedule import Repeat, ThreadSchedule
 from cutegemm.plan.rules.boxes import layout_rule
+from cutegemm.plan.store import LineStore, SharedStore, StagedStore, TmaStore
 from cutegemm.plan.typed import not_as_annotated
 from cutegemm.plan.warp_roles import WarpRoles
 from cutegemm.tile.atoms import CopyAtom
@@ -31,7 +32,6 @@ _MOST_STAGES = 1024  # a stage has at least 128 bytes; shared memory has 227 KiB
 _MOST_CLUSTERED = 16  # CTAs of a cluster; more than 8 are not portable
 _MAX_ACCUMULATORS = 1 << 20  # accumulators of a CTA, more than the registers of an SM hold
 _MOST_DEEP = 1 << 16  # bK, in elements
-_MOST_RESIDENT = 1 << 16  # CTAs on a device at a time, at most 32 per SM
 _MOST_CYCLES = 1 << 26  # stagger_cycles; with 32 consumers the sum fits the 32-bit clock
 _MOST_STEPS = 1 << 16  # steps of a schedule, with loops unrolled
 
@@ -86,8 +86,7 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
         )
         yield f"{of}; a CTA has more than {_MAX_ACCUMULATORS} accumulators. Take a smaller tile."
     yield from _count("ctas_per_sm", plan.ctas_per_sm)
-    if plan.persistent is not None:
-        yield from _count("persistent", plan.persistent, most=_MOST_RESIDENT)
+    yield from plan.scheduler.bounds()
     if isinstance(plan.body, WarpRoles):
         pipeline = plan.body
         own = [*_extents("body.consumer_tile", pipeline.consumer_tile)]
@@ -100,11 +99,9 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
         for name in ("consumers", "consumer_warps"):
             yield from _count(f"body.{name}", getattr(pipeline, name), most=MAX_THREADS_PER_BLOCK // WARP_THREADS)
         yield from _count("body.stagger_cycles", pipeline.stagger_cycles, 0, _MOST_CYCLES)
-        if pipeline.gpc_raster is not None:
-            yield from pipeline.gpc_raster.violations()
-    if plan.epi_stages is not None:
-        yield from _extents("epilogue stages.epilogue tile", plan.epi_stages.epi_tile)
-        yield from _count("epilogue stages.count", plan.epi_stages.count, most=_MOST_STAGES)
+    if isinstance(plan.store, StagedStore):
+        yield from _extents("store.epi_tile", plan.store.epi_tile)
+        yield from _count("store.count", plan.store.count, most=_MOST_STAGES)
 
 
 def _count(name: str, value: int, least: int = 1, most: int | None = None) -> Iterator[str]:
@@ -151,13 +148,13 @@ def _parts(plan: GemmPlan) -> Iterator[str]:
 def _layouts(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each layout that shared memory cannot have, and each TMA box that is not two-dimensional."""
     layouts = [(stream.name.upper(), stream.smem) for stream in plan.streams]
-    for name, layout in (*layouts, ("D", plan.smem_d)):
+    for name, layout in (*layouts, ("D", plan.store.layout)):
         rule = None if layout is None else layout_rule(layout)
         if rule is not None:
             yield f"the shared memory of {name}, {layout}, {rule}"
     boxes: list[tuple[str, TiledCopy | TmaBox | None]] = [(each.name.upper(), each.load) for each in plan.streams]
-    if plan.epi_stages is not None:
-        boxes += [("D", plan.epi_stages.store), ("C", plan.epi_stages.load_c)]
+    if isinstance(plan.store, TmaStore):
+        boxes += [("D", plan.store.box), ("C", plan.store.load_c)]
     for name, box in boxes:
         if isinstance(box, TmaBox) and len(box.box) != 2:
             yield f"{name} is copied by {box}, which has {len(box.box)} modes. Boxes of a tile have 2."
@@ -165,26 +162,22 @@ def _layouts(plan: GemmPlan) -> Iterator[str]:
 
 def _moves(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each copy atom whose element type, source memory or target memory does not fit its field."""
-    ops, epi_stages = plan.operands, plan.epi_stages
+    ops, store = plan.operands, plan.store
     arrives = "shared" if plan.stages else "register"
-    leaves = "global" if plan.smem_d is None else "shared"
     chunks: list[tuple[str, Any, DType, str, str]] = [
         *[(f"{each.name}.load", each.load, ops.matrix(each.name).dtype, "global", arrives) for each in plan.streams],
         *[(f"{each.name}.read", each.read, ops.matrix(each.name).dtype, "shared", "register") for each in plan.streams],
-        ("store_d", plan.store_d, ops.d.dtype, "register", leaves),
-        ("copy_d", plan.copy_d, ops.d.dtype, "shared", "global"),
     ]
-    if epi_stages is not None:
-        chunks += [
-            ("epilogue stages.to_shared", epi_stages.to_shared, ops.d.dtype, "register", "shared"),
-            ("epilogue stages.store", epi_stages.store, ops.d.dtype, "shared", "global"),
-            ("epilogue stages.from_shared", epi_stages.from_shared, ops.c.dtype, "shared", "register"),
-        ]
-        if epi_stages.to_shared.atom != plan.store_d:
-            yield (
-                f"store_d is {plan.store_d}, but the epilogue stages are written by "
-                f"{epi_stages.to_shared.atom}. Use the same atom for both."
-            )
+    if isinstance(store, StagedStore):
+        chunks.append(("store.to_shared", store.to_shared, ops.d.dtype, "register", "shared"))
+    else:
+        chunks.append(
+            ("store.atom", store.atom, ops.d.dtype, "register", "shared" if store.reuses_stages else "global")
+        )
+    if isinstance(store, (SharedStore, LineStore)):
+        chunks.append(("store.copy", store.copy, ops.d.dtype, "shared", "global"))
+    if isinstance(store, TmaStore):
+        chunks.append(("store.from_shared", store.from_shared, ops.c.dtype, "shared", "register"))
     for name, given, dtype, src, dst in chunks:
         atom = given.atom if isinstance(given, TiledCopy) else given
         if not isinstance(atom, CopyAtom):
@@ -205,14 +198,14 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
 
 def _scheduled(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each field that a plan with a thread schedule needs or must not have."""
-    if plan.cluster_mn != (1, 1) and plan.sliced_k is None:
+    if plan.cluster_mn != (1, 1) and not plan.body.slices_k:
         yield (
             f"the cluster is {plan.cluster_mn}; a thread schedule has no clusters. Use cluster_mn = (1, 1), or "
             "warp roles."
         )
-    if plan.epi_stages is not None:
+    if isinstance(plan.store, StagedStore):
         yield (
-            "epi_stages is given; epilogue stages need consumers with warp roles. In a thread schedule all "
+            "the store has epilogue stages; they need warp roles. Use another store: in a thread schedule all "
             "threads copy D."
         )
     for stream in plan.streams:
@@ -226,9 +219,12 @@ def _scheduled(plan: GemmPlan) -> Iterator[str]:
 
 def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     """Yield a sentence for each field that a plan with warp roles needs or must not have."""
-    if plan.copy_d is not None:
-        yield "copy_d is given; consumers store D through epilogue stages or from registers. Leave copy_d out."
-    if pipeline.overlapped and (plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox)):
+    if isinstance(plan.store, SharedStore):
+        yield (
+            "the store is a SharedStore; with warp roles D is stored through epilogue stages or from registers. "
+            "Use another store."
+        )
+    if pipeline.overlapped and not plan.store.stored_by_tma:
         yield (
             "an overlapped epilogue stores D through epilogue stages by TMA. Use store = 'tma', or leave "
             "overlapped out."

@@ -26,7 +26,7 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     """
     m_tiles, n_tiles, batch = plan.grid(problem)
     (bm, bn, bk), (cm, cn) = plan.cta_tile, plan.cluster_mn
-    work = plan.scheduler.of(problem)
+    work = plan.work(problem)
     clusters = work.tiles.count
     if clusters * cm * cn > MAX_GRID_X:
         of = "" if (cm, cn) == (1, 1) else f", in clusters of {cm} x {cn},"
@@ -47,14 +47,4 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
             f"the repack pass of {said} takes {sum(of_packs.values())} CTAs, more than the {MAX_GRID_X} that a "
             "grid may have."
         )
-    if plan.split.waves:
-        shares = work.division
-        assert shares is not None
-        reached = shares.shared + shares.pieces + 1  # tile indices, with those past the end that CTAs skip
-        if reached * shares.span > _MOST:
-            yield (
-                f"stream-K divides {shares.shared} tiles of {shares.k_tiles} k-tiles each; their product "
-                f"exceeds {_MOST}, the largest 32-bit integer."
-            )
-    elif plan.split.is_split and clusters * plan.split_k > _MOST:
-        yield f"{clusters} tiles with {plan.split_k} K splits each are more than {_MOST}, the largest 32-bit integer."
+    yield from plan.scheduler.limits(work)

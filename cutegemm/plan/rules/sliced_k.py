@@ -10,6 +10,7 @@ import numpy as np
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, product_each
 from cutegemm.machine.arch import MAX_CLUSTER_CTAS, WARP_THREADS
+from cutegemm.plan.program.sliced_schedule import SlicedSchedule
 from cutegemm.plan.rules.boxes import overlapping
 from cutegemm.tile.atoms import runs_on
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -26,7 +27,8 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
     """
     if plan.body.has_roles and plan.cluster_k > 1:
         yield from _own_columns(plan)
-    mma, sliced_k = plan.tiled_mma, plan.sliced_k
+    mma = plan.tiled_mma
+    sliced_k = plan.body.sliced_k if isinstance(plan.body, SlicedSchedule) else None
     along_k = mma.thr_layout_vmnk[3].size()
     if plan.pdl and (sliced_k is None or not runs_on("sm_90", plan.arch)):
         yield (
@@ -35,17 +37,18 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
     if sliced_k is None:
         if not plan.body.has_roles and along_k > 1:
             yield (
-                f"{along_k} threads of the tiled MMA split K; pass `sliced_k`, which says how their accumulators "
-                "are added."
+                f"{along_k} threads of the tiled MMA split K; use a SlicedSchedule, which says how their "
+                "accumulators are added."
             )
         return
-    if plan.body.has_roles or plan.stages or plan.split.is_split or plan.repacks or plan.persistent:
+    scheduler = plan.scheduler
+    if plan.stages or scheduler.split.is_split or plan.repacks or scheduler.grid.is_persistent:
         yield (
-            "sliced_k is given; it needs a thread schedule without shared-memory stages, split-K, repack "
-            "passes or a persistent grid."
+            "sliced-K does not support shared-memory stages, split-K, repack passes and a persistent grid. "
+            "Leave them out."
         )
-    if plan.smem_d is not None:
-        yield "smem_d is given; with sliced-K the threads that add the accumulators also store D. Leave smem_d out."
+    if plan.store.layout is not None:
+        yield "with sliced-K the threads that add the accumulators also store D, from registers. Use a RegisterStore."
     if plan.operands.gated:
         yield "sliced-K cannot compute a gated epilogue. Use another plan."
     bm, bn, _ = plan.cta_tile
@@ -65,8 +68,8 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
         shapes.append(("by_cta", sliced_k.by_cta, (bm, bn, ctas)))
     elif ctas > 1:
         yield (
-            f"by_cta is None, but {ctas} CTAs split K and exchange accumulators of a tile of {bm} x {bn} there. "
-            "Pass their layout."
+            f"by_cta is None, but {ctas} CTAs split K and exchange accumulators of a tile of {bm} x {bn}. Pass "
+            "their layout."
         )
     for name, layout, want in shapes:
         if product_each(layout.shape) != want:
@@ -103,7 +106,7 @@ def _own_columns(plan: GemmPlan) -> Iterator[str]:
 
 def fragment_rules(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence if threads load other fragments from global memory than those that they multiply."""
-    if plan.sliced_k is None:
+    if not plan.body.slices_k:
         return
     rows, bn, bk = plan.mma_tile
     for name, extent, copy in (("A", rows, plan.a.load), ("B", bn, plan.b.load)):

@@ -12,6 +12,7 @@ from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout import ComposedLayout, Layout, product_each, select, size
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_MAX_ALIGN_BYTES
+from cutegemm.plan.store import StagedStore, TmaStore
 from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tiled_mma import TiledMma
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand
     from cutegemm.plan.shared import SharedLayout
-    from cutegemm.plan.warp_roles import EpiStages, WarpRoles
+    from cutegemm.plan.warp_roles import WarpRoles
     from cutegemm.tile.atoms import CopyAtom
     from cutegemm.tile.tma import TmaBox
 
@@ -39,8 +40,8 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
     yield from _in_words("the stores of D", _stored_vector(plan))
     yield from _copied_vector(plan)
     if plan.body.has_roles:
-        if plan.epi_stages is not None and plan.smem_d is not None:
-            rules = _epi_stage_vectors(warp_roles(plan), plan.epi_stages, plan.smem_d)
+        if isinstance(plan.store, StagedStore):
+            rules = _epi_stage_vectors(warp_roles(plan), plan.store)
             yield from _in_words("the accesses to epilogue stages", rules)
         yield from _in_words("the accumulators of the consumers", _consumed(plan, warp_roles(plan)))
 
@@ -131,14 +132,15 @@ def _fragment_vectors(name: str, layout: SharedLayout, read: CopyAtom, bits: int
         yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
 
 
-def _epi_stage_vectors(pipeline: WarpRoles, epi_stages: EpiStages, layout: SharedLayout) -> Iterator[str]:
+def _epi_stage_vectors(pipeline: WarpRoles, store: StagedStore) -> Iterator[str]:
     """Yield a sentence for each copy between registers and epilogue stages that is not correct.
 
     They must copy each element of an epilogue tile once, in aligned vectors.
     """
-    if product_each(layout.shape) != (*epi_stages.epi_tile, epi_stages.count, pipeline.consumers):
+    if product_each(store.smem.shape) != (*store.epi_tile, store.count, pipeline.consumers):
         return  # reported by the other rules of epilogue stages
-    for name, copy in (("written", epi_stages.to_shared), ("read", epi_stages.from_shared)):
+    from_shared = store.from_shared if isinstance(store, TmaStore) else None
+    for name, copy in (("written", store.to_shared), ("read", from_shared)):
         if copy is None:
             continue
         if copy.threads != pipeline.consumer_threads:
@@ -146,18 +148,18 @@ def _epi_stage_vectors(pipeline: WarpRoles, epi_stages: EpiStages, layout: Share
                 f"epilogue stages are {name} by {copy.threads} threads, {copy}; a consumer has "
                 f"{pipeline.consumer_threads} threads."
             )
-        elif any(extent % size(step) for extent, step in zip(epi_stages.epi_tile, copy.tiler_mn, strict=True)):
+        elif any(extent % size(step) for extent, step in zip(store.epi_tile, copy.tiler_mn, strict=True)):
             yield (
                 f"epilogue stages are {name} by {copy}, which does not divide an epilogue tile of "
-                f"{_by(epi_stages.epi_tile)}."
+                f"{_by(store.epi_tile)}."
             )
         else:
-            yield from _moved_once(name, copy, epi_stages.epi_tile)
-            yield from _aligned_in_epi_stages(name, copy, layout)
-    if epi_stages.from_shared is not None and epi_stages.from_shared.layout_tv != epi_stages.to_shared.layout_tv:
+            yield from _moved_once(name, copy, store.epi_tile)
+            yield from _aligned_in_epi_stages(name, copy, store.smem)
+    if from_shared is not None and from_shared.layout_tv != store.to_shared.layout_tv:
         yield (
-            f"epilogue stages are written by {epi_stages.to_shared}, but C is read from them by "
-            f"{epi_stages.from_shared}. Use the same layout of threads and values for both."
+            f"epilogue stages are written by {store.to_shared}, but C is read from them by {from_shared}. Use "
+            "the same layout of threads and values for both."
         )
 
 
@@ -205,12 +207,9 @@ def _aligned_in_epi_stages(name: str, copy: TiledCopy, layout: SharedLayout) -> 
 
 def _copied_vector(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each rule that the vector copies of D from shared to global memory break."""
-    copy, operand, tile = plan.copy_d, plan.operands.d, plan.d_tile
-    if plan.epi_stages is not None and isinstance(plan.epi_stages.store, TiledCopy):
-        copy, tile = plan.epi_stages.store, plan.epi_stages.epi_tile
-    if copy is None or plan.smem_d is None:
-        return
-    yield from _of_lines(copy, operand, tile, plan.smem_d)
+    for buffer in plan.store.buffers(plan):
+        if plan.store.line_copy is not None:
+            yield from _of_lines(plan.store.line_copy, plan.operands.d, buffer.tile, buffer.layout)
 
 
 @lru_cache(maxsize=1024)
@@ -236,14 +235,14 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
     The elements of a store must be adjacent along D's contiguous mode and aligned, also in shared memory if D passes
     through it.
     """
-    store, operand = plan.store_d, plan.operands.d
+    store, operand = plan.store.atom, plan.operands.d
     count = store.bits // operand.dtype.bits
-    if (plan.body.has_roles and plan.smem_d is not None) or count <= 1:
+    if isinstance(plan.store, StagedStore) or count <= 1:
         return
     if plan.glu is not None:
         yield from _gates_stored(plan)
         return
-    yield from _accumulators_stored(store, operand, plan.cta_tile[:2], plan.epilogue_mma, plan.smem_d)
+    yield from _accumulators_stored(store, operand, plan.cta_tile[:2], plan.epilogue_mma, plan.store.layout)
 
 
 @lru_cache(maxsize=1024)
@@ -262,18 +261,18 @@ def _accumulators_stored(
         return tuple(_stored_at_once(store, operand, np.sort(by_thread, axis=1), "a thread does not hold"))
     placed = mma.offsets_c(layout).reshape(by_thread.shape)
     in_order = np.take_along_axis(placed, np.argsort(by_thread, axis=1), axis=1)
-    return tuple(_shared_vector("the sums are written", in_order, store.bits, operand.dtype.bits))
+    return tuple(_shared_vector("the accumulators are written", in_order, store.bits, operand.dtype.bits))
 
 
 def _gates_stored(plan: GemmPlan) -> Iterator[str]:
     """Yield violations of the vector stores of a gated D, whose elements are at the positions of the gates."""
-    store, operand, (bm, bn) = plan.store_d, plan.operands.d, plan.d_tile
+    store, operand, (bm, bn) = plan.store.atom, plan.operands.d, plan.d_tile
     held = plan.stored_by_threads
     place = np.sort(held if operand.major == "m" else held % bm * bn + held // bm, axis=1)
-    if plan.smem_d is not None:
+    if plan.store.layout is not None:
         rows, columns = (place % bm, place // bm) if operand.major == "m" else divmod(place, bn)
-        place = plan.smem_d.offsets().reshape(-1)[rows + bm * columns]
-        yield from _shared_vector("the sums are written", place, store.bits, operand.dtype.bits)
+        place = plan.store.layout.offsets().reshape(-1)[rows + bm * columns]
+        yield from _shared_vector("the accumulators are written", place, store.bits, operand.dtype.bits)
         return
     yield from _stored_at_once(store, operand, place, "a thread's gates are not")
 
@@ -312,18 +311,18 @@ def _consumed(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
         return
     if bm // rows * (bn // columns) != pipeline.readers:
         return
-    epi_stages = plan.epi_stages
-    if epi_stages is not None:
-        steps = [size(step) for step in epi_stages.to_shared.tiler_mn]
-        fits = [s % t == 0 == o % s for o, s, t in zip(plan.consumer_d_tile, epi_stages.epi_tile, steps, strict=True)]
-        if not all(fits) or epi_stages.to_shared.threads != pipeline.consumer_threads:
+    store = plan.store
+    if isinstance(store, StagedStore):
+        steps = [size(step) for step in store.to_shared.tiler_mn]
+        fits = [s % t == 0 == o % s for o, s, t in zip(plan.consumer_d_tile, store.epi_tile, steps, strict=True)]
+        if not all(fits) or store.to_shared.threads != pipeline.consumer_threads:
             return
     own_mma = plan.consumer_mma
     if mma != own_mma or (bm, bn) != (rows, columns):
         yield from _shared_out(mma, own_mma, (bm, bn), (rows, columns), plan.piece_n)
-    if epi_stages is not None:
+    if isinstance(store, StagedStore):
         yield from _stored_in_order(
-            plan.consumer_d_mma, plan.consumer_d_tile, epi_stages.to_shared, epi_stages.epi_tile, by_warps
+            plan.consumer_d_mma, plan.consumer_d_tile, store.to_shared, store.epi_tile, by_warps
         )
 
 

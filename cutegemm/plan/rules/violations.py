@@ -13,7 +13,6 @@ from cutegemm.dtypes import f32, tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import product_each, size
 from cutegemm.machine.arch import (
-    MAX_GRID_Y,
     MAX_THREADS_PER_BLOCK,
     SMEM_RESERVED_BYTES,
     Arch,
@@ -30,6 +29,7 @@ from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.rules.sliced_k import fragment_rules, sliced_k_rules
 from cutegemm.plan.rules.vectors import vector_rules
 from cutegemm.plan.rules.warp_roles import arch_rules, pipeline_rules
+from cutegemm.plan.store import SharedStore
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
@@ -68,6 +68,7 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
         *_threads(plan),
         *_instructions(plan, arch),
         *_schedule(plan),
+        *plan.scheduler.rules(plan),
     ]
     if not structure:  # the rules below evaluate layouts, whose shapes must be right
         out += [
@@ -116,29 +117,16 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
     if len(set(of_packs.values())) > 1:
         said = ", ".join(f"{name} with {threads} threads" for name, threads in of_packs.items())
         yield f"the repack passes copy {said} in one kernel; use the same number of threads for all."
-    if not plan.body.has_roles and (plan.persistent is None) != (plan.split.waves == 0):
-        yield (
-            f"{plan.split.waves} stream-K waves and a persistent grid of {plan.persistent} CTAs; pass both "
-            "waves and persistent, or neither."
-        )
-    how = (plan.split.order, plan.split.reduction)
-    if not plan.body.has_roles and plan.split.waves and how != ("blocked", "kernel"):
-        yield (
-            "stream-K of a thread schedule needs order = 'blocked' and reduction = 'kernel', not "
-            f"{plan.split.order} and {plan.split.reduction!r}."
-        )
-    if not plan.body.has_roles and plan.split_k > MAX_GRID_Y:
-        yield f"split_k = {plan.split_k}; the second axis of a grid has at most {MAX_GRID_Y} CTAs."
-    if not plan.body.has_roles and plan.stages == 0 and (plan.split.is_split or plan.repacks):
+    if not plan.body.has_roles and plan.stages == 0 and (plan.scheduler.split.is_split or plan.repacks):
         yield (
             "without stages of shared memory K is not split and operands are not repacked. Leave split_k, waves "
             "and repack out."
         )
-    if not plan.body.has_roles and plan.stages == 0 and plan.smem_d is not None:
-        yield "without stages of shared memory D is stored from registers. Leave smem_d out."
-    if not plan.body.has_roles and plan.split.is_split and plan.smem_d is not None:
-        yield "if K is split, D is stored from registers. Leave smem_d out."
-    alone = not plan.body.has_roles and plan.stages == 0 and plan.sliced_k is None
+    if not plan.body.has_roles and plan.stages == 0 and plan.store.layout is not None:
+        yield "without stages of shared memory D is stored from registers. Use store = 'direct'."
+    if not plan.body.has_roles and plan.scheduler.split.is_split and plan.store.layout is not None:
+        yield "if K is split, D is stored from registers. Use store = 'direct'."
+    alone = not plan.body.has_roles and plan.stages == 0 and not plan.body.slices_k
     if alone and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
         step = plan.tiled_mma.tile_mnk[2]
         yield f"bK = {plan.cta_tile[2]}; without shared memory it must be {step}, the K of one MMA."
@@ -162,13 +150,14 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
             )
         elif plan.stages:
             yield from overlapping(name, layout)
-    if plan.smem_d is not None and not plan.body.has_roles:
-        if product_each(plan.smem_d.shape) != plan.d_tile:
+    if isinstance(plan.store, SharedStore):
+        if product_each(plan.store.smem.shape) != plan.d_tile:
             yield (
-                f"the shared memory of D is {plan.smem_d}; its extents must be those of the tile of D, {plan.d_tile}."
+                f"the shared memory of D is {plan.store.smem}; its extents must be those of the tile of D, "
+                f"{plan.d_tile}."
             )
         else:
-            yield from overlapping("D", plan.smem_d)
+            yield from overlapping("D", plan.store.smem)
 
 
 def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
@@ -190,10 +179,8 @@ def _copies(plan: GemmPlan) -> Iterator[str]:
         ("A", ("M", "K"), (bm, bk), plan.a.load),
         ("B", ("N", "K"), (bn, bk), plan.b.load),
     ]
-    if plan.copy_d is not None:
-        parts.append(("D", ("M", "N"), plan.d_tile, plan.copy_d))
-    if not plan.body.has_roles and (plan.copy_d is None) != (plan.smem_d is None):
-        yield "pass both smem_d and copy_d, so that D passes through shared memory, or neither."
+    if isinstance(plan.store, SharedStore):
+        parts.append(("D", ("M", "N"), plan.d_tile, plan.store.copy))
     for name, modes, extents, copy in parts:
         if isinstance(copy, TmaBox):
             continue
@@ -220,7 +207,8 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
     if threads > MAX_THREADS_PER_BLOCK:
         yield f"a CTA has {threads} threads; at most {MAX_THREADS_PER_BLOCK} are allowed."
     parts: list[tuple[str, Any]] = [(f"the copy of {each.name.upper()}", each.load) for each in plan.streams]
-    parts.append(("the copy of D", plan.copy_d))
+    if isinstance(plan.store, SharedStore):
+        parts.append(("the copy of D", plan.store.copy))
     made_for = [(what, copy.threads) for what, copy in parts if isinstance(copy, TiledCopy)]
     if not plan.body.has_roles:
         made_for.insert(0, ("the tiled MMA", plan.tiled_mma.threads))
@@ -233,7 +221,7 @@ def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     """Yield a sentence for each instruction of the plan that the architecture does not have."""
     copies = [stream.load for stream in plan.streams]
     loads = [copy.atom if isinstance(copy, TiledCopy) else copy for copy in copies]
-    atoms = (plan.tiled_mma.atom, *loads, *[stream.read for stream in plan.streams], plan.store_d)
+    atoms = (plan.tiled_mma.atom, *loads, *[stream.read for stream in plan.streams], plan.store.atom)
     told = set()
     for atom in atoms:
         if atom is not None and not atom.runs_on(arch.name) and atom.name not in told:
@@ -333,8 +321,8 @@ def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
             yield other
         elif theirs.align_bytes < ours.align_bytes:
             yield (
-                f"{name.upper()} is aligned to {theirs.align_bytes} bytes; the plan needs {ours.align_bytes}. Make "
-                "the plan for operands with this alignment, as Operands.fitted does."
+                f"{name.upper()} is aligned to {theirs.align_bytes} bytes; the plan needs {ours.align_bytes}. "
+                "Make the plan for operands with this alignment, as Operands.fitted does."
             )
         else:
             yield from _strides(name, ours, problem, _by_box(plan, name) or bool(ours.broadcast))

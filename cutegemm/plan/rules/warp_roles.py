@@ -20,6 +20,7 @@ from cutegemm.machine.arch import (
 )
 from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.store import LineStore, StagedStore, TmaStore
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles, warp_roles
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
@@ -38,9 +39,6 @@ OVERLAPPED_EXTRA_REGISTERS = 32
 WGMMA_ROWS = 64
 MIN_STAGES = 2
 MIN_EPI_STAGES = 2
-# The semaphore of a tile counts K splits in two 16-bit fields: the K splits that have incremented it, and those whose
-# accumulators are in the workspace.
-MAX_SPLITS = (1 << 15) - 1
 
 
 def arch_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
@@ -54,13 +52,10 @@ def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
     pipeline = warp_roles(plan)
     yield from _consumers(plan, pipeline)
     yield from _cluster(plan)
-    yield from _gpcs(plan, pipeline)
     yield from _loads(plan)
     yield from _barriers(plan)
     yield from pipeline.mainloop.rules(plan)
     yield from _epilogue(plan, pipeline)
-    if plan.split.is_split:
-        yield from _split(plan, pipeline)
     if plan.cluster_k > 1:
         yield from _k_ctas(plan, pipeline)
 
@@ -114,17 +109,6 @@ def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
         yield (
             f"the roles have {warps} warps; they must have {expected}: first a producer warpgroup, then the consumers."
         )
-    if plan.persistent is not None and plan.persistent < product(plan.cluster_mn):
-        yield (
-            f"persistent = {plan.persistent}; the grid needs at least the {product(plan.cluster_mn)} CTAs of a cluster."
-        )
-    if pipeline.kind == "single" and (plan.persistent is not None or plan.cluster_mn != (1, 1)):
-        yield (
-            "'single' consumers need a grid with one CTA for each tile, without clusters. Leave persistent and "
-            "cluster out."
-        )
-    if pipeline.kind == "pingpong" and plan.persistent is None:
-        yield "'pingpong' consumers alternate between tiles, so the grid must be persistent."
     if pipeline.promoted and plan.operands.acc != f32:
         yield f"promoted = True needs accumulators in f32, not {plan.operands.acc}. Leave promoted out."
     if pipeline.promoted and pipeline.kind == "single":
@@ -140,9 +124,9 @@ def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
     With it, a finished tile is stored during the MMAs of the next tile.
     """
-    if pipeline.kind != "cooperative" or plan.persistent is None:
+    if pipeline.kind != "cooperative" or not plan.scheduler.grid.is_persistent:
         yield "an overlapped epilogue needs cooperative consumers and a persistent grid. Leave overlapped out."
-    if plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox):
+    if not plan.store.stored_by_tma:
         yield (
             "an overlapped epilogue stores D through epilogue stages by TMA. Use store = 'tma', or leave "
             "overlapped out."
@@ -202,29 +186,13 @@ def _warps(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
             f"bK = {plan.cta_tile[2]}; it must be an even number of k-blocks of {step}, because two sets of "
             "fragments alternate."
         )
-    if plan.split.is_split or pipeline.promoted or pipeline.overlapped or pipeline.stagger_cycles:
+    if plan.scheduler.split.is_split or pipeline.promoted or pipeline.overlapped or pipeline.stagger_cycles:
         yield (
             "consumers that are single warps do not support split-K, promoted, overlapped or stagger_cycles. "
             "Leave them out."
         )
     if plan.cluster_mn != (1, 1):
         yield "consumers that are single warps do not support clusters. Leave cluster out."
-
-
-def _gpcs(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield violations of GPC-aware rasterization: it needs wgmma and a persistent grid that the raster covers."""
-    gpc_raster, clusters = pipeline.gpc_raster, plan.scheduler.persistent_clusters
-    if gpc_raster is None:
-        return
-    if not plan.tiled_mma.atom.is_of_warpgroup:
-        yield "gpc_raster needs wgmma; plans with mma.sync do not support it. Leave gpc_raster out."
-    if clusters is None:
-        yield "gpc_raster needs a persistent grid. Leave gpc_raster out."
-    elif clusters > gpc_raster.clusters:
-        yield (
-            f"the grid has {clusters} clusters, but gpc_raster describes only {gpc_raster.clusters}, in rounds "
-            f"of {gpc_raster.rounds}."
-        )
 
 
 def _cluster(plan: GemmPlan) -> Iterator[str]:
@@ -308,62 +276,57 @@ def _barriers(plan: GemmPlan) -> Iterator[str]:
         )
 
 
-def _may_leave_over(plan: GemmPlan) -> bool:
+def _may_leave_over(plan: GemmPlan, store: StagedStore) -> bool:
     """Return whether the number of epilogue stages need not divide the number of epilogue tiles.
 
     A tile then starts on stages whose stores may still run, and waits for them. It may do so if only D is stored, by
     TMA, and only after the MMAs of the tile.
     """
-    epi_stages = plan.epi_stages
-    assert epi_stages is not None
-    is_plain = isinstance(epi_stages.store, TmaBox) and epi_stages.load_c is None and len(plan.epi_stage_results) == 1
+    is_plain = store.stored_by_tma and store.fetched is None and len(plan.epi_stage_results) == 1
     return is_plain and not plan.body.overlapped
 
 
 def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     """Yield violations of the epilogue stages: their shape and number, the stores of D and the loads of C."""
-    epi_stages, d = plan.epi_stages, plan.operands.d
-    if (epi_stages is None) != (plan.smem_d is None):
-        yield "pass both epi_stages and smem_d, so that D passes through shared memory, or neither."
+    store, d = plan.store, plan.operands.d
+    if not isinstance(store, StagedStore):
         return
-    if epi_stages is None or plan.smem_d is None:
-        return
-    rows, cols = epi_stages.epi_tile
+    rows, cols = store.epi_tile
     tile = plan.consumer_d_tile
-    least = MIN_EPI_STAGES if pipeline.consumer_warps > 1 and isinstance(epi_stages.store, TmaBox) else 1
+    least = MIN_EPI_STAGES if pipeline.consumer_warps > 1 and store.stored_by_tma else 1
     if tile[0] % rows or tile[1] % cols:
         yield f"epilogue tiles of {rows} x {cols} do not divide a consumer's tile of {tile[0]} x {tile[1]}."
-    elif epi_stages.count < least or (epi_stages.has_remainder(tile) and not _may_leave_over(plan)):
-        epi_tiles = product(epi_stages.epi_tiles(tile))
+    elif store.count < least or (store.has_remainder(tile) and not _may_leave_over(plan, store)):
+        epi_tiles = product(store.epi_tiles(tile))
         instead = "" if epi_tiles >= least else " Use a smaller epi_tile_n, or store = 'direct'."
         yield (
-            f"epi_stages = {epi_stages.count}; it must be at least {least} and divide the {epi_tiles} epilogue "
+            f"epi_stages = {store.count}; it must be at least {least} and divide the {epi_tiles} epilogue "
             f"tiles of {rows} x {cols} of a consumer's tile.{instead}"
         )
-    want = (rows, cols, epi_stages.count, pipeline.consumers)
-    if product_each(plan.smem_d.shape) != want:
+    want = (rows, cols, store.count, pipeline.consumers)
+    if product_each(store.smem.shape) != want:
         yield (
-            f"the shared memory of D is {plan.smem_d}; its extents must be {want}: an epilogue tile, epilogue "
+            f"the shared memory of D is {store.smem}; its extents must be {want}: an epilogue tile, epilogue "
             "stages and consumers."
         )
-    load_c, store = epi_stages.load_c, epi_stages.store
-    if isinstance(store, TmaBox):
+    load_c = store.fetched
+    if isinstance(store, TmaStore):
         if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
             yield (
                 f"D is aligned to {d.align_bytes} bytes; a TMA store needs {TMA_INNER_ALIGNED_BYTES} for the "
                 "address, the strides and the contiguous extent. Use shared_d = 'padded', or store = 'direct'."
             )
         whole = rows if d.major == "n" else cols
-        if store.box[1] < whole and (d.major == "m" or load_c is not None):
+        if store.box.box[1] < whole and (d.major == "m" or load_c is not None):
             yield "store = 'tma_warp' needs an n-major D, and no C that is loaded by TMA. Use store = 'tma'."
-    else:
-        if store.threads != pipeline.consumer_threads:
-            have = pipeline.consumer_threads
-            yield f"the copy of an epilogue stage is made for {store.threads} threads, but a consumer has {have}."
-        if rows % size(store.tiler_mn[0]) or cols % size(store.tiler_mn[1]):
-            yield f"the copy of an epilogue stage, {store}, does not divide an epilogue tile of {rows} x {cols}."
-        elif epi_stages.rotates_lines:
-            yield from _turned(store, plan.smem_d, "mn".index(d.major))
+    if isinstance(store, LineStore):
+        copy, have = store.copy, pipeline.consumer_threads
+        if copy.threads != have:
+            yield f"the copy of an epilogue stage is made for {copy.threads} threads, but a consumer has {have}."
+        if rows % size(copy.tiler_mn[0]) or cols % size(copy.tiler_mn[1]):
+            yield f"the copy of an epilogue stage, {copy}, does not divide an epilogue tile of {rows} x {cols}."
+        elif store.rotates_lines:
+            yield from _turned(copy, store.smem, "mn".index(d.major))
     fetched = plan.operands.matrix(plan.fetched_tile or "c")
     if load_c is not None and fetched.align_bytes < TMA_INNER_ALIGNED_BYTES:
         name, have = plan.fetched_tile.upper(), fetched.align_bytes
@@ -373,12 +336,16 @@ def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
             f"{plan.fetched_tile} is {fetched.dtype} {fetched.major}-major; it must be {load_c.dtype} "
             f"{d.major}-major like the epilogue stages that it is loaded into."
         )
-    if (load_c is None) != (epi_stages.from_shared is None) or (load_c is not None and not plan.epilogue.tiles):
-        yield ("epi_stages.load_c and epi_stages.from_shared must both be given, and only if the epilogue reads C.")
+    reads_c = isinstance(store, TmaStore) and store.from_shared is not None
+    if (load_c is not None) != reads_c or (load_c is not None and not plan.epilogue.tiles):
+        yield (
+            "the store must say both how C is loaded (fetched) and how it is read (from_shared), and only if the "
+            "epilogue reads C."
+        )
 
 
 def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]:
-    """Yield a sentence if the copy of an epilogue stage to D cannot rotate lines; see `EpiStages.rotates_lines`.
+    """Yield a sentence if the copy of an epilogue stage to D cannot rotate lines; see `LineStore`.
 
     store    the copy, by the threads
     layout   layout of an epilogue stage
@@ -395,23 +362,6 @@ def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]
             f"the shared memory of D is {layout}; because the copy of an epilogue stage, {store}, has vectors "
             "of less than 16 bytes, the elements of a row must be adjacent, without a swizzle."
         )
-
-
-def _split(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield a sentence for each rule on split-K and stream-K that a plan with warp roles breaks."""
-    split = plan.split
-    if pipeline.kind == "single":
-        yield "split-K and stream-K need a producer. Use another schedule than 'single', or leave them out."
-    if split.waves and plan.persistent is None:
-        yield "stream-K needs a persistent grid. Leave persistent at its default, or leave stream and fixup out."
-    if split.order != "blocked":
-        yield f"order = {split.order!r}; a plan with warp roles splits K in 'blocked' order only."
-    if split.reduction != "last":
-        yield (
-            f"reduction = {split.reduction!r}; with warp roles the CTA that ends last adds the K splits. Use 'last'."
-        )
-    if max(split.splits, plan.persistent or 0) > MAX_SPLITS:
-        yield f"a tile may have {max(split.splits, plan.persistent or 0)} K splits; at most {MAX_SPLITS} are allowed."
 
 
 def _k_ctas(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
@@ -437,7 +387,7 @@ def _k_ctas(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
             "leave cluster_k out."
         )
     for is_there, what in (
-        (plan.split.is_split, "K is also split over CTAs of the grid"),
+        (plan.scheduler.split.is_split, "K is also split over CTAs of the grid"),
         (pipeline.kind == "single", "the plan has no producer"),
         (pipeline.overlapped, "the epilogue is overlapped"),
         (bool(plan.operands.gated), "the epilogue is gated"),

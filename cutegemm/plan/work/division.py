@@ -42,8 +42,9 @@ class WorkTile:
     splits    number of K splits of the tile, this one included. 1: no accumulators to add. 0: an empty work tile,
               which has no k-tiles
     k_split   index of this K split, in the order of its k-tiles. Accumulators are added in this order
-    slot      workspace slot of the tile's first K split, in the unit that `WorkGrid.slot_of` expects
-    group     index of the problem in a grouped GEMM; see `scheduler`
+    slot      workspace slot of the tile's first K split, in the unit that `Work.slot_of` expects
+
+    A scheduler may use a derived class with more fields, such as the group of a grouped GEMM.
     """
 
     tile: Any
@@ -52,11 +53,10 @@ class WorkTile:
     splits: Any
     k_split: Any
     slot: Any
-    group: Any = 0
 
     def map(self, function: Callable[[Any], Any]) -> WorkTile:
         """Return a work tile whose fields are `function` of the fields of this one."""
-        return WorkTile(*[function(getattr(self, f.name)) for f in fields(self)])
+        return type(self)(*[function(getattr(self, f.name)) for f in fields(self)])
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class KDivision:
 
     def _either(self, is_first: Any, first: WorkTile, second: WorkTile) -> WorkTile:
         """Return `first` if `is_first` is 1, or `second` if it is 0: a selection without a branch."""
-        names = [f.name for f in fields(WorkTile) if f.name != "group"]
+        names = [f.name for f in fields(WorkTile)]
         pairs = [(getattr(first, name), getattr(second, name)) for name in names]
         return WorkTile(*[there + is_first * (here - there) for here, there in pairs])
 

@@ -18,15 +18,46 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
 
 LEAST_ORDERED = 128 * 96  # elements of a CTA tile: smaller tiles do not gain from GPC-aware rasterization
 PAIR = 2  # SMs of a TPC; also the largest cluster whose assignment to GPCs is known
 _BYTES = 4  # bytes of an integer that the host passes to a kernel; each byte describes a GPC
 _MOST_CTAS = 255  # most clusters: a place must fit in a byte
 _QUOTIENT_BITS = 16  # fraction bits of the reciprocal in `_quotient`
+
+
+@dataclass(frozen=True)
+class LaunchOrder:
+    """The order of launch: the place of a cluster is its index in the grid. Its methods are those of `GpcRaster`.
+
+    >>> [LaunchOrder().place(cluster, ()) for cluster in range(3)]
+    [0, 1, 2]
+    """
+
+    def ends(self, clusters: Any, arithmetic: Arithmetic = INTEGERS) -> tuple[Any, ...]:
+        """Return (): `place` needs to know nothing about a grid."""
+        return ()
+
+    def place(self, cluster: Any, ends: tuple[Any, ...], arithmetic: Arithmetic = INTEGERS) -> Any:
+        """Return the place of a cluster: its index in launch order."""
+        return cluster
+
+    def bounds(self) -> Iterator[str]:
+        """Yield nothing: there is no field."""
+        yield from ()
+
+    def rules(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield nothing: every plan may launch its clusters in order."""
+        yield from ()
+
+    def __str__(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -65,10 +96,10 @@ class GpcRaster:
             return None
         return GpcRaster(tuple([count for count in tpc_rounds for _ in range(PAIR // cluster_size)]))
 
-    def violations(self) -> Iterator[str]:
-        """Yield a sentence for each rule that the rounds violate.
+    def bounds(self) -> Iterator[str]:
+        """Yield a sentence if the rounds are out of bounds.
 
-        >>> list(GpcRaster((2, 3)).violations())
+        >>> list(GpcRaster((2, 3)).bounds())
         ['rounds of (2, 3) clusters; positive integers, none larger than the one before, and 255 in all at most are \
 expected.']
         """
@@ -83,6 +114,22 @@ expected.']
                 f"rounds = {self.rounds}; expected positive integers in descending order, with a sum of at "
                 f"most {_MOST_CTAS}."
             )
+
+    def rules(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield violations of GPC-aware rasterization: it needs wgmma and a persistent grid that the rounds cover."""
+        clusters = plan.scheduler.resident(plan.cluster_tile)
+        if not plan.tiled_mma.atom.is_of_warpgroup:
+            yield "gpc_raster needs wgmma; plans with mma.sync do not support it. Leave gpc_raster out."
+        if not plan.scheduler.grid.is_persistent:
+            yield "gpc_raster needs a persistent grid. Leave gpc_raster out."
+        elif clusters > self.clusters:
+            yield (
+                f"the grid has {clusters} clusters, but gpc_raster describes only {self.clusters}, in rounds "
+                f"of {self.rounds}."
+            )
+
+    def __str__(self) -> str:
+        return ", clusters GPC by GPC"
 
     @property
     def clusters(self) -> int:

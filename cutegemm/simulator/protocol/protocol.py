@@ -167,7 +167,7 @@ def protocol_for(
     split_by, processes, operands = (plan.consumer_warps if warps else 1), [], []
     for cluster, tiles in enumerate(work):
         for rank in range(in_cluster):
-            cta, own = cluster * in_cluster + rank, [plan.scheduler.share_of(tile, rank) for tile in tiles]
+            cta, own = cluster * in_cluster + rank, [plan.cluster_tile.share_of(tile, rank) for tile in tiles]
             for number, role in enumerate(plan.roles):
                 count = 1 if role.name == "producer" else split_by
                 for warp in range(count):
@@ -211,10 +211,10 @@ def work_of(plan: GemmPlan, *, k_tiles: int | Sequence[int], tiles: int = 1) -> 
     >>> [[tile.k_count for tile in own] for own in work_of(sm90_plan(stream=1, ctas=2), tiles=5, k_tiles=30)]
     [[15, 0, 30, 30], [15, 0, 30, 30]]
     """
-    if not plan.split.is_split:
+    if not plan.scheduler.split.is_split:
         counts = [k_tiles] * tiles if isinstance(k_tiles, int) else list(k_tiles)
         return [[WorkTile(number, 0, count, 1, 0, 0) for number, count in enumerate(counts)]]
     assert isinstance(k_tiles, int)
     bm, bn, _ = plan.cta_tile
-    grid = plan.scheduler.tiles(tiles * bm * plan.cluster_mn[0], bn).work(k_tiles)
-    return [[grid.work_tile(number) for number in grid.numbers(cluster)] for cluster in range(grid.clusters)]
+    work = plan.scheduler.tiles(plan.cluster_tile, tiles * bm * plan.cluster_mn[0], bn).work(k_tiles)
+    return [work.of_cluster(place) for place in range(work.clusters)]

@@ -107,7 +107,7 @@ def describe(case: Case | ProbeCase) -> str:
     return (
         f"{plan.family} {ops.a.dtype} {ops.a.major}{ops.b.major}{ops.d.major} {tile}, "
         f"{plan.threads} threads, "
-        f"{held} bytes shared, {plan.raster}{cluster}, {case.problem.m}x{case.problem.n}x{case.problem.k}"
+        f"{held} bytes shared, {plan.scheduler.raster}{cluster}, {case.problem.m}x{case.problem.n}x{case.problem.k}"
     )
 
 

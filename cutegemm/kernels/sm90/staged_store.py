@@ -1,0 +1,301 @@
+"""Store a consumer's tile of D through epilogue stages: what stores by TMA and by threads have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from cutegemm.kernels import lower
+from cutegemm.kernels.glu import Both, up_of
+from cutegemm.kernels.sm90.storage import Storage, Targets
+from cutegemm.kernels.trace import Who
+from cutegemm.kernels.values import Values
+from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import REGISTER_BITS
+from cutegemm.plan.epilogue import Function
+
+# A thread with more accumulators does not read 32-bit rows ahead: kernels with 192 accumulators spilled.
+_MAX_ACCUMULATORS_WITH_WIDE_ROWS = 160
+# With these functions and that many accumulators, narrower rows are read only after the epilogue tile is computed:
+# if they are read earlier, the kernel lacks two registers.
+_LATE_ROWS = frozenset({"silu"})
+
+
+class StagedStorage(Storage):
+    """Evaluates the epilogue of one epilogue tile after the other, and writes its results to an epilogue stage."""
+
+    def epi_stage_tensor(self, smem) -> Any:
+        """Allocate the epilogue stages of all consumers, and return them as a tensor.
+
+        smem   allocator of the CTA's shared memory
+        """
+        return lower.smem_tensor(smem, self.plan.operands.d.dtype, self.store.smem)
+
+    def use(self, targets: Targets, values: Values) -> None:
+        """Set the tensors C and D, and the operands of the epilogue, for the kernel that is traced."""
+        super().use(targets, values)
+        self.ahead: dict[int, dict[str, Spread]] = {}  # operands that are read ahead, by index of the epilogue tile
+
+    def set_up(self, who: Who) -> None:
+        """Select the epilogue stages in shared memory that belong to this consumer, and their barriers.
+
+        who   thread, warp and CTA of the consumer
+        """
+        super().set_up(who)
+        to = self.targets
+        to.sD = to.sD[None, None, None, who.consumer]
+        to.arrived_c = to.arrived_c + who.consumer * self.store.count
+
+    def by_epi_tiles(self, acc):
+        """Return a view of the accumulators as (values of an epilogue tile, epilogue tiles).
+
+        If D is gated, these are the gate accumulators only.
+        """
+        threads = self.plan.consumer_threads
+        shape = (product(self.store.epi_tile) // threads, self.epi_tiles)
+        if not self.plan.operands.gated:
+            return cute.make_tensor(acc.iterator, cute.make_layout(shape))
+        return self.glu_epi_tiles(acc)[0]
+
+    def glu_epi_tiles(self, acc):
+        """Return views of the gate and of the up accumulators as (values of an epilogue tile, epilogue tiles)."""
+        per = product(self.store.epi_tile) // self.plan.consumer_threads
+        down, across = self.store.epi_tiles(self.tile)
+        layout = cute.make_layout((per, (across, down)), stride=(1, (per, 2 * per * across)))
+        return [cute.make_tensor(acc.iterator + first, layout) for first in (0, per * across)]
+
+    def epi_tile(self, accumulators, i: int):
+        """Return (accumulators of the i-th epilogue tile, their up accumulators; None if D is not gated)."""
+        if not self.plan.operands.gated:
+            return self.by_epi_tiles(accumulators)[None, i], None
+        gates, ups = self.glu_epi_tiles(accumulators)
+        return gates[None, i], ups[None, i]
+
+    # --- operands ------------------------------------------------------------------------------------------
+
+    def tail(self, accumulators, i: int, own_mnl, phase, ups=None) -> Callable[[str], cute.Tensor]:
+        """Apply the epilogue's tail to an epilogue tile, and return a function from a result's name to its values.
+
+        accumulators   accumulators of the epilogue tile
+        phase          phase of the epilogue stages' barriers, if C is loaded to epilogue stages
+        ups            up accumulators, if D is gated; else None
+
+        Rows and columns of the next epilogue tile are read before this one is computed, or directly after it, if
+        registers are left for them. If there are several results, each is computed when the returned function is called
+        for it, so that registers hold one of them at a time. D alone is computed at once.
+        """
+        spread = self.spread_ahead(i, accumulators, own_mnl)
+        reads_ahead = i + 1 < self.epi_tiles and self.reads_ahead
+        if reads_ahead and not self.reads_late:
+            self.ahead[i + 1] = self.spread_ahead(i + 1, accumulators, own_mnl)
+
+        def fetch(name: str) -> Any:
+            if name == self.plan.fetched_tile:
+                epi_stage, used = self.store.epi_stage_at(i)
+                return self.read_epi_stage(epi_stage, phase ^ (used & 1))
+            return spread[name] if name in spread else self.read_global(name, accumulators, i, own_mnl)
+
+        tail = self.values.tail_part
+        if tail.is_whole:
+            of = self.values.worked_out(tail, accumulators, fetch, ups)
+            return lambda name: of(name, lower.dtype(self.plan.operands.matrix(name).dtype))
+        self.values.carry_out_all(tail.steps, accumulators, fetch)
+        values = self.converted(accumulators)
+        if reads_ahead and self.reads_late:
+            self.ahead[i + 1] = self.spread_ahead(i + 1, accumulators, own_mnl)
+        return lambda _: values
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Return whether registers are left to read rows and columns of the next epilogue tile ahead.
+
+        None are left if a row has two numbers for each column of D, or for 32-bit rows with many accumulators.
+        """
+        plan = self.plan
+        words = max([plan.operands.matrix(name).dtype.bits for name in self.values.epilogue.tensors], default=0)
+        return not self.values.epilogue.halved and not (self.holds_many and words >= REGISTER_BITS)
+
+    @property
+    def reads_late(self) -> bool:
+        """Return whether rows and columns of the next epilogue tile are read after the previous one is computed.
+
+        This is possible if D is the only result.
+        """
+        tail = self.values.epilogue.tail
+        named = {node.name for node in tail.expression.nodes() if isinstance(node, Function)}
+        return self.holds_many and not tail.is_whole and bool(named & _LATE_ROWS)
+
+    @property
+    def holds_many(self) -> bool:
+        """Return whether a thread's accumulators leave few registers for other values."""
+        return self.plan.registers()["accumulators"] > _MAX_ACCUMULATORS_WITH_WIDE_ROWS
+
+    def spread_ahead(self, i: int, accumulators, own_mnl) -> dict[str, Spread]:
+        """Return the row, column and scalar operands of the i-th epilogue tile, by name.
+
+        They are read now unless they have been read ahead.
+        """
+        if i in self.ahead:
+            return self.ahead.pop(i)
+        names = [name for name in self.values.epilogue.tensors if self.plan.operands.matrix(name).broadcast]
+        return {name: self.read_spread(name, accumulators, i, own_mnl) for name in names}
+
+    def read_epi_stage(self, epi_stage: int, phase) -> cute.Tensor:
+        """Wait until TMA has loaded an epilogue tile of C, and return this thread's values of it.
+
+        epi_stage   index of the epilogue stage
+        phase       parity of the phase of its barrier
+        """
+        raise NotImplementedError
+
+    def read_global(self, name: str, accumulators, i: int, own_mnl) -> Any:
+        """Read a thread's values of a tile operand for the i-th epilogue tile: (elements of a vector, vectors).
+
+        Elements outside of D are 0.
+        """
+        mX = self.values.tensors[name]
+        vX, vcX, vSums = self.vectors(name, mX, accumulators, own_mnl)
+        held = cute.make_rmem_tensor(vSums.shape, mX.element_type)
+        held.fill(0)
+        count = cute.size(vSums, mode=[1])
+        for j in range(count):
+            at = i * count + j
+            self.copy_inside(name, vX[None, at], held[None, j], vcX[0, at], self.extents, (0, 1))
+        return held
+
+    def read_spread(self, name: str, accumulators, i: int, own_mnl) -> Spread | Both:
+        """Read a thread's values of a row, column or scalar operand for the i-th epilogue tile, each element once."""
+        mX, operand = self.values.tensors[name], self.plan.operands.matrix(name)
+        if operand.gated:
+            return Both(*[self.read_row(name, of, accumulators, i, own_mnl) for of in (mX, up_of(mX, operand))])
+        return self.read_row(name, mX, accumulators, i, own_mnl)
+
+    def read_row(self, name: str, mX, accumulators, i: int, own_mnl) -> Spread:
+        """Read a thread's values of one broadcast tensor, such as the gates of a row, for the i-th epilogue tile.
+
+        mX   (M, N, L) with stride 0 along the modes that the operand does not have
+        """
+        operand = self.plan.operands.matrix(name)
+        vX, vcX, vSums = self.vectors(name, mX, accumulators, own_mnl)
+        vector, count = cute.size(vSums, mode=[0]), cute.size(vSums, mode=[1])
+        modes = tuple([mode for mode, of in enumerate("mn") if of not in operand.broadcast])
+        loads, places = {}, []
+        for j in range(i * count, (i + 1) * count):
+            place = cute.crd2idx((0, j), vX.layout)
+            if place not in loads:
+                distinct = vector if cute.cosize(vX[None, j].layout) > 1 else 1
+                source = cute.make_tensor(vX[None, j].iterator, cute.make_layout((distinct,)))
+                loads[place] = (source, cute.make_rmem_tensor((distinct,), mX.element_type), vcX[0, j])
+            held = loads[place][1]
+            places += [(held, v if cute.size(held) > 1 else 0) for v in range(vector)]
+        if modes:
+            last = loads[max(loads)]
+            end = last[2][modes[0]] + cute.size(last[1])
+            self.load_spread(name, tuple(loads.values()), modes, end <= self.extents[modes[0]])
+        else:
+            for source, held, _ in loads.values():
+                self.copy(name, source, held)
+        return Spread(places)
+
+    @cute.jit
+    def load_spread(self, name: cutlass.Constexpr, loads: cutlass.Constexpr, modes: cutlass.Constexpr, all_inside):
+        """Read a thread's elements of a row or column operand that are inside of D; the others are 0.
+
+        Usually all are inside. Then one address serves all loads, without a test for each.
+
+        name         name of the operand
+        loads        (source, registers, (m, n) of the first element) for each vector
+        modes        modes of D along which the operand has elements
+        all_inside   whether all elements are inside of D, known at run time
+        """
+        if all_inside:
+            for source, held, _ in loads:
+                self.copy(name, source, held)
+        else:
+            for source, held, at in loads:
+                held.fill(0)
+                self.copy_inside(name, source, held, at, self.extents, modes)
+
+    def vectors(self, name: str, mX, accumulators, own_mnl):
+        """Return a thread's elements of an operand or result, their coordinates, and its accumulators, each by vectors.
+
+        returns   three tensors (elements of a vector, vectors)
+        """
+        return self.by_vectors(
+            self.vector_of(name), own_mnl, self.tid, mX, None, accumulators=accumulators, extents=self.extents
+        )
+
+    def vector_of(self, name: str) -> int:
+        """Return the number of neighbouring elements of an operand or result that a thread accesses at once.
+
+        name   name of the operand or result
+        """
+        access = self.plan.access(name)
+        return access.bits // access.dtype.bits
+
+    def store_aux(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
+        """Store the i-th epilogue tile of each auxiliary output from registers to global memory."""
+        for name in self.plan.aux_outputs:
+            values = results(name)
+            vX, vcX, vOut = self.vectors(name, self.values.results[name], values, own_mnl)
+            count = cute.size(vOut, mode=[1])
+            for j in range(count):
+                at = i * count + j
+                self.copy_inside(name, vOut[None, j], vX[None, at], vcX[0, at], self.extents, (0, 1))
+
+    def reduce(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
+        """Fold the i-th epilogue tile into the warp's partial row and column reductions."""
+        names = [name for name, _ in self.values.epilogue.reductions]
+        if i == 0 and names:
+            self.folded = self.folds(own_mnl)
+        for name in names:
+            values = results(name)
+            at, _ = self.by_vectors(1, own_mnl, self.tid, None, accumulators=values, extents=self.extents)
+            count = cute.size(values)
+            coords = [at[0, i * count + j] for j in range(count)]
+            self.folded.add(name, values, i * count, coords)
+
+    # --- epilogue stages -----------------------------------------------------------------------------------
+
+    def write_epi_stage(self, values, i: int, result: str) -> None:
+        """Write the i-th epilogue tile of a result from registers to its epilogue stage."""
+        to_shared = lower.tiled_copy(self.store.to_shared).get_slice(self.tid)
+        tDsD = to_shared.partition_D(self.targets.sD)[None, None, None, self.epi_stage_of(i, result)]
+        held = to_shared.partition_S(self.targets.sD)[None, None, None, 0].shape
+        tDrD = cute.make_tensor(values.iterator, cute.make_layout(held))
+        cute.copy(to_shared, tDrD, tDsD)
+        self.after_write()
+
+    def after_write(self) -> None:
+        """Make the writes of an epilogue stage visible to those who store it. By default nothing."""
+
+    def epi_stage_of(self, i: int, result: str) -> int:
+        """Return the index of the epilogue stage for the i-th epilogue tile of a result."""
+        return self.store.epi_stage_at(self.plan.epi_stage_number(i, result))[0]
+
+    def target_of(self, result: str):
+        """Return (TMA copy of a result, the tensor that it takes).
+
+        result   "d", or the name of an auxiliary output
+        """
+        to, aux = self.targets, self.plan.epi_stage_results[:-1]
+        return to.more[aux.index(result)] if result in aux else (to.tma_d, to.mD)
+
+
+class Spread:
+    """A fragment of a broadcast operand: element i belongs to accumulator i.
+
+    Several accumulators may share an element.
+
+    places   (registers, index) for each accumulator
+    """
+
+    def __init__(self, places: list[tuple[Any, int]]) -> None:
+        self.places = places
+
+    def __getitem__(self, i: int) -> Any:
+        held, at = self.places[i]
+        return held[at]

@@ -1,0 +1,174 @@
+"""Store a consumer's tile of D through epilogue stages by TMA, which may load C to them as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+from cutlass.cute.nvgpu import cpasync
+
+from cutegemm.kernels import lower
+from cutegemm.kernels.sm90.staged_store import StagedStorage
+from cutegemm.kernels.sm90.storage import Storage
+from cutegemm.plan.program import steps as step
+from cutegemm.plan.store import TmaStore
+
+
+@Storage.stores(TmaStore)
+class TmaStorage(StagedStorage):
+    """Stores epilogue stages by TMA: all of a stage by the consumer's first warp, or its own rows by each warp."""
+
+    # --- host ----------------------------------------------------------------------------------------------
+
+    def tma_atoms(self, operands, mD, unused):
+        """Return (TMA copy, tensor that it takes) for C, for D, and for each auxiliary output.
+
+        Only auxiliary outputs that are stored through epilogue stages count. If TMA does not load C, it has the atom
+        `unused`.
+
+        operands   (tensors, results) of the epilogue, each (M, N, L)
+        """
+        c, _, more = super().tma_atoms(operands, mD, unused)
+        store = self.store
+        if store.fetched is not None:
+            mC = operands[0][self.plan.epilogue.tensors.index(self.plan.fetched_tile)]
+            c = lower.tma_atom(store.fetched, mC, store.smem, store.epi_tile)
+        tensors = (mD, *[mX for _, mX in more])
+        d, *more = [lower.tma_atom(store.box, mX, store.smem, self.box_tile) for mX in tensors]
+        return c, d, tuple(more)
+
+    @property
+    def box_tile(self) -> tuple[int, int]:
+        """Return the rows and columns of D that one TMA store copies: an epilogue tile, or one warp's rows of it."""
+        rows, columns = self.store.epi_tile
+        return (self.store.box.box[1], columns) if self.plan.operands.d.major == "n" else (rows, columns)
+
+    # --- device --------------------------------------------------------------------------------------------
+
+    def descriptors(self, tma_c, tma_d, more) -> Sequence[cute.CopyAtom]:
+        """Return the TMA atoms of C, D and auxiliary outputs whose descriptors are prefetched."""
+        stored = (tma_d, *[atom for atom, _ in more])
+        return stored if self.store.fetched is None else (tma_c, *stored)
+
+    def reads_tiles(self):
+        """Return whether the epilogue reads an M x N operand, such as C: True, False, or a value known at run time."""
+        return self.values.reads(self.values.epilogue)
+
+    def reads_by_first(self):
+        """Return whether the epilogue reads an M x N operand, and this is the consumer's first warp, which loads it."""
+        return cutlass.and_(self.reads_tiles(), self.find_warp() == 0)
+
+    def fetch_first(self, own_mnl) -> None:
+        """Load the first epilogue tiles of C, one to each epilogue stage. One warp calls it.
+
+        own_mnl   (m_tile, n_tile, batch) in tiles of a consumer
+        """
+        for i in range(self.store.count):
+            self.fetch(own_mnl, i)
+
+    def fetch_ahead(self, own_mnl, i: int) -> None:
+        """Load the i-th epilogue tile of C, unless `fetch_first` has loaded it or it does not exist.
+
+        One warp calls it.
+        """
+        if self.store.count <= i < self.epi_tiles:
+            self.fetch_read(own_mnl, i)
+
+    @cute.jit
+    def fetch_read(self, own_mnl, i: cutlass.Constexpr):
+        """Load the i-th epilogue tile of C by TMA, if the epilogue reads C.
+
+        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        """
+        if self.reads_tiles():
+            self.fetch(own_mnl, i)
+
+    def fetch(self, own_mnl, i: int) -> None:
+        """Load the i-th epilogue tile of C to its epilogue stage, which no store may still read. One warp calls it."""
+        store, to = self.store, self.targets
+        epi_stage, _ = store.epi_stage_at(i)
+        epi_tile = cute.local_tile(self.own_tile(to.mC, own_mnl), store.epi_tile, store.epi_tile_at(i, self.tile))
+        tCsC, tCgC = cpasync.tma_partition(
+            to.tma_c, 0, cute.make_layout(1), cute.group_modes(to.sD, 0, 2), cute.group_modes(epi_tile, 0, 2)
+        )
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(to.arrived_c + epi_stage, self.plan.barrier("c").transaction_bytes)
+        cute.copy(to.tma_c, tCgC, tCsC[None, epi_stage], tma_bar_ptr=to.arrived_c + epi_stage)
+
+    def read_epi_stage(self, epi_stage: int, phase) -> cute.Tensor:
+        """Wait until TMA has loaded an epilogue tile of C, and return this thread's values of it.
+
+        epi_stage   index of the epilogue stage
+        phase       parity of the phase of its barrier
+        """
+        to, operand = self.targets, self.plan.operands.matrix(self.plan.fetched_tile)
+        from_shared = lower.tiled_copy(self.store.from_shared).get_slice(self.tid)
+        tCsC = from_shared.partition_S(to.sD)
+        held = from_shared.partition_D(to.sD)[None, None, None, 0].shape
+        tCrC = cute.make_rmem_tensor(held, lower.dtype(operand.dtype))
+        cute.arch.mbarrier_wait(to.arrived_c + epi_stage, phase)
+        cute.copy(from_shared, tCsC[None, None, None, epi_stage], tCrC)
+        return tCrC
+
+    def wait_stores(self, pending: int, by: str) -> None:
+        """Wait until at most `pending` stores of a warp still read their epilogue stages.
+
+        by   which warps wait: `FIRST_WARP`, `EACH_WARP` or `ALL` of `plan.program.steps`
+        """
+        if by == step.FIRST_WARP:
+            self.wait_by_first(pending)
+            return
+        cute.arch.cp_async_bulk_wait_group(pending, read=True)
+        if by == step.EACH_WARP:
+            cute.arch.sync_warp()
+
+    @cute.jit
+    def wait_by_first(self, pending: cutlass.Constexpr):
+        """Let the consumer's first warp wait until at most `pending` of its stores still read epilogue stages."""
+        if self.warp == 0:
+            cute.arch.cp_async_bulk_wait_group(pending, read=True)
+
+    def after_write(self) -> None:
+        """Make the writes of an epilogue stage visible to TMA."""
+        cute.arch.fence_proxy("async.shared", space="cta")
+
+    def store_epi_stage(self, by: str, i: int, own_mnl, result: str) -> None:
+        """Store the i-th epilogue tile of a result from its epilogue stage to global memory.
+
+        by   which warps store: `FIRST_WARP` or `EACH_WARP` of `plan.program.steps`
+        """
+        if by == step.EACH_WARP:
+            cute.arch.sync_warp()
+            box = Int32(0) if self.plan.consumer_warps == 1 else self.warp
+            self.store_box(i, own_mnl, box, result)
+        else:
+            self.store_by_first(i, own_mnl, result)
+
+    @cute.jit
+    def store_by_first(self, i: cutlass.Constexpr, own_mnl, result: cutlass.Constexpr):
+        """Store the i-th epilogue tile of a result by TMA from the first warp."""
+        if self.warp == 0:
+            self.store_box(i, own_mnl, Int32(0), result)
+
+    def store_box(self, i: int, own_mnl, box, result: str) -> None:
+        """Store the i-th epilogue tile of a result by TMA: all of it, or one warp's rows. One warp calls it.
+
+        box   index of the warp's rows in the epilogue tile
+        """
+        store, to = self.store, self.targets
+        tma, mX = self.target_of(result)
+        boxes = store.epi_tile[0] // self.box_tile[0]
+        sBox = cute.zipped_divide(to.sD, self.box_tile)  # (box, (boxes M, 1, epilogue stages))
+        gBox = cute.zipped_divide(self.own_tile(mX, own_mnl), self.box_tile)  # (box, (boxes M, boxes N))
+        tBsD, tBgD = cpasync.tma_partition(tma, 0, cute.make_layout(1), sBox, gBox)
+        m, n = store.epi_tile_at(i, self.tile)
+        epi_stage = self.epi_stage_of(i, result)
+        cute.copy(
+            tma,
+            tBsD[None, (box, 0, epi_stage)],
+            tBgD[None, (m * boxes + box, n)],
+            **lower.l2_policy(store.box),
+        )
+        cute.arch.cp_async_bulk_commit_group()

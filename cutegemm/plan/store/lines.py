@@ -1,0 +1,85 @@
+"""Store D through epilogue stages by the threads of the consumer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cutegemm.layout import size
+from cutegemm.machine.arch import ACCESS_BITS
+from cutegemm.plan.program.steps import ALL, EACH_WARP, Step, StoreEpiStage, SyncEpiTile, WriteEpiStage
+from cutegemm.plan.store.base import Steps
+from cutegemm.plan.store.staged import StagedStore
+from cutegemm.tile.tiled_copy import TiledCopy
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+
+@dataclass(frozen=True)
+class LineStore(StagedStore):
+    """The threads of the consumer store the lines of an epilogue stage, in accesses as wide as D is aligned.
+
+    copy   copies a stage to global memory
+    """
+
+    copy: TiledCopy
+
+    @property
+    def to_global(self) -> TiledCopy:
+        """Return the copy of an epilogue stage to global memory, by the threads of the consumer."""
+        return self.copy
+
+    @property
+    def rotates_lines(self) -> bool:
+        """Return whether threads store lines of D in accesses of less than 16 bytes, rotated by their address in D.
+
+        The lanes of a run take neighbours of a line. A run starts where its address is a multiple of its size in bytes;
+        elements before the first such address are stored by the lanes at the end of the line. So a line of D that
+        starts at any address has two sectors that are written in part, not two for each run.
+        """
+        return self.copy.atom.bits < ACCESS_BITS
+
+    @property
+    def line_copy(self) -> TiledCopy:
+        """Return the copy of an epilogue stage to global memory."""
+        return self.copy
+
+    def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
+        """Return the first elements of vectors of D after the rotation of lines, as indices in a tile.
+
+        The tile may have several epilogue tiles; a line ends at the edge of its epilogue tile.
+
+        elements    first element of each vector without the rotation, as indices in the tile
+        addresses   byte address in D of each element of the tile
+        tile        (M, N) of the tile
+        major       "m" or "n": the contiguous mode of D
+        """
+        if not self.rotates_lines:
+            return elements
+        along = "mn".index(major)
+        atom, length = self.copy.atom, self.epi_tile[along]
+        step = 1 if along == 0 else tile[0]  # from one element of a line to the next
+        place = elements // step % tile[along] % length
+        first = elements - place * step
+        run_bytes = size(self.copy.tiler_mn[along]) * atom.dtype.bits // 8
+        shift = addresses[first] % run_bytes // (atom.bits // 8) * atom.values
+        rotated: np.ndarray = first + (place - shift) % length * step
+        return rotated
+
+    def epi_tile_steps(self, plan: GemmPlan) -> Steps:
+        """Return the steps that store the values of an epilogue tile through its epilogue stage.
+
+        No wait for earlier stores is needed. All threads have read a stage when they reach the barrier of the next
+        epilogue tile; with a single epilogue stage there is one more barrier for this.
+        """
+        body: list[Step] = []
+        for name in plan.epi_stage_results:
+            if plan.consumer_warps == 1:
+                body += [WriteEpiStage(name), StoreEpiStage(EACH_WARP, by_tma=False, result=name)]
+            else:
+                free: Steps = (SyncEpiTile(),) if self.count == 1 else ()
+                body += [*free, WriteEpiStage(name), SyncEpiTile(), StoreEpiStage(ALL, by_tma=False, result=name)]
+        return tuple(body)

@@ -1,0 +1,28 @@
+"""Store D directly from registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cutegemm.plan.program.steps import HEAD, Evaluate, StoreTile
+from cutegemm.plan.store.base import Steps, Store
+from cutegemm.tile.atoms import CopyAtom
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+
+@dataclass(frozen=True)
+class RegisterStore(Store):
+    """Threads store vectors of neighbouring elements of D directly from registers to global memory.
+
+    atom   the store of one vector
+    """
+
+    atom: CopyAtom
+
+    def steps(self, plan: GemmPlan) -> Steps:
+        """Return the steps that evaluate the epilogue of a tile and store it, vector by vector."""
+        epilogue = plan.epilogue
+        return (Evaluate(HEAD), StoreTile(epilogue.tail.tensors, epilogue.outputs[1:], plan.epilogue.reduced))

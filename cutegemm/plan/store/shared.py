@@ -1,0 +1,56 @@
+"""Store D through shared memory, a whole tile at once, if all threads follow one schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from cutegemm.plan.rows import Row, copy_row
+from cutegemm.plan.shared import Buffer, SharedLayout
+from cutegemm.plan.store.base import Store
+from cutegemm.tile.atoms import CopyAtom
+from cutegemm.tile.tiled_copy import TiledCopy
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+
+@dataclass(frozen=True)
+class SharedStore(Store):
+    """All threads write the tile of D to shared memory, and then copy it to global memory in wider accesses.
+
+    The tile takes the memory of A and B, which have been read by then.
+
+    atom   the store of one vector from registers to shared memory
+    smem   shared memory (rows, columns) of the tile
+    copy   copies the tile from shared to global memory, by all threads
+    """
+
+    atom: CopyAtom
+    smem: SharedLayout
+    copy: TiledCopy
+
+    reuses_stages: ClassVar[bool] = True
+
+    @property
+    def layout(self) -> SharedLayout:
+        """Return the layout of the tile in shared memory."""
+        return self.smem
+
+    @property
+    def store_atom(self) -> CopyAtom:
+        """Return the copy atom that stores D from shared to global memory."""
+        return self.copy.atom
+
+    @property
+    def line_copy(self) -> TiledCopy:
+        """Return the copy of the tile from shared to global memory."""
+        return self.copy
+
+    def buffers(self, plan: GemmPlan) -> tuple[Buffer, ...]:
+        """Return the shared memory of the tile."""
+        return (Buffer("d", plan.operands.d.dtype, self.smem, plan.d_tile),)
+
+    def rows(self, plan: GemmPlan) -> tuple[Row, ...]:
+        """Return the row of `describe` for the copy from shared to global memory."""
+        return (copy_row("shared to D", self.copy, plan.d_tile),)

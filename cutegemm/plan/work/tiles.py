@@ -1,0 +1,121 @@
+"""The tiles of D in the order of the raster, and the tile of each CTA of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cutegemm.plan.work.arithmetic import ARRAYS, INTEGERS, Arithmetic
+from cutegemm.plan.work.cluster import ClusterTile
+
+if TYPE_CHECKING:
+    from cutegemm.plan.work.scheduler import TileScheduler
+    from cutegemm.plan.work.work import Work
+
+
+@dataclass(frozen=True)
+class TileGrid:
+    """The tiles of D in the order of the raster, numbered from 0 to `count` - 1. A tile is that of a whole cluster.
+
+    scheduler          the scheduler, which has the raster
+    cluster            the tile of a cluster
+    m_tiles, n_tiles   number of tiles along M and along N
+    count              number of tiles of all batches; None in a kernel, see `TileScheduler.from_values`
+    arithmetic         functions for the type of these values
+    divisors           the divisors of the raster in a form that is faster to divide by; None: the raster computes them
+
+    >>> from cutegemm.plan.work.scheduler import TileScheduler
+    >>> from cutegemm.tile.raster import Raster
+    >>> cluster = ClusterTile((128, 128, 64), cluster_mn=(2, 1))
+    >>> tiles = TileScheduler(Raster("along_m")).tiles(cluster, 600, 256)
+    >>> tiles.count, [tiles.tile_mnl(4, rank) for rank in range(2)]
+    (6, [(2, 1, 0), (3, 1, 0)])
+    """
+
+    scheduler: TileScheduler
+    cluster: ClusterTile
+    m_tiles: Any
+    n_tiles: Any
+    count: Any
+    arithmetic: Arithmetic = INTEGERS
+    divisors: tuple[Any, ...] | None = None
+
+    def tile_mnl(self, tile: Any, rank: Any = 0) -> tuple[Any, Any, Any]:
+        """Return the CTA tile (m_tile, n_tile, l) of D that one CTA of a cluster computes in a tile.
+
+        It may lie past the edge of D.
+
+        tile   number of the tile
+        rank   rank of the CTA in its cluster; see `ClusterTile.rank_mn`
+        """
+        (cm, cn), raster = self.cluster.cluster_mn, self.scheduler.raster
+        m, n, batch = raster.tile(
+            tile, self.m_tiles, self.n_tiles, self.arithmetic.minimum, self.cluster.batched, self.divisors
+        )
+        if cm * cn == 1:
+            return m, n, batch
+        m_rank, n_rank = self.cluster.rank_mn(rank)
+        return m * cm + m_rank, n * cn + n_rank, batch
+
+    def loaded_mnl(self, tile_mnl: tuple[Any, Any, Any], m_tiles: Any, n_tiles: Any) -> tuple[Any, Any, Any]:
+        """Return (m_tile of A, n_tile of B, l) that a CTA loads for its tile of D.
+
+        Past the edge of D these are the last m_tile and n_tile. The results are not used, but a TMA box outside of the
+        matrix takes longer, and the whole cluster waits for it: e4m3, 813 x 2400 x 11168, tile 128 x 160, cluster
+        1 x 2 takes 48.2 us, and 56.0 us with boxes past the edge (H100, 2026-11-22). With cluster split-K, the CTAs
+        that split K load the same n_tile, which has the columns of all of them.
+
+        tile_mnl           the CTA's tile of D; see `tile_mnl`
+        m_tiles, n_tiles   number of tiles of A along M, and of B along N
+
+        >>> from cutegemm.plan.work.scheduler import TileScheduler
+        >>> from cutegemm.tile.raster import Raster
+        >>> cluster = ClusterTile((128, 128, 64), cluster_mn=(2, 1))
+        >>> tiles = TileScheduler(Raster("along_m")).tiles(cluster, 600, 256)
+        >>> tiles.tile_mnl(2, rank=1), tiles.loaded_mnl(tiles.tile_mnl(2, rank=1), 5, 2)
+        ((5, 0, 0), (4, 0, 0))
+        """
+        (m, n, batch), (cm, cn), least = tile_mnl, self.cluster.cluster_mn, self.arithmetic.minimum
+        cluster_k = self.cluster.cluster_k
+        if cluster_k > 1:
+            n, cn = n // cluster_k, cn // cluster_k
+        return m if cm == 1 else least(m, m_tiles - 1), n if cn == 1 else least(n, n_tiles - 1), batch
+
+    def host_divisors(self, divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple) -> tuple[Any, ...]:
+        """Return the divisors of the raster in the form in which the host passes them to a kernel.
+
+        divisors   converts non-negative integers to a form that is faster to divide by
+        """
+        return divisors(self.scheduler.raster.divisors(self.m_tiles, self.n_tiles))
+
+    def order(self) -> np.ndarray:
+        """Return (m_tile, n_tile, l) of every CTA as int64 array (count, CTAs of a cluster, 3).
+
+        The extents must be integers, not traced values.
+
+        >>> from cutegemm.plan.work.scheduler import TileScheduler
+        >>> from cutegemm.tile.raster import Raster
+        >>> cluster = ClusterTile((128, 128, 64), cluster_mn=(2, 1))
+        >>> TileScheduler(Raster("along_n")).tiles(cluster, 300, 256).order()[:, :, :2].tolist()
+        [[[0, 0], [1, 0]], [[0, 1], [1, 1]], [[2, 0], [3, 0]], [[2, 1], [3, 1]]]
+        """
+        tile, rank = np.arange(self.count)[:, None], np.arange(self.cluster.size)
+        mnl = replace(self, arithmetic=ARRAYS).tile_mnl(tile, rank)
+        return np.stack(np.broadcast_arrays(*mnl, rank + 0 * tile)[:3], axis=-1)
+
+    def along(self, k: Any, tensors: Mapping[str, Any] | None = None) -> Work:
+        """Return the work tiles of a problem with these tiles of D and extent `k` of K, in elements.
+
+        tensors   see `TileScheduler.divide`; None: none
+        """
+        return self.work(self.arithmetic.ceil_div(k, self.cluster.cta_tile[2]), tensors)
+
+    def work(self, k_tiles: Any, tensors: Mapping[str, Any] | None = None) -> Work:
+        """Return the work tiles of a problem with these tiles of D, each of which has `k_tiles` k-tiles.
+
+        tensors   see `TileScheduler.divide`; None: none
+        """
+        return self.scheduler.divide(self, k_tiles, tensors or {})

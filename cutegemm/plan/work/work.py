@@ -1,0 +1,308 @@
+"""The work tiles of a problem: the interface of schedulers with the kernels, the simulator and the analysis.
+
+A cluster walks through its work tiles by a *state*, a tuple of integers that a kernel carries from one iteration of its
+loop to the next:
+
+    state = work.first(place)
+    while work.exists(state):
+        tile = work.tile(state)         # which tile of D, and which of its k-tiles
+        ...
+        state = work.next(state)
+
+`WorkGrid` has a single integer, the number of the work tile. A scheduler whose groups have different sizes carries the
+group and its first tile as well, so that it need not search from the first group again.
+
+Pingpong consumers take the work tiles of a CTA in turn. A consumer starts at `first_of`, goes on to `ahead`, and skips
+the stages of the mainloop pipeline that the others' k-tiles fill, `k_tiles_before` and `k_tiles_between`. These methods
+follow from the four above; a scheduler overrides them if it has a formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from cutegemm.plan.work.arithmetic import ARRAYS
+from cutegemm.plan.work.division import WorkTile
+from cutegemm.plan.work.tiles import TileGrid
+
+if TYPE_CHECKING:
+    from cutegemm.plan.work.scheduler import TileScheduler
+
+State = tuple[Any, ...]
+_Work = TypeVar("_Work", bound="Work")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The work tiles of a problem, and the clusters that take them. A subclass says which one follows which.
+
+    All methods compute without branches on their values, for integers, numpy arrays and traced values.
+
+    tiles        the tiles of D
+    k_tiles      number of k-tiles of each tile
+    count        number of work tiles. With stream-K some are empty. An upper bound, if only the device knows the number
+    clusters     number of launched clusters
+    known_ends   the value of `ends` if it is known already, as in a kernel; None: it is computed
+    k_first      index of the first k-tile of each tile; not 0 only for CTAs of a cluster that splits K, see `of_rank`
+    """
+
+    tiles: TileGrid
+    k_tiles: Any
+    count: Any
+    clusters: Any
+    known_ends: tuple[Any, ...] | None = None
+    k_first: Any = 0
+
+    @property
+    def scheduler(self) -> TileScheduler:
+        """Return the tile scheduler of these work tiles."""
+        return self.tiles.scheduler
+
+    # --- from one work tile of a cluster to the next -------------------------------------------------------------
+
+    def first(self, place: Any) -> State:
+        """Return the state of the first work tile of a cluster.
+
+        place   place of the cluster; see `place`
+        """
+        raise NotImplementedError
+
+    def next(self, state: State) -> State:
+        """Return the state of the work tile that the same cluster takes after that of `state`."""
+        raise NotImplementedError
+
+    def exists(self, state: State) -> Any:
+        """Return whether there is a work tile of this state. If there is none, the cluster has taken its last one."""
+        raise NotImplementedError
+
+    def tile(self, state: State) -> WorkTile:
+        """Return the work tile of a state: a tile of D, and the k-tiles of it that one cluster takes.
+
+        An empty work tile has `splits` = 0. Kernels also ask for the work tile after the last one, and ignore the
+        result; so memory must not be read out of bounds for it.
+        """
+        raise NotImplementedError
+
+    def states(self, place: int) -> Iterator[State]:
+        """Yield the states of the work tiles of the cluster at a place, in order."""
+        state = self.first(place)
+        while self.exists(state):
+            yield state
+            state = self.next(state)
+
+    def of_cluster(self, place: int) -> list[WorkTile]:
+        """Return the work tiles that the cluster at a place takes, in order."""
+        return [self.tile(state) for state in self.states(place)]
+
+    # --- pingpong consumers, which alternate between the work tiles of a CTA --------------------------------------
+
+    def ahead(self, state: State, turns: int) -> State:
+        """Return the state of the work tile that the same cluster takes `turns` work tiles after that of `state`."""
+        for _ in range(turns):
+            state = self.next(state)
+        return state
+
+    def first_of(self, state: State, turn: Any, turns: int) -> State:
+        """Return the state of the first work tile that one of the pingpong consumers takes.
+
+        state   state of the first work tile of the cluster
+        turn    index of the consumer
+        turns   number of consumers, which take the work tiles of the cluster in turn
+        """
+        for before in range(turns - 1):
+            is_later = self.tiles.arithmetic.is_below(before, turn)
+            state = tuple(
+                [here + is_later * (there - here) for here, there in zip(state, self.next(state), strict=True)]
+            )
+        return state
+
+    def k_tiles_before(self, state: State, turn: Any, turns: int) -> Any:
+        """Return the number of k-tiles of the first work tiles of the pingpong consumers before one of them.
+
+        They pass through the mainloop pipeline before its first k-tile.
+
+        state   state of the first work tile of the cluster
+        turn    index of the consumer
+        turns   number of consumers, which take the work tiles of the cluster in turn
+        """
+        count = 0
+        for before in range(turns - 1):
+            theirs = self.tile(self.ahead(state, before))
+            count = count + self.tiles.arithmetic.is_below(before, turn) * theirs.k_count
+        return count
+
+    def k_tiles_between(self, state: State, turns: int) -> Any:
+        """Return the k-tiles that other pingpong consumers take between a consumer's work tile and its next one.
+
+        state   state of the consumer's work tile
+        turns   number of consumers, which take the work tiles of the cluster in turn
+        """
+        return sum([self.tile(self.ahead(state, ahead)).k_count for ahead in range(1, turns)], 0)
+
+    # --- tiles, k-tiles and K splits of a work tile ---------------------------------------------------------------
+
+    def tile_mnl(self, work_tile: WorkTile, rank: Any = 0) -> tuple[Any, Any, Any]:
+        """Return (m_tile, n_tile, batch) of D that a CTA computes in a work tile; see `TileGrid.tile_mnl`.
+
+        rank   rank of the CTA in its cluster
+        """
+        return self.tiles.tile_mnl(work_tile.tile, rank)
+
+    def k_tiles_of(self, work_tile: WorkTile) -> Any:
+        """Return the number of k-tiles of the whole tile that a work tile belongs to. They start at k-tile 0."""
+        return self.k_tiles
+
+    def of_rank(self: _Work, rank: Any) -> _Work:
+        """Return the work tiles with only the k-tiles that one CTA of each cluster takes.
+
+        Unless the cluster splits K, these are all k-tiles.
+
+        rank   rank of the CTA in its cluster
+        """
+        cluster = self.tiles.cluster
+        if cluster.cluster_k == 1:
+            return self
+        k_first, k_tiles = cluster.k_range(rank, self.k_tiles, self.tiles.arithmetic.minimum)
+        return replace(self, k_tiles=k_tiles, k_first=k_first)
+
+    @property
+    def shared(self) -> Any:
+        """Return the number of tiles that may have several K splits. They come first. By default 0."""
+        return 0
+
+    @property
+    def slots(self) -> Any:
+        """Return the number of workspace slots. Each holds the accumulators of one K split. By default 0."""
+        return 0
+
+    @property
+    def splits_are_rows(self) -> bool:
+        """Return whether each K split is a row of the launched grid: blockIdx.y is the K split. By default False."""
+        return False
+
+    def peers(self, tile: Any) -> WorkTile:
+        """Return K split 0 of a tile whose K is split, with its `splits` and `slot`. Its k-tiles are not computed.
+
+        tile   index of the tile, below `shared`
+        """
+        return WorkTile(tile, 0, 0, 1, 0, 0)
+
+    def slot_of(self, work_tile: WorkTile, k_split: Any) -> Any:
+        """Return the workspace slot for the accumulators of K split `k_split` of a work tile's tile."""
+        return work_tile.slot + k_split
+
+    # --- the places of clusters -----------------------------------------------------------------------------------
+
+    def place(self, cluster: Any) -> Any:
+        """Return the place of a cluster in the order of the scheduler. `first` starts from it.
+
+        cluster   index of the cluster in launch order
+        """
+        return self.scheduler.order.place(cluster, self.ends, self.tiles.arithmetic)
+
+    @cached_property
+    def ends(self) -> tuple[Any, ...]:
+        """Return the values, computed by the host, that `place` needs; see `GpcRaster.ends`. () in launch order."""
+        if self.known_ends is not None:
+            return self.known_ends
+        return self.scheduler.order.ends(self.clusters, self.tiles.arithmetic)
+
+    def launched(self) -> np.ndarray:
+        """Return an array whose entry p is the launch index of the cluster at place p; see `place`.
+
+        The extents must be integers, not traced values.
+        """
+        return np.argsort(self.of_arrays().place(np.arange(self.clusters)), kind="stable")
+
+    # --- values for a kernel, and the enumeration of all work tiles -----------------------------------------------
+
+    def own_values(
+        self, integer: Callable[[Any], Any], divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    ) -> tuple[Any, ...]:
+        """Return what the host passes to a kernel in addition to the fields of `Work`. By default nothing.
+
+        integer, divisors   see `host_values`
+        """
+        return ()
+
+    def host_values(
+        self,
+        integer: Callable[[Any], Any] = int,
+        divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple,
+    ) -> tuple[Any, ...]:
+        """Return the values that the host passes to a kernel: numbers and tuples of numbers.
+
+        The kernel calls `TileScheduler.from_values` with them.
+
+        integer    converts a number to a kernel argument
+        divisors   converts non-negative integers to a form that is faster to divide by
+        """
+        return (
+            self.k_tiles,
+            self.tiles.m_tiles,
+            self.tiles.n_tiles,
+            self.tiles.host_divisors(divisors),
+            self.count,
+            self.clusters,
+            self.own_values(integer, divisors),
+            tuple([integer(end) for end in self.ends]),
+        )
+
+    def of_arrays(self: _Work) -> _Work:
+        """Return these work tiles for numpy arrays: methods then accept and return arrays of numbers."""
+        return replace(self, tiles=replace(self.tiles, arithmetic=ARRAYS), known_ends=self.ends)
+
+    def assignment(self) -> Assignment:
+        """Return all work tiles that are not empty, in the order in which clusters start them.
+
+        The extents must be integers, not traced values.
+        """
+        taken = [
+            (turn, place, tile)
+            for place in range(self.clusters)
+            for turn, tile in enumerate(self.of_cluster(place))
+            if tile.splits
+        ]
+        taken.sort(key=lambda each: each[:2])
+        turns, places, tiles = zip(*taken, strict=True) if taken else ((), (), ())
+        kind = type(tiles[0]) if tiles else WorkTile
+        columns = [np.array([getattr(tile, f.name) for tile in tiles], np.int64) for f in fields(kind)]
+        tiles_of_arrays = self.of_arrays().tiles
+        return Assignment(tiles_of_arrays, np.array(places, np.int64), np.array(turns, np.int64), kind(*columns))
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Work tiles with the clusters that take them, as arrays with one entry for each.
+
+    tiles       the tiles of D; not an array
+    cluster     place of the cluster that takes it
+    turn        index of the work tile among those that its cluster takes, empty ones included
+    work_tile   the work tile, whose fields are arrays
+    """
+
+    tiles: TileGrid
+    cluster: np.ndarray
+    turn: np.ndarray
+    work_tile: WorkTile
+
+    def __len__(self) -> int:
+        """Return the number of work tiles."""
+        return len(self.cluster)
+
+    def where(self, which: Any) -> Assignment:
+        """Return the selected work tiles, by a boolean mask or an array of indices."""
+        work_tile = self.work_tile.map(lambda of: of[which])
+        return Assignment(self.tiles, self.cluster[which], self.turn[which], work_tile)
+
+    def tile_mnl(self, rank: int = 0) -> tuple[Any, Any, Any]:
+        """Return arrays (m_tile, n_tile, l) of the CTA tiles of D that the CTAs of a rank compute.
+
+        rank   rank of the CTA in its cluster
+        """
+        return self.tiles.tile_mnl(self.work_tile.tile, rank)

@@ -1,0 +1,297 @@
+"""The kernels of a prebuilt library: few that serve nearly all calls on the layers of public models.
+
+Each kernel has operands of certain types, memory orders and alignments, a certain epilogue, and serves any extents. The
+calls of `calls_of` are grouped by what kernels cannot change. For each group, `selected` chooses kernels that together
+lose little time on samples of all models and numbers of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from cutegemm.choice.models import MOST_ROWS, Model
+from cutegemm.choice.recipe import Recipe
+from cutegemm.machine.device import Device
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.run.calls import How
+from cutegemm.run.gemm import gemm
+from cutegemm.run.prepare import asking
+from cutegemm.run.question import Question
+from cutegemm.torch.activations import activated, dactivated, dgated, gated
+from cutegemm.torch.launch import OF_LAYER, by_gemm
+
+BF16, F16, E4M3, E5M2 = torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2
+DTYPES = {"bf16": BF16, "f16": F16, "fp8": E4M3}
+SCALED = "lambda acc, scale_a, scale_b: acc * scale_a * scale_b"
+MOST_PLANS, SAMPLES_PER_PLAN = (
+    64,
+    4,
+)  # plans of one group of calls: at most MOST_PLANS, and one for SAMPLES_PER_PLAN samples
+LEAST_GAIN = 6e-4  # a plan of a group lowers the mean loss of predicted time by at least this
+_ROWS = 64  # rows of the inputs of the calls that are asked; the samples have other numbers
+_LEAST_TRAINED = 32  # rows of the smallest batch that gradients are sampled for
+_UNSERVED = 1.3  # slowdown that a sample without a kernel counts as
+_NEAR = 1.15  # candidates up to this multiple of the least predicted time are considered
+_MANY_ROWS = 1024  # smallest number of rows with more conditions in `EpilogueSpec.can_implement`
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of call that a layer makes.
+
+    name     such as "forward" or "weight gradient"
+    call     makes the call for one layer
+    grows    extent that the number of rows is: "m", or "k" for the gradient of a weight
+    least    the smallest number of rows that is sampled
+    """
+
+    name: str
+    call: Callable[[], Any]
+    grows: str = "m"
+    least: int = 1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A call of a layer with a certain number of rows.
+
+    kind       name of its `Kind`
+    question   what the choice of its plan depends on
+    """
+
+    kind: str
+    question: Question
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """Return what a kernel for this call is compiled for: types, memory orders, alignments, epilogue."""
+        question = self.question
+        epilogue = None if question.ending is None else question.ending.epilogue
+        return question.boxed, question.problem.operands, question.has_c, epilogue, question.accumulate
+
+
+def calls_of(model: Model, dtype: str) -> Iterator[Kind]:
+    """Yield the kinds of calls that the layers of a model make, for inference and for training.
+
+    dtype   one of `DTYPES`. With "fp8", weights and inputs are float8_e4m3fn, gradients are float8_e5m2, and all
+            matrices are K-major, as the tensor cores read them; the result is bfloat16
+    """
+    kind = DTYPES[dtype]
+    for n, k in dict.fromkeys(model.weights):
+        x, w, g = torch.empty(_ROWS, k, dtype=kind), torch.empty(n, k, dtype=kind), torch.empty(_ROWS, n, dtype=kind)
+        if dtype == "fp8":
+            yield from _fp8(x, w, g.to(E5M2))
+            continue
+        yield Kind("forward", partial(gemm, x, w.t(), varying_rows=True))
+        bias = torch.empty(n, dtype=kind)
+        yield Kind("forward, bias", partial(by_gemm, x, w.t(), activated(None, ("bias",)), (bias,), how=OF_LAYER))
+        yield Kind("data gradient", partial(gemm, g, w, out_dtype=kind, varying_rows=True), least=_LEAST_TRAINED)
+        yield Kind("weight gradient", partial(gemm, g.t(), x, out_dtype=kind), "k", _LEAST_TRAINED)
+    if dtype != "fp8":
+        yield from _mlp(model, kind)
+
+
+def _fp8(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Iterator[Kind]:
+    """Yield the calls of a layer of fp8: plain ones, and those of `scaled_mm` with one scale for each matrix.
+
+    x, w, g   input, weight, and gradient of the result
+    """
+    scales = torch.empty(()), torch.empty(())
+    transposed = torch.empty(w.shape[::-1], dtype=E4M3)  # B in another layout: K-major for the gradient
+    yield Kind("forward", partial(gemm, x, w.t(), varying_rows=True))
+    yield Kind("data gradient", partial(gemm, g, transposed.t()), least=_LEAST_TRAINED)
+    for accumulate in ("fast", "promoted"):
+        how = How(accumulate=accumulate)
+        scaled = partial(by_gemm, text=SCALED, operands=scales, out_dtype=BF16, how=how)
+        yield Kind(f"forward, scaled, {accumulate}", partial(scaled, x, w.t()))
+        yield Kind(f"data gradient, scaled, {accumulate}", partial(scaled, g, transposed.t()), least=_LEAST_TRAINED)
+
+
+def _mlp(model: Model, kind: torch.dtype) -> Iterator[Kind]:
+    """Yield the calls of an MLP whose epilogue is its activation, forward and backward.
+
+    kind   type of all tensors
+    """
+    n, k = model.hidden
+    name, hidden = model.activation, n // 2 if model.is_gated else n
+    x, w, bias = torch.empty(_ROWS, k, dtype=kind), torch.empty(n, k, dtype=kind), torch.empty(n, dtype=kind)
+    dy, down, preact = (torch.empty(shape, dtype=kind) for shape in ((_ROWS, k), (k, hidden), (_ROWS, n)))
+    forward = partial(by_gemm, x, w.t(), how=OF_LAYER)
+    if model.is_gated:
+        yield Kind(f"{name}, inference", partial(forward, gated(name, (), False, False)))
+        yield Kind(f"{name}, training", partial(forward, gated(name, (), False, True)), least=_LEAST_TRAINED)
+        outs = (*torch.empty_like(preact).split(hidden, -1), None)
+        backward = partial(by_gemm, dy, down, dgated(name), preact.split(hidden, -1), (), kind, OF_LAYER, outs)
+        yield Kind(f"{name}, backward", backward, least=_LEAST_TRAINED)
+        return
+    for is_training, least in ((False, 1), (True, _LEAST_TRAINED)):
+        text = activated(name, ("bias",), is_training)
+        when = "training" if is_training else "inference"
+        yield Kind(f"{name}, {when}", partial(forward, text, (bias,)), least=least)
+    backward = partial(by_gemm, dy, down, dactivated(name), (preact,), how=OF_LAYER)
+    yield Kind(f"{name}, backward", backward, least=_LEAST_TRAINED)
+
+
+def samples_of(
+    models: Iterable[Model], dtype: str, device: Device, rows_of: Callable[[Model, Kind], Iterable[int]]
+) -> list[Sample]:
+    """Return the calls of models with some numbers of rows; equal calls occur once.
+
+    dtype     one of `DTYPES`
+    device    device that kernels are chosen for; no GPU is needed
+    rows_of   numbers of rows of the calls of one kind
+
+    >>> from cutegemm.choice.models import MODELS
+    >>> from cutegemm.machine.device import DEFAULT_DEVICE
+    >>> found = samples_of([MODELS["ViT-B/16"]], "bf16", DEFAULT_DEVICE, lambda model, kind: (197, 394))
+    >>> sorted({sample.kind for sample in found})[:3], len(found)
+    (['data gradient', 'forward', 'forward, bias'], 46)
+    """
+    found: dict[Any, Sample] = {}
+    for model in models:
+        for kind in calls_of(model, dtype):
+            with torch.no_grad(), asking(device) as asked:
+                kind.call()
+            (template,) = asked
+            for rows in rows_of(model, kind):
+                m, n, k, l = template.extents  # noqa: E741
+                extents = (rows, n, k, l) if kind.grows == "m" else (m, n, rows, l)
+                question = replace(template, extents=extents)
+                sample = Sample(kind.name, question)
+                found.setdefault((kind.name, extents, sample.group), sample)
+    return list(found.values())
+
+
+def sampled_rows(model: Model, kind: Kind) -> list[int]:
+    """Return the numbers of rows that kernels are selected by: each about 1.4 times the one before.
+
+    They are multiples of the model's tokens.
+
+    >>> from cutegemm.choice.models import MODELS
+    >>> kind = Kind("forward", lambda: None)
+    >>> sampled_rows(MODELS["ViT-L/16"], kind)[:3], sampled_rows(MODELS["Phi 4"], kind)[:9]
+    ([197, 394, 591], [1, 2, 3, 4, 6, 8, 11, 16, 23])
+    """
+    tokens, rows, found = model.tokens, 1.0, set[int]()
+    while rows <= MOST_ROWS:
+        count = tokens * max(1, round(rows / tokens))
+        if count >= kind.least:
+            found.add(count)
+        rows *= 2**0.5
+    return sorted(found)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The plans that were selected for a group of calls.
+
+    kinds     names of the kinds of calls in it
+    recipes   the recipes (plans without operands)
+    plans     their plans for the operands of the group
+    loss      mean predicted time / least predicted time - 1 over all samples; a sample that no plan serves counts as
+              30%
+    """
+
+    kinds: tuple[str, ...]
+    recipes: tuple[Recipe, ...]
+    plans: tuple[GemmPlan, ...]
+    loss: float
+
+
+class _Table:
+    """Slowdown of each recipe (a plan without operands) for each sample of a group of calls.
+
+    The slowdown is the recipe's predicted time / the least predicted time of any recipe.
+
+    samples   calls of one group, see `Sample.group`
+    """
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self.samples, self._plans = samples, dict[tuple[Recipe, bool], GemmPlan | None]()
+        slowdowns: dict[Recipe, dict[int, float]] = {}
+        for index, sample in enumerate(samples):
+            least = None
+            for candidate in sample.question.ranked():
+                if least is not None and candidate.us > least * _NEAR:
+                    break
+                if self._plan(sample, candidate.recipe) is not None:
+                    least = candidate.us if least is None else least
+                    slowdowns.setdefault(candidate.recipe, {})[index] = candidate.us / least
+        self.recipes = list(slowdowns)
+        self.slower = np.full((len(slowdowns), len(samples)), _UNSERVED, np.float32)  # (recipes, samples)
+        for row, by_sample in zip(self.slower, slowdowns.values(), strict=True):
+            row[list(by_sample)] = list(by_sample.values())
+
+    def _plan(self, sample: Sample, recipe: Recipe) -> GemmPlan | None:
+        """Return the plan of a recipe for a sample; None if it cannot compute it. Plans do not depend on extents."""
+        key = recipe, sample.question.extents[0] >= _MANY_ROWS
+        if key not in self._plans:
+            self._plans[key] = _plan_of(sample, recipe)
+        return self._plans[key]
+
+    def search(self) -> Selection:
+        """Return the plans of a few recipes with a low mean slowdown: the best one is added until it gains too little.
+
+        There are at most `MOST_PLANS` of them, and at most one for `SAMPLES_PER_PLAN` samples. Each lowers the mean by
+        `LEAST_GAIN` or more.
+        """
+        most = min(MOST_PLANS, -(-len(self.samples) // SAMPLES_PER_PLAN), len(self.recipes))
+        chosen, fastest = list[int](), np.full(len(self.samples), _UNSERVED, np.float32)
+        while len(chosen) < most:
+            sums = np.minimum(fastest, self.slower).sum(1)
+            best = int(sums.argmin())
+            if float(fastest.sum() - sums[best]) < LEAST_GAIN * len(self.samples):
+                break
+            chosen.append(best)
+            fastest = np.minimum(fastest, self.slower[best])
+        recipes = tuple([self.recipes[index] for index in chosen])
+        return _selection(self.samples, recipes, float(fastest.mean()) - 1)
+
+
+def _plan_of(sample: Sample, recipe: Recipe) -> GemmPlan | None:
+    """Return the plan of a recipe for a call; None if it cannot compute it."""
+    decision = sample.question.served(recipe)
+    return None if decision is None else decision.plan
+
+
+def _selection(samples: Sequence[Sample], recipes: tuple[Recipe, ...], loss: float) -> Selection:
+    """Return the recipes that were selected for a group of calls, with their plans.
+
+    samples   calls of the group. The plan of a recipe is the same for all of them that it serves
+    loss      see `Selection`
+    """
+    ends = [
+        min(samples, key=lambda sample: sample.question.extents[0]),
+        max(samples, key=lambda s: s.question.extents[0]),
+    ]
+    plans = [_plan_of(sample, recipe) for recipe in recipes for sample in ends]
+    kinds = tuple(dict.fromkeys(sample.kind for sample in samples))
+    return Selection(kinds, recipes, tuple(dict.fromkeys(plan for plan in plans if plan is not None)), loss)
+
+
+def library_plans(models: Iterable[Model], dtypes: Iterable[str], device: Device) -> Iterator[Selection]:
+    """Yield the plans of a library for the layers of models, one `Selection` for each group of calls.
+
+    The choice is the same for bf16 and f16, whose rates are equal, so that f16 gets the recipes of bf16.
+
+    dtypes   some of `DTYPES`
+    device   device that kernels are chosen for
+    """
+    every, known = list(models), dict[Any, Selection]()
+    for dtype in dtypes:
+        groups: dict[Any, list[Sample]] = {}
+        for sample in samples_of(every, dtype, device, sampled_rows):
+            groups.setdefault(sample.group, []).append(sample)
+        for samples in groups.values():
+            bits = samples[0].question.problem.operands.a.dtype.bits
+            calls = bits, tuple([(sample.kind, sample.question.extents) for sample in samples])
+            twin = known.get(calls)
+            selection = _Table(samples).search() if twin is None else _selection(samples, twin.recipes, twin.loss)
+            known[calls] = selection
+            yield selection
