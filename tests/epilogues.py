@@ -132,7 +132,7 @@ class Case:
     def on(self, plan: GemmPlan, align_bytes: int | None = None) -> GemmPlan:
         """Return a plan with this epilogue instead of its own.
 
-        align_bytes   alignment of rows, columns and elements; None for that of their type
+        align_bytes   alignment of rows, columns and elements; None: the size of their type
         """
         d, epilogue = plan.operands.d, self.epilogue
         of_kind = {}

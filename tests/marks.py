@@ -14,7 +14,7 @@ Given = TypeVar("Given")
 def with_thorough(
     given: Iterable[Given], thorough: Collection[str], name: Callable[[Given], str] = str
 ) -> list[ParameterSet]:
-    """Return pytest parameters with the values as ids. Those that are named get the mark `thorough`.
+    """Return pytest parameters with the values as ids. The named tests get the mark `thorough`.
 
     A thorough test repeats what another one tests, for more values.
 

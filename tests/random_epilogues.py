@@ -126,7 +126,8 @@ class Call:
         return self.read({name: getattr(functions, name) for name in functions.__all__})
 
     def read(self, namespace: dict[str, Any]) -> Callable[..., Any]:
-        """Return the epilogue's function with the functions in `namespace` instead of those of `cutegemm.epilogue`."""
+        """Return the epilogue's function with the functions in `namespace` in place of the functions of
+        `cutegemm.epilogue`."""
         function: Callable[..., Any] = eval(self.text, namespace)
         return function
 
@@ -291,7 +292,7 @@ def hold(call: Call, device: str, seed: int) -> None:
 def hold_values(got: torch.Tensor, want: Any, others: Sequence[Any], of_double: bool) -> None:
     """Assert that a result equals the float64 value within the errors of its accumulator and its type.
 
-    others      the same result for accumulators with the largest allowed errors
+    others      result for accumulators with the largest allowed errors
     of_double   whether a is float64
     """
     relative, absolute = OF_DOUBLE if of_double and got.dtype == torch.float64 else ROUNDING[got.dtype]

@@ -76,4 +76,4 @@ def _extents(plan: GemmPlan, expected: Sequence[Argument], tensors: Sequence[Any
             divisor is not None and stride % divisor
             for stride, divisor in zip(tensor.stride(), argument.strides, strict=True)
         ):
-            yield f"{argument.name}: strides {tensor.stride()}, of which a tensor map is made"
+            yield f"{argument.name}: strides {tensor.stride()} of an operand that has a tensor map"

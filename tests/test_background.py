@@ -199,7 +199,7 @@ except PendingError:
 
 
 def test_the_exit_waits_for_nothing(tmp_path):
-    """A process exits while a worker process compiles, and leaves no process behind."""
+    """A process exits while a worker process compiles, and no process is left."""
     done = subprocess.run(
         [sys.executable, "-c", EXITS],
         capture_output=True,

@@ -234,7 +234,7 @@ def test_a_plan_for_the_transposed_problem_is_taken_too() -> None:
     chosen = json.loads(run("gemm", "16", "2048", "4096", "--dtype", "bf16", "--layout", "nt", "--json"))
     assert chosen["plan"].startswith("swap_ab:")
     assert (chosen["problem"], chosen["correct"]) == ("16x2048x4096", True)
-    assert chosen["chosen"]["reason"].startswith("held to be the fastest")
+    assert chosen["chosen"]["reason"].startswith("lowest predicted time of")
     large = ("300", "8192", "4096", "--dtype", "bf16", "--layout", "nt", "--plan", "swap_ab:sm90_epi_stages")
     corner = json.loads(run("gemm", *large, "--json"))
     # 300 = 2 * 128 + 44 rows: the corner has 128 + 44. 11 k-tiles of 64 fill five stages twice, and one stage again.
@@ -373,8 +373,8 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
     for part in (
         "on a grid of 4 CTAs",
         "k-tiles through 12 stages",
-        "tiles in up to 2 parts",
-        "whole tiles beside them",
+        "tiles with up to 2 K splits",
+        "tiles that are not split",
         "2 work tiles of a consumer",
         "not exercised more than one band of the raster fitted_m",
         "correct",
@@ -400,7 +400,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         (("profile", "simt_128x128", "--ncu", "no-such-ncu"), "profile(ncu='no-such-ncu'): not found"),
         (("show", "S<3,3,2>"), "the two bit fields overlap"),
         (("gemm", "8", "8", "8", "--plan", "nothing"), "no plan is called 'nothing'"),
-        (("gemm", "8", "8", "8", "--layout", "xy"), "two letters of n and t"),
+        (("gemm", "8", "8", "8", "--layout", "xy"), "; expected two letters, each n or t."),
         (("gemm", "8", "8", "8", "--dtype", "f17"), "f17"),
         (
             ("gemm", "7", "9", "8", "--plan", "sm90_pingpong", "--dtype", "f32"),
@@ -419,7 +419,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         (("gemm", "64", "64", "64", "--dtype", "s8", "--arch", "sm_80"), "only by wgmma; sm_90a has it"),
         (("show", "simt:block=128x128"), "block = (128, 128); 3 positive integers are expected"),
         (("show", "simt_64x64", "--svg", "x.png", "--html", "x.svg"), "--html x.svg does not end in .html"),
-        (("show", "simt_64x64", "--epilogue", "gelu(acc + bais)"), "'bais' is no operand; acc is there"),
+        (("show", "simt_64x64", "--epilogue", "gelu(acc + bais)"), "is not an operand; the operands are"),
         (
             ("show", "simt_64x64", "--epilogue", "acc + b", "--operand", "b:roww"),
             "--operand b:roww: this is not NAME:KIND or",
@@ -543,7 +543,7 @@ def test_an_extent_of_0_is_an_extent(extents: tuple[str, ...]) -> None:
 @pytest.mark.usefixtures("not_compiled")
 def test_nothing_finite_is_said_so() -> None:
     said = run("gemm", "16", "16", "16", "--epilogue", "acc / 0", status=1)
-    assert "WRONG: float64 has nothing finite to compare with" in said
+    assert "WRONG: float64 has no finite values to compare with" in said
 
 
 def test_what_was_simulated_is_told_though_it_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -961,7 +961,7 @@ def test_why_a_plan_is_taken_and_what_it_is_held_to_take(tmp_path: Path) -> None
     assert "--epilogue 'relu(acc + bias)' --operand bias:row" in " ".join(ended.split())
     said = run("gemm", "64", "64", "64")
     for part in (
-        "held to be the fastest of",
+        "lowest predicted time of",
         "predicted",
         "TFLOP/s on h200",
         "More of this plan",

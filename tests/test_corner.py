@@ -62,7 +62,7 @@ def test_a_corner_is_what_the_plan_is_about(name: str) -> None:
     real = plan.work(problem).assignment().work_tile
     for happens in (lambda parts: (parts > 1).any(), lambda parts: (parts == 1).any()):
         assert happens(assignment.splits) or not happens(real.splits)
-    assert any("parts" in what for what in corner.exercised) is bool((real.splits > 1).any())
+    assert any("K splits" in what for what in corner.exercised) is bool((real.splits > 1).any())
 
 
 @pytest.mark.parametrize("name", ["sm90_64x64_2x1/fixup", "sm90_64x64/stream", "simt_128x256/s132", "sm90_64x32/k4"])
@@ -86,7 +86,7 @@ def test_a_corner_of_a_batch_and_of_few_k_tiles() -> None:
 
 def test_what_a_corner_lacks_is_told() -> None:
     plan, problem, corner = made("sm90_64x64/fixup", 4096, 4096, 4096)
-    assert not any("parts" in what for what in corner.not_exercised)
+    assert not any("K splits" in what for what in corner.not_exercised)
     small = corner_of(plan, problem, Extents(4096, 4096, 4096, None), 1 << 20)
     assert small is not None
     assert any("through 12 stages" in what for what in small.not_exercised)

@@ -190,7 +190,7 @@ REFUSED = [
     ),
     (
         lambda: gemm(A.clone().requires_grad_(), B, out=torch.zeros(8, 16)),
-        "a is to have gradients, and out is given",
+        "a requires gradients, but a call with out= does not record them",
     ),
     (lambda: gemm(A, B, plan=3), "plan is a int. Pass a GemmPlan or the name of a plan"),
     (lambda: gemm(None, B), "a is a NoneType. Pass a torch tensor"),
@@ -244,7 +244,7 @@ def test_every_broken_rule_is_said_at_once():
     assert subject == "gemm of (8, 12) by (7, 5): 9 rules are broken."
     said = (
         "accumulate = 'exact'", "plan is a int", "a is of float32, b of int32", "b is of int32", "a has 12 columns",
-        "out has shape (3,). Pass", "beta = 1.0, but no c", "a is to have gradients", "a, b and out are on cpu",
+        "out has shape (3,). Pass", "beta = 1.0, but no c", "a requires gradients, ", "a, b and out are on cpu",
     )  # fmt: skip
     assert [rule[: len(words)] for rule, words in zip(rules, said, strict=True)] == list(said)
 

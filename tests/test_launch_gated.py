@@ -134,7 +134,7 @@ def test_gradients_of_gates_and_ups_are_stored_side_by_side(launched):
         (lambda acc, x: swiglu(acc + x), {"x": (512,)}, 1024, "x has shape (512,), but D has half of the 1024 columns"),
         (lambda acc, x: swiglu(acc) + x, {"x": (1024,)}, 1024, "512 columns"),
         (lambda acc, x: acc + x, {"x": (512,)}, 1024, "x has shape (512,), but b has 1024 columns"),
-        (lambda acc: (swiglu(acc), acc), {}, 1024, "aux = acc has all columns of A @ B, D half of them"),
+        (lambda acc: (swiglu(acc), acc), {}, 1024, "aux = acc has all N columns of A @ B; D has N / 2. Return gate"),
         (lambda acc: swiglu(acc), {}, 1023, "b has 1023 columns, but a gated epilogue reads halves of them"),
         (lambda acc: swiglu(acc), {"out": (256, 1024)}, 1024, "out has shape (256, 1024). Pass a tensor of shape"),
     ],
@@ -150,7 +150,7 @@ def test_what_is_refused(launched, epilogue, given, n, rule):
 @pytest.mark.parametrize(
     ("plan", "rule"),
     [
-        ("swap_ab:sm90_epi_stages", "which are rows of D^T"),
+        ("swap_ab:sm90_epi_stages", "with swap A/B these are rows"),
         ("mma_tma:block=256x160x64,warp=64x80", "80 columns hold 40 gate and as many up columns"),
     ],
 )

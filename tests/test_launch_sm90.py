@@ -237,7 +237,7 @@ def test_a_matrix_that_a_batch_shares_is_not_loaded_by_tma(taken):
             gemm(a, b.expand(3, -1, -1), plan=plan)
     bytes_of_one = matrix(512, 128, torch.float8_e4m3fn).expand(3, -1, -1)
     assert packed(plan_for(taken, bytes_of_one, bytes_of_one.mT)) == "ab"
-    with pytest.raises(PlanError, match=r"A is aligned to 1 bytes; TMA needs 16"):
+    with pytest.raises(PlanError, match="A is aligned to 1 bytes; TMA needs an alignment of 16 bytes"):
         gemm(bytes_of_one, bytes_of_one.mT, plan="sm90_epi_stages")
 
 

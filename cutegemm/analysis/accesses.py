@@ -175,7 +175,7 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
 def _stored_through_shared(plan: GemmPlan, problem: Problem | None) -> Iterator[Access]:
     """Yield the accesses to the shared memory that D passes through: writes, reads of C, and reads by a copy to D.
 
-    problem   gives the strides of D, by which lines are rotated; None: rows are aligned and far apart
+    problem   gives the strides of D, which determine the rotation of rows; None: rows are aligned and far apart
     """
     names, bits = through_shared(plan), plan.operands.d.dtype.bits
     for name in names:

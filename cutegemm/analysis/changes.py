@@ -36,7 +36,7 @@ class Change:
     hidden    share of the time of the affected roofline level that the flaw costs
     what      the flaw, with its numbers
     advice    the change
-    cost      the cost in words if the model has no number for it; else ""
+    cost      the cost as text if the model has no number for it; else ""
     """
 
     loss: float

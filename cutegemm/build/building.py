@@ -96,7 +96,7 @@ def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
 
 
 class _Builds(Protocol[P]):
-    """Type of a plan builder to which `takes_epilogue` has added the arguments `epilogue` and `operands`."""
+    """Type of a plan builder that has the arguments `epilogue` and `operands`, which `takes_epilogue` adds."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> GemmPlan: ...
@@ -262,7 +262,7 @@ class Builder(PlanBuilder):
         cache: str = "cg",
         several: int = 1,
     ) -> TiledCopy:
-        """Return the tiled copy by which the threads of a CTA load a tile of A or B.
+        """Return the tiled copy that the threads of a CTA use to load a tile of A or B.
 
         Neighbouring threads lie along the contiguous mode, the others across it.
 

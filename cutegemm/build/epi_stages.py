@@ -40,7 +40,7 @@ _MOST_GROUPS = 9  # groups of eight columns in an epilogue tile of such a tile
 # (thread, value) -> place in a column-major tile (64, 16): the layout of wgmma's accumulators for 16 columns. Lanes: 4
 # along N, two columns apart, and 8 along M; warps: 16 rows apart; values: 2 along N, then 8 rows, then 8 columns apart.
 _FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
-_FRAGMENT_OF_8 = Layout(((4, 8, 4), (2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8)))  # the same for (64, 8)
+_FRAGMENT_OF_8 = Layout(((4, 8, 4), (2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8)))  # for a tile (64, 8)
 
 
 def fragment_of(a_source: str, columns: int = WHOLE_COLUMNS) -> Layout:
@@ -220,10 +220,10 @@ class EpiStageBuilder:
         step = self.tile[1]
         if tile_columns % columns or columns % step:
             serving = [n for n in range(step, tile_columns + 1, step) if tile_columns % n == 0]
-            expected = f"{_either(serving)} are expected" if serving else f"no multiple of {step} does"
+            expected = f"{_either(serving)} are expected" if serving else f"none that is a multiple of {step} does"
             rule = (
-                f"epi_tile_n = {columns}: epilogue tiles of {columns} columns do not fill a tile of "
-                f"{tile_columns}; {expected}."
+                f"epi_tile_n = {columns}: epilogue tiles of {columns} columns do not divide a tile of "
+                f"{tile_columns} columns; {expected}."
             )
             raise PlanError(self.subject, [rule])
 
@@ -264,8 +264,8 @@ class EpiStageBuilder:
             return serving[room.index(max(room))]
         if not widths:
             rule = (
-                f"TMA stores D of {dtype} in epilogue tiles of {_either(wide[::-1])} columns, but none fills a tile of "
-                f"{columns}. Use a multiple of {wide[-1]}, or store = 'direct'."
+                f"TMA stores D of {dtype} in epilogue tiles of {_either(wide[::-1])} columns, but none divides "
+                f"a tile of {columns} columns. Use a multiple of {wide[-1]}, or store = 'direct'."
             )
             raise PlanError(self.subject, [rule])
         return widths[0]
@@ -282,7 +282,7 @@ class EpiStageBuilder:
         step, most = self.tile[1], tile_columns if self.most is None else self.most
         columns = line_columns(self.operands.d, tile_columns, step, most, with_operands)
         if columns == 0:
-            rule = f"no epilogue tiles of a multiple of {step} columns fill a tile of {tile_columns} columns."
+            rule = f"no epilogue tile with a multiple of {step} columns divides a tile of {tile_columns} columns."
             raise PlanError(self.subject, [f"{rule} Use store = 'direct'."])
         return columns
 
@@ -317,7 +317,7 @@ class EpiStageBuilder:
     def padded_epi_stages(
         self, shape: tuple[int, int], copies: tuple[int, int], store_rows: int
     ) -> tuple[SharedLayout, TiledCopy]:
-        """Return (layout of epilogue stages with padded rows, tiled copy by which threads store them to global memory).
+        """Return (layout of epilogue stages with padded rows, tiled copy that stores them to global memory).
 
         Neighbouring lanes copy neighbouring vectors of a row; a vector is as wide as D is aligned, at most 16 bytes.
 

@@ -86,7 +86,10 @@ def gemv_plan(
         if operand.major != "k"
     ]
     if tile[0] % 16 or tile[0] % cluster or tile[1] % 8:
-        rule = f"tile = {tile} for {cluster} CTAs; a multiple of 16 x 8, and equally many rows per CTA, are expected."
+        rule = (
+            f"tile = {tile} for {cluster} CTAs; the tile must be a multiple of 16 x 8, with equally many rows "
+            "for each CTA."
+        )
         builder.violations.append(rule)
     builder.check()
     mma = made(builder.attempt(lambda: builder.mma(made(atom))))

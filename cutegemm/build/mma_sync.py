@@ -167,7 +167,7 @@ def mma_sync_plan(
 
 
 def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
-    """Return the copy atom by which mma.sync plans read fragments of A or B from shared memory.
+    """Return the copy atom that mma.sync plans use to read fragments of A or B from shared memory.
 
     It is ldmatrix if `read` asks for it and the layout allows it. Otherwise it copies one register of neighbours along
     K, or one element.
@@ -228,7 +228,7 @@ class _MmaBuilder(Builder):
         load_chunks = k_blocks if load_chunks is None else load_chunks
         if not 1 <= load_chunks <= k_blocks:
             raise PlanError(
-                self.subject, [f"load_chunks = {load_chunks}; 1 to {k_blocks}, one for each k-block, are possible."]
+                self.subject, [f"load_chunks = {load_chunks}; use 1 to {k_blocks}, at most one for each k-block."]
             )
         if self.stages == 1:
             return single_stage(k_blocks)
@@ -279,7 +279,7 @@ class _MmaBuilder(Builder):
     def shared_store(self, atom: CopyAtom, threads: int) -> SharedStore:
         """Return how a tile of D is stored through shared memory, by whole lines.
 
-        atom      copy by which a thread writes its elements to shared memory
+        atom      copy that writes a thread's elements to shared memory
         threads   threads of the CTA
         """
         d, (bm, bn, _) = self.operands.d, self.block
@@ -306,7 +306,7 @@ def lines_of_d(
     subject   what an error is about
     tile      (bM, bN, bK), with the rows and columns of D's tile
     threads   threads of the CTA
-    atom      copy by which a thread writes its elements to shared memory
+    atom      copy that writes a thread's elements to shared memory
     """
     return _MmaBuilder(subject, operands, tile, 1).shared_store(atom, threads)
 

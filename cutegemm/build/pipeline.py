@@ -153,9 +153,9 @@ class PipelineBuilder(PlanBuilder):
         buffers      how A and B are loaded, and how D is stored
         pipeline     warp roles: the producer and the consumers
         registers    registers of a thread of the producer and of a consumer; None: all threads have the same number
-        reads        name of an operand -> copy atom by which its fragments are read from shared memory
+        reads        name of an operand -> copy atom that reads its fragments from shared memory
         cluster_mn   CTAs of a cluster along M and N
-        further      operand streams besides A and B
+        further      operand streams in addition to A and B
         others       fields of `GemmPlan` that do not follow from the components
         raises       PlanError with every rule that is broken
         """

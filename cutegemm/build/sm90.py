@@ -118,9 +118,9 @@ def sm90_plan(
     stagger_cycles, promoted, overlapped   see `WarpRoles`
     at_once                                whether promoted accumulators are added to the total as soon as the MMAs of
                                            their k-tile have ended: see `Promoted`
-    scales                                 granularity of the scales of A and of B, "1x128" or "128x128", by which the
-                                           accumulators of each k-tile of 128 are multiplied when they are promoted.
-                                           None: the scales of `operands`, if any
+    scales                                 granularity of the scales of A and of B, "1x128" or "128x128", that promotion
+                                           multiplies the accumulators of each k-tile by; None: the scales of
+                                           `operands`, if any
     in_lanes                               whether the lanes of a warp hold the scales of blocks of 32 k-tiles: see
                                            `BlockScaled`
     split_k                                K splits of each tile of D
@@ -273,7 +273,7 @@ class _Accumulators:
 
     @property
     def _are_halves(self) -> bool:
-        """Return whether promotion needs so many registers that a wgmma computes only half of the tile's columns."""
+        """Return whether a wgmma computes half of the tile's columns, because promotion needs too many registers."""
         is_much = 3 * self.per_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
         return self.promoted and not self.at_once and is_much and self.tile[0] == WGMMA_M
 

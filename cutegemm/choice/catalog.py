@@ -66,7 +66,7 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
     """
     wrong = not_operands(operands)
     if not isinstance(name, str):
-        wrong.append(f"name = {name!r}; the name of a plan is expected, as `cutegemm plans` lists them.")
+        wrong.append(f"name = {name!r}; expected the name of a plan, as listed by `cutegemm plans`.")
     if wrong:
         raise PlanError(f"plan_named: {name!r}", wrong)
     return recipe_named(name).build(operands, with_c, arch)
@@ -280,7 +280,7 @@ def _is_small(problem: Problem) -> bool:
 def _to_repack(name: str, operands: Operands, by_threads: Operands) -> Operand:
     """Return an operand as the threads of a repack pass (a copy kernel before the GEMM) load it.
 
-    Its alignment is the smaller of those that TMA loads and loads of threads see.
+    Its alignment is the smaller one of the alignment for TMA loads and the alignment for loads of threads.
 
     name         "a" or "b"
     operands     operands with the alignment that TMA loads see

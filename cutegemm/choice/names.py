@@ -162,7 +162,7 @@ def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
     """
     violations = []
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
-        violations.append(f"name = {name!r}; letters, digits and underscores are expected, a letter first.")
+        violations.append(f"name = {name!r}; expected letters, digits and underscores, with a letter first.")
     recipe: Recipe | None = None
     if isinstance(plan, (str, Recipe)):
         recipe = recipe_named(plan) if isinstance(plan, str) else plan
@@ -176,8 +176,8 @@ def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
         recipe = OwnRecipe(name, summary or first_line, {}, make=plan)
     else:
         violations.append(
-            f"plan = {plan!r}; the text of a plan, a recipe or a function of operands that returns a GemmPlan is "
-            "expected. A GemmPlan itself is passed to gemm as it is: it serves one kind of operands."
+            f"plan = {plan!r}; expected the text of a plan, a recipe, or a function of operands that returns a "
+            "GemmPlan. Pass a GemmPlan itself to gemm: it fits one kind of operands."
         )
     if violations or recipe is None:
         raise PlanError(f"register_plan {name!r}", violations)

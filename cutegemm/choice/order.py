@@ -42,7 +42,7 @@ class Weight:
 
     @staticmethod
     def of(operands: Operands, n: int, k: int, arch: str, device: Device, accumulate: str) -> Weight:
-        """Return the weight of a GEMM with these operands, of which only the types and B's majorness count."""
+        """Return the weight of a GEMM with these operands. Only the types and B's majorness count."""
         letters = f"n{'t' if operands.b.major == 'k' else 'n'}"
         types = {"b": operands.b.dtype, "out": operands.d.dtype, "acc": operands.acc}
         plain = Operands.of(operands.a.dtype, layout=letters, **types)  # type: ignore[arg-type]

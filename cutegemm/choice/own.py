@@ -40,7 +40,7 @@ class OwnRecipe(Recipe):
         """
         plan = self.make(operands)
         if not isinstance(plan, GemmPlan):
-            raise PlanError(f"plan {self.name!r}", [f"its function returned {plan!r}; a GemmPlan is expected."])
+            raise PlanError(f"plan {self.name!r}", [f"its function returned {plan!r}, not a GemmPlan."])
         return plan.with_(name=self.name, summary=self.summary or plan.summary)
 
     def boxes(self, operands: Operands) -> str | None:

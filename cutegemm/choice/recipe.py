@@ -25,7 +25,7 @@ REPACK = "+repack"
 NEEDED = "needed"  # value of the option `repack`: the operands that `Recipe.to_repack` returns
 STREAM_WAVES = 2  # waves that `/stream` divides: most tiles have two K splits, one written long before it is read
 
-SWAPPED = str.maketrans("ab", "ba")  # operand names of a problem to those of its transpose
+SWAPPED = str.maketrans("ab", "ba")  # operand names of a problem -> operand names of its transpose
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`cutegemm tune`, `prepare` and `export`: tune, compile and export kernels ahead of the calls.
+"""`cutegemm tune`, `prepare` and `export`: tune, compile and export kernels before they are called.
 
 The shapes of the calls are read from a CSV file.
 """

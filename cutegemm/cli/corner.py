@@ -155,11 +155,11 @@ _FEATURES = (
     ),
     _Feature(
         lambda it, _: bool((it.splits > 1).any()),
-        lambda it: f"tiles in up to {int(it.splits.max())} parts",
+        lambda it: f"tiles with up to {int(it.splits.max())} K splits",
     ),
     _Feature(
         lambda it, _: it.plan.scheduler.split.is_split and bool((it.splits == 1).any()),
-        lambda it: "whole tiles beside them",
+        lambda it: "tiles that are not split",
     ),
     _Feature(
         lambda it, real: bool(real.ragged) and real.ragged <= it.ragged,

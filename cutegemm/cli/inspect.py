@@ -263,7 +263,7 @@ def _check_plan(
     """Print the analysis of a plan, and exit with status 1 if it breaks a rule.
 
     problem    None to analyse only what does not depend on the problem
-    operands   the operands in words, as the user states them
+    operands   the operands as text, as the user states them
     device     None to analyse for the architecture alone, without rates
     compiled   whether to compile the kernel and add its registers, spills and executed accesses
     as_json    whether to print JSON

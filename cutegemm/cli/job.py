@@ -115,7 +115,7 @@ class Job:
     def _head(self, did: str) -> dict[str, Any]:
         """Return the fields of the report that describe the problem and the plan.
 
-        did   what was done with the plan, such as a simulation, in words
+        did   what was done with the plan, as text, such as "simulated on the CPU"
         """
         return {
             "did": did,
@@ -186,7 +186,7 @@ class Job:
 
         name       name of the result, "d" for D
         d          the result
-        reference  the same in float64
+        reference  the expected result, in float64
         returns    "relative_error", "tolerance" and "correct"; "not_finite" is added if the infinities and NaN differ,
                    or if no element of the reference is finite
         """
@@ -205,7 +205,7 @@ class Job:
         if not same:
             comparison["not_finite"] = "infinities and NaN are not those of float64"
         elif not finite.any():
-            comparison["not_finite"] = "float64 has nothing finite to compare with"
+            comparison["not_finite"] = "float64 has no finite values to compare with"
         return comparison
 
     def _expected(self) -> dict[str, np.ndarray]:

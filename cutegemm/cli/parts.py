@@ -50,7 +50,7 @@ def check_layout(
         return
     worst = str(cost.worst) if cost.worst else "no conflicts"
     instructions = f"{cost.requests} instructions of warps ({cost.form})"
-    print(f"{instructions}, {cost.wavefronts} wavefronts, {cost.ideal} at least: {worst}")
+    print(f"{instructions}, {cost.wavefronts} wavefronts, at least {cost.ideal}: {worst}")
 
 
 def check_ptx(

@@ -84,7 +84,7 @@ def why(
     if asked is not None:
         reason = "asked for"
     elif known:
-        reason = f"held to be the fastest of {len(known)} plans"
+        reason = f"lowest predicted time of {len(known)} plans"
         others = [f"{one.recipe} {one.us:.4g} us" for one in known[1 : 1 + _OTHERS]]
         if others:
             reason += f"; next {', '.join(others)}"

@@ -18,7 +18,7 @@ class Backend:
     name        "CuTe DSL", "launcher", "torch" or "GPU"
     serves      what it is needed for
     available   whether it is there
-    detail      version or name of what is there; otherwise why it is not, with the remedy
+    detail      version or name if it is available; otherwise the reason and the remedy
     """
 
     name: str

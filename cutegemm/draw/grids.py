@@ -89,8 +89,8 @@ class Legend:
 class Picture(hooks.Shown):
     """One or more grids with a heading, legends and notes.
 
-    arrangement   "beside": side by side
-                  "gemm": the grids are A, B and C; B is above C, and A is to the left of C
+    arrangement   `beside`: next to each other
+                  `gemm`: the grids are A, B and C; B is above C, and A is to the left of C
     joints        symbols between grids that are side by side, such as ("o", "=")
     notes         lines below the grids in every format
     color_notes   lines of the SVG only, which explain its colours

@@ -222,7 +222,7 @@ def first_mma_thread(plan: GemmPlan) -> int:
 def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
     """Return an array of non-negative integers for a page's script: its type, and its bytes as base64.
 
-    kind   "u8", "u16" or "u32"; empty for the smallest of these that holds all values
+    kind   "u8", "u16" or "u32"; "" for the smallest type that holds all values
 
     >>> packed(np.array([1, 2, 255]))
     {'type': 'u8', 'data': 'AQL/'}
@@ -272,7 +272,7 @@ def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
     shares, stores = "", ""
     if plan.cluster_k > 1:
         own = " &times; ".join(str(extent) for extent in plan.cta_tile[:2])
-        shares, stores = f", {plan.cluster_k} of which share K", f", stores {own}"
+        shares, stores = f"; {plan.cluster_k} CTAs split K", f", stores {own}"
     mma = plan.tiled_mma
     grid = data["grid"]
     held = size(mma.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])

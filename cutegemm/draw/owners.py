@@ -124,7 +124,7 @@ def shared_note(grids: list[Grid]) -> tuple[str, ...]:
     The result is () if no label has a "+".
     """
     if any("+" in str(label) for grid in grids for label in grid.labels.flat):
-        return ("T4+ is held by several threads, of whom the least is named.",)
+        return ("T4+ is held by several threads; the one with the lowest index is named.",)
     return ()
 
 

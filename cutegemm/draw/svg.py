@@ -50,7 +50,7 @@ def _head(canvas: Canvas, picture: Picture) -> float:
 def _gaps(grids: Iterable[Grid]) -> list[str]:
     """Return one note for each range of rows or columns that a grid leaves out: "Rows 8 .. 30 are left out."
 
-    The same note is returned once, even if several grids leave out the same range.
+    A note is returned only once, even if several grids leave out the same range.
     """
     out: list[str] = []
     for grid in grids:

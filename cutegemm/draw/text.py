@@ -157,7 +157,7 @@ def lines_of(grid: Grid, width: int, rows: int, short: bool = False, cell: int =
 
 
 def _kept(gap: int, count: int, most: int) -> list[int]:
-    """Return the row or column indices that text output shows, with _GAP in place of those that are left out.
+    """Return the row or column indices that text output shows, with _GAP in place of indices that are left out.
 
     gap     position before which the grid itself leaves out indices, or 0
     count   number of rows or columns of the grid

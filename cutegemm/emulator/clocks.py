@@ -221,7 +221,7 @@ class Clocks:
         """Raise Race if an earlier access to units (n, ...) is not ordered before the present access of all agents.
 
         stamps    (n, ...) stamps of the earlier accesses
-        others    agents of the earlier accesses; the shape broadcasts to that of `stamps`
+        others    agents of the earlier accesses; the shape broadcasts to the shape of `stamps`
         kind      for `Race`
         """
         known = self.known[agents].min(axis=0)[others]

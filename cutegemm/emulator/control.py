@@ -144,7 +144,7 @@ def _nothing(instruction: Instruction) -> Action | None:
 
 
 def _grid_wait(instruction: Instruction) -> Action | None:
-    """Return the action of griddepcontrol.wait, by which a kernel waits for the previous launch.
+    """Return the action of griddepcontrol.wait, which makes a kernel wait for the previous launch.
 
     It never waits: the emulator runs launches one after another, so the previous launch has ended.
     """

@@ -113,7 +113,7 @@ def _spread(m: Machine, group: Group, form: Form, raw: np.ndarray) -> None:
     """Write loaded values to the registers of an ld, each element extended to the width of its register.
 
     form   registers of the instruction, and the type of each
-    raw    (threads,) wide values (see `wide_view`), each of which joins a thread's elements
+    raw    (threads,) wide values (see `wide_view`), each one joins a thread's elements
     """
     count = len(form.registers)
     parts = raw.view(form.kind).reshape(group.n, count)

@@ -79,5 +79,5 @@ def _accesses(index: np.ndarray, bits: int) -> Iterator[tuple[str, str, np.ndarr
 
 
 def _ways(found: Wavefronts) -> str:
-    """Return the degree of bank conflict in words, such as "8-way conflict" or "no conflict"."""
+    """Return the degree of bank conflict as text, such as "8-way conflict" or "no conflict"."""
     return f"{found.ways:.3g}-way conflict" if found.conflicts else "no conflict"

@@ -88,7 +88,7 @@ def choice(name: str, label: str, value: str, options: Sequence[tuple[str, str]]
 def _labelled(name: str, label: str, box: Html, hint: str) -> Html:
     """Return a form field with its label above and its hint below.
 
-    name    name of the field, from which the ids in the HTML are made
+    name    name of the field; the ids in the HTML are made from it
     box     the input element
     hint    explanation; "" for none
     """

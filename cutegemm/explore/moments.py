@@ -177,7 +177,7 @@ def _stage_content(what: object) -> str:
 
 
 def told(each: op.Op | None, stages: int | None = None) -> str:
-    """Describe an operation of a warp role in words, for the view "pipeline".
+    """Return the description of an operation of a warp role, for the view "pipeline".
 
     each     the operation; None for the arrival of data of a bulk copy
     stages   number of mainloop stages. Stages from this number on are buffers of accumulators. None

@@ -126,7 +126,7 @@ def _check_reach(
     """Raise LayoutError if an offset of the layout, moved by `offset`, is not in [0, count).
 
     operation        name of the function, for the message
-    shape, strides   of the array that the layout describes, in elements
+    shape, strides   extent of the array that the layout describes, in elements
     count            number of elements of the memory
     """
     if 0 in shape:

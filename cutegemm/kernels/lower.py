@@ -105,7 +105,7 @@ def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: Sha
     if not isinstance(given, ComposedLayout):
         return allocator.allocate_tensor(dtype(kind), layout(given), align_bytes)
     if not isinstance(given.inner, Swizzle) or given.offset != 0:
-        raise UnsupportedError(f"smem_tensor: {given} is no swizzle of a plain layout without an offset.")
+        raise UnsupportedError(f"smem_tensor: {given} is not a swizzle of a plain layout without an offset.")
     in_bytes = swizzle(given.inner.recast(kind.bits, 8))
     return allocator.allocate_tensor(dtype(kind), layout(given.outer), align_bytes, in_bytes)
 
@@ -121,7 +121,7 @@ def smem_view(base: cute.Pointer, kind: DType, given: SharedLayout) -> cute.Tens
     if not isinstance(given, ComposedLayout):
         return cute.make_tensor(cute.recast_ptr(base, dtype=dtype(kind)), layout(given))
     if not isinstance(given.inner, Swizzle) or given.offset != 0:
-        raise UnsupportedError(f"smem_view: {given} is no swizzle of a plain layout without an offset.")
+        raise UnsupportedError(f"smem_view: {given} is not a swizzle of a plain layout without an offset.")
     in_bytes = swizzle(given.inner.recast(kind.bits, 8))
     return cute.make_tensor(cute.recast_ptr(base, in_bytes, dtype=dtype(kind)), layout(given.outer))
 

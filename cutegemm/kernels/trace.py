@@ -49,7 +49,7 @@ class Who:
     consumer    index of the consumer; None for a producer
     tid, lane   index of the thread in its consumer, and in its warp
     rank        rank of the CTA in its cluster
-    cluster     place of the cluster, from which its first work tile follows; see `Work.place`
+    cluster     place of the cluster, which determines its first work tile; see `Work.place`
     """
 
     warp_idx: Any
@@ -128,7 +128,7 @@ class Tracer(StepReader):
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
     name      name of the program in line tables
-    carries   fields of `At` that a loop over tiles carries in addition to those that its steps change
+    carries   fields of `At` that a loop over tiles carries in addition to the ones that its steps change
     """
 
     name = "consumer"

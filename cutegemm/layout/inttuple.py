@@ -216,7 +216,7 @@ def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
 def refill(leaves: Iterator[Any], profile: Any) -> Any:
     """Return the next leaves of an iterator arranged in the hierarchy of `profile`.
 
-    leaves    iterator, from which as many leaves are taken as the profile has
+    leaves    iterator of leaves; as many are taken as the profile has
     profile   hierarchical value; only its hierarchy counts
     """
     if isinstance(profile, tuple):

@@ -339,7 +339,7 @@ def _compact_layout(extents: tuple[IntTuple, ...]) -> Layout:
     return Layout(as_int_tuple(shape, "with_shape(*shape): shape"))
 
 
-# A layout is immutable from the outside; inside, its epilogue stages are set directly, which is faster.
+# A layout is immutable from the outside; this module sets its `__slots__` directly, which is faster.
 _new = object.__new__
 _set_shape, _set_stride, _set_flat = (Layout.__dict__[n].__set__ for n in ("shape", "stride", "_flat"))
 

@@ -236,7 +236,7 @@ _H100_SXM = _peaks(
     wgmma_tf32=494.7, wgmma_half=989.4, wgmma_fp8=1978.9, wgmma_s8=1978.9,
 )  # fmt: skip
 
-# One H200, 2026-11-20. All rates but two are those by which `choose` loses least on recorded times (`docs.evidence`,
+# One H200, 2026-11-20. All rates but two minimise the loss of `choose` on recorded times (`docs.evidence`,
 # fit_sm90 and fit_simt). The FFMA loop was timed alone. cpc_bytes_per_clock follows from the times of tiles: see
 # `analysis.pace`.
 _H200_MEASURED = Measured(

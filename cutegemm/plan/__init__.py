@@ -5,7 +5,7 @@ what a plan is           `plan`
 what its roles do        `program/`
 which tile a CTA takes   `work/`
 how D is stored          `store/`
-memory besides operands  `memory/`
+memory of a launch       `memory/`
 when it may exist        `rules/`
 """
 

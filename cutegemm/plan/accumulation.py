@@ -78,7 +78,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Chain:
-    """One accumulator, to which MMAs add k-blocks one after the other.
+    """One accumulator; MMAs add k-blocks to it one after the other.
 
     runs      ranges (first k, end) in the order in which they are added. A range may begin below 0 or end after K:
               its k-blocks have zeros there
@@ -229,7 +229,7 @@ def _instruction(plan: GemmPlan, swap_ab: bool) -> Instruction:
 
 
 Runs = tuple[tuple[int, int], ...]  # ranges (first, end) of k-tiles, or of k
-_Pieces = tuple[Runs, ...]  # of each K split in order: its ranges of k-tiles
+_Pieces = tuple[Runs, ...]  # for each K split, in order: its ranges of k-tiles
 
 
 def _divisions(plan: GemmPlan, problem: Problem) -> list[_Pieces]:

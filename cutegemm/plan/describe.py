@@ -91,19 +91,19 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     rows = [*plan.scheduler.describe(plan, problem)]
     pipeline = plan.body
     if plan.pdl:
-        rows.append(("launch", "1", "pdl", "begins before the kernel ahead of it has ended; A is read at once"))
+        rows.append(("launch", "1", "pdl", "starts before the previous kernel has ended; A is read at once"))
     if plan.cluster_mn != (1, 1):
         rows.append(("cluster", "1", f"{plan.cluster_mn[0]} x {plan.cluster_mn[1]} CTAs", ""))
     if plan.cluster_k > 1:
         together = " x ".join(str(extent) for extent in plan.mma_tile[:2])
-        each = f"CTAs share K: each multiplies {together} by its part of the k-tiles, and stores {bm} x {bn}"
+        each = f"cluster split-K: each CTA multiplies {together} by its k-tiles, and stores {bm} x {bn}"
         rows.append(("k-tiles", str(plan.cluster_k), "parts", each))
     for repack in plan.repacks:
-        rows.append((f"pack {repack.name.upper()}", "1", "x".join(map(str, repack.tile)), str(repack)))
+        rows.append((f"repack {repack.name.upper()}", "1", "x".join(map(str, repack.tile)), str(repack)))
     launches = launches_of(plan)
     if len(launches) > 1:
         least = next(name for name, arch in ARCHS.items() if arch.has(OVERLAP))
-        how = f"from {least} on, each is launched while the one before runs, and waits for its end"
+        how = f"from {least} on, each is launched while the previous one runs, and waits for its end"
         rows.append(("kernels", str(len(launches)), ", ".join(launches), how))
     rows += [
         ("CTA", "1", f"{bm} x {bn} x {bk}", f"{plan.threads} threads, {_per_sm(plan)}"),
@@ -138,16 +138,20 @@ def _memory(plan: GemmPlan) -> list[Row]:
         rows.append((f"shared {buffer.name.upper()}", stages, f"{used[buffer.name]} bytes{more}", str(buffer.layout)))
     if plan.body.slices_k:
         parts = f"{plan.body.k_warps} warps" + (f", {plan.cluster_k} CTAs" if plan.cluster_k > 1 else "")
-        rows.append(("shared sums", str(plan.body.k_warps), f"{used['accumulators']} bytes", f"K is shared by {parts}"))
+        rows.append(
+            ("shared accumulators", str(plan.body.k_warps), f"{used['accumulators']} bytes", f"K is split by {parts}")
+        )
     elif plan.cluster_k > 1:
         of_all = exchanged(plan)
-        rows.append(("shared sums", str(plan.cluster_k), f"{used['accumulators']} bytes", f"from each CTA {of_all}"))
+        rows.append(
+            ("shared accumulators", str(plan.cluster_k), f"{used['accumulators']} bytes", f"from each CTA {of_all}")
+        )
     if "barriers" in used:
         rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
     if "semaphores" in used:
-        rows.append(("shared tickets", str(used["semaphores"] // 4), f"{used['semaphores']} bytes", ""))
+        rows.append(("shared semaphores", str(used["semaphores"] // 4), f"{used['semaphores']} bytes", ""))
     beside = plan.loaded_tile[1] - plan.mma_tile[1]
-    of_next = f", {beside} columns beside the tile" if beside else ""
+    of_next = f", {beside} columns next to the tile" if beside else ""
     for stream in plan.streams:
         more = of_next if stream is plan.b else ""
         rows.append(copy_row(f"load {stream.name.upper()}", stream.load, stream.tile, more))

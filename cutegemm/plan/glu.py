@@ -60,7 +60,7 @@ class Glu:
         return column // (2 * self.block) * self.block + column % self.block
 
     def column_of_b(self, n_tile: Any, column: Any, n: Any) -> Any:
-        """Return the column of B by which a column of the accumulator tile is computed.
+        """Return the column of B that a column of the accumulator tile is computed from.
 
         n_tile   index of the tile along N
         column   column of the tile, gate and up columns together
@@ -125,7 +125,7 @@ def _blocks(columns: int) -> Iterator[int]:
 def _paired(held: np.ndarray, rows: int, block: int) -> GluPairs | None:
     """Return the gate and up accumulators that belong together, or None if a thread lacks one of a pair.
 
-    held    offset in the tile, column by column, of each accumulator: (threads, accumulators)
+    held    (threads, accumulators): the accumulators' offsets in the tile, counted column by column
     rows    number of rows of the tile
     block   number of adjacent gate columns in the tile; as many up columns follow them
     """

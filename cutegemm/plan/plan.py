@@ -43,12 +43,12 @@ from cutegemm.tile.mma_atoms import wgmma
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 
-# An access of one element of 16 bits: it goes to a register of its own, so that no load waits for another. Where it
-# comes from takes half a register besides, as seen in kernels: addresses of runs of them, and predicates.
+# An access of one element of 16 bits: it goes to a register of its own, so that no load waits for another. Its address
+# and predicate, shared by a run of accesses, take half a register in addition (read from SASS).
 HALF_BITS, _BITS_FOR_HALF = 16, 48
-MAX_ACCESS_BITS = 128  # of a thread at once
-SEMAPHORE_BYTES = 4  # in shared memory, by which a consumer's threads learn whether theirs is a tile's last part
-_REGISTERS_BESIDES = 32  # of a consumer that adds parts: addresses and counters
+MAX_ACCESS_BITS = 128  # bits of the widest access of a thread
+SEMAPHORE_BYTES = 4  # bytes in shared memory: a consumer's threads read there whether theirs is a tile's last K split
+_REGISTERS_BESIDES = 32  # addresses and counters of a consumer that adds K splits
 
 
 _Part = TypeVar("_Part", Role, Barrier, OperandStream)
@@ -76,8 +76,8 @@ class GemmPlan(hooks.Shown):
     rounding         rounding of f32 to tf32: "rz", by the MMA, which ignores the low bits; "rna", to nearest, in
                      registers; "rne", by TMA
     epilogue         what is computed from the accumulators. If it does not read C, beta must be 0
-    pdl              whether the kernel may begin before the one ahead of it in the stream has ended: it reads A at
-                     once, which the kernel ahead must not write, and everything else after that kernel's end
+    pdl              whether the kernel may begin before the previous kernel of the stream has ended. It reads A at
+                     once, so the previous kernel must not write A. Everything else it reads after that kernel's end
     swap_ab          whether the kernel computes D^T = B^T A^T and its host function takes A, B, C and D themselves, so
                      that callers need no transposed views
     raises           PlanError with every rule that is broken
@@ -150,7 +150,9 @@ class GemmPlan(hooks.Shown):
             return plan
         known = [field.name for field in fields(self)]
         strange = [
-            f"{name!r} is no field of a plan; there are {', '.join(known)}." for name in changes if name not in known
+            f"{name!r} is not a field of a plan; the fields are {', '.join(known)}."
+            for name in changes
+            if name not in known
         ]
         if strange:
             raise PlanError(f"plan {self.name!r}", strange)
@@ -182,7 +184,7 @@ class GemmPlan(hooks.Shown):
         """
         known = [each.name for each in fields(self.scheduler)]
         strange = [
-            f"{name!r} is no field of a {type(self.scheduler).__name__}; there are {', '.join(known)}."
+            f"{name!r} is not a field of a {type(self.scheduler).__name__}; the fields are {', '.join(known)}."
             for name in changes
             if name not in known
         ]
@@ -494,8 +496,10 @@ class GemmPlan(hooks.Shown):
         raises   UnsupportedError for an unknown role
         """
         if role not in self.programs:
-            known = ", ".join(self.programs) or "none, as all threads follow its schedule"
-            raise UnsupportedError(f"plan {self.name!r}: no role has the program {role!r}; there are {known}.")
+            roles = (
+                f"the roles are {', '.join(self.programs)}" if self.programs else "all threads follow a thread schedule"
+            )
+            raise UnsupportedError(f"plan {self.name!r}: {role!r} is not a role; {roles}.")
         return self.programs[role]
 
     @functools.cached_property
@@ -637,7 +641,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def consumer_b_mma(self) -> TiledMma:
-        """Return the tiled MMA of a consumer by which B is partitioned in shared memory.
+        """Return the tiled MMA of a consumer that partitions B in shared memory.
 
         It has as many columns as are loaded, if more are loaded than multiplied. A wgmma descriptor of B does not
         depend on the number of columns that are multiplied.
@@ -841,7 +845,7 @@ def _of_name(plan: str, parts: tuple[_Part, ...], name: str) -> _Part:
         if part.name == name:
             return part
     known = ", ".join(part.name for part in parts)
-    raise UnsupportedError(f"plan {plan!r}: nothing is called {name!r}; there are {known}.")
+    raise UnsupportedError(f"plan {plan!r}: {name!r} is not the name of one; the names are {known}.")
 
 
 @cache

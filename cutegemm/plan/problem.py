@@ -114,15 +114,15 @@ class Operands:
         of_gemm = [(name, getattr(self, name), modes) for name, modes in _MODES.items()]
         for name, operand, modes in (*of_gemm, *of_epilogue):
             if operand.major not in [str(mode)[:1] for mode in modes]:
-                violations.append(f"{name.upper()} is {operand.major!r}-major; it has the modes {' and '.join(modes)}.")
+                violations.append(f"{name.upper()} is {operand.major!r}-major; its modes are {' and '.join(modes)}.")
             if operand.broadcast and (name, operand) not in self.aux:
                 violations.append(
-                    f"{name.upper()} stays the same along {' and '.join(operand.broadcast)}; rows, columns and single "
-                    "elements are operands of an epilogue alone."
+                    f"{name.upper()} is constant along {' and '.join(operand.broadcast)}; only operands of an "
+                    "epilogue may be rows, columns or single elements."
                 )
             align = operand.align_bytes
             if type(align) is not int or align < 1 or align & (align - 1):
-                violations.append(f"{name.upper()} is aligned to {align!r} bytes, which is no power of two.")
+                violations.append(f"{name.upper()} is aligned to {align!r} bytes, which is not a power of two.")
             elif align * 8 % operand.dtype.bits:
                 violations.append(
                     f"{name.upper()} is aligned to {align} bytes, less than an element of {operand.dtype}."
@@ -133,8 +133,8 @@ class Operands:
         for name, operand, _ in (*of_gemm, *of_epilogue):
             if operand.modes and (name in _MODES or not _are_of_stream(operand.modes)):
                 violations.append(
-                    f"{name.upper()} has the modes {operand.modes!r}; A, B, C and D have none of their own, and an "
-                    'operand of the mainloop has two, such as ("n", "k/128").'
+                    f"{name.upper()} has the modes {operand.modes!r}; A, B, C and D must not have modes, and "
+                    'an operand of the mainloop has two, such as ("n", "k/128").'
                 )
         violations += not_of_types({"batched": (self.batched, (bool,))})
         if violations:
@@ -170,7 +170,7 @@ class Operands:
         """
         kind = DType.parse(dtype)
         if not isinstance(layout, str) or len(layout) != 2 or any(letter not in "nt" for letter in layout):
-            raise PlanError("operands", [f"layout is {layout!r}; two letters of n and t are expected."])
+            raise PlanError("operands", [f"layout is {layout!r}; expected two letters, each n or t."])
         result = DType.parse(out if out is not None else "f32" if kind.name == "tf32" else kind)
         total = DType.parse(acc) if acc is not None else _accumulator(kind)
         a = Operand(kind, _BLAS["a"][layout[0]], align_bytes)
@@ -350,7 +350,7 @@ class Problem:
             expected = "Operands are expected, such as Operands.of('f32')"
             raise PlanError("problem", [*violations, f"operands = {self.operands!r}; {expected}."])
         if self.l != 1 and not self.operands.batched:
-            violations.append(f"l = {self.l}, but the operands have no batch mode. Make them batched=True.")
+            violations.append(f"l = {self.l}, but the operands do not have a batch mode. Make them with batched=True.")
         if not _is_leading(self.ld):
             expected = 'pairs of a name and an integer are expected, such as (("a", 128),)'
             raise PlanError("problem", [*violations, f"ld = {self.ld!r}; {expected}."])

@@ -29,8 +29,8 @@ class WarpRoles:
     consumers        number of consumers: warpgroups for wgmma, warps for mma.sync
     consumer_tile    (M, N) of D that a consumer computes at a time
     mainloop         how a consumer multiplies the k-tiles of a work tile
-    stagger_cycles   cooperative: clock cycles by which each consumer starts later than the one before, so that they do
-                     not all store at the same time
+    stagger_cycles   cooperative: clock cycles that each consumer waits after the start of the one before, so that they
+                     do not all store at the same time
     overlapped       cooperative: a consumer keeps its finished tile in registers, starts the next one, and stores an
                      epilogue tile after the MMAs of each of its first k-tiles
     consumer_warps   warps of a consumer: 4, a warpgroup, or 1
@@ -101,5 +101,7 @@ def warp_roles(plan: GemmPlan) -> WarpRoles:
     raises   UnsupportedError if all threads of the plan follow one schedule
     """
     if not isinstance(plan.body, WarpRoles):
-        raise UnsupportedError(f"plan {plan.name!r}: all threads follow one schedule; there are no roles.")
+        raise UnsupportedError(
+            f"plan {plan.name!r}: all threads follow a thread schedule, so it does not have warp roles."
+        )
     return plan.body

@@ -39,7 +39,7 @@ def launched(folder: Path) -> dict[str, Any] | None:
 
 
 def _log(folder: Path) -> Path:
-    """Return the path of the file to which the child process writes its result."""
+    """Return the path of the file that the child process writes its result to."""
     return folder / "log.json"
 
 

@@ -277,7 +277,7 @@ def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[
     workspace. For other plans they are the workspace alone, whose first bytes may be semaphores. Semaphores are 0, all
     other bytes are poisoned.
 
-    memory   emulated global memory, to which the buffers are added
+    memory   emulated global memory; the buffers are added to it
     """
     size, zeroed = workspace_bytes(plan, problem)
     if not plan.body.has_roles or not plan.scheduler.split.is_split:

@@ -123,7 +123,7 @@ def _count(
 ) -> dict[str, tuple[int, int, int]]:
     """Emulate the kernel on one problem whose matrices are zero, and count its shared-memory accesses.
 
-    extents   M, N and K of the emulated problem, instead of those of `problem`
+    extents   M, N and K of the emulated problem, in place of the extents of `problem`
     rules     how accesses of a warp are divided into wavefronts
     returns   operation -> (requests, wavefronts, least possible wavefronts)
     """

@@ -80,7 +80,7 @@ def _into(
 
     function   function of the compiled kernel
     reads_c    whether the kernel takes c and beta. It then gets `out` in the place of a c that is None
-    strides    for a, b, c and out: the strides that the kernel needs, or None for those of the tensor
+    strides    for a, b, c and out: the strides that the kernel needs; None: the strides of the tensor
     as_rows    whether the launch takes the transpose of b, N x K, as a layer stores its weight
     """
 

@@ -189,7 +189,7 @@ def prepare(
     def prepared(decision: Decision, is_trial: bool = False) -> Prepared:
         """Compile the plan that was chosen and return it, after checking that the problem is not too large for it.
 
-        is_trial   whether the tuner times the kernel, for which torch is no substitute
+        is_trial   whether the tuner times the kernel, so that torch must not be called instead
         raises     PendingError if torch computes the call until the kernel is ready: see `compile_in_background`
         """
         too_large = list(limits(decision.plan, decision.problem))

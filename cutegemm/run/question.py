@@ -40,7 +40,7 @@ _LARGE_TILE = 128 * 256
 _LOW_ROWS, _MANY_ROWS = 64, 1024
 _LEAST_ROW_BYTES = 64  # least bytes of a row of D in an epilogue stage, if the epilogue is gated
 _MOST_LAYERS = 1024  # layers whose recipes this process remembers
-MOST_LOSS = 1.1  # predicted time of a library's plan / the least of any plan, up to which nothing is compiled instead
+MOST_LOSS = 1.1  # a library's plan within this ratio of the lowest predicted time is used; nothing is compiled instead
 _NEAR = 2.0  # candidates up to this multiple of the least predicted time are considered
 
 _FEW: dict[Any, tuple[Recipe, ...]] = {}  # `Question.but_rows` -> the recipes of `few_of`

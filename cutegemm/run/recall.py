@@ -40,7 +40,7 @@ class Recalled:
 
     function   function of a, b, c if `reads_c`, d, and the numbers of the plan's epilogue. It provides its workspace
     reads_c    whether the kernel can read C
-    strides    for a, b, c and the result: the strides that the kernel needs, or None for those of the tensor
+    strides    for a, b, c and the result: the strides that the kernel needs; None: the strides of the tensor
     shape      shape of the result
     dtype      torch dtype of the result
     kernel     text of the kernel for error messages

@@ -76,7 +76,7 @@ def _copied(t: OperandTables, report: Report) -> None:
 
 
 def _fragments(t: OperandTables, report: Report) -> None:
-    """Report fragment elements that a thread reads from an offset to which another element, or none, was copied.
+    """Report fragment elements that a thread reads from an offset that holds another element, or none.
 
     t   index tables of A or B
     """

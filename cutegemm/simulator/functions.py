@@ -85,7 +85,7 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 @_in_blocks
 def _erfc(x: np.ndarray) -> np.ndarray:
-    """Return the complementary error function, 1 - erf(x), of each element of a float64 array."""
+    """Return 1 - erf(x), the complementary error function, for each element of a float64 array."""
     a = np.abs(x)
     far = _erfc_above(np.maximum(a, _BORDER))
     near = x * _polynomial(np.minimum(x * x, 1), _ERF)

@@ -600,7 +600,7 @@ class Player(StepReader, Machine):
         self.values[number] = storage.tail(self.registers[number], i, self.own_group(process, tile), fetched)
 
     def stored(self, number: int, process: Process, tile: int) -> np.ndarray:
-        """Return the accumulators of a tile from which D is computed: (CTAs, M, N).
+        """Return the accumulators that a tile of D is computed from: (CTAs, M, N).
 
         If K is split, they are added over all K splits, or over all CTAs of the cluster.
 

@@ -443,7 +443,7 @@ def _derivatives(
     """Return the derivatives of an epilogue: name of an operand, or "acc" for the accumulator -> tensor.
 
     ctx        context that `save` has filled
-    saved      tensors and results that `save` has saved; None for those that are not read
+    saved      tensors and results that `save` has saved; None for a tensor that is not read
     upstream   gradients of the results; None if a result has no gradient
     wanted     names to differentiate by
     times      multiplies two matrices, if the accumulator has to be computed again

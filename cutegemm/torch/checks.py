@@ -39,7 +39,7 @@ def wrong_tensors(tensors: Mapping[str, Any], optional: Sequence[str] = ()) -> l
     optional   names of arguments that may be None
     """
     others = [
-        f"{name} is a {type(x).__name__}; a torch tensor is expected.{_FOR_FX if isinstance(x, Proxy) else ''}"
+        f"{name} is a {type(x).__name__}. Pass a torch tensor.{_FOR_FX if isinstance(x, Proxy) else ''}"
         for name, x in tensors.items()
         if not isinstance(x, torch.Tensor) and not (x is None and name in optional)
     ]
@@ -49,7 +49,7 @@ def wrong_tensors(tensors: Mapping[str, Any], optional: Sequence[str] = ()) -> l
     if len(set(devices.values())) <= 1:
         return []
     listed = ", ".join(f"{name} is on {device}" for name, device in devices.items())
-    return [f"{listed}; all must be on one device."]
+    return [f"{listed}. Pass tensors on one device."]
 
 
 def wrong_factors(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> list[str]:
@@ -61,12 +61,12 @@ def wrong_factors(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> l
     rules = []
     if a.dtype != b.dtype and not all(factor.dtype in FLOAT8 for factor in (a, b)):
         rules.append(
-            f"{x} is of {dtype_name(a.dtype)}, {y} of {dtype_name(b.dtype)}; they must be of one type. "
-            f"Pass {y}.to({x}.dtype), or run it under torch.autocast."
+            f"{x} is of {dtype_name(a.dtype)}, {y} of {dtype_name(b.dtype)}. Pass two tensors of one type, "
+            f"such as {y}.to({x}.dtype), or run it under torch.autocast."
         )
     if a.dtype not in RESULTS:
         served = ", ".join(map(dtype_name, RESULTS))
-        rules.append(f"{x} is of {dtype_name(a.dtype)}; {served} are served.")
+        rules.append(f"{x} is of {dtype_name(a.dtype)}. Supported are {served}.")
     return rules
 
 
@@ -81,7 +81,7 @@ def wrong_out_dtype(a: torch.Tensor, out_dtype: torch.dtype | None, given: str =
     if out_dtype is None or not allowed or out_dtype in allowed:
         return []
     served = " or ".join(map(dtype_name, allowed))
-    return [f"{given} {out_dtype}; of {dtype_name(a.dtype)} {served} is served."]
+    return [f"{given} {out_dtype}, which is not supported. For {dtype_name(a.dtype)}, pass {served}."]
 
 
 def wrong_product(
@@ -103,14 +103,16 @@ def wrong_product(
     rules = wrong_factors(names, a, b) + wrong_out_dtype(a, out_dtype, f"{called} =")
     ranks = (2,) if rank == 2 else (2, 3)
     if a.dim() not in ranks or b.dim() not in ranks or rank not in (2, 3, a.dim()):
-        wanted = "two matrices are" if rank == 2 else "matrices, or batches of them, are"
-        return [*rules, f"{x} has shape {tuple(a.shape)}, {y} {tuple(b.shape)}; {wanted} expected."]
+        wanted = "two matrices" if rank == 2 else "two matrices, or two batches of matrices"
+        return [*rules, f"{x} has shape {tuple(a.shape)}, {y} {tuple(b.shape)}. Pass {wanted}."]
     if a.shape[-1] != b.shape[-2]:
         remedy = f" Pass {y}.mT, which fits." if a.shape[-1] == b.shape[-1] else ""
-        rules.append(f"{x} has {a.shape[-1]} columns, {y} has {b.shape[-2]} rows; both are K.{remedy}")
+        rules.append(f"{x} has {a.shape[-1]} columns, {y} has {b.shape[-2]} rows, but both are K.{remedy}")
     lengths = (a.shape[0], b.shape[0]) if a.dim() == b.dim() == 3 else (1, 1)
     if lengths[0] != lengths[1] and lengths[0] != 1 and lengths[1] != 1:
-        rules.append(f"{x} is a batch of {a.shape[0]}, {y} of {b.shape[0]}; they must be of one length, or of 1.")
+        rules.append(
+            f"{x} is a batch of {a.shape[0]} matrices, {y} of {b.shape[0]}. Pass batches of one length, or of 1."
+        )
     return rules
 
 
@@ -127,7 +129,7 @@ def wrong_matrices(a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch
         batch = [batch_length(a, b)] if rank == 3 else []
         rules = wrong_out(out, (*batch, a.shape[-2], b.shape[-1]), a)
         if rank == 3 and a.dim() == b.dim() == 2:
-            rules.append("a and b are matrices, not batches: mm multiplies them.")
+            rules.append("a and b are matrices, not batches. Call mm.")
     return rules + wrong_gradients(tensors, out)
 
 
@@ -155,7 +157,7 @@ def wrong_operand_dtypes(a: torch.Tensor, **operands: torch.Tensor | None) -> li
         wanted, remedy = "float64, float32, float16, bfloat16 or float8", str(a.dtype)
         if not is_float:
             wanted, remedy = f"{wanted}, or int32 or int8", "torch.float32"
-        rules.append(f"{name} is of {dtype_name(x.dtype)}; {wanted} is expected. Pass {name}.to({remedy}).")
+        rules.append(f"{name} is of {dtype_name(x.dtype)}. Pass {wanted}, such as {name}.to({remedy}).")
     return rules
 
 
@@ -174,7 +176,7 @@ def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
         return []
     *batch, m, n = wide
     listed = ", ".join(map(str, [(n,), (m, 1), (m, n), *([(*batch, m, n)] if batch else [])]))
-    return [f"{name} has shape {own}; a number, {listed} or what broadcasts to the last is expected."]
+    return [f"{name} has shape {own}. Pass a number, {listed}, or a shape that broadcasts to the last."]
 
 
 def wrong_bias(name: str, bias: torch.Tensor | None, n: int) -> list[str]:
@@ -184,7 +186,7 @@ def wrong_bias(name: str, bias: torch.Tensor | None, n: int) -> list[str]:
     """
     if bias is None or tuple(bias.shape) == (n,):
         return []
-    return [f"{name} has shape {tuple(bias.shape)}; {(n,)} is expected."]
+    return [f"{name} has shape {tuple(bias.shape)}. Pass a tensor of shape {(n,)}."]
 
 
 def wrong_alpha(alpha: Any) -> list[str]:
@@ -193,10 +195,10 @@ def wrong_alpha(alpha: Any) -> list[str]:
         if alpha.numel() == 1 and alpha.dtype.is_floating_point:
             return []
         kind = f"is of {dtype_name(alpha.dtype)} and has shape {tuple(alpha.shape)}"
-        return [f"alpha {kind}; one floating-point number is expected."]
+        return [f"alpha {kind}. Pass one floating-point number."]
     if isinstance(alpha, (int, float)) and not isinstance(alpha, bool):
         return []
-    return [f"alpha = {alpha!r}; a number, or a tensor of one element, is expected."]
+    return [f"alpha = {alpha!r} is not a number. Pass a number, or a tensor of one element."]
 
 
 def wrong_column(name: str, x: torch.Tensor | None, rows: Sequence[int]) -> list[str]:
@@ -210,7 +212,7 @@ def wrong_column(name: str, x: torch.Tensor | None, rows: Sequence[int]) -> list
     if x is None or tuple(x.shape) in shapes:
         return []
     listed = " or ".join(map(str, shapes))
-    return [f"{name} has shape {tuple(x.shape)}; {listed} is expected, one number for each row."]
+    return [f"{name} has shape {tuple(x.shape)}. Pass {listed}, one number for each row."]
 
 
 def wrong_out(out: Any, shape: tuple[int, ...], a: torch.Tensor, name: str = "out") -> list[str]:
@@ -224,11 +226,11 @@ def wrong_out(out: Any, shape: tuple[int, ...], a: torch.Tensor, name: str = "ou
     if out is None:
         return []
     if not isinstance(out, torch.Tensor):
-        return [f"{name} is a {type(out).__name__}; a torch tensor is expected."]
+        return [f"{name} is a {type(out).__name__}. Pass a torch tensor."]
     if tuple(out.shape) != shape:
-        return [f"{name} has shape {tuple(out.shape)}; {shape} is expected."]
+        return [f"{name} has shape {tuple(out.shape)}. Pass a tensor of shape {shape}."]
     if out.device != a.device:
-        return [f"{name} is on {out.device}, a on {a.device}; all must be on one device."]
+        return [f"{name} is on {out.device}, a on {a.device}. Pass tensors on one device."]
     return wrong_out_dtype(a, out.dtype, f"{name} is of")
 
 
@@ -250,7 +252,7 @@ def wrong_results(
         rules += wrong_out(out, shape, a, name) or wrong_gradients(tensors, out, name)
     written = {name: out for name, (out, _) in outs.items() if isinstance(out, torch.Tensor)}
     if len(written) > 1 and len({out.data_ptr() for out in written.values() if out.numel()}) == 1:
-        rules.append(f"{' and '.join(written)} begin at the same address; each needs memory of its own.")
+        rules.append(f"{' and '.join(written)} begin at the same address. Pass tensors that do not overlap.")
     return rules
 
 
@@ -267,16 +269,14 @@ def wrong_gradients(tensors: Mapping[str, Any], out: torch.Tensor | None, called
         return []
     named = {**tensors, called: out}
     if carried(named.values()):
-        return [
-            f"derivatives are carried forward, and {called} is given, into which they are not. Leave {called} away."
-        ]
+        return [f"{called} is passed, but forward-mode derivatives are not recorded into it. Leave out `{called}`."]
     if not torch.is_grad_enabled():
         return []
     names = [name for name, x in named.items() if isinstance(x, torch.Tensor) and x.requires_grad]
     if not names:
         return []
-    are = f"{names[0]} is" if len(names) == 1 else f"{' and '.join(names)} are"
+    need = f"{names[0]} requires" if len(names) == 1 else f"{' and '.join(names)} require"
     return [
-        f"{are} to have gradients, and {called} is given: none are recorded then. Leave {called} away, or call it "
+        f"{need} gradients, but a call with {called}= does not record them. Leave out `{called}`, or call it "
         "under torch.no_grad()."
     ]

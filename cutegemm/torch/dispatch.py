@@ -133,7 +133,7 @@ def reshaped(x: torch.Tensor, shape: Sequence[int], is_read: bool = False) -> to
 
 
 def as_autocast(*tensors: Any) -> tuple[Any, ...]:
-    """Return the arguments of a GEMM in the types to which torch.autocast casts them. None and other values stay."""
+    """Return the arguments of a GEMM in the types that torch.autocast casts them to. None and other values stay."""
     if not torch._C._is_any_autocast_enabled():
         return tensors
     dtypes = [autocast_dtype(x) for x in tensors]

@@ -85,7 +85,7 @@ class Formula:
         """
         if len(values) != len(self.names):
             names = ", ".join(self.names) or "none"
-            rule = f"{len(values)} operands are passed; the epilogue takes {names}. Pass {len(self.names)}."
+            rule = f"{len(values)} operands are passed, but the epilogue takes {names}. Pass {len(self.names)}."
             raise PlanError(f"epilogue {self.text!r}", [rule])
         return dict(zip(self.names, values, strict=True))
 
@@ -137,7 +137,7 @@ def types_read(text: str | None) -> OutDtype:
     unknown = [name for name in names if name not in known]
     if unknown:
         served = ", ".join(filter(None, known))
-        raise UnsupportedError(f"out_dtype names {', '.join(unknown)}; {served} are served.")
+        raise UnsupportedError(f"out_dtype names {', '.join(unknown)}. Supported are {served}.")
     types = tuple([known[name] for name in names])
     return types if len(types) > 1 else types[0]
 

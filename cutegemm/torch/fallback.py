@@ -124,9 +124,9 @@ def why_left_to_torch(tensor: torch.Tensor) -> str:
         return f"has the layout {'of a nested tensor' if tensor.is_nested else tensor.layout}"
     if tensor.dtype not in SERVED:
         served = ", ".join(sorted(map(dtype_name, SERVED)))
-        return f"is of {tensor.dtype}; layers of {served} are computed"
+        return f"is of {tensor.dtype}; supported are layers of {served}"
     if not (tensor.is_cuda or tensor.is_cpu or tensor.is_meta):
-        return f"is on {tensor.device}; layers on a CUDA device or a CPU are computed"
+        return f"is on {tensor.device}; supported are layers on a CUDA device or a CPU"
     return ""
 
 
@@ -159,6 +159,7 @@ class Unscriptable(nn.Module):  # type: ignore[misc]
 
     def __prepare_scriptable__(self) -> Any:
         raise UnsupportedError(
-            f"torch.jit.script: cutegemm computes {type(self).__name__}, and TorchScript cannot compile that. Script a "
-            "model before `use`, or after `undo()`. torch.jit.trace, torch.compile and torch.export take this one."
+            f"torch.jit.script: TorchScript cannot compile {type(self).__name__}, which cutegemm computes. "
+            "Script the model before `use`, or after `undo()`. torch.jit.trace, torch.compile and "
+            "torch.export support it."
         )

@@ -200,11 +200,13 @@ def _check_linear(x: Any, w: Any, bias: Any, activation: Any) -> None:
     if not rules:
         rules = wrong_activation(activation, ACTIVATIONS) + checks.wrong_factors(("x", "w"), x, w)
         if w.dim() != 2 or x.dim() == 0:
-            rules.append(f"x has shape {tuple(x.shape)}, w {tuple(w.shape)}; (..., K) and N x K are expected.")
+            rules.append(
+                f"x has shape {tuple(x.shape)}, w {tuple(w.shape)}. Pass x of shape (..., K) and w of shape (N, K)."
+            )
         else:
             if x.shape[-1] != w.shape[1]:
                 remedy = " Pass w.t(), which fits." if x.shape[-1] == w.shape[0] else ""
-                rules.append(f"x has rows of {x.shape[-1]}, w of {w.shape[1]}; both are K.{remedy}")
+                rules.append(f"x has rows of {x.shape[-1]}, w of {w.shape[1]}, but both are K.{remedy}")
             rules += checks.wrong_bias("bias", bias, w.shape[0])
         rules += checks.wrong_operand_dtypes(x, bias=bias)
     checks.refuse("linear", tensors, rules)
@@ -410,13 +412,13 @@ def _wrong_gate_and_up(parts: Sequence[Any], n: int, interleaved: bool) -> list[
     interleaved   whether gate and up are adjacent columns of one b
     """
     if len(parts) > 2:
-        return [f"b has {len(parts)} matrices; one, or a pair of gate and up, is expected."]
+        return [f"b has {len(parts)} matrices. Pass one, or a pair of gate and up."]
     if n % 2:
-        return [f"b has {n} columns; an even number of them is expected, of gate and up."]
+        return [f"b has {n} columns. Pass an even number of them, for gate and up."]
     if len(parts) == 2 and (interleaved or parts[0].shape != parts[1].shape):
         return [
-            f"b is a pair of {tuple(parts[0].shape)} and {tuple(parts[1].shape)}, interleaved = {interleaved}; two "
-            "halves of one shape are expected. Pass one matrix if they are interleaved."
+            f"b is a pair of {tuple(parts[0].shape)} and {tuple(parts[1].shape)}, interleaved = {interleaved}. "
+            "Pass two matrices of one shape, or one matrix if gate and up are interleaved."
         ]
     return []
 
@@ -525,7 +527,10 @@ def _backward(
             if not is_gated:
                 rules += checks.wrong_operand("preact", preact, dx_shape)
             elif tuple(preact.shape) != dx_shape:
-                rules.append(f"preact has shape {tuple(preact.shape)}; {dx_shape} is expected, of gate and up.")
+                rules.append(
+                    f"preact has shape {tuple(preact.shape)}. Pass the preactivations of gate and up, of shape "
+                    f"{dx_shape}."
+                )
             rules += checks.wrong_column("colvec_scale", scale, rows)
             shapes = {"dx_out": (outs[0], dx_shape), "postact_out": (outs[1], postact_shape)}
             rules += checks.wrong_results(a, tensors, dtypes[1], shapes)

@@ -21,10 +21,10 @@ from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, constant, formula, te
 from cutegemm.torch.launch import factors_read, scaled_by_torch
 from cutegemm.torch.reference import by_torch
 
-_HALF_BYTES = 2  # of an element of the types that torch multiplies with float32 accumulators and one rounding
+_HALF_BYTES = 2  # element types that torch multiplies with float32 accumulators and one rounding
 _ONE_OUT = (
-    "where torch sees the call: in a graph, with gradients, or on the meta device. There out is served only for an "
-    "epilogue of one result. Leave out away."
+    "when torch sees the call: in a graph, with gradients, or on the meta device. There out is supported only "
+    "for an epilogue of one result. Leave out `out`."
 )
 
 

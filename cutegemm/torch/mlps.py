@@ -95,17 +95,17 @@ def _check(
             rules += checks.wrong_factors(("x", name), x, weight)
         listed = ", ".join(str(tuple(part.shape)) for part in parts)
         if len(parts) > 2 or any(part.shape != parts[0].shape for part in parts):
-            rules.append(f"up has weights of {listed}; one, or two of one shape, gate and up, are expected.")
+            rules.append(f"up has weights of {listed}. Pass one weight, or two of one shape, for gate and up.")
         elif interleaved and (len(parts) > 1 or (parts[0].dim() == 2 and parts[0].shape[0] % 2)):
-            wanted = "one weight is expected, of an even number of rows."
-            rules.append(f"up is {listed}, interleaved = True; {wanted}")
+            wanted = "Pass one weight with an even number of rows."
+            rules.append(f"up is {listed}, interleaved = True. {wanted}")
         elif x.dim() == 0 or any(weight.dim() != 2 for weight in (*parts, down)):
             listed = ", ".join(f"{name} {tuple(each.shape)}" for name, each in tensors.items())
-            rules.append(f"shapes are {listed}; x of (..., K), up of H x K and down of N x H are expected.")
+            rules.append(f"shapes are {listed}. Pass x of shape (..., K), up of shape (H, K) and down of shape (N, H).")
         else:
             (rows, k), (n, hidden) = parts[0].shape, down.shape
             if x.shape[-1] != k:
-                rules.append(f"x has rows of {x.shape[-1]}, up of {k}; both are K.")
+                rules.append(f"x has rows of {x.shape[-1]}, up of {k}, but both are K.")
             if hidden != (rows // 2 if interleaved else rows):
                 of_up = f"{rows} rows, two for each of H" if interleaved else f"{rows} rows; both are H"
                 rules.append(f"down has rows of {hidden}, up has {of_up}.")

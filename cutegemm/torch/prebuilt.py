@@ -29,13 +29,16 @@ from cutegemm.torch.launch import OF_LAYER, by_gemm
 BF16, F16, E4M3, E5M2 = torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2
 DTYPES = {"bf16": BF16, "f16": F16, "fp8": E4M3}
 SCALED = "lambda acc, scale_a, scale_b: acc * scale_a * scale_b"
-MOST_PLANS, SAMPLES_PER_PLAN = 64, 4  # plans of one group of calls: at most so many, and one for so many samples
+MOST_PLANS, SAMPLES_PER_PLAN = (
+    64,
+    4,
+)  # plans of one group of calls: at most MOST_PLANS, and one for SAMPLES_PER_PLAN samples
 LEAST_GAIN = 6e-4  # a plan of a group lowers the mean loss of predicted time by at least this
 _ROWS = 64  # rows of the inputs of the calls that are asked; the samples have other numbers
 _LEAST_TRAINED = 32  # rows of the smallest batch that gradients are sampled for
 _UNSERVED = 1.3  # slowdown that a sample without a kernel counts as
 _NEAR = 1.15  # candidates up to this multiple of the least predicted time are considered
-_MANY_ROWS = 1024  # rows from which `EpilogueSpec.can_implement` asks for more
+_MANY_ROWS = 1024  # smallest number of rows with more conditions in `EpilogueSpec.can_implement`
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def _fp8(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Iterator[Kind]:
     x, w, g   input, weight, and gradient of the result
     """
     scales = torch.empty(()), torch.empty(())
-    transposed = torch.empty(w.shape[::-1], dtype=E4M3)  # of the weight, K-major for the gradient
+    transposed = torch.empty(w.shape[::-1], dtype=E4M3)  # B in another layout: K-major for the gradient
     yield Kind("forward", partial(gemm, x, w.t(), varying_rows=True))
     yield Kind("data gradient", partial(gemm, g, transposed.t()), least=_LEAST_TRAINED)
     for accumulate in ("fast", "promoted"):

@@ -98,7 +98,7 @@ class Values:
             return reduced(node, tensor_of(args[0]).expand(self._shape))
         if isinstance(node, Half):
             return half_of(args[0], node)
-        raise TypeError(f"{type(node).__name__} {node} is not evaluated by torch.")
+        raise TypeError(f"torch cannot evaluate the {type(node).__name__} {node}.")
 
     def _compared_dtype(self, condition: Expression) -> torch.dtype:
         """Return the floating type in which a comparison selects between two numbers.
@@ -237,7 +237,7 @@ def result_dtype(a: torch.Tensor, out_dtype: OutDtype) -> torch.dtype:
     """
     if a.dtype not in torch_ops.RESULTS:
         served = ", ".join(map(dtype_name, torch_ops.RESULTS))
-        raise UnsupportedError(f"product of {a.dtype}: the type is not served. Use one of {served}.")
+        raise UnsupportedError(f"product of {a.dtype}: the type is not supported. Use one of {served}.")
     return torch_ops.result_dtypes(a.dtype, (False,), out_dtype)[0]
 
 

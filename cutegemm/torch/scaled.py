@@ -38,10 +38,10 @@ def _reject_older_signature(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if isinstance((*args, *[None] * 4)[3], torch.Tensor) or kwargs.keys() & {"out_dtype", "scale_result"}:
             raise UnsupportedError(
-                "scaled_mm: the arguments are those of torch._scaled_mm; those of torch.nn.functional.scaled_mm are "
-                'expected. Write scaled_mm(mat_a, mat_b, scale_a, "TensorWise", scale_b, "TensorWise", bias=bias, '
-                'output_dtype=dtype, use_fast_accum=fast), with "RowWise" for scales of rows of mat_a and of columns '
-                "of mat_b."
+                "scaled_mm: the arguments are those of torch._scaled_mm. Pass those of "
+                'torch.nn.functional.scaled_mm: scaled_mm(mat_a, mat_b, scale_a, "TensorWise", scale_b, '
+                '"TensorWise", bias=bias, output_dtype=dtype, use_fast_accum=fast), with '
+                '"RowWise" for scales of rows of mat_a and of columns of mat_b.'
             )
         return function(*args, **kwargs)
 
@@ -100,7 +100,7 @@ def scaled_mm(
     ]
     if contraction_dim not in ((), [], (1, 0), [1, 0]):
         rules.append(
-            f"contraction_dim = {contraction_dim!r}; () or (1, 0) is served. Transpose mat_a or mat_b instead."
+            f"contraction_dim = {contraction_dim!r} is not supported. Pass () or (1, 0), or transpose mat_a or mat_b."
         )
     wrong_tensors = checks.wrong_tensors(tensors, ("bias",))
     rules += wrong_tensors
@@ -162,7 +162,7 @@ def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[
         return []
     if (member := _member(value, known)) in served:
         return []
-    return [f"{name} = {member or value!r}; {' or '.join(map(repr, served))} is served."]
+    return [f"{name} = {member or value!r} is not supported. Pass {' or '.join(map(repr, served))}."]
 
 
 def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None]) -> list[str]:
@@ -202,12 +202,12 @@ def _wrong_scale(name: str, scale: torch.Tensor, recipe: str | None, extent: int
     rules = []
     if recipe == "TensorWise" and scale.numel() != 1:
         rules.append(
-            f'{name} has shape {tuple(scale.shape)}; one element is expected. Pass scale_recipe_{name[-1]}="RowWise" '
-            f"with one of each {each}."
+            f"{name} has shape {tuple(scale.shape)}. Pass one element, or "
+            f'scale_recipe_{name[-1]}="RowWise" with one of each {each}.'
         )
     # One comparison for each extent: `in` does not compare the value of a symbolic extent.
     if recipe == "RowWise" and not (scale.numel() == extent and any(extent == of for of in (1, *scale.shape))):
-        rules.append(f"{name} has shape {tuple(scale.shape)}; {extent}, one of each {each}, are expected.")
+        rules.append(f"{name} has shape {tuple(scale.shape)}. Pass {extent} elements, one of each {each}.")
     if scale.dtype != torch.float32:
-        rules.append(f"{name} is of {scale.dtype}; float32 is expected. Pass {name}.float().")
+        rules.append(f"{name} is of {scale.dtype}. Pass float32, such as {name}.float().")
     return rules

@@ -1,4 +1,4 @@
-"""Speed of the algebra: microseconds of each operation, beside the other libraries that are installed.
+"""Speed of the algebra: microseconds of each operation, and of the other libraries that are installed.
 
 Every library gets the same arguments, in alternating order in one run; a number is the median of the repeats. The
 result of each library is compared with ours, value by value. The constructor of pycute only stores its arguments; ours

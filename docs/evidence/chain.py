@@ -28,9 +28,9 @@ CHAINS = (
     ("float32", 512, 512), ("float32", 2048, 2048),
 )  # fmt: skip
 WEIGHTS, LARGE_WEIGHTS = 24, 8
-_LARGE_FLOPS = 1e11  # of a product, from which on fewer of them show the same
+_LARGE_FLOPS = 1e11  # FLOP of a GEMM; graphs of larger ones have fewer GEMMs
 _REPLAYS = 40
-# Of the last product: the rounding errors of all before it add up
+# Relative error allowed for the last GEMM, which contains the rounding errors of all GEMMs before it
 _ERROR = {"bfloat16": 5e-2, "float32": 1e-4}
 
 Row = dict[str, Any]
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, help="of the products")
     parser.add_argument("--width", type=int, help="of the weights")
     parser.add_argument("--dtype", choices=list(_ERROR), default="bfloat16")
-    parser.add_argument("--plan", action="append", default=[], help="the name of a plan to time besides")
+    parser.add_argument("--plan", action="append", default=[], help="the name of a plan to time in addition")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     given = parser.parse_args(arguments)
     if (given.rows is None) != (given.width is None):

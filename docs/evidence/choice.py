@@ -44,7 +44,7 @@ _MESSAGE = 500  # characters of an error
 
 @dataclass(frozen=True)
 class Drawn:
-    """A random problem, the names of the plans to time besides the chosen one, and the accumulation of fp8."""
+    """A random problem, the names of the plans to time in addition to the chosen one, and the accumulation of fp8."""
 
     problem: Problem
     plans: tuple[str, ...]
@@ -70,7 +70,7 @@ def timed(case: Drawn, seconds: float) -> list[Row]:
         for plan in case.plans:
             benchmark.enter(plan)
         return benchmark.rows(seconds)
-    except Exception as error:  # of the library, of which there is then no time
+    except Exception as error:  # the library failed: no time of it is recorded
         of, operands = case.problem, case.problem.operands
         where = {"m": of.m, "n": of.n, "k": of.k, "l": of.l, "layout": operands.layout}
         return [{**where, "dtype": str(operands.a.dtype), "error": f"{error}"[:_MESSAGE]}]
@@ -249,10 +249,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--dtype",
         action="append",
-        help="of these shapes, bfloat16 where left out; or of those that are drawn; may be repeated",
+        help="element type of these shapes, bfloat16 if left out; or of the random problems; may be repeated",
     )
     parser.add_argument("--count", type=int, default=300, help="problems")
-    parser.add_argument("--first", type=int, default=0, help="plans beside, that are predicted to be the fastest")
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of further plans, those with the lowest predicted times"
+    )
     parser.add_argument(
         "--tune-below",
         type=float,
@@ -260,10 +262,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="RATIO",
         help="tune what is below this ratio to the library, and time the plan that the tuner takes",
     )
-    parser.add_argument("--small", action="store_true", help="of those that are drawn, small ones alone")
+    parser.add_argument("--small", action="store_true", help="only small problems among the random ones")
     parser.add_argument("--deep", action="store_true", help="those of few tiles with a deep K alone")
-    parser.add_argument("--each", type=int, default=0, help="plans beside, of each family for tensor cores")
-    parser.add_argument("--ways", type=int, default=0, help="plans beside, of each way to take K, for wgmma")
+    parser.add_argument("--each", type=int, default=0, help="number of further plans for each family for tensor cores")
+    parser.add_argument(
+        "--ways", type=int, default=0, help="number of further plans for each way to split K, for wgmma"
+    )
     parser.add_argument("--others", type=int, default=0, help="plans beside, by chance")
     parser.add_argument("--seconds", type=float, default=0.1, help="of measuring for each problem")
     parser.add_argument(

@@ -13,8 +13,8 @@ from docs.evidence.machine import cpu
 from docs.evidence.random_problems import drawn
 
 PROBLEMS = 400
-_SEED, _OTHERS = 131, 132  # of problems whose plans are built on the way, and of those that are ranked alone
-_WARM = 40  # problems beforehand, by which recipes of each kind of operands are made
+_SEED, _OTHERS = 131, 132  # seeds of problems whose plans are built, and only ranked
+_WARM = 40  # problems chosen before the timing, so that recipes for each kind of operands exist
 
 
 def run() -> dict[str, Any]:

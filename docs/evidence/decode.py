@@ -30,10 +30,10 @@ from docs.evidence.pages.markdown import table
 
 ROWS = (1, 4, 8, 16)
 SHAPES = ("4096x4096", "8192x8192", "28672x8192", "8192x28672")
-WEIGHT_BYTES = 2 << 30  # of all weights of a graph, at most
+WEIGHT_BYTES = 2 << 30  # largest size of all weights of a graph
 MOST_WEIGHTS = 32
 REPLAYS = 15
-# Of weights that are drawn: extents alike in their logarithm, whole vectors of 16; bytes of one
+# Random weights: extents, uniform in their logarithm and multiples of 16; bytes of one weight
 DRAWN_EXTENTS, DRAWN_STEP, DRAWN_BYTES = (1024, 32768), 16, (8 << 20, 400 << 20)
 DRAWN_ROWS = 64  # at most, alike in their logarithm
 LOOP = r"""
@@ -189,11 +189,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rows", type=int, action="append", help=f"of x; {ROWS} where left out")
-    parser.add_argument("--shape", action="append", help=f"NxK of the weights; {', '.join(SHAPES)} where left out")
+    parser.add_argument("--rows", type=int, action="append", help=f"of x; {ROWS} if left out")
+    parser.add_argument("--shape", action="append", help=f"NxK of the weights; {', '.join(SHAPES)} if left out")
     parser.add_argument("--seed", type=int, help="draw rows and weights by it")
     parser.add_argument("--count", type=int, default=40, help="of the problems that are drawn")
-    parser.add_argument("--plan", action="append", default=[], help="the name of a plan to time besides")
+    parser.add_argument("--plan", action="append", default=[], help="the name of a plan to time in addition")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     given = parser.parse_args(arguments)

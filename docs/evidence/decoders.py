@@ -64,7 +64,7 @@ def stack(name: str, size: Size) -> nn.Module:
 
 def through(model: nn.Module, x: Any) -> Any:
     """Return the hidden states after a stack."""
-    inner = getattr(model, "_orig_mod", model)  # of a compiled one
+    inner = getattr(model, "_orig_mod", model)  # the module inside of a compiled one
     return model(x) if isinstance(inner, Plain) else model(inputs_embeds=x).last_hidden_state
 
 

@@ -1,4 +1,4 @@
-"""GEMMs with an epilogue beside torch (eager and compiled), cuBLASLt's own epilogues, and quack.
+"""GEMMs with an epilogue compared with torch (eager and compiled), cuBLASLt's own epilogues, and quack.
 
 python -m docs.evidence epilogues --seconds 0.8 --json epilogues.json
 python -m docs.evidence epilogues --peer quack --json epilogues.json     # quack too, if quack-kernels is installed
@@ -62,7 +62,7 @@ def run(shape: tuple[int, int, int], dtype: str, seconds: float, with_quack: boo
             try:
                 call()
                 calls[what]["quack"] = call
-            except Exception as error:  # of its own, such as that it does not take this version of the DSL
+            except Exception as error:  # an error of the peer, such as an unsupported version of the DSL
                 failed[what] = f"{type(error).__name__}: {error}"[:_MESSAGE]
     named = [(what, whose) for what, of in calls.items() for whose in of]
     for what, whose in named:
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seconds", type=float, default=0.8, help="of measuring, of each shape")
+    parser.add_argument("--seconds", type=float, default=0.8, help="seconds of measuring for each shape")
     parser.add_argument("--peer", choices=[QUACK], help="time its functions too")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="of these shapes alone")
     parser.add_argument("--json", type=Path, help="write all numbers there")

@@ -31,13 +31,13 @@ from docs.evidence.measure import machine, need_gpu
 from docs.evidence.random_problems import drawn
 
 _SEED, _DRAWN = 31, 300
-_MOST_FLOPS = 2e10  # of a problem that is measured: small and middling ones are the hard ones
+_MOST_FLOPS = 2e10  # largest problem to measure: small and medium ones are the hard ones
 _TRIED = 16  # plans of a problem: the best by the model of as many tiles, then others by chance
 _WORST = 1.8  # times the best prediction: plans that are still tried
 _SECONDS = 0.1  # of measuring for each problem
-_DRAWN_SHORT, _SHORT_K, _LEAST_D = 9000, 400, 1e5  # of which those with at most that K, and at least such a D
-# Since then packing ends before CTAs begin that share a multiprocessor, see `plan.launches`: older times of theirs are
-# left out, where the GEMM began while few bytes were packed
+_DRAWN_SHORT, _SHORT_K, _LEAST_D = 9000, 400, 1e5  # problems with at most _SHORT_K, and at least _LEAST_D elements of D
+# Since then the repack pass ends before the CTAs of the GEMM start if they share an SM, see `plan.launches`. Older
+# times of such plans are left out if few bytes were packed.
 _CROWDED_BEFORE = "2026-11-22 14:20"
 # Since then nothing moves what is loaded to registers, see `load_words`: before, CTAs that share k-tiles evenly waited
 # for k-major operands

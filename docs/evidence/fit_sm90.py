@@ -26,7 +26,7 @@ from cutegemm.plan.problem import Problem
 from docs.evidence import fitting
 from docs.evidence.fitting import Timed, fit_files, options
 
-# Of a D that TMA does not store, of which there are few times: found for such problems alone.
+# Constants for a D that TMA does not store. Few times are recorded, so they are fitted to these problems only.
 _FOUND_APART = ("store_across", "ends_of_rows")
 # Until then tiles with narrow epilogue stages, named by their size, had wide ones, and a stage less.
 _NARROW_SINCE = "2026-11-23 02:00 UTC"

@@ -29,10 +29,10 @@ from docs.evidence.benchmark import operands_of
 
 _NEAR = 3.0  # how fast a plan counts less, the more time it takes than the best
 _LEAST_WEIGHT = 0.05
-_COMMON = 0.5  # of what all predictions of a problem err alike, which changes no choice
-_TIED = 0.03  # of a constant's logarithm to what it was
-_MOST_PLANS = 40  # of a problem, which count as so many
-_UNSURE = 0.025  # of the logarithm of a prediction: plans as near to the first might as well be chosen
+_COMMON = 0.5  # weight of the error that all predictions of a problem share, which does not change the choice
+_TIED = 0.03  # weight of the distance of a constant's logarithm from its old value
+_MOST_PLANS = 40  # plans of a problem; more plans count as this number
+_UNSURE = 0.025  # in the logarithm of a prediction: plans this close to the first one might also be chosen
 # Power of what the choice loses: below 1, many small losses count less than a large one, squared
 _TAIL = 0.75
 _JUDGED = 1.15  # times the best: plans whose predictions are judged
@@ -74,7 +74,7 @@ def problems(recorded: Mapping[str, Any]) -> Iterator[tuple[Problem, Device, dic
         for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
             try:
                 recipe = recipe_named(name)
-            except CutegemmError:  # of the library, or of a plan that exists no more
+            except CutegemmError:  # a row of the library, or of a plan that no longer exists
                 continue
             m, n, k, l = (row.get(mode, 1) for mode in "mnkl")  # noqa: E741
             problem = Problem(m, n, k, l, operands_of(row["dtype"], row["layout"], m, n, k, batched=l > 1))

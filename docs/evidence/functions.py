@@ -26,12 +26,12 @@ from docs.evidence.pages.markdown import table as markdown
 
 NAMES = (*FUNCTIONS, *BINARY, "gelu:8", "gelu_tanh:8")
 FLOATS: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
-_LEAST = 2.0**-10  # of results whose error is told in units of the last place
-_TINY = 2.0**-100  # less counts in no relative error
+_LEAST = 2.0**-10  # smallest result whose error is given in units of the last place
+_TINY = 2.0**-100  # smaller results do not count in the relative error
 _STEPS = {False: 1 << 15, True: 499}  # emulated, on a GPU
 _TYPICAL = 1 << 15  # inputs from a normal distribution, as sums in a network are
 _FP32 = ("FADD", "FMUL", "FFMA", "FMNMX", "FSEL", "FSETP", "LOP3")
-_THREADS = 256  # of a CTA of the kernels
+_THREADS = 256  # threads of a CTA
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Speed of GEMMs beside cuBLAS: any shapes, types, layouts and plans. See `benchmark`.
+"""Speed of GEMMs and of cuBLAS: any shapes, types, layouts and plans. See `benchmark`.
 
 python -m docs.evidence gemm --shape 4096 --shape 8192 --layout nn --layout nt
 python -m docs.evidence gemm --suite sweep --dtype bfloat16 --layout nt --plan 'sm90_*' --json out.json
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\n".join(summary(found["rows"])))
     if given.host:
         found["host_us"] = host_times()
-        record(found, [[]], given.json)  # the same rows, and this
+        record(found, [[]], given.json)  # all rows, and the host times
         for name, value in found["host_us"].items():
             print(f"host time of {name}: {value:.2f} us")
     if given.times and given.json is not None:

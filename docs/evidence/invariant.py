@@ -24,7 +24,7 @@ LAYERS = (
     (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192),
 )  # fmt: skip
 ROWS = (1, 8, 32, 128, 256, 512, 1024, 2048, 8192)
-MANY = 256  # rows from which on the targets are those of many rows
+MANY = 256  # smallest number of rows with the targets for many rows
 # ratio -> (least with fewer than MANY rows, or None; least with MANY rows or more)
 TARGETS: Mapping[str, tuple[float | None, float]] = {"to_free": (0.90, 0.97), "to_library": (None, 0.95)}
 

@@ -1,4 +1,4 @@
-"""The steps of a ladder beside cuBLAS: times, and predictions of the analysis beside counters.
+"""The steps of a ladder compared with cuBLAS: times, and predictions of the analysis next to counters.
 
     python -m docs.evidence ladder simt --json > ladder_simt.json    on a GPU; with ncu, its counters too
     python -m docs.evidence report                                   docs/measured/ladder_simt.md, its plot; anywhere

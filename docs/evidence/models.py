@@ -139,10 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--model", action="append", choices=("llama", "gpt2"), help="may be repeated; both where left out"
-    )
-    parser.add_argument("--seconds", type=float, default=4.0, help="of measuring, of each kind of pass")
+    parser.add_argument("--model", action="append", choices=("llama", "gpt2"), help="may be repeated; both if left out")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of measuring for each kind of pass")
     parser.add_argument("--tiny", action="store_true", help="small models, without speeds; a CPU will do")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     given = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""GEMMs of other projects, from the user's own copies, to be timed beside the plans and cuBLAS.
+"""GEMMs of other projects, from the user's own copies, to be timed next to the plans and cuBLAS.
 
 | `--peer`                       | what is called                                                                 |
 |--------------------------------|--------------------------------------------------------------------------------|
@@ -58,7 +58,7 @@ def load(path: Path) -> Any:
         raise UnsupportedError(f"--peer {path}: there is no such file; give a path to it, or {QUACK!r}.")
     spec = importlib.util.spec_from_file_location(f"peer_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise UnsupportedError(f"--peer {path}: this is no Python file.")
+        raise UnsupportedError(f"--peer {path}: this is not a Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # the DSL looks functions up by their module
     try:

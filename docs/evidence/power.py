@@ -28,7 +28,7 @@ _LIBRARY = "libnvidia-ml.so.1"
 _PERIOD_SECONDS = 0.02
 _CALLS_AT_ONCE = 16  # that are under way, so that the device is never idle and the host not far ahead
 _CEILING_WARPS = 8
-_CEILING_SECONDS = 2e-3  # of a launch, roughly
+_CEILING_SECONDS = 2e-3  # approximate duration of a launch
 _CEILING_TFLOPS = {bf16: 600.0, f16: 600.0, tf32: 300.0}
 
 
@@ -72,7 +72,7 @@ class Nvml:
     """The sensors of one GPU.
 
     uuid       "GPU-...", as in torch and nvidia-smi
-    library    NVML; None for that of the driver
+    library    NVML; None: the library of the driver
     raises     UnsupportedError if NVML is missing or does not know the GPU
     """
 
@@ -123,7 +123,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Watch:
-        self.sensors.sample()  # complains here, where it is heard
+        self.sensors.sample()  # raises here, where the caller sees it
         self._thread.start()
         return self
 

@@ -30,7 +30,7 @@ _ALIGNED = 16
 _KINDS = {"bfloat16": 8, "float16": 3, "float8_e4m3fn": 3, "tf32": 3, "float32": 3}  # of 20
 _DEEP_BITS, _DEEP_ELEMENTS = 16384, 1 << 20  # along K; elements of D
 _SHORT_BITS, _FEW, _FEW_ELEMENTS = 6400, 64, 1 << 17  # along K; rows or columns; elements of D
-_MOST_ELEMENTS = 1 << 25  # of D
+_MOST_ELEMENTS = 1 << 25  # elements of D
 _WORST = 1.6  # times the best prediction: plans that are still tried
 
 

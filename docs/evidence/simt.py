@@ -1,4 +1,4 @@
-"""f32 GEMMs by SIMT plans beside cuBLAS, in one run: squares, unaligned, small M, long K and batched shapes.
+"""f32 GEMMs by SIMT plans compared with cuBLAS, in one run: squares, unaligned, small M, long K and batched shapes.
 
     python -m docs.evidence simt --json docs/evidence/data/simt.json            all of it, about two minutes
     python -m docs.evidence simt --suite skinny --candidates 12              more plans for fewer shapes
@@ -33,8 +33,8 @@ SUITES: dict[str, tuple[tuple[Shape, ...], tuple[str, ...]]] = {
     "batch": (((512, 512, 512, 64),), ("nn", "nt")),
 }
 _LARGE = "simt:block=256x128x16,warp=64x64,thread=16x8,stages=3,unroll=4,repack={repack}"
-# Beside what the model ranks, by M: plans that cover more CTAs without splitting K, those that share k-tiles evenly,
-# other orders of the tiles, other ways for D to leave. "{repack}" is what packing makes better.
+# In addition to the plans that the model ranks, by M: plans that cover more CTAs without splitting K, those that share
+# k-tiles evenly, other orders of the tiles, other ways for D to leave. "{repack}" is what packing makes better.
 _MORE: dict[int, tuple[str, ...]] = {
     64: (
         "simt_64x256/k8",
@@ -77,9 +77,9 @@ _MORE: dict[int, tuple[str, ...]] = {
     ),
     8192: tuple([f"{_LARGE},raster={raster}" for raster in ("grouped_m:4", "grouped_n:8", "grouped_m:16")]),
 }
-_LEAST_K = 1024  # of a part
+_LEAST_K = 1024  # K of a K split
 _WORTH = 1.6  # times the model's best time
-_PLAIN = "simt_128x128"  # beside which the deep shape shows what splitting K brings
+_PLAIN = "simt_128x128"  # the deep shape shows what splitting K gains
 
 
 def problem_of(shape: Shape, layout: str) -> Problem:
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--suite", action="append", choices=SUITES, help="may be repeated; all where left out")
+    parser.add_argument("--suite", action="append", choices=SUITES, help="may be repeated; all if left out")
     parser.add_argument("--candidates", type=int, default=7, help="plans for each shape and layout")
     parser.add_argument("--plan", action="append", default=[], help="another plan for every shape; may be repeated")
     parser.add_argument("--seconds", type=float, default=0.25, help="of measuring for each shape and layout")

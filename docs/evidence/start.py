@@ -11,7 +11,7 @@ Each case runs in a process of its own. torch and its CUDA context are started b
 and the ways in which kernels get there:
 
     empty       an empty cache, and no library
-    background  the same, with `cutegemm.compile_in_background()`
+    background  an empty cache, with `cutegemm.compile_in_background()`
     library     an empty cache, and the library of `cutegemm export --models`
     full        the cache that `empty` has filled
 """
@@ -38,7 +38,7 @@ WAYS = ("empty", "background", "library", "full")
 _STEADY, _LAST = (
     1.2,
     10,
-)  # a round is steady up to this multiple of the median of the last rounds, of which there are 10
+)  # a round is steady up to this multiple of the median of the last _LAST rounds
 _ROWS = 64
 
 

@@ -64,7 +64,7 @@ def _counters(group: str, seconds: float, proves: str) -> Step:
 
 def _proof(family: str, device: str) -> Step:
     options = ("--family", family, "--plans", "60", "--seed", "2026", "--device", device, "--out", ".")
-    proves = f"predictions beside counters: 60 random plans and ragged problems, {family}, on an {device}"
+    proves = f"predictions next to counters: 60 random plans and ragged problems, {family}, on an {device}"
     # As for the counters of plans that were chosen.
     return Step(
         f"proof_{family}_{device}",
@@ -272,7 +272,7 @@ STEPS: tuple[Step, ...] = (
         "--seed 502 --count 260 --small --each 8 --dtype bfloat16 --seconds 0.06 --times",
     ),
     _choice(
-        "choice_fit_gemv_h100", 60, "the same: small problems, and plans by which CTAs share K, of an H100",
+        "choice_fit_gemv_h100", 60, "small problems, and plans with cluster split-K, of an H100",
         f"{_SMALL} --layout nt --dtype bfloat16 --dtype float8_e4m3fn --dtype tf32 --first 30 --times",
     ),
     _choice(
@@ -305,11 +305,11 @@ STEPS: tuple[Step, ...] = (
         (HOPPER,),
     ),
     Step(
-        "chain", "products one behind the other, in one CUDA graph",
+        "chain", "GEMMs one after the other, in one CUDA graph",
         ("-m", "docs.evidence", "chain", "--json", "chain.json"), 40, (HOPPER,),
     ),
     _gemm(
-        "hopper", 15, "bf16 by wgmma beside cuBLAS: K from 64 to 2048, and squares",
+        "hopper", 15, "bf16 by wgmma and cuBLAS: K from 64 to 2048, and squares",
         f"--suite sweep --suite squares {_BF16} --plan chosen --plan sm90_epi_stages --plan sm90_wide_along_n_1x2 "
         "--plan sm90_cluster_2x1 --seconds 0.4",
     ),
@@ -356,7 +356,7 @@ STEPS: tuple[Step, ...] = (
         "--seed 302 --count 106 --first 12 --times",
     ),
     Step(
-        "simt", "f32 beside cuBLAS: squares, unaligned, skinny, deep, batched",
+        "simt", "f32 and cuBLAS: squares, unaligned, skinny, deep, batched",
         ("-m", "docs.evidence", "simt", "--json", "simt.json"), 80, (GPU,),
     ),
     _gemm(
@@ -387,18 +387,18 @@ STEPS: tuple[Step, ...] = (
         "hopper_unaligned", 20, "bf16 rows that TMA cannot load, packed first",
         f"--shape 1001x1003x997 --shape 4097x4095x4093 --dtype bfloat16 {_LAYOUTS} --plan chosen --seconds 0.4",
     ),
-    _gemm("hopper_fp8", 20, "e4m3 beside the library without fast accumulation", _FP8),
-    _gemm("hopper_fp8_fast", 12, "e4m3 beside the library with fast accumulation", f"{_FP8} --fast-accum"),
+    _gemm("hopper_fp8", 20, "e4m3 and the library without fast accumulation", _FP8),
+    _gemm("hopper_fp8_fast", 12, "e4m3 and the library with fast accumulation", f"{_FP8} --fast-accum"),
     _gemm(
         "hopper_ladder", 30, "each step of the Hopper ladder: speed",
         f"--suite sweep --suite squares {_BF16} --plan sm90_* --plan chosen --seconds 0.3",
     ),
     _ladder("simt", 60, "SIMT ladder"),
-    _ladder("mma_tf32", 50, "mma.sync ladder, tf32, and the plans beside it"),
-    _ladder("mma_bf16", 50, "mma.sync ladder, bf16, and the plans beside it"),
+    _ladder("mma_tf32", 50, "mma.sync ladder, tf32, and named plans"),
+    _ladder("mma_bf16", 50, "mma.sync ladder, bf16, and named plans"),
     *(
         _gemm(
-            f"mma_layouts_{name}", 25, f"mma.sync, {name}, every layout; with --peer beside CUTLASS's example",
+            f"mma_layouts_{name}", 25, f"mma.sync, {name}, every layout; with --peer also CUTLASS's example",
             f"--shape 4096 --shape 8192 --dtype {dtype} {_LAYOUTS} --plan mma_tma_256x128 --plan mma_tma_128x256 "
             "--seconds 0.5",
         )
@@ -415,7 +415,7 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "fit-mma-sync", "--measure", "mma_sync_fit.json"), 80, (HOPPER,),
     ),
     Step(
-        "epilogues", "GEMMs with an epilogue beside torch: eager, compiled, and cuBLASLt's",
+        "epilogues", "GEMMs with an epilogue compared with torch: eager, compiled, and cuBLASLt's",
         ("-m", "docs.evidence", "epilogues", "--json", "epilogues.json"), 90, (HOPPER,),
     ),
     Step(
@@ -431,9 +431,9 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "models", "--model", "gpt2", "--json", "models_gpt2_h100.json"), 90, (HOPPER,),
     ),
     *(_proof(family, device) for device in DEVICES for family in FAMILIES),
-    _counters("plans", 55, "predictions beside counters: 33 SIMT plans"),
-    _counters("mma", 30, "predictions beside counters: mma.sync plans"),
-    _counters("hopper", 25, "predictions beside counters: Hopper plans"),
+    _counters("plans", 55, "predictions next to counters: 33 SIMT plans"),
+    _counters("mma", 30, "predictions next to counters: mma.sync plans"),
+    _counters("hopper", 25, "predictions next to counters: Hopper plans"),
     _counters("traffic", 40, "predicted and counted traffic of DRAM"),
     _counters("probes", 55, "predicted and counted wavefronts of single instructions"),
     Step(

@@ -26,7 +26,7 @@ from cutegemm.profile.child import environment
 from docs.evidence.steps import GPU, HOPPER, NCU, SANITIZER, STEPS, Step
 
 DONE, FAILED, SKIPPED = "done", "failed", "skipped"
-_SHOWN_LINES = 6  # of a failed command's output
+_SHOWN_LINES = 6  # lines of a failed command's output
 _GRACE_SECONDS = 3.0  # from the request to stop until the end
 _ASK_ARCH = "from cutegemm.run.torch_ops import device_arch; print(device_arch(0))"
 

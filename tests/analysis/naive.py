@@ -1,4 +1,4 @@
-"""The same counts lane by lane, with sets: what the vectorized code is held against."""
+"""Counts lane by lane, with sets, which the results of the vectorized code are compared with."""
 
 from __future__ import annotations
 

@@ -28,8 +28,11 @@ def test_kinds_count_every_tile_once():
 
 
 def test_columns_beside_a_tile_are_loaded_with_it():
-    """Tiles of 112 columns along N as lines, 128: of 300 columns, the first two whole, 76 of the last one. Their lines
-    begin where 0, 224 and 448 bytes behind the rows' are, which are 640 bytes apart: 0, 96 and 64 bytes into a line."""
+    """Tiles of 112 columns along N as lines, 128: of 300 columns, the first two whole, 76 of the last one.
+
+    Their lines begin 0, 224 and 448 bytes after the starts of the rows, which are 640 bytes apart: 0, 96 and 64 bytes
+    into a line.
+    """
     ops = Operands.of("bf16", layout="nn")
     plan = sm90_plan(ops, tile=(128, 112, 64))
     problem = Problem(128, 300, 64, operands=ops, ld=(("b", 320),))
@@ -38,7 +41,7 @@ def test_columns_beside_a_tile_are_loaded_with_it():
     load = next(part for part in global_accesses(plan, problem) if part.name == "load B")
     assert load.sectors == 64 * 2 * 4
     assert load.in_grid.requests == 3 * 2
-    # Of each of 64 rows two boxes of four sectors; of the last tile one, and 24 bytes before four sectors of zeros
+    # Each of 64 rows has two boxes of four sectors; the last tile has one, and 24 bytes before four sectors of zeros
     assert load.in_grid.arriving == 64 * (2 * 8 + 4 + 1 + 4)
 
 
@@ -73,7 +76,7 @@ def test_sectors_in_lockstep_with_every_tile(layout, extents):
 
 
 def test_zeros_of_a_box_arrive_too():
-    """f16, K = 40 of k-tiles of 64: the second half of a sector, and three sectors of zeros behind 80 bytes."""
+    """f16, K = 40 of k-tiles of 64: the second half of a sector, and three sectors of zeros after 80 bytes."""
     ops = Operands.of("bf16", layout="nt")
     plan = mma_tma_plan(ops, block=(64, 64, 64), warp=(32, 32))
     load = next(s for s in global_accesses(plan, Problem(64, 64, 40, operands=ops)) if s.name == "load A")
@@ -91,14 +94,14 @@ def test_ctas_outside_of_d_are_counted_where_a_cluster_has_them():
     one, two = (check(plan, Problem(m, 128, 256, operands=ops), device="h200") for m in (128, 256))
     assert one.arriving() == two.arriving() == 2 * 4 * (128 + 128) * 4
     assert one.counts("stmatrix") == two.counts("stmatrix")
-    # The one past the edge loads the last rows of A again: whole ones, or as few as there are of them
+    # The one past the edge loads the last rows of A again: all 16 of them, or the few that A has
     assert one.traffic.l2_read_bytes == two.traffic.l2_read_bytes == 256 * 2 * (128 + 128 + 128)
     few = check(plan, Problem(272, 128, 256, operands=ops), device="h200").traffic
     assert few.l2_read_bytes == 256 * 2 * (128 + 128 + 16 + 16 + 2 * 128)
 
 
 def test_threads_clear_what_their_copies_leave_out():
-    """32 KiB in each of 3 stages: 768 wavefronts of 128 bytes, by each of the 25 tiles on an edge of 13 x 13."""
+    """32 KiB in each of 3 stages: 768 wavefronts of 128 bytes in each of the 25 tiles on an edge of 13 x 13."""
     ops = Operands.of("bf16", layout="tn")
     plan = mma_sync_plan(ops, block=(128, 128, 64), warp=(64, 32), stages=3)
     found = check(plan, Problem(1600, 1600, 6400, operands=ops), device="h200", search=False)

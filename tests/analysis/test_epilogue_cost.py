@@ -94,7 +94,7 @@ def test_what_a_thread_of_simt_reads():
     # 8 rows, 4 columns and one element of f32; of x and aux four vectors of four elements are under way
     assert registers_at_end(plan) == {"by_row": 8, "bias": 4, "one": 1, "x": 16, "aux": 16}
     found = {part.name: part for part in global_accesses(plan)}
-    # Of a column 8 instructions, of 4 rows each; of the row 4, of 8 threads' columns that lie 4 apart: 4 sectors
+    # A column takes 8 instructions of 4 rows each. The row takes 4, for 8 threads with columns 4 apart: 4 sectors
     assert (found["load BY_ROW"].requests, found["load BY_ROW"].instruction) == (8, "LDG.32")
     assert (found["load BIAS"].requests, found["load BIAS"].sectors) == (4, 4 * 4)
     assert (found["load ONE"].requests, found["load ONE"].sectors, found["load ONE"].ideal) == (1, 1, 1)
@@ -209,7 +209,7 @@ def test_it_is_printed():
 
 
 def test_bytes_of_partial_results():
-    """Of each of 1024 rows one of f32 for each of 4 tiles, whose columns a warp has whole; of the rest D alone."""
+    """Each of 1024 rows has one f32 for each of 4 tiles, because a warp has all columns of a tile. The rest is D."""
     base = sm90_plan(Operands.of("bf16", layout="nt"), tile=(128, 128, 64))
     ending = epilogue_of(lambda acc: (acc, functions.row_sum(functions.square(acc))), {})
     ops = base.operands.with_aux(aux=Operand.of_kind(Column, f32))

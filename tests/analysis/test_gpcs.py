@@ -13,7 +13,7 @@ from cutegemm.plan import Problem
 from cutegemm.tile.raster import Raster
 
 H100 = device_named("h100")
-TILE_BYTES = 128 * 64 * 2  # of a k-tile of A, and of B
+TILE_BYTES = 128 * 64 * 2  # bytes of a k-tile of A, and of B
 
 
 def test_where_clusters_of_two_run() -> None:

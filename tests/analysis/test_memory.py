@@ -282,7 +282,7 @@ def test_traffic_against_an_lru_cache(raster, mib, shape):
 
 @given(start=st.integers(0, 80), slope=st.integers(-80, 80), bound=st.integers(0, 80))
 def test_share_below(start, slope, bound):
-    """Of points that all but the ends lie between, in eighths, so that no sum is rounded."""
+    """Values at points in multiples of 1/8, so that no sum is rounded."""
     points = np.linspace(0, 1, 4097)
     sampled = float((start / 8 + slope / 8 * points <= bound / 8).mean())
     assert _share_below(start / 8, slope / 8, bound / 8) == pytest.approx(sampled, abs=1 / 4096)
@@ -378,7 +378,7 @@ def test_places_that_go_ahead_cost_where_the_grid_is_persistent():
 
 
 def test_a_cluster_takes_its_work_tiles_one_after_the_other():
-    """Two clusters of two tiles each, of which one runs at a time; L2 holds one of their two panels of 10 bytes."""
+    """Two clusters of two tiles each; one cluster runs at a time, and L2 holds one of their two panels of 10 bytes."""
     number, panels = np.arange(4), np.array([[0], [1], [0], [1]])
     work = l2.Work(
         number % 2, number, 0.0 * number, 0.0 * number + 1, panels, 0 * panels, np.full(2, 10.0), np.zeros(1), 0.0
@@ -399,7 +399,7 @@ def test_who_takes_what_is_the_tile_schedulers_word():
 
 
 def test_the_one_that_waits_for_memory_meets_the_one_behind_it():
-    """Two CTAs read one panel of 2 MiB, of which L2 keeps a sixteenth: DRAM brings it to the one ahead."""
+    """Two CTAs read one panel of 2 MiB. L2 keeps a sixteenth of it, so the first CTA reads it from DRAM."""
     work = replace(grid(simt_plan(), Problem(128, 256, 4096)), bytes_b=np.ones(2))
     uneven = Pace(np.array([1.0, 1.3]))
     met, apart = (l2.play(work, replace(uneven, wait=w), 1 << 17, 1) for w in (0.5, 0.0))
@@ -453,9 +453,9 @@ def test_the_sums_of_parts_by_hand(all_write, last_adds):
     """Two tiles in 3 parts, each of 10 bytes of sums, and of 5 of D; L2 keeps 35, and A and B take none of it.
 
     The parts run one at a time. Tile by tile, all are there when the last one adds them. Part by part, 00 to 11 are
-    written, of which L2 keeps 10 01 11. Where all write, 02 takes the place of 10; 00 and 01, missed, that of the
-    others, 02 is there; D. 12 takes that of 00; 10 and 11 are missed. Else 00 is missed and 01 there, and then both
-    of the other tile are missed.
+    written; L2 keeps 10 01 11. If all write, 02 replaces 10; 00 and 01, missed, replace the others; 02 hits; D is
+    written. 12 takes that of 00; 10 and 11 are missed. Else 00 is missed and 01 there, and then both of the other tile
+    are missed.
     """
     none = np.zeros((2, 1), int)
     thirds = np.tile([0, 1 / 3, 2 / 3], 2)
@@ -490,7 +490,7 @@ def test_the_sums_of_a_plan():
     assert 0.5 * 67e6 < many.partials_read_bytes < 67.2e6
     assert many.dram_read_bytes == pytest.approx(many.min_bytes)
     behind = traffic_in_time(simt_plan(split_k=4), Problem(2048, 2048, 1024), DEVICES["h200"], ctas_per_wave=264)
-    assert behind.partials_read_bytes == 0  # a kernel behind the GEMM reads them
+    assert behind.partials_read_bytes == 0  # a kernel after the GEMM reads them
 
 
 def test_the_prediction_does_not_depend_on_chance_or_on_the_parts_of_k(monkeypatch):

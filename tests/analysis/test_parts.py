@@ -39,8 +39,8 @@ def test_ends_of_a_stream_are_those_of_its_units(mnk):
 
 
 def test_ends_of_a_split_by_hand():
-    """2 x 2 tiles in 4 parts: a SIMT grid writes all 16; a Hopper grid hands on 3 of each tile. 16 tickets are taken,
-    which the 8 warps of a SIMT CTA ask for, and the 4 of a consumer.
+    """2 x 2 tiles in 4 parts: a SIMT grid writes all 16; a Hopper grid hands on 3 of each tile. Semaphores are
+    incremented 16 times, and 8 warps of a SIMT CTA, or 4 of a consumer, read the result.
     """
     problem = Problem(256, 256, 4096)
     assert ends_of(simt_plan(), problem) == Ends(4)
@@ -88,7 +88,7 @@ def test_the_roofline_counts_what_goes_through_the_workspace():
 
 
 def test_sums_that_l2_does_not_hold_are_written_to_dram_and_read_as_far_as_they_are_played():
-    """2,048 squared in 4 parts: 67 MB. A kernel behind the GEMM reads all of them."""
+    """2,048 squared in 4 parts: 67 MB. A kernel after the GEMM reads all of them."""
     problem, accumulators = Problem(2048, 2048, 1024), 4 * 2048 * 2048 * 4
     for reduction in ("last", "kernel"):
         plan = simt_plan(split_k=4, reduction=reduction)

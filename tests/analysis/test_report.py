@@ -63,7 +63,7 @@ def test_a_problem_of_another_plan_is_refused_at_once(problem, rules):
 
 
 def test_counts_of_a_plan():
-    """128 x 128 x 8 by 8 warps: each reads, of each of 8 k-blocks, 2 quads of A and 2 of B."""
+    """128 x 128 x 8 by 8 warps: in each of 8 k-blocks, each warp reads 2 quads of A and 2 of B."""
     plan = simt_plan(block=(128, 128, 8), warp=(64, 32))
     cost = {a.name: a.cost for a in check(plan).shared}
     assert cost["read A"].requests == cost["read B"].requests == 8 * 8 * 2
@@ -72,7 +72,7 @@ def test_counts_of_a_plan():
     found = check(plan, Problem(256, 256, 64))
     # 4 CTAs; 8 k-tiles of 8 k-blocks, and one k-block that is read in vain at the end: 65 / 8 k-tiles
     assert found.counts("load") == (4 * 65 * 32, 4 * 65 * 96, 4 * 65 * 96)
-    assert found.counts("store")[0] == 4 * 9 * 32  # two stages: the store ahead of the last k-tile is in vain
+    assert found.counts("store")[0] == 4 * 9 * 32  # two stages: the store after the last k-tile is not needed
     assert found.sector_count("st") == (4 * 128, 4 * 2048)
 
 
@@ -285,10 +285,13 @@ def test_the_report_is_whole_at_80_columns():
 
 
 def test_a_report_in_a_notebook_is_shown_once(monkeypatch):
-    """There rich displays what is printed on a console, unless it is told not to: the report is returned alone."""
+    """In a notebook, rich displays what is printed on a console, unless that is switched off.
+
+    Only the report is returned.
+    """
 
     def display(*_):
-        raise AssertionError("displayed beside what is returned")
+        raise AssertionError("displayed in addition to the returned value")
 
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr("rich.jupyter.display", display)

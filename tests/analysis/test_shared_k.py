@@ -69,7 +69,7 @@ def test_bytes_that_are_loaded(name: str, mnk: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("mnk", RAGGED)
 @pytest.mark.parametrize("name", PLANS)
 def test_sectors_that_are_loaded(name: str, mnk: tuple[int, int, int]) -> None:
-    """Of a row of a box, 64 elements: the sectors that it touches, and zeros for what lies outside."""
+    """Return the sectors that a row of a box, 64 elements, touches, and zeros for what lies outside."""
     plan, problem = PLANS[name], Problem(*mnk, operands=BF16)
     boxes = {"a": 0.0, "b": 0.0}
     sectors = {"a": 0, "b": 0}
@@ -114,7 +114,7 @@ def test_skinny_plans_load_what_they_multiply(cluster: int) -> None:
 
 
 def test_counted_by_hand() -> None:
-    """100 x 200 by 64 x 64: 2 x 4 products, each by 4 CTAs, of which those of the last three have no column of D."""
+    """100 x 200 by 64 x 64: 2 x 4 products, each by 4 CTAs. The last three CTAs have no column of D."""
     plan, problem = PLANS["4"], Problem(100, 200, 1000, operands=BF16)
     fill = waves(plan, problem, 132, 1)
     assert plan.grid(problem) == (2, 13, 1)
@@ -240,7 +240,7 @@ def test_advice_of_tiles_compares_what_clusters_cover() -> None:
 def test_description_says_who_multiplies_and_who_stores() -> None:
     lines = [line.split() for line in PLANS["4"].describe(Problem(100, 200, 1000, operands=BF16)).splitlines()]
     said = {" ".join(line[:2]) if line[0] in ("shared", "load") else line[0]: " ".join(line) for line in lines}
-    assert said["k-tiles"].endswith("each multiplies 64 x 64 by its part of the k-tiles, and stores 64 x 16")
+    assert said["k-tiles"].endswith("cluster split-K: each CTA multiplies 64 x 64 by its k-tiles, and stores 64 x 16")
     assert said["consumer"].startswith("consumer 1 64 x 64 128 threads")
     assert said["shared sums"].startswith("shared sums 4 16384 bytes")
     assert said["load B"].startswith("load B 1 64 x 64")
@@ -249,7 +249,7 @@ def test_description_says_who_multiplies_and_who_stores() -> None:
 
 
 def test_plans_of_one_cta_for_a_tile_are_as_they_were() -> None:
-    """The same figures where nobody shares K, whatever the cluster."""
+    """All figures are those without cluster split-K, for every cluster."""
     for cluster in ((1, 1), (2, 1), (1, 2)):
         plan = sm90_plan(BF16, cluster=cluster)
         assert plan.mma_tile == plan.cta_tile

@@ -361,7 +361,7 @@ def test_the_page_shows_what_ctas_that_share_k_multiply() -> None:
     thread, value = unpacked(data["d"]["thread"]), unpacked(data["d"]["value"])
     table = plan.tiled_mma.offsets_c(Layout((64, 64))).reshape(128, -1, order="F")
     assert (table[thread, value] == np.arange(64 * 64)).all()
-    stored = plan.stored_by_threads  # of the columns of one CTA
+    stored = plan.stored_by_threads  # (first, last) columns of one CTA
     for column in range(64):
         for row in range(0, 64, 5):
             assert row + 64 * (column % 16) in stored[thread[row + 64 * column]]
@@ -394,7 +394,8 @@ def test_a_plan_whose_ctas_share_k_is_drawn() -> None:
 
 @pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
 def test_sums_of_ctas_that_share_k_are_on_the_timeline(schedule: str) -> None:
-    """Of each tile once: sent behind its products, added when all have come, 6 later, and stored then."""
+    """The accumulators of each tile are sent once after its MMAs, added when all have arrived, 6 later, and then
+    stored."""
     plan = sm90_plan(
         tile=(64, 64, 64), cluster_k=2, stages=3, schedule=schedule, consumers=1 + (schedule != "cooperative")
     )

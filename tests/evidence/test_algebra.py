@@ -1,4 +1,4 @@
-"""The benchmark of the algebra measures what it says; how long it takes is no business of a test."""
+"""The benchmark of the algebra measures what it says; its duration is not tested."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def status(*arguments: str) -> int:
     [
         (("report", "--docs", "/no/such/folder"), "there is no folder /no/such/folder/evidence/data"),
         (("ladder", "rope"), "no ladder is called 'rope'; there are simt"),
-        (("ladder", "simt", "--sizes", "a,b"), "--sizes 'a,b' is no list"),
+        (("ladder", "simt", "--sizes", "a,b"), "--sizes 'a,b' is not a list"),
         (("counters", "plan"), "no group is called 'plan'; there are probes, plans"),
         (("sanitize", "--tool", "soap"), "no tool is called 'soap'; there are memcheck"),
         (("replay", "/no/such/file"), "/no/such/file: No such file"),

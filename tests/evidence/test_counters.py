@@ -285,7 +285,7 @@ def test_a_case_that_has_changed_is_passed_over():
     assert [c.case for c in found] == [one.name]
     assert stale == [other.name, "gone"]
     registers = next(row for row in found[0].rows if row.name == "registers of a thread")
-    assert registers.predicted == 200  # of the kernel that was compiled then
+    assert registers.predicted == 200  # listing of the kernel that was compiled then
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""Errors of elementwise functions: how they are counted, by hand, and how they are told."""
+"""Errors of elementwise functions: how they are counted, by hand, and how they are printed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from docs.evidence.rows import shape_of
 
 NAMES = ("sgemm_02_tiles", "sgemm_04_no_conflicts", "sgemm_05_row_of_4", "sgemm_06_vectors")
 MACHINE = {"gpu": "G", "driver": "R", "date": "D", "torch": "T", "nvidia-cutlass-dsl": "N"}
-# TFLOP/s at 200 cubed beside the library's 10; step 5 is wrong.
+# TFLOP/s at 200 cubed next to the library's 10; step 5 is wrong.
 TFLOPS = {NAMES[0]: 1.0, NAMES[1]: 4.0, NAMES[3]: 2.0}
 
 
@@ -52,7 +52,7 @@ def measured(monkeypatch):
     simt = ladder.LADDERS["simt"]
     few = replace(simt, steps=tuple([step for step in simt.steps if step.name in NAMES]))
     monkeypatch.setitem(ladder.LADDERS, "simt", few)
-    monkeypatch.setattr(ladder, "SIZES", (512,))  # of what is predicted
+    monkeypatch.setattr(ladder, "SIZES", (512,))  # time of the prediction
     monkeypatch.setattr("cutegemm.compile.plans.compile_plans", lambda plans: [None] * len(plans))  # one by one
     monkeypatch.setattr(ladder, "_has_gpu", lambda: True)
     monkeypatch.setattr(ladder, "machine", lambda: MACHINE)

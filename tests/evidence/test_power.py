@@ -27,7 +27,7 @@ class FakeNvml:
         return 0 if uuid == b"GPU-1" else 6
 
     def nvmlDeviceGetClockInfo(self, device, kind, out):
-        assert kind == 1  # of the multiprocessors: nvml.h, NVML_CLOCK_SM
+        assert kind == 1  # clock of the multiprocessors: nvml.h, NVML_CLOCK_SM
         out._obj.value = 1545
         return 0
 

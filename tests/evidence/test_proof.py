@@ -31,7 +31,7 @@ def test_what_is_drawn_keeps_the_rules(family):
 
 
 def recorded(factor: float) -> tuple[Proof, list]:
-    """Two drawn plans, of which one is counted as predicted and one with so many times the stores."""
+    """Two random plans: the counters of one are as predicted; the other has `factor` times the stores."""
     cases, found = [], []
     for number, each in enumerate(draw("simt", 2, seed=3)):
         case = each.case()

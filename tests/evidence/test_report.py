@@ -54,11 +54,11 @@ def test_every_picture_of_a_page_is_there(made: dict[str, str]) -> None:
     for name, text in made.items():
         for part in text.split("](../plots/")[1:]:
             assert f"plots/{part.split(')')[0]}" in made, name
-        assert "** ." not in text  # of a step without a reason
+        assert "** ." not in text  # a step without a reason
 
 
 def test_a_row_by_hand(tmp_path: Path) -> None:
-    """Two plans at one shape: the chosen one's ratio 1.5 stands in the table, the best, 2.0, beside it."""
+    """Two plans at one shape: the chosen one's ratio 1.5 is in the table, with the best one, 2.0, next to it."""
     failed = {"m": 4, "n": 5, "k": 6, "layout": "nn", "plan": "r", "error": "no"}
     written(tmp_path, "simt", [chosen("p", 1.5), row("q", 2.0), failed])
     page = speed.pages(tmp_path)["measured/speed.md"]

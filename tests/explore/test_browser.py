@@ -39,14 +39,14 @@ VIEWS = {
     "advice": "view=report&plan=sm90_pingpong",
     "code": "view=code",
 }
-# The least contrast of text with what is behind it: WCAG 2.2, 1.4.3 (level AA).
+# The lowest contrast of text with its background: WCAG 2.2, 1.4.3 (level AA).
 CONTRAST = 4.5
 _LOW = """
 const least = arguments[0];
 const channel = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
 const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
 const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
-const behind = (node) => {
+const background = (node) => {
   for (; node; node = node.parentElement) {
     const found = numbers(getComputedStyle(node).backgroundColor);
     if (found.length === 3 || found[3] > 0) return found;
@@ -58,7 +58,7 @@ for (const node of document.querySelectorAll("#app *")) {
   if (node.closest("svg, canvas") || !node.checkVisibility()) continue;
   if (![...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim())) continue;
   if (node.closest(".tile i.bank")) continue;
-  const [a, b] = [light(numbers(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
+  const [a, b] = [light(numbers(getComputedStyle(node).color)), light(background(node))].sort((x, y) => y - x);
   if ((a + 0.05) / (b + 0.05) < least) low.push([node.textContent.trim().slice(0, 40), (a + 0.05) / (b + 0.05)]);
 }
 return low;
@@ -134,13 +134,13 @@ def explored() -> Iterator[Explored]:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_fits_and_can_be_read(explored: Explored, view: str) -> None:
-    """At both widths nothing is wider than the page, nothing fails, and text stands out from what is behind it."""
+    """At both widths nothing is wider than the page, nothing fails, and text stands out from its background."""
     explored.failures()
     for width, scheme in ((1400, "light"), (1400, "dark"), (420, "dark"), (420, "light")):
         explored.shown_at(width, scheme)
         explored.open(VIEWS[view])
         explored.until("return document.querySelector('#main')")
-        # A phone widens innerWidth to what overflows, so that it is no measure.
+        # A phone widens innerWidth to what overflows, so it cannot be used here.
         assert explored.run("return document.documentElement.scrollWidth") <= width, scheme
         assert explored.run(_LOW, CONTRAST) == [], (width, scheme)
     explored.shown_at(1400, "light")
@@ -273,7 +273,7 @@ PYODIDE = os.environ.get("CUTEGEMM_PYODIDE", "")
     reason="CUTEGEMM_PYODIDE names no folder of a distribution of Pyodide with numpy: docs/explorer.md",
 )
 def test_the_static_page_answers_as_the_server_does(explored: Explored, tmp_path: Path) -> None:
-    """The same Python in the browser: each view is, letter for letter, what it is here."""
+    """Python in the browser returns each view exactly as Python here does."""
     from cutegemm.explore import answer
 
     write(tmp_path, PYODIDE)

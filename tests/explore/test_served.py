@@ -26,7 +26,7 @@ from cutegemm.explore.static import ASSETS, PYODIDE, package, write
 
 # As the npm package htmx.org of version 4.0.1 has it in dist/: under the Zero-Clause BSD licence.
 HTMX = "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"
-# What a browser's Python has not; and what the page must not wait for.
+# Modules that Python in a browser does not have, and modules that the page must not wait for.
 FOREIGN = (
     "rich",
     "typer",
@@ -143,7 +143,7 @@ def test_the_package_of_the_static_page_is_enough(tmp_path: Path) -> None:
     """Every view, from the zip file, with the standard library and numpy; machine code says what it lacks."""
     archive = tmp_path / "cutegemm.zip"
     archive.write_bytes(package())
-    assert archive.read_bytes() == package()  # the same each time
+    assert archive.read_bytes() == package()  # equal in each process
     views = ("layouts", "rules", "tile", "banks", "pipeline", "report", "code")
     queries = [f"view={view}&problem=512x512x512" for view in views]
     done = subprocess.run(

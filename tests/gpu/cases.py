@@ -12,7 +12,7 @@ from cutegemm.plan import GemmPlan, Operands
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SIMT = [name for name, _ in plans() if name.startswith("simt")]
-GUARD = 64  # elements before and behind a matrix
+GUARD = 64  # elements before and after a matrix
 SENTINEL = -4096.0  # exact in every type
 
 _SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
@@ -67,7 +67,7 @@ def forms() -> dict[str, GemmPlan]:
 
 
 def all_plans() -> list[GemmPlan]:
-    """Those of tests/gpu/test_simt.py."""
+    """Return the cases of tests/gpu/test_simt.py."""
     found = [
         *(named("simt_64x64", layout, align, major) for layout in LAYOUTS for align in (16, 4) for major in "nm"),
         *(named(name, layout, 16) for name in SIMT for layout in LAYOUTS),
@@ -117,7 +117,7 @@ def matrix(
     gap          elements left free between one contiguous run and the next; and after the last one
     fill         normal, integer (of 3 bits), nan
     align_elems  the leading stride is rounded up to it
-    shift        elements by which the first one misses its alignment
+    shift        elements between the last aligned address and the first element
     """
     import torch
 

@@ -6,7 +6,7 @@ from cutegemm.plan import GemmPlan
 
 
 def all_plans(arch: str) -> list[GemmPlan]:
-    """Those of all files, each once."""
+    """Return the plans of all files, each once."""
     from tests.gpu import cases, test_ladder, test_mma_sync, test_sm90
 
     found = [

@@ -25,7 +25,7 @@ class Held:
     """Results that were held against float64.
 
     torch   the module
-    beat    is told what is under way
+    beat    called with the name of what starts
     bad     what was wrong
     """
 
@@ -36,7 +36,7 @@ class Held:
     def against(self, want: Any, what: str, a: Any, b: Any, got: Any, of_bytes: float = 2.0**-10) -> None:
         """Holds a product of a and b against its values in float64.
 
-        of_bytes   the error of sums of products of bytes, as wgmma keeps them, to those of their magnitudes
+        of_bytes   error of 8-bit GEMMs, as wgmma accumulates them, relative to the sums of the magnitudes
         """
         torch = self.torch
         torch.cuda.synchronize()
@@ -64,7 +64,7 @@ def same_bits(torch: Any, one: Any, other: Any) -> bool:
 
 
 def of_halves(held: Held, dtype: str, layout: str) -> None:
-    """Of one layout: plain, with C, and to float32."""
+    """Yield the problems of one layout: plain, with C, and with D in float32."""
     from cutegemm import gemm
 
     torch = held.torch
@@ -222,7 +222,7 @@ PARTS = (*_HALVES, *_OTHERS)
 def check(part: str, beat: Callable[[str], None]) -> list[str]:
     """Complaints about one of PARTS.
 
-    beat   is told what is under way
+    beat   called with the name of what starts
     """
     import torch
 

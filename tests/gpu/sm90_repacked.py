@@ -13,7 +13,7 @@ _BY_NAME = "sm90_epi_stages+repack"
 
 
 def cases(torch: Any) -> Iterator[tuple[Any, str, tuple[int, ...], str | None]]:
-    """(type, layout, (M, N, K) or (M, N, K, L), plan): float32 as tf32; the plan that is chosen where there is None."""
+    """(type, layout, (M, N, K) or (M, N, K, L), plan): float32 as tf32; None: the chosen plan."""
     aligned, e4m3 = (1024, 1008, 1040), torch.float8_e4m3fn
     for layout in ("nn", "tn", "tt"):
         yield torch.float32, layout, (4096, 4224, 4096), None if layout == "tt" else "sm90_overlapped_2x1+repack"
@@ -35,7 +35,7 @@ def cases(torch: Any) -> Iterator[tuple[Any, str, tuple[int, ...], str | None]]:
 
 
 def made(torch: Any, kind: Any, shape: tuple[int, ...], turned: bool) -> Any:
-    """Normal data, or small integers, stored by columns where it is turned."""
+    """Normal data, or small integers, stored by columns if the operand is transposed."""
     *front, rows, columns = shape
     stored = (*front, columns, rows) if turned else shape
     if kind.is_floating_point:
@@ -46,7 +46,7 @@ def made(torch: Any, kind: Any, shape: tuple[int, ...], turned: bool) -> Any:
 
 
 def allowed(torch: Any, a: Any, b: Any, want: Any, result: Any) -> float:
-    """What the sums of products of these types, rounded to that of the result, may be off by."""
+    """Return the largest allowed error of an accumulator of these types, rounded to the type of the result."""
     if not a.dtype.is_floating_point:
         return 2.0 if want.abs().max() > 2**24 or result.dtype.is_floating_point else 0.0
     of_sums = {torch.float32: 2.0**-10, torch.float8_e4m3fn: 2.0**-10, torch.float8_e5m2: 2.0**-10}
@@ -57,7 +57,7 @@ def allowed(torch: Any, a: Any, b: Any, want: Any, result: Any) -> float:
 
 
 def poison_what_is_free(torch: Any, bytes_of: int) -> None:
-    """Fills memory that the allocator hands out next with what is no number."""
+    """Fill the memory that the allocator returns next with NaN."""
     filled = torch.full((max(1, bytes_of),), 0xFF, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     del filled
@@ -66,7 +66,7 @@ def poison_what_is_free(torch: Any, bytes_of: int) -> None:
 def check(part: int, beat: Callable[[str], None]) -> list[str]:
     """Complaints about one in PARTS of the cases, from `part` on; part 0 has streams and a graph too.
 
-    beat   is told what is under way
+    beat   called with the name of what starts
     """
     import torch
 

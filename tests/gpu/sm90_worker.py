@@ -2,7 +2,7 @@
 
     python -m tests.gpu.sm90_worker pingpong cooperative ... gemm:bytes repeat:sm90_epi_stages
 
-Each form is held against float64 on ragged shapes, with D poisoned inside of a guard band, for a persistent
+Each form is compared with float64 on ragged shapes, with D poisoned inside of a guard band, for a persistent
 grid of 4 CTAs, which take many tiles each, and of one a multiprocessor. When a kernel has not come back for
 `PATIENCE_SECONDS`, the line says where, and the process ends.
 """

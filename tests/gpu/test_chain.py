@@ -1,4 +1,7 @@
-"""Products one behind the other, each of the one before: a kernel that began before that one has ended waits for it."""
+"""GEMMs one after the other, each of the result of the one before.
+
+A kernel that began before that one has ended waits for it.
+"""
 
 from __future__ import annotations
 

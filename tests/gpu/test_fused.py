@@ -41,7 +41,7 @@ PLANS = {
 SHAPES = [(256, 256, 128), (200, 136, 264), (1, 64, 512), (777, 1032, 96)]
 PROBLEMS = [(shape, batch) for shape in SHAPES for batch in (None, 2)]
 RESULTS = {"float8_e4m3fn": torch.bfloat16}
-# Of the sums of |a| * |b|: how far a sum may be off
+# Allowed error of an accumulator, relative to the sum of |a| * |b|
 ERRORS = {
     "float8_e4m3fn": 2.0**-10,
     "bfloat16": 2.0**-19,
@@ -61,7 +61,7 @@ def operand(values, dtype, transposed):
 
 
 def signs(gated, n):
-    """By which the sums may be off: all of them to one side, and of pairs of columns each to another one."""
+    """Return errors of the accumulators: all in one direction, and pairs of columns in opposite directions."""
     columns = np.arange(n)
     is_up = columns % 2 == 1 if gated == "pairs" else columns >= n // 2
     alike = [np.full(n, 1.0)] if not gated else [np.full(n, 1.0), np.where(is_up, -1.0, 1.0)]
@@ -69,8 +69,10 @@ def signs(gated, n):
 
 
 def some(kind, case):
-    """Of the problems those that the plans of a kind are always run on, so that each problem meets each case and each
-    kind: a plan with a name is one kernel for all shapes, nearly; what is chosen is another one for each."""
+    """Return the problems that every plan of a kind runs on, so that each problem meets each case and each kind.
+
+    A plan with a name is one kernel for all shapes, nearly; what is chosen is another one for each.
+    """
     turn = list(PLANS).index(kind) + list(CASES).index(case)
     if PLANS[kind][0] is not None:
         return PROBLEMS[turn % 2 :: 2]
@@ -124,7 +126,7 @@ def hold(kind, case, problems):
             spread = np.max([np.abs(other[of] - exact[of]) for other in around], axis=0)
             allowed = 2 * spread + np.abs(exact[of]) * ROUNDING[found.dtype]
             allowed += OF_TANH if case == "bias_gelu_tanh" and found.dtype == torch.bfloat16 else 2e-6
-            if of in reductions:  # of each value that is added, and of as many additions
+            if of in reductions:  # rounding of each value that is added, and of the additions
                 axes = tuple([{"m": -2, "n": -1}[mode] for mode in reductions[of].along])
                 is_sum = reductions[of].operation == "sum"
                 allowed = (np.sum if is_sum else np.max)(allowed, axis=axes)

@@ -58,7 +58,7 @@ def test_few_rows(rows, n, k, kind, plan):
     [(64, 64, 4096), (112, 32, 12032), (45, 80, 1664), (848, 32, 7728), (24, 48, 640), (33, 17, 48)],
 )
 def test_small_problems(rows, n, k, kind):
-    """Of each that is chosen, and of every plan by whose clusters K may be shared."""
+    """Return the kernels of each chosen plan, and of every plan with cluster split-K."""
     x, weight = made(rows, k, kind), made(n, k, kind, 1)
     out_dtype = torch.bfloat16 if kind.startswith("float8") else x.dtype
     exact = x.double() @ weight.double().t()

@@ -61,7 +61,7 @@ def of_other_types(dtype):
 
 
 def all_plans():
-    """Those of this file."""
+    """Return the plans of this file."""
     found = [step.build(Operands.of("f32", align_bytes=align)) for step in SIMT_LADDER.steps for align in (16, 4)]
     found += [step.build(Operands.of("f32", layout="nt")) for step in SIMT_LADDER.steps]
     found += [split_plan(*split) for split in SPLITS]

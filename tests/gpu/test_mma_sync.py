@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("compiled")]
 KINDS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "tf32": "float32"}
 SCALES = [(1.0, 0.0), (1.5, 0.5), (-0.5, 1.0), (2, 0)]
 NAMES = [named.name for named in (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *MMA_SYNC_LADDER)]
-# Of each product of tf32 operands whose low bits are not looked at, or are rounded to nearest.
+# Relative error of a product of tf32 operands whose low bits are ignored, or rounded to nearest.
 _TF32_ERROR = {"rz": 2.0**-9, "rna": 2.0**-10, "rne": 2.0**-10}
 
 
 def plans_of(name: str, dtype: str, arch: str) -> list[GemmPlan]:
-    """Of each majorness; those that TMA cannot feed, or not there, are left out."""
+    """Return the plans for each majorness, without those that TMA or the device does not support."""
     found = []
     for layout in LAYOUTS:
         try:
@@ -49,7 +49,7 @@ def all_plans(arch: str) -> list[GemmPlan]:
 def check(plan: GemmPlan, m, n, k, *, alpha=1.0, beta=0.0, fill="normal", batch=None, gap=0, given=None):
     """One product: its error against float64, the guard bands, the poison.
 
-    given   what `gemm` is asked for: the plan itself where left out
+    given   argument `plan` of `gemm`; None: the plan itself
     """
     ops = plan.operands
 

@@ -37,7 +37,7 @@ _TOGETHER = 6  # forms of a process
 
 
 def all_plans() -> Iterator[GemmPlan]:
-    """Of the forms, on each of their grids, and of the plans that are repeated."""
+    """Return the kernels of the forms, on each of their grids, and of the plans that run repeatedly."""
     for name in FORMS:
         yield from (form(name, ctas) for ctas in grids(math.prod(form(name).cluster_mn)))
     for name in REPEATED:
@@ -45,7 +45,10 @@ def all_plans() -> Iterator[GemmPlan]:
 
 
 def groups(names: Iterable[str]) -> Iterator[list[str]]:
-    """Those that share a process: forms by some; what compiles many plans, or runs a thousand times, alone."""
+    """Return the groups of tests that share a process: some forms each.
+
+    Tests that compile many plans, or run a thousand times, are alone.
+    """
     group: list[str] = []
     for name in names:
         if name.startswith((GEMM, REPEAT)):

@@ -1,4 +1,4 @@
-"""The face to torch on a GPU: against float64, beside torch in the same type; graphs, streams, models."""
+"""The PyTorch API on a GPU: against float64, and torch in the same type; graphs, streams, models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("arch")]
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # What is not computed in one rounding of the library: a unit in the last place of the largest value.
-# float64 is held against the library's own, whose order of sums is another one.
+# float64 is compared with the library, which adds in another order.
 _FLOOR = {
     torch.bfloat16: 2.0**-8,
     torch.float16: 2.0**-11,
@@ -61,7 +61,7 @@ def as_good(ours, theirs, exact, said=""):
 
 
 def compared(ours, theirs, given, said=""):
-    """Results and gradients of a function of tensors beside another's, and that one's in float64.
+    """Compare results and gradients of a function of tensors with those of another one, also in float64.
 
     given   tensors that require gradients, and others
     """
@@ -202,7 +202,7 @@ def test_operands_of_a_type_that_is_not_floating(kind):
         lambda: gemm_gated(x, w.t(), row),
         lambda: gemm_dact(x, w.t(), tile),
     ):
-        with pytest.raises(UnsupportedError, match=r"float16, bfloat16 or float8 is expected\. Pass .*bfloat16"):
+        with pytest.raises(UnsupportedError, match=r"float16, bfloat16 or float8, such as .*bfloat16"):
             call()
 
 
@@ -349,7 +349,7 @@ def test_results_of_two_types_into_tensors_of_the_caller(interleaved):
 
 @pytest.mark.parametrize("is_gated", [False, True])
 def test_sums_of_rows_with_gradients(is_gated):
-    """A residual and the sums of squares that RMSNorm needs, behind a product or a gated one."""
+    """A residual and the sums of squares that RMSNorm needs, after a plain or a gated GEMM."""
     a, b = on_gpu(264, 128, grad=True), on_gpu(128, 512, seed=1, grad=True, scale=128**-0.5)
     residual = on_gpu(264, 256 if is_gated else 512, seed=2, grad=True)
 

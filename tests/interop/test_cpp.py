@@ -214,7 +214,7 @@ def test_strides_over_f2_are_refused() -> None:
 @pytest.mark.skipif("CUTLASS_INCLUDE" not in os.environ, reason="$CUTLASS_INCLUDE names no headers of CuTe")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 def test_the_compiler_takes_what_is_written(tmp_path: Path) -> None:
-    """It prints each type's layout as it reads here, and, of those that give offsets, every offset."""
+    """It prints each type's layout as it reads here, and every offset of the layouts with integer strides."""
     of_offsets = [x for x in OWN if not isinstance(x, Swizzle) and not getattr(x, "is_coordinates", False)]
     lines = [f'print({to_cpp(layout)}{{}}); puts("");' for layout in OWN]
     lines += [

@@ -35,7 +35,10 @@ BY_COORDINATES = (
 
 @needs_the_dsl
 def test_there_and_back() -> None:
-    """The same object comes back; the DSL's has the same offsets, and its text reads as the same layout."""
+    """The round trip returns an equal object.
+
+    The DSL's layout has the same offsets, and its text reads as the same layout.
+    """
     import cutlass.cute as cute
 
     seen = []

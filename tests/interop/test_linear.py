@@ -119,7 +119,7 @@ def test_a_basis_that_is_nowhere_in_the_outputs(linear: LinearLayout, data: st.D
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    """An offset of outputs is their bits side by side: of sizes that are no powers of two there is none that XORs."""
+    """An offset of outputs is their bits side by side: for sizes that are not powers of two, no offset is an XOR."""
     with pytest.raises(LayoutError) as caught:
         LinearLayout((("lane", ((1, 0), (0, 1, 0))), ("warp", ((0, 2),))), (("m", 3), ("n", 2)))
     assert str(caught.value).splitlines() == [

@@ -1,4 +1,4 @@
-"""Strides of arrays and tensors: held against numpy itself and, where it is installed, torch."""
+"""Strides of arrays and tensors: compared with numpy itself and, if it is installed, with torch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_torn_elements() -> None:
 
 
 def test_torch() -> None:
-    """As numpy; and torch's own views, of which it tells the strides."""
+    """Compare with numpy, and with torch's own views and their strides."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     flat = torch.arange(5 * 6 * 7)
     for tensor in (flat.view(5, 6, 7), flat.view(5, 6, 7).permute(2, 0, 1), flat.view(30, 7)[::3, 2:5]):

@@ -18,7 +18,8 @@ from cutegemm.tile.tma import TmaBox
 Components = dict[str, str]
 Item = tuple[tuple[str, str], ...]
 
-# The component beside each other one that it meets. What a plan does not have, such as C, is no component of it.
+# Each component is combined with each other one that it meets. What a plan does not have, such as C, is not one of its
+# components.
 _MEETING = {
     # Consumers wait and signal by the program of their role: for stages, turns, C, parts of K, CTAs of the cluster
     "roles": "mainloop consumers store c k grid multicast_a multicast_b",

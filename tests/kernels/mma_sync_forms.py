@@ -76,7 +76,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-# The same of mma_tma_plan: a producer, and consumers of a warp each.
+# Forms of mma_tma_plan: a producer, and consumers of a warp each.
 FED = {
     **{
         f"tma_{dtype}_{layout}": ({"dtype": dtype, "layout": layout}, small)

@@ -57,8 +57,10 @@ def check_each(
 
 
 def machine_code(plan: GemmPlan, arch: str, folder: Path) -> CompiledKernel:
-    """The kernel of a plan to be read, not called: where it is not compiled yet, a host function for it, a seventh of
-    the time, is left out."""
+    """The kernel of a plan to be read, not called.
+
+    If it is not compiled yet, its host function, a seventh of the time, is left out.
+    """
     if cache.intact(cache.entry(plan, arch)) is not None:
         return compile_plan(plan, arch)
     own = Path(tempfile.mkdtemp(dir=folder))
@@ -123,7 +125,7 @@ def _random_plan(rng: random.Random, name: str) -> GemmPlan:
 
 
 class _Enough(Exception):
-    """The answers are there; nothing is compiled."""
+    """All answers are recorded; nothing is compiled."""
 
 
 def traced(question: Callable[[], Any]) -> Any:

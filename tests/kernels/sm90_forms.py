@@ -99,7 +99,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "wide_2x1": ({}, {"tile": (128, 192, 64), "cluster": (2, 1)}),
     "tall": ({}, {"tile": (192, 128, 64), "epi_stages": 3}),
     "160": ({"layout": "nn"}, {"tile": (128, 160, 64)}),
-    # Of B along N whole lines come, with columns of the next tile
+    # An n-major B is loaded by whole lines, with columns of the next tile
     "by_lines": ({"layout": "tn"}, {"tile": (128, 112, 64)}),
     "by_lines_1x2": (
         {"layout": "nn"},
@@ -374,7 +374,7 @@ def covering() -> list[ParameterSet]:
 
 @cache
 def form(name: str, ctas: int | None = 132, **more: Any) -> GemmPlan:
-    """The plan of a form, for a persistent grid of so many CTAs where it has one, with further arguments."""
+    """Return the plan of a form, for a persistent grid of `ctas` CTAs if it has one, with further arguments."""
     of, options = FORMS[name]
     of = {"dtype": "bf16", "layout": "nt", **of}
     align, c, c_major = of.pop("align_d", 16), of.pop("c", None), of.pop("c_major", None)

@@ -169,7 +169,7 @@ def test_a_report_says_what_is_over():
 
 
 def test_many_kernels_are_read_back_as_each_is():
-    """Another one beside what packs its operands."""
+    """Another one in addition to its repack passes."""
     kernels = [
         compile_plan(plan)
         for plan in (on_few_ctas("pack_f16_by_4_bytes"), plan_named("simt_64x64", Operands.of("f16")))
@@ -315,7 +315,7 @@ def test_a_transposed_plan_is_the_same_kernel_launched_otherwise(name, operands)
     turned = plan.with_(swap_ab=True)
 
     def strides(of, batch):
-        """Which modes have a stride of 1, behind that of a batch."""
+        """Modes with a stride of 1, after the batch mode."""
         return [[stride == 1 for stride in tensor.stride[batch:]] for tensor in fake_arguments(of)[:4]]
 
     batch = int(operands.batched)

@@ -1,4 +1,4 @@
-"""What a plan that does not compile says: a few lines in words."""
+"""What a plan that does not compile says: a few lines of text."""
 
 from __future__ import annotations
 

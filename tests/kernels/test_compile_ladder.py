@@ -42,7 +42,9 @@ def test_nor_does_a_larger_one(names):
 def no_more_than_it_may(kernel):
     assert kernel.violations() == []
     report = kernel.resources
-    assert len(re.findall(rf"\.entry {cubin.GEMM_KERNELS}", kernel.ptx)) == 1  # by which ncu tells it from its helpers
+    assert (
+        len(re.findall(rf"\.entry {cubin.GEMM_KERNELS}", kernel.ptx)) == 1
+    )  # part of the kernel's name that its helpers do not have
     assert report.count("FFMA") > 0
     assert (report.count("BAR") == 0) == (kernel.plan.stages == 0)
     assert (report.count("LDGSTS") > 0) == any(x.atom.is_async for x in (kernel.plan.a.load, kernel.plan.b.load))
@@ -85,7 +87,7 @@ def first_use(loop, number, registers):
     [("simt_128x64", "nt"), pytest.param("simt_128x64/s396", "nn", marks=pytest.mark.thorough)],
 )
 def test_nothing_waits_for_a_load_before_the_products(name, layout):
-    """What comes to registers is read where it is stored, behind most of a k-tile's products."""
+    """Values that are loaded to registers are first read by their store, after most of a k-tile's MMAs."""
     loops = loops_of(compile_plan(plan_named(name, Operands.of("f32", layout=layout))))
     loop = min((each for each in loops if any("LDG." in line for line in each)), key=len)
     loads = [(i, int(m[1])) for i, line in enumerate(loop) if (m := re.search(r"LDG\.E\.128 R(\d+),", line))]
@@ -123,7 +125,7 @@ def test_packing_leaves_the_mainloop_of_operands_that_need_none():
 @pytest.mark.thorough
 def test_split():
     tiles = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4), "quad": (2, 2)}
-    ways = [("kernel", "f64"), ("last", "f16")]  # those of f32 are steps of the ladder
+    ways = [("kernel", "f64"), ("last", "f16")]  # SIMT plans for f32 are steps of the ladder
     check_each(
         [simt_plan(Operands.of(dtype), **tiles, split_k=3, reduction=how) for how, dtype in ways],
         meets_its_parts,
@@ -140,8 +142,8 @@ def meets_its_parts(kernel):
 def register_stalls(sass: str) -> float:
     """Cycles that a multiply-add waits for its operands, on average over the loops of a kernel.
 
-    The register file has two banks, even and odd, of which each gives one register a cycle; an operand marked
-    `reuse` is kept for the same place of the next instruction. A bank may fall two cycles behind. (Volta's banks:
+    The register file has two banks, even and odd; each gives one register a cycle; an operand marked
+    `reuse` is kept for the same place of the next instruction. A bank may lag by two cycles. (Volta's banks:
     Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018.)
     """
     held: dict[int, int] = {}
@@ -167,9 +169,9 @@ def register_stalls(sass: str) -> float:
 
 
 def test_register_stalls_by_hand():
-    """Three even registers: one cycle, and two more for the bank, of which it may be behind by two.
+    """Three even registers: one cycle, and two more for the bank, which may lag by two.
 
-    The second one finds it two cycles behind; it needs three more, and waits for them. With R4 kept it needs two.
+    The second one finds it lagging by two cycles; it needs three more, and waits for them. With R4 kept it needs two.
     """
     one = "/*0000*/  FFMA R0, R2, R4, R0 ;"
     assert register_stalls(one) == 0
@@ -181,7 +183,10 @@ def test_register_stalls_by_hand():
 
 @pytest.mark.parametrize("suffix", ["/k2", pytest.param("/s132", marks=pytest.mark.thorough)])
 def test_shared_tiles_do_not_slow_the_mainloop(suffix):
-    """As many instructions, and registers that lie as well in their banks: what is written at the end decides it."""
+    """Both have equally many instructions, and equally few bank conflicts of registers.
+
+    What is written at the end decides it.
+    """
     ops = Operands.of("f32")
     plain, shared = [compile_plan(plan_named(f"simt_128x256{end}", ops)) for end in ("", suffix)]
     assert shared.violations() == []

@@ -59,7 +59,10 @@ def test_no_spills_with_a_bias_of_f32(mnk):
 
 
 def test_the_way_back_through_an_activation_takes_no_plan_for_the_transposed_problem():
-    """Two results beside a tile that is read: by the columns of D, registers do not hold what threads address."""
+    """Two auxiliary outputs and a tile that is read.
+
+    By the columns of D, registers do not hold what threads address.
+    """
     operands = Operands.of("bf16", layout="nn")
     tile, aux = operands.d, {"y": operands.d}
     epilogue = parse_epilogue("acc * (1 - tanh(x) * tanh(x)), y = tanh(x)", {"x": Tile})
@@ -93,7 +96,10 @@ def test_sums_of_rows_take_no_plan_for_the_transposed_problem():
 
 
 def test_where_the_fastest_plan_cannot_end_so_the_next_one_that_can_is_taken(monkeypatch):
-    """Whatever an ending asks of a plan, `gemm` takes one that has it; one that was asked for is refused in words."""
+    """`gemm` chooses a plan that supports the epilogue.
+
+    A plan that the caller names is refused with a message if it does not.
+    """
     operands, ending = Operands.of("bf16", layout="nt"), EpilogueSpec(parse_epilogue("relu(acc)"), {})
     extents, device = (128, 80, 6160, 1), device_named("h200")
     question = Question(lambda _: operands, extents, False, ending, "fast", "sm_90a", device)

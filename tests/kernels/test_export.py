@@ -1,4 +1,4 @@
-"""Kernels in one library: written by the DSL and a linker, loaded where there is neither."""
+"""Kernels in one library: written by the DSL and a linker, loaded in a process without both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from cutegemm.plan import Operands
 
 SMALL = {"block": (64, 32, 8), "warp": (32, 16), "thread": (4, 4)}
 PLANS = [simt_plan(Operands.of("f32", layout=layout), name=f"small {layout}", **SMALL) for layout in ("nn", "nt")]
-# Of a process without the DSL, which lies in a folder of its own; it has no compiler either, and an empty cache.
+# Environment of a process without the DSL, which is in a folder of its own, without a compiler, and with an empty
+# cache.
 ELSEWHERE = f"""
 import sys
 

@@ -69,7 +69,7 @@ def test_errors(name, kind):
 
 @pytest.mark.parametrize("name", evidence.NAMES)
 def test_narrow_results_are_rounded_from_the_exact_ones(name):
-    """Nearly always: of inputs up to 16, of which gelu makes ever smaller numbers."""
+    """Nearly always: for inputs down to -16, whose gelu becomes smaller and smaller."""
     found = errors("f32")[name]
     assert found.bf16 <= {"gelu": 0.011, "gelu:8": 0.085, "gelu_tanh:8": 0.045}.get(name, 2e-4)
     assert found.f16 <= {"gelu": 0.005, "gelu:8": 0.18, "gelu_tanh:8": 0.05}.get(name, 4e-4)
@@ -126,7 +126,10 @@ def test_fewer_instructions_where_fewer_bits_are_stored():
 
 @pytest.mark.parametrize("name", NARROW)
 def test_errors_of_narrow_results(name):
-    """Of values of 2**-7 and more the relative error, of less that of 2**-7: an eighth of half a place of bf16."""
+    """Relative error of values of at least 2**-7.
+
+    Smaller values are compared with 2**-7: an eighth of half a place of bf16.
+    """
     x = evidence.inputs("f32", STEP["f32"])
     x = x[np.isfinite(x)]
     assert evidence.narrow_errors(name, x, evidence.emulated("f32", x, x)[name]).max() < 2.0**-12
@@ -175,7 +178,7 @@ def test_results_stay_within_their_bounds():
 
 @pytest.mark.parametrize("name", evidence.NAMES)
 def test_instructions(name):
-    """As many as the costs say; no branch to a slow path, no call, nothing in local memory."""
+    """The number of instructions is that of the costs; no branch to a slow path, no call, nothing in local memory."""
     listed = evidence.listings("f32")[name]
     assert evidence.counted(listed) == COSTS[name]
     assert not [op for op in listed if op.split(".")[0] in ("CALL", "BSSY", "LDL", "STL", "I2F", "F2I")]

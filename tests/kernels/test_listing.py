@@ -12,7 +12,7 @@ from cutegemm.plan import GemmPlan
 
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
 
-# Of each plan: a step's first word, and an instruction that it becomes, and that no other step does.
+# (first word of a step, an instruction that only this step compiles to) by plan
 STEPS = {
     "sm90_64x64": (("load", "UTMALDG"), ("mma", "HGMMA"), ("write", "STSM"), ("store", "UTMASTG")),
     "simt_32x32": (("fetch", "LDGSTS"), ("mma", "FFMA"), ("commit", "LDGDEPBAR")),

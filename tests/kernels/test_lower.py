@@ -1,4 +1,4 @@
-"""Every object that lower.py makes is held against the one that it was made from, in the traced DSL."""
+"""Every object that lower.py makes is compared with the one that it was made from, in the traced DSL."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ LAYOUTS = [
 
 
 def test_layouts_and_their_values():
-    """The same layout, and the same offset at every coordinate: a swizzle is not turned into bytes here."""
+    """The lowered layout is equal, and so is the offset at every coordinate.
+
+    A swizzle is not turned into bytes here.
+    """
 
     def ask():
         lowered = [lower.layout(one) for one in LAYOUTS]
@@ -79,7 +82,7 @@ SWIZZLED += [(f32, ComposedLayout(Swizzle(3, 2, 5), 0, Layout((128, 8, 2), (1, 1
 
 
 def test_shared_memory_swizzles_bytes():
-    """S<b,m,s> on elements is S<b,m+log2(bytes),s> on addresses; the layout beside it stays in elements."""
+    """S<b,m,s> on elements is S<b,m+log2(bytes),s> on addresses; its layout stays in elements."""
     import cutlass
 
     def ask():

@@ -28,12 +28,12 @@ THROUGH_SLOTS = [name for name in COVERING if form(name).store.stage_copy is not
 BY_TMA = [
     name
     for name in THROUGH_SLOTS
-    if form(name).store.stored_by_tma and not form(name).repacks  # whose boxes are of other memory
+    if form(name).store.stored_by_tma and not form(name).repacks  # boxes that belong to another buffer
 ]
 
 
 class _Enough(Exception):
-    """The answers are there; nothing is compiled."""
+    """All answers are recorded; nothing is compiled."""
 
 
 def on_the_host(plan, question):
@@ -75,7 +75,7 @@ def test_boxes(name):
     majors = [plan.operands.a.major, plan.operands.b.major, plan.operands.d.major, plan.operands.c.major]
     for (box, text), major in zip(on_the_host(plan, ask), majors, strict=False):
         extents, first, second = re.search(r'tma_gbasis = <"\(([0-9,]+)\):\((1@\d),(1@\d)', text).groups()
-        rows = box.box[1] * box.multicast  # the DSL speaks of all, where a box may have so many
+        rows = box.box[1] * box.multicast  # the DSL's box has all rows, if a box may have that many
         assert tuple(map(int, extents.split(",")))[:2] == (box.box[0], rows if rows <= 256 else box.box[1])
         in_order = ("1@1", "1@0") if major in ("k", "n") and (major, box) != ("n", plan.b.load) else ("1@0", "1@1")
         assert (first, second) == in_order

@@ -36,7 +36,7 @@ def check(kernel):
         assert report.count("HMMA") == products
     elif kernel.arch == "sm_89":
         assert report.count("QMMA") == products
-    else:  # of operands that are converted, half as deep
+    else:  # operands that are converted have k-tiles half as deep
         assert (report.count("QMMA"), report.count("HMMA")) == (0, 2 * products)
     plain, transposed = ldmatrices(plan, atoms_m, atoms_n)
     found = {op: n for op, n in report.instructions.items() if op.startswith("LDSM")}

@@ -99,7 +99,8 @@ def test_where_an_address_is_the_xor_of_its_parts():
 
 
 def test_a_plan_from_another_process_is_traced_alike():
-    """TMA rounds what it is told to be tf32, as the plan says, also where a pool of processes compiles."""
+    """TMA rounds operands that the tensor map declares as tf32, as the plan says, also if a pool of processes
+    compiles."""
     plan = plan_named("mma_tma_256x128", Operands.of("f32", layout="nt"))
     sent = pickle.loads(pickle.dumps(plan))
     kinds = [[x.element_type for x in fake_arguments(p)[:4]] for p in (plan, sent)]

@@ -31,10 +31,10 @@ def named(name: str, layout: str = "nt", **options) -> GemmPlan:
 
 
 def boxes(plan: GemmPlan, operand: str) -> int:
-    """Return the instructions by which a CTA loads its share of a k-tile.
+    """Return the instructions of a CTA that load its share of a k-tile.
 
-    Of a tile that is loaded by all CTAs of a multicast the DSL makes boxes of up to 256 rows, and each CTA loads its
-    share of each of them.
+    If all CTAs of a multicast load a tile, the DSL makes boxes of up to 256 rows, and each CTA loads its share of each
+    box.
     """
     bm, bn, bk = plan.loaded_tile
     box, extent = (plan.a.load, bm) if operand == "a" else (plan.b.load, bn)
@@ -88,7 +88,7 @@ def check(kernel: CompiledKernel) -> None:
         stores = product(pipeline.consumer_tile) // 128 // plan.store.atom.values
         assert report.count("STG") == stores + parts_stored(plan)
     else:
-        # Deferred: behind the products of the next tile, and behind those that it lacks
+        # Overlapped: the tile is stored during the MMAs of the next tile, and after them if that tile has too few
         count = product(store.epi_tiles(pipeline.consumer_tile)) * (1 + pipeline.overlapped)
         check_leaving(plan, report, count, dim)
     check_parts(plan, report)
@@ -101,7 +101,7 @@ def check(kernel: CompiledKernel) -> None:
 
 
 def parts_stored(plan: GemmPlan) -> int:
-    """Stores of 16 bytes by which a thread's sums go to the workspace, and the one of a tile's counter."""
+    """Stores of 16 bytes that write a thread's accumulators to the workspace, and the store of a tile's counter."""
     return product(plan.consumer_tile) // 128 // ACCUMULATOR_VECTOR + 1 if plan.scheduler.split.is_split else 0
 
 
@@ -111,13 +111,16 @@ def sums_received(plan: GemmPlan) -> int:
 
 
 def check_parts(plan: GemmPlan, report: ResourceReport) -> None:
-    """Where K is split: a ticket, its sums or those of the others, and a signal; else none of it."""
+    """Where K is split.
+
+    An atomic increment of the semaphore, stores or loads of accumulators, and a signal; otherwise none of them.
+    """
     counts = [report.count(name) for name in ("ATOMG.E.ADD", "REDG.E.ADD", "LDG.E.STRONG")]
     assert counts == [int(plan.scheduler.split.is_split)] * 3
     if plan.scheduler.split.is_split:
         vectors = parts_stored(plan) - 1
         assert report.count("STG.E.128") == vectors
-        assert report.count("LDG.E.128") >= 2 * vectors  # of parts before this one, and of parts after it
+        assert report.count("LDG.E.128") >= 2 * vectors  # K splits before this one, and after it
 
 
 def check_leaving(plan: GemmPlan, report: ResourceReport, epi_tiles: int, dim: str) -> None:
@@ -176,7 +179,7 @@ def test_each_pair_that_meets(names):
 
 @pytest.mark.parametrize("name", with_thorough(PACKED, {*PACKED} & {*PAIRS}))
 def test_what_packs_an_operand(name):
-    """One kernel loads as many bytes at a time as alignment allows, and stores 16. The GEMM begins beside it."""
+    """One kernel loads as many bytes at a time as alignment allows, and stores 16. The GEMM starts while it runs."""
     plan = on_few_ctas(name)
     sections = compile_plan(plan).sass.split(".section\t.text.")
     (own,) = [text for text in sections if text.startswith("kernel_cutlass_repack_kernel")]

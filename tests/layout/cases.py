@@ -47,7 +47,10 @@ def of_pairs(rng: Random, pairs: list[tuple[int, Any]], flat: bool = False) -> L
 
 
 def strides(rng: Random, sizes: list[int], kinds: str) -> list[Any]:
-    """p: compact in some order; g: with gaps; d: padded; z: a zero; r: arbitrary; n: a negative one; b: coordinates."""
+    """p: compact in some order; g: with gaps; d: padded; z: a zero.
+
+    Others: r: arbitrary; n: a negative one; b: coordinates.
+    """
     kind = rng.choice(kinds)
     if kind == "b":
         along = [E((m, 1) if rng.random() < 0.2 else m) for m in range(len(sizes))]

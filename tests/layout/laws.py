@@ -1,6 +1,6 @@
 """What each operation promises, checked by evaluating every coordinate.
 
-A law takes the result of an operation and its arguments, and returns what is broken, in words, or None. It
+A law takes the result of an operation and its arguments, and returns what is violated, as text, or None. It
 looks at the tables of `naive` only. `unanswerable` takes the arguments that an operation refused, and
 returns an answer that it should have found, or None. Both serve the properties (test_laws), the mutations
 (test_mutation) and the oracle (tests/oracle), which asks them about the DSL's answers too.
@@ -142,7 +142,7 @@ def no_composition(a: Any, b: Any) -> str | None:
         parts = [no_composition(mode(a, m), t) for m, t in enumerate(b)] if len(b) <= rank(a) else [None]
         return "; ".join(parts) if all(parts) else None
     b = Layout(b, 1) if isinstance(b, int) else b
-    if b is None or not a.is_integral:  # a stride that is a sum of basis vectors is none
+    if b is None or not a.is_integral:  # a stride that is a sum of basis vectors is not one
         return None
     if gives_coordinates(b):
         parts = [no_composition(part(a, path), along(b, path)) for path in paths(b)]
@@ -329,7 +329,7 @@ def max_common_vector(result: int, a: Layout, b: Layout) -> str | None:
 
 
 def _divided(layout: Layout, tiler: Any) -> list[tuple[list[int], list[int]]] | None:
-    """(tile, rest) for each mode, from the definition; None where the tile has no complement."""
+    """(tile, rest) for each mode, from the definition; None if the tile has no complement."""
     if not isinstance(tiler, tuple):
         tile = Layout(tiler, 1) if isinstance(tiler, int) else tiler
         rest = gaps(table(tile), size(layout))
@@ -523,7 +523,7 @@ def recast_layout(result: Layout, new_bits: int, old_bits: int, layout: Any) -> 
     if isinstance(layout, ComposedLayout):
         ratio = max(parts, wide)
         if min(parts, wide) > 1 or ratio & (ratio - 1):
-            return "a swizzle of units that are no power of two"
+            return "a swizzle of units that are not a power of two"
         before = [at(layout.inner, layout.offset + o) for o in table(layout.outer)]
         want = {(i * parts + part) // wide for i in before for part in range(parts)}
         return first_of(
@@ -558,7 +558,7 @@ def _units(split: int | None, layout: Layout, parts: int, wide: int) -> list[tup
 def _recast_by(split: int | None, result: Layout, layout: Layout, parts: int, wide: int) -> str | None:
     units = _units(split, layout, parts, wide)
     if [-(-extent // per) for extent, _, per in units] != [r for r, _ in modes(result)]:
-        return f"extents {result.shape} instead of those of {units}"
+        return f"extents {result.shape} instead of the extents of {units}"
     for coord in cartesian(*[range(extent) for extent, _, _ in units]):
         unit = sum(c * stride for c, (_, stride, _) in zip(coord, units, strict=True))
         steps = zip(coord, units, modes(result), strict=True)

@@ -130,7 +130,7 @@ def is_layout(values: Sequence[int]) -> bool:
 def gaps(offsets: Iterable[int], total: int) -> list[int] | None:
     """The increasing offsets at which copies of a set must start to cover [0, total or more) once.
 
-    None where no copies do. They are unique: the first offset not yet covered must start the next copy.
+    None if no copies do. They are unique: the first offset not yet covered must start the next copy.
     """
     tile, starts, covered, start = sorted(set(offsets)), [], set(), 0
     if tile[0] != 0:
@@ -147,9 +147,10 @@ def gaps(offsets: Iterable[int], total: int) -> list[int] | None:
 
 
 def copy_starts(block: Layout, count: int) -> list[int] | None:
-    """Where the first copies of a block start, in increasing order; None where its modes are interleaved.
+    """Where the first copies of a block start, in increasing order; None if its modes are interleaved.
 
-    Modes by stride: below the stride of the next mode there is room for so many copies, then the next mode's period.
+    Modes by stride: below the stride of the next mode there is room for `count` copies, then the next mode's period
+    starts.
     """
     radices, period = [], 1  # (copies at this step, step)
     for d, s in sorted((d, s) for s, d in modes(block) if s > 1 and d != 0):

@@ -1,4 +1,4 @@
-"""Arguments of every kind: lists are tuples, and what an operation cannot take it refuses in words."""
+"""Arguments of every kind: lists are tuples, and an operation refuses invalid arguments with a message."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def outcome(operation, args, options):
 
 @pytest.mark.parametrize("operation", laws.LAWS)
 def test_lists_are_tuples(operation):
-    """The same answer, whichever of the two says a shape, a coordinate, an order, a profile or a tiler."""
+    """Lists and tuples give equal results as a shape, a coordinate, an order, a profile or a tiler."""
     rng = Random(f"lists for {operation}")
     seen = 0
     for _ in range(120):

@@ -56,7 +56,7 @@ def _table(plain, kept={}):  # noqa: B006 - one table for each layout
 
 
 def test_modes_of_extent_1_keep_their_place():
-    """The coordinate of mode (4,4) is (i % 4, i // 4), also where the mode beside it is dropped."""
+    """The coordinate of mode (4,4) is (i % 4, i // 4), also if the next mode is dropped."""
     through = ComposedLayout(Layout(((4, 4), 1), ((4, 1), 4)), 0, make_identity_layout(((4, 4), 1)))
     assert through(4) == 1
     assert cg.coalesce(through)(4) == 1

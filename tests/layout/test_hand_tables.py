@@ -87,7 +87,7 @@ ROWS = [
         "(2,6):(1,2)",
         "[algebra] by mode: each by itself",
     ),
-    (lambda: cg.coalesce(L((2, 3, 4), (12, 4, 1))), "(2,3,4):(12,4,1)", "2*12, 3*4 are no next strides"),
+    (lambda: cg.coalesce(L((2, 3, 4), (12, 4, 1))), "(2,3,4):(12,4,1)", "2*12 and 3*4 are not next strides"),
     (lambda: cg.coalesce(L((4, 2, 3), (1, 4, 16))), "(8,3):(1,16)", "4*1 = 4 merges, 8*1 = 8 is not 16"),
     (lambda: cg.coalesce(L((2, 3), (0, 0))), "6:0", "2*0 = 0 merges"),
     (lambda: cg.coalesce(L((1, 1), (5, 7))), "1:0", "nothing moves"),
@@ -178,7 +178,7 @@ ROWS = [
     ),
     # Inverses
     (lambda: cg.right_inverse(L((4, 8), (8, 1))), "(8,4):(4,1)", "offset 8a + b has the index a + 4b"),
-    (lambda: cg.right_inverse(L((4, 2), (1, 8))), "4:1", "4 to 7 are no offsets"),
+    (lambda: cg.right_inverse(L((4, 2), (1, 8))), "4:1", "4 to 7 are not offsets"),
     (lambda: cg.right_inverse(L((4, 8), (2, 8))), "1:0", "1 is no offset"),
     (
         lambda: cg.right_inverse(L((2, 3, 2), (6, 2, 1))),
@@ -434,7 +434,7 @@ ROWS = [
     ),
     # Nothing there
     (lambda: cg.composition(L((4, 8), (8, 1)), L((2, 0), (3, 5))), [], "no coordinate, so no offset"),
-    (lambda: L((8589934593, 0), (1, 2**70)), [], "neither the extent nor the stride beside a 0 counts"),
+    (lambda: L((8589934593, 0), (1, 2**70)), [], "neither the extent nor the stride next to a 0 counts"),
 ]
 
 

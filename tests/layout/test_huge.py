@@ -1,4 +1,7 @@
-"""Texts with huge numbers: a layout that the parser accepts, every operation answers or refuses in words, in time."""
+"""Texts with huge numbers.
+
+A layout that the parser accepts, every operation answers or refuses with a message, in time.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class CheckedLayout:
     def axes(self) -> list[tuple[int, int, int, int]]:
         return [(m, 0, 1, n) for m, n in enumerate(self.extents)]
 
-    # Each returns the next pair, or None where the operation does not apply.
+    # Each returns the next pair, or None if the operation does not apply.
 
     def flattened(self, rng):
         return CheckedLayout(cg.flatten(self.layout), self.offsets, naive.leaves(self.layout.shape))
@@ -166,7 +166,7 @@ def test_a_chain_of_operations_keeps_step_with_the_table(rng, steps):
         try:
             there = step(here, rng)
         except LayoutError:
-            # A composition whose answer is no layout; test_laws holds refusals against brute force.
+            # A composition whose result is not a layout; test_laws compares refusals with brute force.
             assert step in (CheckedLayout.composed_with_steps, CheckedLayout.divided)
             continue
         if there is not None:

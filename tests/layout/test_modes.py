@@ -172,7 +172,7 @@ def test_a_slice_of_a_tensor_keeps_its_offset():
 def test_questions_about_a_tensor_are_about_its_layout():
     assert (cg.cosize(T), cg.cosize(T, [1]), cg.rank(T), cg.size(T, [1])) == (120, 21, 3, 6)
     assert cg.max_common_vector(T, L) == 120
-    assert cg.max_common_vector(cg.make_identity_tensor((4, 8)), T) == 1  # coordinates are no memory
+    assert cg.max_common_vector(cg.make_identity_tensor((4, 8)), T) == 1  # coordinates are not memory
 
 
 @pytest.mark.parametrize(

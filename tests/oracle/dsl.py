@@ -2,7 +2,7 @@
 
 `ask` runs many cases in one traced function of another process, which has the DSL imported and serves all questions of
 the tests. Ill-formed arguments can kill the DSL's process (a division by zero in its C++), so each trace runs in a
-forked child: a child that dies answers for the case that killed it, and the next one goes on behind it.
+forked child: a child that dies answers for the case that killed it, and the next one continues after it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def text(value: Any) -> str:
 
 
 def missing() -> str | None:
-    """Why the DSL cannot be asked here; None where it can."""
+    """Why the DSL cannot be used here; None if it can."""
     if importlib.util.find_spec("cutlass") is None:
         return "the CuTe DSL is not installed (pip install nvidia-cutlass-dsl)"
     if not hasattr(os, "fork"):
@@ -62,7 +62,7 @@ def missing() -> str | None:
 def ask(cases: list[Any], evaluate: Callable[[Any], Any] | None = None) -> list[Any]:
     """The DSL's answer to each case: a layout, an integer, a tuple, or Refused.
 
-    evaluate   a function of a module, which answers one case while the DSL traces; of `Case`s where left out
+    evaluate   a function of a module, which answers one case while the DSL traces; default: a function for `Case`s
     """
     return _process()(_answers, cases, evaluate or _evaluate)
 

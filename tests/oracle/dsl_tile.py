@@ -40,7 +40,7 @@ class MmaCase:
 
 @dataclass(frozen=True)
 class CopyCase:
-    """A TiledCopy; `maker` is tiled, tv, a, b, c or c_atom, and `args` what it takes besides the atom."""
+    """A TiledCopy; `maker` is tiled, tv, a, b, c or c_atom, and `args` its arguments after the atom."""
 
     atom: CopyAtom
     maker: str

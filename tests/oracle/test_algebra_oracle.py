@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 CASES_AN_OPERATION = 160
 
-# Known before, and kept in whatever the random ones are: (case, our answer or None where we raise).
+# Known before, and kept in whatever the random ones are: (case, our answer; None if we raise).
 KNOWN_DIFFERENCES = [
     (Case("make_ordered_layout", ((4, 2, 3), (0, 0, 1))), Layout((4, 2, 3), (1, 4, 8))),
     (Case("composition", (Layout((6, 2), (1, 7)), Layout((3, 2), (2, 3)))), None),
@@ -147,7 +147,7 @@ def steps(layout: Layout | ComposedLayout) -> list[int]:
 
 
 def divides_by_coordinates(rng: Random) -> list[Case]:
-    """Of tiles that mostly divide each mode of a matrix."""
+    """Divisions of a matrix into tiles that mostly divide each of its modes."""
     asked = []
     for _ in range(100):
         extents = [rng.choice((2, 4, 6, 8, 12)) for _ in range(rng.randint(2, 3))]

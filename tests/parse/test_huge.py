@@ -1,4 +1,4 @@
-"""Names of plans, problems and epilogues with huge numbers are read or refused in words."""
+"""Names of plans, problems and epilogues with huge numbers are read, or refused with a message."""
 
 from __future__ import annotations
 

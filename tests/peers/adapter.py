@@ -67,7 +67,7 @@ def returned(value: Any, theirs: Any) -> Any:
 
 
 def replaced(own: Callable[..., Any], operation: Callable[..., Any], theirs: Any) -> Callable[..., Any]:
-    """Our operation behind the peer's types; the peer's own for types that it has alone."""
+    """Our operation with the peer's types; the peer's own for types that it has alone."""
 
     def call(*args: Any, **options: Any) -> Any:
         given = [converted(a, theirs) for a in args]

@@ -101,7 +101,7 @@ def _atoms() -> tuple[tuple[CopyAtom, ...], tuple[MmaAtom, ...]]:
 
 
 def mutant(chance: random.Random) -> tuple[str, GemmPlan, dict[str, Any]]:
-    """What is changed, of which plan, and the fields that it then has.
+    """Description of a change, the plan, and its fields after the change.
 
     raises   what the part that is changed raises
     """

@@ -168,7 +168,7 @@ def test_rules() -> None:
     plan = plan_with_row()
     with pytest.raises(PlanError, match="the shared memory of X"):
         plan.with_stream("x", smem=Layout((COLUMNS, 1, STAGES), (1, COLUMNS, 0)))
-    with pytest.raises(PlanError, match="boxes of 96 x 1 of X do not fill"):
+    with pytest.raises(PlanError, match="boxes of 96 x 1 of X do not divide"):
         plan.with_stream("x", load=TmaBox("load", f32, (96, 1), "none"))
     with pytest.raises(PlanError, match="X is not loaded by TMA"):
         plan.with_stream("x", load=plan.store.to_shared)

@@ -156,7 +156,7 @@ def test_work_tiles_by_hand() -> None:
 
 
 def test_consumers_in_turn() -> None:
-    """Consumer 1 of CTA 1 begins with its second tile, behind 4 k-tiles, and passes the 2 of the third one."""
+    """Consumer 1 of CTA 1 begins with its second tile, after 4 k-tiles, and passes the 2 of the third one."""
     plan = plan_of_two(ctas=2, raster="along_m")
     work = plan.work(Problem(192, 128, 256, operands=plan.operands), {"begin": np.full((1, 1, 1), 3)})
     first = work.first(1)
@@ -170,13 +170,15 @@ def test_text_and_rules() -> None:
     plan = plan_of_two()
     line = next(line for line in plan.describe().splitlines() if line.startswith("problems"))
     assert line.split(maxsplit=2)[1:] == ["2", "one after the other   the second has half of the k-tiles"]
-    with pytest.raises(PlanError, match="the scheduler reads begin; it is no operand of the mainloop"):
+    with pytest.raises(PlanError, match="the scheduler reads begin, which is not an operand of the mainloop"):
         plan.with_(operands=Operands.of("bf16", layout="nt", out="f32"))
     with pytest.raises(PlanError, match="K is split; a CTA takes all k-tiles"):
         plan.with_scheduler(split=by_last_cta(split_k=2))
-    with pytest.raises(PlanError, match="pingpong consumers take tiles in turn, so the grid must be persistent"):
+    with pytest.raises(PlanError, match="'pingpong' consumers alternate between tiles, so the grid must be persistent"):
         plan.with_scheduler(grid=OneEach())
-    with pytest.raises(PlanError, match="'lanes' is no field of a TwoProblemScheduler; there are raster, split"):
+    with pytest.raises(
+        PlanError, match="'lanes' is not a field of a TwoProblemScheduler; the fields are raster, split"
+    ):
         plan.with_scheduler(lanes=2)
     threads = simt_plan(Operands.of("f32").with_aux(begin=BEGIN))
     with pytest.raises(PlanError, match="TwoProblemScheduler needs warp roles"):

@@ -1,4 +1,4 @@
-"""What is passed to a builder or to the catalog by mistake is said in words, all of it at once."""
+"""What is passed to a builder or to the catalog by mistake is reported, all of it at once."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ from cutegemm.simulator import simulate
         (
             lambda: sm90_plan(Operands.of("tf32"), tile=(64, 24, 32), cluster=(1, 3), split_k=0),
             ["B is n-major, but wgmma takes only k-major tf32",
-             "TMA stores D of f32 in epilogue tiles of 16 or 32 columns, but none",
-             "tile = (64, 24, 32), cluster = (1, 3): A: 64 rows of ", "parts = 0; at least 1"],
+             "TMA stores D of f32 in epilogue tiles of 16 or 32 columns, but none divides a tile of",
+             "tile = (64, 24, 32), cluster = (1, 3): A: 64 rows of ", "splits = 0; at least 1"],
         ),
         (
             lambda: plan_named("sm90:tile=128x128x64,l2=last,epi_tile_n=24", Operands.of("bf16", layout="nt")),
             ["l2 = ('evict_last',); three of",
-             "epi_tile_n = 24: epilogue tiles of 24 columns do not fill a tile of 128; 16,"],
+             "epi_tile_n = 24: epilogue tiles of 24 columns do not divide a tile of 128 columns; 16,"],
         ),
         (lambda: simt_plan(raster="zigzag", repack="c"), ["Raster.parse: 'zigzag' is not a ras", "repack = 'c' is"]),
         (lambda: mma_sync_plan(stages=0), ["stages = 0; at least 1 is expected."]),
@@ -71,9 +71,9 @@ from cutegemm.simulator import simulate
              "'prefetch=?': 1 for yes or 0 for no is expected.",
              "'block=8xx': numbers joined by x are expected."],
         ),
-        (lambda: simt_plan().with_(stages=3, name="x", tile=1), ["'stages' is no field of a plan", "'tile' is no"]),
+        (lambda: simt_plan().with_(stages=3, name="x", tile=1), ["'stages' is not a field of a plan", "'tile' is not"]),
         (lambda: Problem(1, -2, 3, operands="f32"), ["n = -2; an integer", "operands = 'f32'; Operands are"]),
-        (lambda: plan_named(3, "f32"), ["operands = 'f32'", "name = 3; the name of a plan is expected"]),
+        (lambda: plan_named(3, "f32"), ["operands = 'f32'", "name = 3; expected the name of a plan, as listed by"]),
     ],
 )  # fmt: skip
 def test_arguments_of_another_kind(call: Callable[[], object], rules: list[str]) -> None:
@@ -83,15 +83,17 @@ def test_arguments_of_another_kind(call: Callable[[], object], rules: list[str])
 
 
 def test_a_part_that_a_plan_has_not() -> None:
-    with pytest.raises(UnsupportedError, match="nothing is called 'full'; there are cta"):
+    with pytest.raises(UnsupportedError, match="'full' is not the name of one; the names are cta"):
         simt_plan().barrier("full")
-    with pytest.raises(UnsupportedError, match="nothing is called 'all'; there are producer, consumer 0, consumer 1"):
+    with pytest.raises(
+        UnsupportedError, match="'all' is not the name of one; the names are producer, consumer 0, consumer 1"
+    ):
         sm90_plan().role("all")
-    with pytest.raises(UnsupportedError, match="nothing is called 'nosuch'; there are full, empty"):
+    with pytest.raises(UnsupportedError, match="'nosuch' is not the name of one; the names are full, empty"):
         sm90_plan().barrier_id("nosuch")
-    with pytest.raises(UnsupportedError, match="no role has the program 'all'; there are producer, consumer 0"):
+    with pytest.raises(UnsupportedError, match="'all' is not a role; the roles are producer, consumer 0"):
         sm90_plan().program("all")
-    with pytest.raises(UnsupportedError, match="the program 'all'; there are none, as all threads follow"):
+    with pytest.raises(UnsupportedError, match=r"'all' is not a role; all threads follow"):
         simt_plan().program("all")
     with pytest.raises(UnsupportedError, match=r"architecture \[\] is not known. Use one of sm_"):
         mma_tma_plan(arch=[])

@@ -1,4 +1,4 @@
-"""Block-scaled plans: which scale belongs to which element, steps, rules and what the analysis says of them."""
+"""Block-scaled plans: the scale of each element, steps, rules and analysis."""
 
 from __future__ import annotations
 
@@ -144,16 +144,16 @@ def test_unknown_granularities(scales: object) -> None:
 
 
 def test_rules() -> None:
-    with pytest.raises(PlanError, match=r"bK = 64; scales belong to 128 of K. Take bK = 128"):
+    with pytest.raises(PlanError, match=r"bK = 64; a scale covers 128 of K. Take bK = 128"):
         sm90_plan(E4M3, scales=(ROWS, BLOCKS), **{**LARGE, "tile": (128, 128, 64)})
-    with pytest.raises(PlanError, match="Leave out cluster_k"):
+    with pytest.raises(PlanError, match=r"block scales do not support cluster_k and gated epilogues. Leave them out."):
         sm90_plan(E4M3, scales=(ROWS, BLOCKS), cluster_k=2, **{**LARGE, "tile": (128, 64, 128)})
     plan = sm90_plan(E4M3, scales=(ROWS, BLOCKS), **LARGE)
-    with pytest.raises(PlanError, match="one operand for the rows of D and one for its columns are needed"):
+    with pytest.raises(PlanError, match=r"a plan needs one operand for the rows of D and one for its columns."):
         plan.with_(operands=replace(plan.operands, aux=plan.operands.aux[:1]))
     with pytest.raises(PlanError, match=r"scale_b is bf16 with the modes \('n/128', 'k/128'\)"):
         plan.with_(operands=plan.operands.with_aux(scale_b=Operand(bf16, "k", modes=("n/128", "k/128"))))
-    with pytest.raises(PlanError, match="such scales are an operand stream"):
+    with pytest.raises(PlanError, match="such scales must be an operand stream"):
         plan.with_(streams=plan.streams[:2])
 
 
@@ -172,7 +172,7 @@ def test_strides_that_tma_does_not_take() -> None:
     plan = form("rows_blocks")
     violations = plan.violations(problem=Problem(130, 128, 256, operands=plan.operands))
     assert (
-        "SCALE_A has the stride 130, 520 bytes, which is not a multiple of 16, as TMA needs. Pad its rows."
+        "SCALE_A has the stride 130, 520 bytes, which is not a multiple of 16, which TMA needs. Pad its rows."
         in violations
     )
     leading = (("scale_a", 132), ("scale_b", 3), ("d", 128))

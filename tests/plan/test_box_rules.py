@@ -44,17 +44,17 @@ def in_atoms(dtype: DType, major: str, kind: str, shape: tuple[int, int, int]) -
     [
         (
             Swizzle(2, 3, 3),
-            "A(m 4, k 0) lies at 256, TMA has it at 288",
+            "A(m 4, k 0) is at the offset 256, TMA places it at 288",
         ),  # 4 << 6 | 4 << 3 against the lower 2 bits
-        (None, "A(m 1, k 0) lies at 64, TMA has it at 72"),
-        (Swizzle(3, 3, 4), "A(m 1, k 0) lies at 64, TMA has it at 72"),
+        (None, "A(m 1, k 0) is at the offset 64, TMA places it at 72"),
+        (Swizzle(3, 3, 4), "A(m 1, k 0) is at the offset 64, TMA places it at 72"),
     ],
 )
 def test_another_swizzle_than_that_of_the_boxes(swizzle: Swizzle | None, said: str) -> None:
     plan = sm90_plan()
     outer = plan.a.smem.outer
     found = rules_of(plan, smem_a=outer if swizzle is None else ComposedLayout(swizzle, 0, outer))
-    assert "is not where the boxes of 64 x 128 with the swizzle '128B' lie" in found
+    assert "does not agree with its TMA boxes of 64 x 128 and swizzle '128B'" in found
     assert said in found
 
 
@@ -63,19 +63,19 @@ def test_another_swizzle_than_that_of_the_boxes(swizzle: Swizzle | None, said: s
     [
         (
             "S<3,3,3> o 0 o (128,64,6):(1,128,8192)",
-            "A(m 0, k 1) is 128 elements behind A(m 0, k 0), in a box 1.",
+            "A(m 0, k 1) is 128 elements after A(m 0, k 0); in a box it is 1.",
         ),
         (
             "S<3,3,3> o 0 o (128,64,6):(72,1,9216)",
-            "A(m 1, k 0) is 72 elements behind A(m 0, k 0), in a box 64.",
+            "A(m 1, k 0) is 72 elements after A(m 0, k 0); in a box it is 64.",
         ),
-        ("S<3,3,3> o 0 o (128,64,6):(64,1,8200)", "begin at no multiple of 128 bytes"),
-        ("S<3,3,3> o 0 o (128,64,6):(64,1,8256)", "rows in groups of 8 begin at multiples of 1024 bytes"),
-        ("S<3,3,3> o 8 o (128,64,6):(64,1,8192)", "begins with the offset 8; 0 is expected."),
-        ("(128,64,6):(64,1,0)", "puts two elements in one place"),
-        ("S<3,3,3> o 0 o (128,64,6):(-64,1,8192)", "begins before its base"),
-        ("S<3,3,3> o 0 o (128,64,6):(64,1,4611686018427387904)", "more than 64 bits count"),
-        ("S<3,3,3> o 0 o (128,64,60000):(64,1,8192)", "no shared memory has so many"),
+        ("S<3,3,3> o 0 o (128,64,6):(64,1,8200)", "do not start at a multiple of 128 bytes, which TMA needs."),
+        ("S<3,3,3> o 0 o (128,64,6):(64,1,8256)", "groups of 8 rows must start at multiples of 1024 bytes."),
+        ("S<3,3,3> o 8 o (128,64,6):(64,1,8192)", "begins with the offset 8; expected the offset 0."),
+        ("(128,64,6):(64,1,0)", "places two elements at one offset."),
+        ("S<3,3,3> o 0 o (128,64,6):(-64,1,8192)", "has negative offsets"),
+        ("S<3,3,3> o 0 o (128,64,6):(64,1,4611686018427387904)", "elements, too many for a 64-bit offset."),
+        ("S<3,3,3> o 0 o (128,64,60000):(64,1,8192)", "elements, more than any shared memory holds."),
     ],
 )
 def test_another_place_than_that_of_the_boxes(layout: str, said: str) -> None:
@@ -85,7 +85,9 @@ def test_another_place_than_that_of_the_boxes(layout: str, said: str) -> None:
 def test_a_layout_of_a_layout_is_no_shared_memory() -> None:
     plan = sm90_plan()
     given = ComposedLayout(Layout(1 << 20), 0, plan.a.smem.outer)
-    assert "is a layout of a layout" in rules_of(plan, smem_a=given)
+    assert "is a composition with a layout; expected a layout, or a composition with a swizzle." in rules_of(
+        plan, smem_a=given
+    )
 
 
 def test_the_rule_is_what_the_simulator_finds() -> None:
@@ -113,7 +115,7 @@ def test_the_rule_is_what_the_simulator_finds() -> None:
         said = [
             rule
             for rule in _misplaced(_Tile("A", ("m", "k"), bf16, tile, inner), box.box, box.swizzle, layout)
-            if "is not where the boxes" in rule
+            if "does not agree with its TMA boxes of" in rule
         ]
         is_right = not report.faults()
         assert is_right == (not said), (box, layout, said, report.faults())
@@ -135,20 +137,20 @@ def test_a_descriptor_states_every_canonical_layout(kind: str, major: str) -> No
     ("layout", "inner", "said"),
     [
         # Swizzles of PTX XOR bits 4.. of addresses with those 3 above
-        ("S<2,2,3> o 0 o (128,32):(32,1)", 1, "swizzled by S<2,2,3>"),
-        ("S<3,3,4> o 0 o (128,64):(64,1)", 1, "swizzled by S<3,3,4>"),
+        ("S<2,2,3> o 0 o (128,32):(32,1)", 1, "its swizzle is S<2,2,3>"),
+        ("S<3,3,4> o 0 o (128,64):(64,1)", 1, "its swizzle is S<3,3,4>"),
         # Rows of 64 bytes under the swizzle of 128
-        ("S<3,3,3> o 0 o (128,32):(32,1)", 1, "8 neighbours 64 elements apart"),
+        ("S<3,3,3> o 0 o (128,32):(32,1)", 1, "groups of 8 elements 64 elements apart"),
         # Plain rows: core matrices of 8 x 16 bytes are expected
-        ("(128,64):(64,1)", 1, "8 neighbours 8 elements apart"),
+        ("(128,64):(64,1)", 1, "groups of 8 elements 8 elements apart"),
         # The second group of 8 rows of an instruction further away than the third from the second
-        ("S<3,3,3> o 0 o ((8,2,8),64):((64,1024,1536),1)", 1, "all as far from each other"),
+        ("S<3,3,3> o 0 o ((8,2,8),64):((64,1024,1536),1)", 1, "at equal distances are needed"),
         # Instructions of 16 along K that are torn
-        ("S<3,3,3> o 0 o (128,(8,8)):(64,(1,8192))", 1, "16 neighbours side by side"),
+        ("S<3,3,3> o 0 o (128,(8,8)):(64,(1,8192))", 1, "16 elements side by side"),
         # mn-major: 64 rows end within a line
         ("S<3,3,3> o 0 o ((64,2),(8,8)):((1,512),(64,1024))", 0, None),
-        ("S<3,3,3> o 0 o ((32,4),(8,8)):((1,4096),(64,512))", 0, "64 neighbours side by side"),
-        ("S<3,3,3> o 0 o ((64,2),(8,8)):((1,520),(64,1040))", 0, "begin at multiples of 1024 bytes"),
+        ("S<3,3,3> o 0 o ((32,4),(8,8)):((1,4096),(64,512))", 0, "64 elements side by side"),
+        ("S<3,3,3> o 0 o ((64,2),(8,8)):((1,520),(64,1040))", 0, "must start at multiples of 1024 bytes"),
     ],
 )  # fmt: skip
 def test_what_no_descriptor_states(layout: str, inner: int, said: str | None) -> None:
@@ -167,8 +169,8 @@ def test_narrower_rows_make_a_plan_with_boxes_as_narrow(kind: str) -> None:
     box = replace(plan.a.load, box=(width, 128), swizzle=SWIZZLES[kind])
     assert plan.with_(**stream_changes(plan, smem_a=layout, load_a=box)).a.smem == layout
     if kind != "128B":
-        assert "is not where the boxes" in rules_of(plan, smem_a=layout)
-        assert "is not where the boxes" in rules_of(plan, load_a=box)
+        assert "does not agree with its TMA boxes of" in rules_of(plan, smem_a=layout)
+        assert "does not agree with its TMA boxes of" in rules_of(plan, load_a=box)
 
 
 @pytest.mark.parametrize(("layout", "major", "kind", "rows"), [("nt", "k", "interleave", 64), ("tn", "mn", "32B", 8)])
@@ -192,18 +194,18 @@ def test_mma_sync_reads_whatever_the_boxes_write() -> None:
     plain = Layout((64, 64, 2), (64, 1, 4096))
     box = replace(plan.a.load, swizzle="none")
     assert plan.with_(**stream_changes(plan, smem_a=plain, load_a=box)).a.smem == plain
-    assert "is not where the boxes" in rules_of(plan, smem_a=plain)
+    assert "does not agree with its TMA boxes of" in rules_of(plan, smem_a=plain)
     wgmma = sm90_plan(tile=(64, 64, 64), stages=2)
     found = rules_of(wgmma, smem_a=plain, load_a=replace(wgmma.a.load, swizzle="none"))
     assert "no descriptor of wgmma.m64n64k16" in found
-    assert "is not where" not in found
+    assert "does not agree with" not in found
 
 
 def test_another_majorness_than_that_of_the_instruction() -> None:
     plan = sm90_plan()
     turned = Operands.of("bf16", layout="tt")
     found = rules_of(plan, operands=turned)
-    assert "A is m-major as it is loaded; wgmma.m64n128k16.f32.bf16.k_k.ss reads it k-major." in found
+    assert "A is m-major in shared memory, but wgmma.m64n128k16.f32.bf16.k_k.ss reads it k-major." in found
 
 
 def test_slots_that_are_not_where_the_boxes_are() -> None:
@@ -212,15 +214,15 @@ def test_slots_that_are_not_where_the_boxes_are() -> None:
     turned = Layout((64, 64, 2, 2), (1, 64, 4096, 8192))
     for given in (outer, turned, ComposedLayout(Swizzle(2, 3, 3), 0, outer)):
         assert "the shared memory of D" in rules_of(plan, store=replace(plan.store, smem=given))
-        assert "is not where the boxes of 64 x 64" in rules_of(plan, store=replace(plan.store, smem=given))
+        assert "does not agree with its TMA boxes of 64 x 64" in rules_of(plan, store=replace(plan.store, smem=given))
     both = Layout((64, 64, 2, 2), (64, 1, 4096, 4096))
-    assert "puts two elements in one place" in rules_of(plan, store=replace(plan.store, smem=both))
+    assert "places two elements at one offset." in rules_of(plan, store=replace(plan.store, smem=both))
     store = plan.store
     for box, said in (
-        (replace(store.box, box=(32, 64), swizzle="64B"), "is not where the boxes of 32 x 64"),
-        (replace(store.box, box=(64, 48)), "boxes of 64 x 48 of D do not fill an epilogue tile"),
-        (replace(store.box, direction="load"), "a store of bf16 to one CTA is expected"),
-        (replace(store.box, box=(64,)), "of 1 modes; a tile is moved by boxes of 2"),
+        (replace(store.box, box=(32, 64), swizzle="64B"), "does not agree with its TMA boxes of 32 x 64"),
+        (replace(store.box, box=(64, 48)), "boxes of 64 x 48 of D do not divide an epilogue tile, whose"),
+        (replace(store.box, direction="load"), "expected a store of bf16 without multicast."),
+        (replace(store.box, box=(64,)), "which has 1 modes. Boxes of a tile have 2."),
     ):
         assert said in rules_of(plan, store=replace(store, box=box))
 
@@ -230,7 +232,7 @@ def test_padded_slots_are_stored_by_threads_in_aligned_rows() -> None:
     shape, (pitch, _, epi_stage, consumer) = plan.store.layout.shape, plan.store.layout.stride
     assert plan.with_(store=replace(plan.store, smem=Layout(shape, (pitch + 8, 1, 2 * epi_stage, 2 * consumer))))
     found = rules_of(plan, store=replace(plan.store, smem=Layout(shape, (pitch + 1, 1, 2 * epi_stage, 2 * consumer))))
-    assert "epilogue stages are written by stmatrix.x4.bf16, rows of 128 bits at a time" in found
+    assert "stmatrix.x4.bf16 accesses epilogue stages in rows of 128 bits at a time" in found
     assert "the copy of D reads 128 bits at a time" in found
 
 
@@ -243,11 +245,11 @@ def test_lines_that_are_turned_are_dense_and_copied_by_powers_of_two() -> None:
     shape, strides = plan.store.layout.shape, plan.store.layout.stride
     assert (strides, store.copy.tiler_mn) == ((200, 1, 12800, 12800), (4, 32))
     spread = Layout(shape, (400, 2, 2 * strides[2], 2 * strides[3]))
-    assert "the elements of a line lie side by side" in rules_of(plan, store=replace(plan.store, smem=spread))
+    assert "has vectors of less than 16 bytes, the elements" in rules_of(plan, store=replace(plan.store, smem=spread))
     swizzled = ComposedLayout(Swizzle(2, 3, 3), 0, plan.store.layout)
-    assert "the elements of a line lie side by side" in rules_of(plan, store=replace(plan.store, smem=swizzled))
+    assert "has vectors of less than 16 bytes, the elements" in rules_of(plan, store=replace(plan.store, smem=swizzled))
     several = make_tiled_copy_tv(atom, Layout((4, 32), (32, 1)), Layout((2, 1)))
-    assert "one vector of a thread is expected" in rules_of(plan, store=replace(store, copy=several))
+    assert "has vectors of less than 16 bytes and rotates rows:" in rules_of(plan, store=replace(store, copy=several))
 
 
 def test_boxes_of_a_share_begin_where_tma_can_write() -> None:
@@ -255,8 +257,8 @@ def test_boxes_of_a_share_begin_where_tma_can_write() -> None:
     plan = sm90_plan(tile=(64, 64, 64), stages=2)
     layout = Layout.parse("S<3,3,3> o 0 o ((8,8),64,2):((64,544),1,8704)")
     found = rules_of(plan, smem_a=layout, load_a=replace(plan.a.load, box=(64, 8)))
-    assert "begin at multiples of 1024 bytes" in found
-    assert "is not where" not in found
+    assert "must start at multiples of 1024 bytes" in found
+    assert "does not agree with" not in found
 
 
 def test_lines_of_b_are_loaded_and_the_columns_of_the_tile_multiplied() -> None:
@@ -270,7 +272,7 @@ def test_lines_of_b_are_loaded_and_the_columns_of_the_tile_multiplied() -> None:
         assert sm90_plan(nn, tile=(128, columns, 64)).loaded_tile[1] == columns
     for other in (64, 192):  # less than the tile, and a row of boxes that none of its columns need
         given = in_atoms(bf16, "mn", "128B", (other, 64, 3))
-        assert "tile and stages ask for (112, 64, 3)" in rules_of(plan, smem_b=given)
+        assert "the tile and the stages need (112, 64, 3)" in rules_of(plan, smem_b=given)
 
 
 def test_two_instructions_read_whole_rows() -> None:
@@ -279,4 +281,4 @@ def test_two_instructions_read_whole_rows() -> None:
     layout = in_atoms(bf16, "mn", "128B", (192, 64, 1))
     assert _not_stated(tile, layout, 176, 16, "wgmma", 176) == ()
     (said,) = _not_stated(tile, layout, 88, 16, "wgmma", 176)
-    assert "the 88 elements along N of an instruction end within rows of 64" in said
+    assert "the 88 elements along N that an instruction reads end inside a row of 64" in said

@@ -1,4 +1,4 @@
-"""Arguments of the builders of plans that are refused in words, at once, by the name that was given."""
+"""Arguments of the builders of plans that are refused at once, with the name that the caller gave."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ F32, BF16 = Operands.of("f32"), Operands.of("bf16")
         (lambda: sm90_plan(with_c=None, overlapped="no", fixup=2), "with_c = None"),
         (lambda: gemv_plan(pdl="no"), "pdl = 'no'; True or False is expected"),
         (lambda: sm90_plan(name=3), "name = 3; a text is expected"),
-        (lambda: sm90_plan(ctas=10**9), "a persistent grid of 1000000000 CTAs; 1 to 65536 are expected"),
-        (lambda: simt_plan(waves=1, persistent=10**9), "a persistent grid of 1000000000 CTAs; 1 to 65536 are expected"),
+        (lambda: sm90_plan(ctas=10**9), "a persistent grid of 1000000000 CTAs; expected 1 to 65536"),
+        (lambda: simt_plan(waves=1, persistent=10**9), "a persistent grid of 1000000000 CTAs; expected 1 to 65536"),
         (
             lambda: sm90_plan(schedule="cooperative", stagger_cycles=10**12),
             "stagger_cycles = 1000000000000; at most",
@@ -54,9 +54,9 @@ F32, BF16 = Operands.of("f32"), Operands.of("bf16")
         (lambda: Shared("q"), "major = 'q' is neither 'mn' nor 'k'"),
         (lambda: Shared(pad=-1), "pad = -1; at least 0 is expected"),
         (lambda: Shared(pad="4", swizzle=3), "swizzle = 3; Swizzle or None is expected"),
-        (lambda: Operands.of("f32", layout=3), "layout is 3; two letters"),
-        (lambda: Operands.of("f32", align_bytes="x"), "A is aligned to 'x' bytes, which is no power of two"),
-        (lambda: Operands.of("f32", align_bytes=4.0), "A is aligned to 4.0 bytes, which is no power of two"),
+        (lambda: Operands.of("f32", layout=3), "layout is 3; expected two letters"),
+        (lambda: Operands.of("f32", align_bytes="x"), "A is aligned to 'x' bytes, which is not a power of two."),
+        (lambda: Operands.of("f32", align_bytes=4.0), "A is aligned to 4.0 bytes, which is not a power of two."),
         (lambda: Operands.of("f32", batched="no"), "batched = 'no'; True or False is expected"),
         (lambda: F32.as_gated("x"), "B is gated by 'x', which is neither '' nor 'halves' nor 'pairs'"),
         (lambda: Problem(4, 4, 4, ld=(("a", "x"),)), "ld = (('a', 'x'),); pairs of a name and an integer"),
@@ -99,7 +99,10 @@ def test_fragments_are_read_in_the_order_of_elements():
     atom, repeats = plan.tiled_mma.atom, plan.tiled_mma.atom_layout_mnk
     against = TiledMma(atom, repeats, (None, Layout((8, 2, 2, 2), (1, 8, 32, 16)), None))
     assert plan.with_(tiled_mma=TiledMma(atom, repeats, (None, Layout((8, 2, 2, 2), (1, 8, 16, 32)), None)))
-    with pytest.raises(PlanError, match="permutation runs the values of a thread against the order of elements"):
+    with pytest.raises(
+        PlanError,
+        match=r"whose permutation reverses the order of a thread's elements; kernels need fragments in element order.",
+    ):
         plan.with_(tiled_mma=against)
 
 
@@ -146,19 +149,19 @@ F16_SUMS = Operands.of("f16", layout="nt", acc="f16")
             ),
             "the accesses to A",
         ),
-        (lambda: _column_sums(warps=3), "do not have the values of columns together"),
-        (lambda: gemv_plan(F16_SUMS, tile=(16, 8), warps=4, cluster=2), "add sums of f16"),
+        (lambda: _column_sums(warps=3), "where registers and lanes together do not hold whole columns, so they"),
+        (lambda: gemv_plan(F16_SUMS, tile=(16, 8), warps=4, cluster=2), "the accumulators are f16; CTAs"),
         (
             lambda: sm90_plan(Operands.of("s8", layout="nt"), tile=(64, 64, 128), promoted=True),
-            "sums of s32 are kept on two levels",
+            "promoted = True needs accumulators in f32, not s32. Leave promoted out.",
         ),
         (lambda: sm90_plan(tile=(64, 64, 64), ctas_per_sm=2), "the roles ask for 64512 registers"),
         (
             lambda: sm90_plan(tile=(64, 64, 64), schedule="single", ctas_per_sm=50),
             "no room for a k-tile, 16384 bytes, with 50 CTAs per SM",
         ),
-        (lambda: sm90_plan(F16_SUMS, tile=(64, 96, 64)), "sums of f16 by wgmma of 96 columns"),
-        (lambda: _gated((32, 48, 8)), "copied 16 columns at a time, but 12 gates lie together"),
+        (lambda: sm90_plan(F16_SUMS, tile=(64, 96, 64)), "wgmma with 96 columns and accumulators in f16: if the"),
+        (lambda: _gated((32, 48, 8)), "B is n-major and copied 16 columns at a time, but only 12 gate columns are"),
         (lambda: mma_sync_plan(Operands.of("s8", layout="nt")), "A is of s8, but mma.sync plans multiply"),
         (lambda: mma_sync_plan(Operands.of("e4m3", layout="tn")), "A is m-major; float8 must be k-major"),
         (lambda: mma_sync_plan(Operands.of("e5m2", layout="nt", align_bytes=2)), "B is aligned to 2 bytes; float8"),
@@ -185,7 +188,7 @@ def test_what_lies_beside_these_is_built():
         (lambda: mma_sync_plan(stages=9_999_999), "stages = 9999999; 1024 at most"),
         (lambda: gemv_plan(vectors=10**6, load_chunks=10**6), "load_chunks = 1000000; 1024 at most"),
         (lambda: sm90_plan(stream=10**9), "stream = 1000000000; 1024 at most"),
-        (lambda: KSplit(waves=2000), "waves = 2000; 0 to 1024"),
+        (lambda: KSplit(waves=2000), "waves = 2000; expected 0 to 1024"),
         (
             lambda: plan_named("sm90:tile=64x64x64,promoted=true", BF16),
             "'promoted=true': 1 for yes",

@@ -102,7 +102,7 @@ def test_a_way_says_how_its_recipe_divides_k(name):
     ],
 )
 def test_the_choice_among_all_families_is_near_the_best_that_was_timed(file, every, mean, slow):
-    """Compare the candidate that ranks first, of those that were timed, with the fastest of them.
+    """Compare the timed candidate that ranks first with the fastest one.
 
     every   step through the problems of the file
     mean    bound of the geometric mean of their ratio

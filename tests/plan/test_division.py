@@ -24,7 +24,7 @@ def units(shares):
 
 
 def numbers(shares, cluster, clusters):
-    """Those of the work tiles of a cluster."""
+    """Return the work tiles of a cluster that are not empty."""
     found = [cluster]
     while (following := shares.following(found[-1], clusters)) < shares.count:
         found.append(following)
@@ -123,14 +123,14 @@ def test_tiles_with_owners_by_hand():
 
 
 def test_owners_are_left_alone_where_little_is_to_be_had():
-    """128 tiles of 128 k-tiles, a grid of 132: 128 * 133 / 132 = 128.97 would be kept, all that there are."""
+    """128 tiles of 128 k-tiles, a grid of 132: 128 * 133 / 132 = 128.97 would be kept, which is all of them."""
     shares = k_division_of(FIXUP, 128, 128, 132)
     assert (shares.shared, shares.count, shares.slots) == (0, 128, 0)
     assert rows(shares) == [(tile, 0, 128, 0, 1, 0) for tile in range(128)]
 
 
 def test_a_tile_has_not_more_workers_than_pay():
-    """One tile of 1000 k-tiles, a grid of 132: four workers besides its owner, who keeps a fifth of 1005."""
+    """One tile of 1000 k-tiles, a grid of 132: four workers in addition to its owner, which keeps a fifth of 1005."""
     assert MOST_WORKERS == 4
     assert [u.k_count for u in units(k_division_of(FIXUP, 1, 1000, 132)) if u.splits] == [201, 200, 200, 200, 199]
 
@@ -215,9 +215,9 @@ def test_arrays_of_numbers_are_divided_alike():
 def test_a_split_says_what_it_cannot_be():
     with pytest.raises(PlanError) as caught:
         KSplit(splits=3, waves=2, order="mixed")
-    assert "3 parts of each tile and 2 waves of shared tiles; one of both" in str(caught.value)
+    assert "splits = 3 and waves = 2; use either split-K (splits) or stream-K (waves)." in str(caught.value)
     assert "order = 'mixed'" in str(caught.value)
-    with pytest.raises(PlanError, match="2 waves of shared tiles, each with a CTA of its own; 1 is expected"):
+    with pytest.raises(PlanError, match="fixup = True needs waves = 1, not 2"):
         KSplit(waves=2, fixup=True)
     with pytest.raises(PlanError, match="waves = -1"):
         KSplit(waves=-1)

@@ -165,18 +165,21 @@ def test_an_epilogue_is_a_value():
     assert LINEAR.steps
     assert pickle.loads(pickle.dumps(LINEAR)) == again
     assert repr(LINEAR) == repr(again)
-    # Of one print, and still different: an operand's kind is part of it
+    # Equal texts, but different epilogues: an operand's kind is part of it
     assert repr(Epilogue(ACC + Scalar("x"))) != repr(Epilogue(ACC + Tile("x")))
 
 
 @pytest.mark.parametrize(
     ("expression", "messages"),
     [
-        (ALPHA * C, ["the sums of A @ B do not appear in it"]),
-        (ACC + Tile("d"), ["'d' is no name of an operand"]),
-        (ACC + Scalar("2x"), ["'2x' is no name of an operand"]),
+        (ALPHA * C, ["it does not use the accumulator. Build it from Accumulator()."]),
+        (ACC + Tile("d"), ["'d' is not a name of an operand. Use an identifier other than"]),
+        (ACC + Scalar("2x"), ["'2x' is not a name of an operand. Use an identifier other than"]),
         (ACC + Scalar("c") * C, ["'c' names a Scalar and a Tile"]),
-        (Scalar("c") * C, ["the sums of A @ B do not", "'c' names a Scalar and a Tile"]),
+        (
+            Scalar("c") * C,
+            ["it does not use the accumulator. Build it from Accumulator().", "'c' names a Scalar and a Tile"],
+        ),
         ("alpha * acc", ["expression = 'alpha \\* acc'; an Expression is expected"]),
     ],
 )

@@ -1,4 +1,4 @@
-"""Epilogues from text: what is printed is read again, and what is no epilogue is refused in words."""
+"""Epilogues from text: what is printed is read again, and what is not an epilogue is refused with a message."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ def test_further_results_have_the_names_that_they_are_given():
 
 def test_a_lambda_is_read_as_python_reads_it():
     text = "lambda acc, bias, scale=1: acc"
-    with pytest.raises(PlanError, match="a lambda of the sums and of operands by name is expected"):
+    with pytest.raises(
+        PlanError,
+        match=r"a lambda of the accumulator and of operands by name is expected, such as 'lambda acc, bias: relu\(acc",
+    ):
         function_of(text)
     text = "lambda sums, bias, scale: (gelu(sums * scale + bias), 2 * 3)"
     assert operands_of(text) == ("bias", "scale")
@@ -97,42 +100,42 @@ def test_a_lambda_is_read_as_python_reads_it():
     read = epilogue_of(function_of(text), kinds)
     assert read == epilogue_of(lambda acc, bias, scale: (e.gelu(acc * scale + bias), Constant(2.0) * 3), kinds)
     assert parse_epilogue(text, kinds) == read
-    with pytest.raises(PlanError, match=r"it takes bias and scale; say what they are\."):
+    with pytest.raises(PlanError, match=r"it takes bias and scale; pass their kinds\."):
         parse_epilogue(text)
-    with pytest.raises(PlanError, match="it takes 'bias', which is not passed"):
+    with pytest.raises(PlanError, match="it has the parameter 'bias', which is not passed"):
         epilogue_of(function_of(text), {"scale": Scalar})
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gelu(acc + bais)", r"'bais' is no operand; acc and bias are there\."),
-        ("__import__('os')", r"__import__ is no function of an epilogue; cast, abs, square, sqrt"),
+        ("gelu(acc + bais)", r"'bais' is not an operand; the operands are acc, bias\."),
+        ("__import__('os')", "__import__ is not a function of an epilogue; the functions are cast, abs, square, sqrt"),
         ("acc.up + bias", r"acc\.up: halves\(acc\)\[1\] or pairs\(acc\)\[1\] is expected"),
-        ("acc.d", r"acc\.d has no place in an epilogue"),
-        ("acc ** 2", r"acc \*\* 2 has no place in an epilogue"),
-        ("acc if acc > 0 else bias", "has no place in an epilogue"),
-        ("(lambda: acc)()", "has no place in an epilogue"),
-        ("acc.detach()", r"acc\.detach\(\) has no place in an epilogue"),
-        ("0 < acc < 1", "has no place in an epilogue"),
+        ("acc.d", r"acc\.d cannot be used in an epilogue."),
+        ("acc ** 2", r"acc \*\* 2 cannot be used in an epilogue."),
+        ("acc if acc > 0 else bias", "cannot be used in an epilogue."),
+        ("(lambda: acc)()", "cannot be used in an epilogue."),
+        ("acc.detach()", r"acc\.detach\(\) cannot be used in an epilogue."),
+        ("0 < acc < 1", "cannot be used in an epilogue."),
         ("gelu(acc, acc)", r"gelu\(acc, acc\): .*argument"),
         ("where(acc, 1, 2)", "the condition is .*; a comparison such as acc > 0 is expected"),
-        ("gelu(x=acc)", "arguments by their places alone are expected"),
-        ("gelu(*acc)", "arguments by their places alone are expected"),
+        ("gelu(x=acc)", "keyword and starred arguments are not supported. Pass positional arguments."),
+        ("gelu(*acc)", "keyword and starred arguments are not supported. Pass positional arguments."),
         ("cast(acc)", "an expression and a type such as 'bf16' are expected"),
         ("cast(acc, 'f17')", "'f17' is not an element type"),
-        ("'acc'", "'acc' is no value of an element"),
-        ("acc + True", "has no place in an epilogue"),
-        ("acc +", "it is no Python"),
-        ("acc), open('x'", "an expression of acc, the sums of A @ B, is expected"),
-        ("", "it has no expression for D"),
-        ("d = acc", "it has no expression for D"),
-        ("bias", "the sums of A @ B do not appear in it"),
-        ("acc, bias = acc", "'bias' is said to be an operand, but does not appear"),
+        ("'acc'", "'acc' is not a value of an element. Use an expression or a number."),
+        ("acc + True", "cannot be used in an epilogue."),
+        ("acc +", "it is not Python:"),
+        ("acc), open('x'", "an expression of acc, the accumulator of A @ B, is expected."),
+        ("", "the first expression has a name; it is D, which has none."),
+        ("d = acc", "the first expression has a name; it is D, which has none."),
+        ("bias", "it does not use the accumulator. Build it from Accumulator()."),
+        ("acc, bias = acc", "'bias' is declared as an operand, but does not appear."),
         ("bias + acc, bias = acc", "'bias' names a Row and a result"),
-        ("-" * 300 + "acc", "200 deep within each other"),
-        ("(" * 5000 + "acc" + ")" * 5000, "it is no Python"),
-        ("acc > bias", "is the comparison acc > bias, no number"),
+        ("-" * 300 + "acc", "200 deep or more. Use fewer in each other."),
+        ("(" * 5000 + "acc" + ")" * 5000, "it is not Python:"),
+        ("acc > bias", "is the comparison acc > bias, not a number."),
         (f"acc * {10**400}", "is too large for a float; use a number that float32 holds"),
         (f"softcap(acc, {10**400})", "a number of magnitude 1e-30 to 1e\\+30 is expected"),
         ("softcap(acc, 0)", "cap is 0; a number of magnitude 1e-30 to 1e\\+30 is expected"),

@@ -57,7 +57,7 @@ def test_the_first_argument_by_its_name():
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"epilogue": biased}, "it takes 'bias', which is not passed"),
+        ({"epilogue": biased}, "it has the parameter 'bias', which is not passed"),
         ({"epilogue": biased, "operands": {"bias": "roww", "t": "tile"}}, "operands['bias'] = 'roww'. Use row, column"),
         ({"epilogue": "acc", "operands": {"bias": "f32"}}, "operands['bias']: acc has no operand and no result"),
         ({"epilogue": "acc + t", "operands": {"t": "row:f7"}}, "operands['t'] = 'row:f7'"),

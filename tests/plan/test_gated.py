@@ -44,11 +44,11 @@ def test_what_is_written(function, kinds, by, text):
 @pytest.mark.parametrize(
     ("function", "kinds", "rule"),
     [
-        (lambda acc: e.halves(acc)[0] * acc, {}, "acc stands inside of halves() and outside of it"),
-        (lambda acc: e.halves(acc)[0] * e.pairs(acc)[1], {}, "it has both halves() and pairs() of the sums"),
-        (lambda acc, r: e.swiglu(acc + r) + r, {"r": Row}, "'r' stands inside of halves(), as a row of N numbers"),
-        (lambda acc, t: e.swiglu(acc + t), {"t": Tile}, "t stands inside of halves(), but a tile has the columns of D"),
-        (lambda acc: e.pairs(e.halves(acc)[0])[1], {}, "it is made of a gate or an up already"),
+        (lambda acc: e.halves(acc)[0] * acc, {}, "acc is used both in halves() and outside of it, where D has N / 2"),
+        (lambda acc: e.halves(acc)[0] * e.pairs(acc)[1], {}, "it uses both halves() and pairs() of the accumulator."),
+        (lambda acc, r: e.swiglu(acc + r) + r, {"r": Row}, "'r' is used in halves(), as a row of N numbers, and"),
+        (lambda acc, t: e.swiglu(acc + t), {"t": Tile}, "t is an argument of halves(), but a tile operand has the N /"),
+        (lambda acc: e.pairs(e.halves(acc)[0])[1], {}, "it already uses a gate or an up value. Divide the accumulator"),
     ],
 )  # fmt: skip
 def test_what_is_refused(function, kinds, rule):
@@ -93,18 +93,18 @@ def test_extents():
 @pytest.mark.parametrize(
     ("plan", "rule"),
     [
-        (lambda: sm90_plan(BF16, tile=(128, 144, 64)), "fills a tile of 72"),
-        (lambda: sm90_plan(BF16_NN), "gates and ups alternate, and loaded 64 neighbours at a time"),
-        (lambda: sm90_plan(BF16_NN, tile=(128, 192, 64)), "96 gates lie together in a tile of 192 columns"),
+        (lambda: sm90_plan(BF16, tile=(128, 144, 64)), "none divides a tile of 72"),
+        (lambda: sm90_plan(BF16_NN), "B is n-major with alternating gate and up columns, and is loaded 64 adjacent"),
+        (lambda: sm90_plan(BF16_NN, tile=(128, 192, 64)), "only 96 gate columns are adjacent in a tile of 192 columns"),
         (lambda: mma_tma_plan(BF16, block=(256, 160, 64), warp=(64, 80)), "80 columns hold 40 gate and as many up"),
         (lambda: mma_tma_plan(BF16_NN, block=(128, 192, 64), warp=(32, 96)), "96 columns hold 48 gate and as many"),
         (lambda: mma_tma_plan(TF32_NN, block=(128, 128, 32)), "permuted within lines of shared memory"),
-        (lambda: simt_plan(split_k=2), "added by a second kernel, vector by vector, which knows no pairs"),
-        (lambda: simt_plan(block=(64, 64, 8), warp=(32, 32), thread=(8, 4)), "2 gates lie together in a tile of 64"),
+        (lambda: simt_plan(split_k=2), "reduction = 'kernel': a second kernel adds the accumulators of the K splits"),
+        (lambda: simt_plan(block=(64, 64, 8), warp=(32, 32), thread=(8, 4)), "2 gate columns are adjacent in a tile"),
     ],
 )  # fmt: skip
 def test_plans_that_cannot(plan, rule):
-    by_pairs = "alternate" in rule
+    by_pairs = "alternating" in rule
     with pytest.raises(PlanError) as refused:
         with_epilogue(Epilogue(e.swiglu(Accumulator(), interleaved=by_pairs)), plan())
     assert rule in str(refused.value)
@@ -112,7 +112,7 @@ def test_plans_that_cannot(plan, rule):
 
 @pytest.mark.parametrize(("is_gated", "but"), [(False, "a thread does not hold"), (True, "a thread's gates are not")])
 def test_what_is_stored_at_once_lies_side_by_side_and_is_aligned(is_gated, but):
-    """Of gates the same rules hold as of sums, and the same way out is said."""
+    """Stores of gates obey the rules of stores of accumulators, and the messages give an equal remedy."""
     plan = mma_sync_plan(BF16, block=(128, 128, 64), store="direct")
     if is_gated:
         plan = with_epilogue(SWIGLU, plan)
@@ -122,8 +122,8 @@ def test_what_is_stored_at_once_lies_side_by_side_and_is_aligned(is_gated, but):
             store=RegisterStore(universal_copy(bf16, 64)),
         )
     assert [*refused.value.violations] == [
-        "D is stored 64 bits at a time, but aligned to 4 bytes. Store 32 bits, or align it.",
-        f"D, which is n-major, is stored 64 bits at a time, but {but} 4 aligned neighbours of it.",
+        "D is stored 64 bits at a time, but is aligned to 4 bytes only. Store 32 bits at a time, or align D.",
+        f"D, which is n-major, is stored 64 bits at a time, but {but} 4 adjacent, aligned elements of it.",
     ]
 
 
@@ -137,19 +137,21 @@ def test_warps_side_by_side_take_gates_of_one_half_and_ups_of_the_other():
     assert set((gated.stored_by_threads[32:] // 64).ravel().tolist()) == set(range(32, 64))
     with pytest.raises(
         PlanError,
-        match="32 gates and as many ups lay in turn, but TMA brings all gates of a tile of 128 columns",
+        match=r"32 gate and 32 up columns alternate, but TMA loads all gate columns of a tile of 128 columns before",
     ):
         gated.with_(tiled_mma=plan.tiled_mma)
 
 
 def test_operands_and_epilogue_say_the_same():
     plan = sm90_plan(BF16)
-    with pytest.raises(PlanError, match="`with_epilogue` makes a plan for both"):
+    with pytest.raises(PlanError, match=r"Use `with_epilogue`, which makes a plan for both."):
         plan.with_(epilogue=SWIGLU)
-    with pytest.raises(PlanError, match=r"takes halves of the columns of A @ B, which are rows of D\^T"):
+    with pytest.raises(PlanError, match="it takes halves of the columns of A @ B; with swap A/B these are rows"):
         _ = SWIGLU.transposed
     wide = Epilogue(SWIGLU.expression, (("preact", Accumulator()),))
-    with pytest.raises(PlanError, match="preact = acc has all columns of A @ B, D half of them"):
+    with pytest.raises(
+        PlanError, match=r"preact = acc has all N columns of A @ B; D has N / 2. Return gate and up as two results."
+    ):
         with_epilogue(wide, plan)
 
 
@@ -157,7 +159,7 @@ def test_problems_that_do_not_fit():
     plan = with_epilogue(SWIGLU, sm90_plan(BF16_NN))
     gated = BF16_NN.as_gated("halves")
     odd, torn = Problem(64, 33, 64, operands=gated), Problem(64, 72, 64, operands=gated)
-    assert "N = 33; halves of an even number of columns are expected." in plan.violations(problem=odd)
+    assert "N = 33; halves need an even number of columns." in plan.violations(problem=odd)
     assert any("N / 2 = 36 columns of an n-major B take 72 bytes" in rule for rule in plan.violations(problem=torn))
     plain = Problem(64, 64, 64, operands=BF16_NN)
     assert "B's columns are not gated; the plan is made for halves." in plan.violations(problem=plain)

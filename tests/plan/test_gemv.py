@@ -37,7 +37,7 @@ TWO = gemv_plan(BF16, tile=(32, 8), vectors=2, cluster=2)
 
 def test_a_lane_reads_what_it_multiplies_by_whole_vectors():
     """Lane 5, whose row is 1, reads k = 8 to 15: of the first k-block it has the k 8 to 11 as the PTX table's
-    registers a0 and a2, and those of row 9 beside them, as a1 and a3."""
+    registers a0 and a2, and those of row 9, as a1 and a3."""
     rows, _, bk = PLAN.mma_tile
     read = PLAN.a.load.offsets_s(Layout((rows, bk)))[5]  # (values, rest_m, rest_k)
     assert read[:8, 0, 0].tolist() == [1 + rows * k for k in range(8, 16)]
@@ -65,23 +65,23 @@ def sliced(plan: GemmPlan, **changes):
 def test_words():
     text = TWO.describe()
     assert re.search(r"cluster +1 +2 x 1 CTAs", text)
-    assert re.search(r"shared sums +8 +\d+ bytes +K is shared by 8 warps, 2 CTAs", text)
+    assert re.search(r"shared accumulators +8 +\d+ bytes +K is split by 8 warps, 2 CTAs", text)
     assert "pdl" in gemv_plan(BF16, pdl=True).describe()
 
 
 @pytest.mark.parametrize(
     ("plan", "changes", "rule"),
     [
-        (PLAN, {"body": streamed_schedule(4)}, "8 threads share each sum along K; say by `sliced_k`"),
+        (PLAN, {"body": streamed_schedule(4)}, "8 threads of the tiled MMA split K; use a SlicedSchedule"),
         (PLAN, {"body": direct()}, "never multiplied"),
         (PLAN, {"pdl": True}, "this plan is for sm_80"),
-        (PLAN, {"cluster_mn": (1, 2)}, "CTAs that share K lie along M"),
-        (TWO, {"cluster_mn": (4, 1)}, "by_warp is .*; sums of extents"),
+        (PLAN, {"cluster_mn": (1, 2)}, "with sliced-K the CTAs of a cluster are along M"),
+        (TWO, {"cluster_mn": (4, 1)}, "by_warp is .*; its extents must be"),
         (PLAN, {"body": sliced(PLAN, added=TiledMma(fma(), Layout((16, 8, 2))))}, "several threads"),
         (PLAN, {"body": sliced(PLAN, added=PLAN.tiled_mma)}, "atoms of 32 threads"),
         (PLAN, {"body": sliced(PLAN, by_warp=Layout((16, 8, 8), (1, 8, 128)))},
-         "two elements in one place"),
-        (TWO, {"body": sliced(TWO, by_cta=None)}, "by_cta is None; 2 CTAs share K"),
+         "places two elements at one offset."),
+        (TWO, {"body": sliced(TWO, by_cta=None)}, "by_cta is None, but 2 CTAs split K and exchange accumulators of a"),
     ],
 )  # fmt: skip
 def test_rules(plan: GemmPlan, changes, rule):
@@ -93,7 +93,7 @@ def test_a_vector_has_the_fragments_of_its_k_blocks():
     """Loads of another permutation of k bring a lane the elements of other lanes."""
     other = gemv_plan(BF16, vectors=1, load_chunks=4)
     assert other.cta_tile == PLAN.cta_tile
-    with pytest.raises(PlanError, match="does not bring thread 0 what it multiplies of A"):
+    with pytest.raises(PlanError, match="elements of A to thread 0 than this thread multiplies by"):
         PLAN.with_stream("a", load=other.a.load)
 
 
@@ -110,7 +110,7 @@ def test_a_vector_has_the_fragments_of_its_k_blocks():
         (BF16, {"tile": (24, 8)}, "a multiple of 16 x 8"),
         (BF16, {"tile": (64, 32), "vectors": 4}, "registers; 2 CTAs of 256 threads leave 128"),
         (BF16, {"warps": 0}, "warps = 0"),
-        (BF16, {"tile": (256, 8), "cluster": 16, "vectors": 1, "warps": 4}, "8 are the most"),
+        (BF16, {"tile": (256, 8), "cluster": 16, "vectors": 1, "warps": 4}, "a cluster has at most 8 CTAs"),
     ],
 )
 def test_what_the_builder_refuses(operands, options, rule):
@@ -218,7 +218,7 @@ def test_few_columns_are_streamed_too():
 
 
 def test_times_beside_those_that_were_measured():
-    """Small problems on an H100 behind a flush of L2: as a rule within a tenth; and what is chosen among the plans that
+    """Small problems on an H100 after a flush of L2: as a rule within a tenth; and what is chosen among the plans that
     have a name is within a tenth of the best of all that were timed."""
     found = json.loads((DATA / "choice_fit_gemv_h100.json").read_text())
     h100, off, lost = device_named("h100"), [], []

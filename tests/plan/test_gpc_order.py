@@ -59,8 +59,11 @@ def test_of_any_chip(counts, size, data) -> None:
 
 
 def test_by_hand() -> None:
-    """Of an H100's 66 clusters of two, 0 to 3 are apart. The next GPC has 4, 12, 20 and 28, of which the last comes
-    first: places 4 to 7. Of the one after it, 29, 36, 43, 50 and 57 are of the rounds of seven."""
+    """Clusters 0 to 3 of an H100's 66 clusters of two are apart.
+
+    The next GPC has 4, 12, 20 and 28; the last one comes first: places 4 to 7. In the GPC after it, 29, 36, 43, 50 and
+    57 belong to the rounds of seven.
+    """
     order = GpcRaster.of(TPC_ROUNDS, 2, 132)
     assert order is not None
     by_place = sorted(range(66), key=lambda cluster: order.place(cluster, order.ends(66)))
@@ -95,29 +98,29 @@ def test_a_plan_whose_clusters_have_no_place_is_refused() -> None:
     """Else two clusters would take the same tile, and none another."""
     plan = sm90_plan(cluster=(2, 1))
     for order, said in (
-        (GpcRaster((2, 3)), "rounds of (2, 3) clusters; positive integers"),
-        (GpcRaster(()), "rounds of () clusters"),
+        (GpcRaster((2, 3)), "rounds = (2, 3); expected positive integers in descending order, with a sum of at most"),
+        (GpcRaster(()), "rounds = (); expected"),
         (GpcRaster(None), "scheduler.order.rounds = None; a tuple of integers is expected"),
         (8, "scheduler.order = 8; LaunchOrder or GpcRaster is expected"),
-        (GpcRaster((200, 100)), "255 in all at most"),
+        (GpcRaster((200, 100)), "rounds = (200, 100); expected positive integers in descending order, with a sum of"),
     ):
         with pytest.raises(PlanError) as error:
             plan.with_scheduler(order=order)
         assert said in str(error.value)
-    with pytest.raises(PlanError, match="the grid has 132 clusters; the GPCs of 66 are known"):
+    with pytest.raises(PlanError, match="the grid has 132 clusters, but gpc_raster describes only 66, in rounds of"):
         plan.with_scheduler(grid=Persistent(264))
-    with pytest.raises(PlanError, match="which is known of a persistent grid alone"):
+    with pytest.raises(PlanError, match=r"gpc_raster needs a persistent grid. Leave gpc_raster out."):
         plan.with_(body=replace(plan.body, kind="cooperative"), scheduler=replace(plan.scheduler, grid=OneEach()))
-    with pytest.raises(PlanError, match=r"with mma\.sync, of their launch"):
+    with pytest.raises(PlanError, match=r"gpc_raster needs wgmma; plans with mma.sync do not support it. Leave"):
         mma_tma_plan(Operands.of("bf16", layout="nt")).with_scheduler(order=GpcRaster((132,)))
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(PlanError, match="gpc_raster = True: the GPCs of 120 CTAs in clusters of 4 are not known"):
+    with pytest.raises(PlanError, match=r"gpc_raster = True: the GPCs of 120 CTAs in clusters of 4 are not known"):
         sm90_plan(cluster=(2, 2), ctas=120, gpc_raster=True)
     with pytest.raises(PlanError, match=r"tpc_rounds = \(2, 3\); each round must be at most as large"):
         sm90_plan(tpc_rounds=(2, 3))
-    with pytest.raises(PlanError, match="gpc_raster = 1"):
+    with pytest.raises(PlanError, match=r"gpc_raster = 1"):
         sm90_plan(gpc_raster=1)  # type: ignore[arg-type]
     assert sm90_plan(tpc_rounds=()).scheduler.order == LaunchOrder()
     assert sm90_plan(ctas=264).scheduler.order == LaunchOrder()

@@ -1,4 +1,4 @@
-"""The kernels of a call: which there are, in which order, and which overlap."""
+"""The kernels of a call: their names, their order, and which overlap."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def test_by_hand():
 
 
 def test_who_lets_the_next_call_begin():
-    """Plans that stream A, and those for wgmma with tiles of less than 128 x 96: the last kernel of a call, where that
-    is the GEMM; as room is left, unless the plan reads A ahead of the wait."""
+    """Plans that stream A, and those for wgmma with tiles of less than 128 x 96.
+
+    The last kernel of a call, if that is the GEMM; as room is left, unless the plan reads A before the wait.
+    """
     small, bf16 = sm90_plan(tile=(64, 64, 64)), Operands.of("bf16", layout="nt")
     in_fours = sm90_plan(tile=(64, 32, 64), cluster=(2, 1), cluster_k=2, schedule="cooperative", consumers=1)
     for plan, room in (
@@ -120,10 +122,13 @@ def test_one_kernel_packs_both():
     plan = sm90_plan(TF32, tile=(128, 128, 32), repack="ab")
     half = make_tiled_copy_tv(plan.repacks[1].load.atom, Layout((16, 8)), Layout((4, 1)))  # 128 threads
     narrow = replace(plan.repacks[1], load=half)
-    with pytest.raises(PlanError, match="CTAs pack A by 256 threads, B by 128 threads; one kernel packs all of them"):
+    with pytest.raises(
+        PlanError,
+        match="the repack passes copy A with 256 threads, B with 128 threads in one kernel;",
+    ):
         plan.with_(repacks=(plan.repacks[0], narrow))
     side = 1 << 21  # 2^15 tiles along M, N and K each: 2^30 of A, as many of B
     huge = Problem(side, side, side, operands=plan.operands)
-    assert any(rule.startswith("packing A and B takes 2147483648 CTAs") for rule in plan.violations(problem=huge))
+    assert any(rule.startswith("the repack pass of A and B takes 2147483648") for rule in plan.violations(problem=huge))
     flat = Problem(side, 64, side, operands=plan.operands)
-    assert not any(rule.startswith("repack") for rule in plan.violations(problem=flat))
+    assert not any(rule.startswith("the repack pass") for rule in plan.violations(problem=flat))

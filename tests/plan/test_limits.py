@@ -25,16 +25,16 @@ SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
         (simt_plan(**SMALL), (MOST, 64 * 64, 8), []),
         # packed by tiles of 64 x 64: 2^31 / 64 = 2^25 along K, times 64 of rows
         (simt_plan(**SMALL, repack="a"), (64 * 64, 64, MOST), []),
-        (simt_plan(**SMALL, repack="a"), (64 * 65, 64, MOST), ["packing A takes 2181037040 CTAs"]),
+        (simt_plan(**SMALL, repack="a"), (64 * 65, 64, MOST), ["the repack pass of A takes 2181037040 CTAs"]),
         (simt_plan(**SMALL, repack="b"), (64 * 65, 64, MOST), []),
         # one tile of 2^28 k-tiles, which the 3 beyond it make 5 of; 8 of them past 2^31
         (simt_plan(**SMALL, waves=1, persistent=100), (64, 64, MOST), []),
-        (simt_plan(**SMALL, waves=1, persistent=100), (64 * 8, 64, MOST), ["8 tiles of 268435328 k-tiles each"]),
+        (simt_plan(**SMALL, waves=1, persistent=100), (64 * 8, 64, MOST), ["stream-K divides 8 tiles of 268435328"]),
         (simt_plan(**SMALL, waves=1, persistent=8), (64 * 8, 64, MOST), []),  # they fill the grid: none is shared
         (simt_plan(**SMALL, split_k=100), (64 * 8, 64, MOST), []),
         # clusters of 8 x 1 tiles of 256 rows end at 2^31
         (sm90_plan(cluster=(8, 1), tile=(256, 64, 64), schedule="cooperative"), (MOST, 64, 64), ["M = 2147482624"]),
-        (sm90_plan(split_k=130), (128, 128 * 2**24, 64), ["N = 2147483648", "16777216 tiles of 130 parts each"]),
+        (sm90_plan(split_k=130), (128, 128 * 2**24, 64), ["N = 2147483648", "16777216 tiles with 130 K splits each"]),
         (sm90_plan(), (MOST, MOST, MOST), ["16777208 x 16777208 x 1 tiles"]),
     ],
     ids=lambda value: value.name if hasattr(value, "name") else "",
@@ -49,7 +49,7 @@ def test_what_is_too_large(plan, mnk, said):
 
 def test_as_many_parts_as_a_grid_has_along_its_second_axis():
     assert simt_plan(**SMALL, split_k=65535).split_k == 65535
-    with pytest.raises(PlanError, match="65536 parts of each tile; 65535 at most"):
+    with pytest.raises(PlanError, match=r"split_k = 65536; the second axis of a grid has at most 65535 CTAs."):
         simt_plan(**SMALL, split_k=65536)
 
 

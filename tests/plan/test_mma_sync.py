@@ -27,7 +27,7 @@ SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
 
 
 def fastest(operands, problem, arch, device=DEFAULT_DEVICE):
-    """The plan of mma.sync that is held to be the fastest, also where wgmma would be faster."""
+    """Return the mma.sync plan with the lowest predicted time, also if wgmma would be faster."""
     first = next(candidate.ranked(family(candidate.Request(operands, arch=arch, device=device)), problem))
     return first.recipe.build(operands, arch=arch, device=device)
 
@@ -140,11 +140,11 @@ def test_every_broken_rule_at_once():
     ("options", "words"),
     [
         ({"warp": (24, 32)}, "does not divide into warp tiles of 24"),
-        ({"load_chunks": 9}, "load_chunks = 9; 1 to 4"),
+        ({"load_chunks": 9}, "load_chunks = 9; use 1 to 4"),
         ({"shared": "twisted"}, "shared = 'twisted'"),
         ({"load": "tma"}, "load = 'tma' is neither 'cp.async' nor 'register'"),
-        ({"rounding": "rna"}, "operands of bf16 are rounded by 'rna'"),
-        ({"block": (256, 256, 64), "warp": (64, 64), "stages": 4}, "bytes is over the 166912"),
+        ({"rounding": "rna"}, "rounding = 'rna': if threads load operands of bf16, it must be"),
+        ({"block": (256, 256, 64), "warp": (64, 64), "stages": 4}, "bytes exceeds the 166912"),
         ({"block": (128, 128, 64), "warp": (128, 128), "stages": 2}, "registers"),
     ],
 )
@@ -165,9 +165,9 @@ def test_wide_warps_interleave_where_lines_would_be_torn():
 def test_a_plan_says_how_d_leaves():
     plan = mma_sync_plan(**SMALL)
     assert "shared to D" in plan.describe()
-    with pytest.raises(PlanError, match="a tile of \\(64, 64\\) passes through it"):
+    with pytest.raises(PlanError, match=r"its extents must be those of the tile of D, \(64, 64\)."):
         plan.with_(store=replace(plan.store, smem=Layout((64, 32))))
-    with pytest.raises(PlanError, match="puts two elements in one place"):
+    with pytest.raises(PlanError, match=r"places two elements at one offset."):
         plan.with_(store=replace(plan.store, smem=Layout((64, 64), (32, 1))))
 
 

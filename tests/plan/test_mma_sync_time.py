@@ -37,7 +37,7 @@ def test_a_tile_by_hand():
     plan = plan_named("mma_32x32", ALIGNED)
     assert (plan.stages, plan.cta_tile) == (6, (32, 32, 64))
     found, bound = us("mma_32x32", ALIGNED, Problem(32, 32, 640, operands=ALIGNED))
-    first = 40 / 4  # of (32 + 32) x 64 elements, a quarter of those of 128 x 128 x 64
+    first = 40 / 4  # bytes of (32 + 32) x 64 elements, a quarter of a k-tile of 128 x 128 x 64
     assert found == pytest.approx(1000 + 100 + first + 10 * 3 / 5, rel=1e-6)
     assert bound == "start and end"
 
@@ -55,7 +55,7 @@ def test_lines_that_all_ask_for():
     for name, asked in (("mma_32x32_short", 382 * 29 * 2 / 10.875), ("mma_16x128_short", 96 * 16 * 2 / 6)):
         found, without = (us(name, ALIGNED, problem, costs=costs)[0] for costs in (free, COSTS))
         assert found - without == pytest.approx(asked, rel=1e-6)
-    # Of long rows each has lines of its own, of which no more than 64 come at a time: 8 CTAs across ask for A
+    # Each long row has lines of its own. At most 64 lines arrive at a time: 8 CTAs across ask for A
     wide = Problem(4096, 1024, 4096, operands=ALIGNED)
     found, without = (us("mma_128x128", ALIGNED, wide, costs=costs)[0] for costs in (free, COSTS))
     assert found - without == pytest.approx(32 * 128 * 4 / 64, rel=1e-6)  # and 32 CTAs along M for B
@@ -81,8 +81,10 @@ def test_parts_of_k():
 
 
 def test_products_and_rounds():
-    """264 tiles on 132 multiprocessors, whose CTAs run three at a time: two at once, which cover less latency, and both
-    of which wait for their first k-tiles."""
+    """264 tiles on 132 multiprocessors, whose CTAs run three at a time.
+
+    Two at once, which hide less latency, and both wait for their first k-tiles.
+    """
     problem = Problem(32 * 264, 32, 64, operands=ALIGNED)
     free = MmaCosts(**{**vars(COSTS), "latency": 0.0})
     found, bound = us("mma_32x32", ALIGNED, problem, costs=free, peak=0.01)
@@ -107,7 +109,7 @@ def test_few_tiles_and_a_deep_k_are_split(operands, mnk):
 
 
 def test_candidates():
-    """Each recipe once as it is, and with no more parts than there are k-tiles; none twice, the fastest first."""
+    """Each recipe once as it is, and with at most as many K splits as k-tiles; none twice, the fastest first."""
     problem = Problem(16, 64, 640, operands=ALIGNED)
     found = candidates(ALIGNED, problem, "sm_90a")
     names = [str(one.recipe) for one in found]
@@ -119,7 +121,10 @@ def test_candidates():
 
 
 def test_what_would_spill_is_not_taken_whole():
-    """Two accesses of 4 bytes fill a register each, beside 128 sums and their fragments; split, they are considered."""
+    """Two accesses of 4 bytes fill a register each, in addition to 128 accumulators and their fragments.
+
+    Split, they are considered.
+    """
     narrow = Operands.of("bf16", layout="nn", align_bytes=4)
     for operands, expected in ((ALIGNED, True), (narrow, False)):
         found = {str(one.recipe) for one in candidates(operands, Problem(14890, 126, 822, operands=operands))}

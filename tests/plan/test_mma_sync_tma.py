@@ -69,7 +69,7 @@ def test_columns_in_pieces_where_lines_would_be_torn():
         *range(112, 128),
         *range(144, 160),
     ]
-    assert plan.column_of(2, 0) == 160  # of the next tile
+    assert plan.column_of(2, 0) == 160  # columns of the next tile
     assert plan.store.epi_tile == (16, 16)
     together = mma_tma_plan(Operands.of("bf16", layout="nt"), block=(256, 160, 64), warp=(64, 80))
     assert together.column_of(1, np.arange(80)).tolist() == list(range(80, 160))
@@ -109,8 +109,10 @@ def test_slots_leave_the_stages_their_room():
     [("bf16", "nt", (16, 64)), ("tf32", "nt", (16, 32)), ("tf32", "tt", (32, 16)), ("tf32", "tn", None)],
 )
 def test_d_that_tma_cannot_store_leaves_by_lines(dtype, layout, epi_tile):
-    """A warp copies lines of 128 bytes from an epilogue stage of its own, or of 64 where there is no room for more
-    beside four stages. Where its places are spread along N, D leaves straight out of registers."""
+    """A warp copies lines of 128 bytes from an epilogue stage of its own, or of 64 if shared memory is full.
+
+    If the accumulators are spread along N, D is stored from registers.
+    """
     operands = Operands.of(dtype, layout=layout)
     size_bytes = operands.d.dtype.bits // 8
     odd = replace(operands, d=replace(operands.d, align_bytes=size_bytes))
@@ -138,18 +140,22 @@ def test_the_names():
 @pytest.mark.parametrize(
     ("operands", "options", "words"),
     [
-        ({}, {"arch": "sm_80"}, "tma.load.64x64.bf16.128B needs sm_90, which sm_80 is not"),
+        ({}, {"arch": "sm_80"}, "tma.load.64x64.bf16.128B needs sm_90; sm_80 does not support it"),
         (
             {},
             {"warp": (24, 32)},
             "bM = 64 does not divide into warp tiles of 24, which hold whole atoms of 16",
         ),
-        ({"align_bytes": 8}, {}, "A is aligned to 8 bytes; TMA needs 16"),
+        (
+            {"align_bytes": 8},
+            {},
+            "A is aligned to 8 bytes; TMA needs an alignment of 16 bytes",
+        ),
         ({"dtype": "tf32", "layout": "tn"}, {"warp": (16, 32)}, "whole atoms of 16 and lines of 128 bytes"),
         ({"layout": "tn"}, {"block": (96, 64, 64), "warp": (48, 32)}, "48 along M end within lines"),
         ({}, {"block": (64, 64, 48)}, "an even number of k-blocks"),
         ({}, {"store": "tma"}, "store = 'tma' is neither 'shared' nor 'direct'"),
-        ({}, {"stages": 1}, "the ring has 1 stages"),
+        ({}, {"stages": 1}, "stages = 1; a mainloop pipeline has at least 2"),
         ({}, {"block": (256, 128, 64), "warp": (64, 64), "arch": "sm_90"}, "leave 168 each"),
     ],
 )
@@ -165,19 +171,21 @@ def test_what_a_plan_cannot_become():
     pipeline = plan.body
     for changes, words in (
         ({"body": replace(pipeline, kind="pingpong")}, "not pingpong ones of 1 warps"),
-        ({"body": replace(pipeline, consumer_tile=(32, 16))}, "do not share a tile of 64 x 64"),
+        ({"body": replace(pipeline, consumer_tile=(32, 16))}, "each do not fill a tile of 64 x 64"),
         (
             {"tiled_mma": TiledMma(plan.tiled_mma.atom, (2, 2, 1))},
-            "is not \\(an atom, consumers, atoms of one\\)",
+            r"is not \(atom, consumers, atoms of a consumer\) along M and N.",
         ),
-        (stream_changes(plan, read_a=None), "how a consumer reads A and B is not said"),
-        ({"scheduler": replace(plan.scheduler, split=KSplit(2, reduction="last"))}, "have all k-tiles of a tile"),
-        ({"body": replace(pipeline, stagger_cycles=9)}, "their own time to store"),
-        ({"cluster_mn": (1, 2)}, "a CTA loads by itself"),
+        (stream_changes(plan, read_a=None), "a.read or b.read is None; both are needed, because"),
+        ({"scheduler": replace(plan.scheduler, split=KSplit(2, reduction="last"))}, "consumers that are single warps"),
+        ({"body": replace(pipeline, stagger_cycles=9)}, "consumers that are single warps do not support split-K"),
+        ({"cluster_mn": (1, 2)}, "consumers that are single warps do not support clusters. Leave cluster out."),
         ({"roles": plan.roles[1:]}, "the roles are consumer 0"),
     ):
         with pytest.raises(PlanError, match=words):
             plan.with_(**changes)
     by_threads = mma_sync_plan(Operands.of("bf16", layout="nt"), **SMALL)
-    with pytest.raises(PlanError, match="TMA fills the ring of a pipeline"):
+    with pytest.raises(
+        PlanError, match=r"a TMA load needs warp roles; in a thread schedule all threads load. Use a tiled copy."
+    ):
         by_threads.with_stream("a", load=plan.a.load)

@@ -1,4 +1,4 @@
-"""Plans changed by chance: each breaks a rule in words, or is carried out without a fault."""
+"""Plans changed by chance: each violates a rule with a message, or is simulated without a fault."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_changed_plan_breaks_a_rule_or_works() -> None:
             continue
         try:
             assert is_carried_out(changed), what
-        except PlanError as error:  # of a problem that is too large for it
+        except PlanError as error:  # "problem": the rules for a problem that is too large
             said += error.violations
         else:
             worked += 1

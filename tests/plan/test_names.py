@@ -129,17 +129,17 @@ def test_a_name_that_there_is_not(name):
     ("name", "words"),
     [
         ("gemv:tile=7", "tile = .7,.; 2 positive integers are expected"),
-        ("sm90_128x128_4x8", "no cluster has more than"),
-        ("sm90_128x128_8x2", "a cluster of 16 CTAs; 8 are the most"),
-        ("sm90:tile=128x128x64,cluster=4x8", "no cluster has more than"),
-        ("sm90_64x64_4x1x4", "a cluster of 16 CTAs; 8 are the most"),
+        ("sm90_128x128_4x8", "a cluster has at most 16 CTAs"),
+        ("sm90_128x128_8x2", "a cluster has 16 CTAs; at most 8 are allowed"),
+        ("sm90:tile=128x128x64,cluster=4x8", "a cluster has at most 16 CTAs"),
+        ("sm90_64x64_4x1x4", "a cluster has 16 CTAs; at most 8 are allowed"),
         ("sm90_64x64_1x2x4", "cluster = .1, 2.: with cluster_k = 4 its tiles must lie along M"),
         (
             "sm90_64x64_1x1x7",
             "1 rule is broken.\n  - cluster_k = 7: each CTA must store an equal number of the 64 columns",
         ),
-        ("sm90_64x64_1x1x4/k2", "where K is split besides, CTAs do not share K"),
-        ("sm90_64x64_1x1x4/fixup", "where K is split besides, CTAs do not share K"),
+        ("sm90_64x64_1x1x4/k2", "cluster_k > 1 is not possible if K is also split over CTAs"),
+        ("sm90_64x64_1x1x4/fixup", "cluster_k > 1 is not possible if K is also split over CTAs"),
         ("sm90:tile=64x64x64,cluster_k=-1", "cluster_k = -1; a positive integer is expected"),
         ("sm90:tile=64x64x64,cluster_k=x", "'cluster_k=x': a whole number is expected"),
         (
@@ -161,7 +161,7 @@ def test_a_plan_that_is_all_defaults_and_one_that_is_turned_often():
 
 
 def test_what_does_not_read():
-    with pytest.raises(PlanError, match="parts = 0; at least 1"):
+    with pytest.raises(PlanError, match="splits = 0; at least 1"):
         recipe_named("sm90_epi_stages/k0")
     with pytest.raises(PlanError) as caught:
         recipe_named("sm90:tyle=1x1x1,epi_stages=two,epi_stages=2")
@@ -169,7 +169,7 @@ def test_what_does_not_read():
 
 
 def test_what_tma_loads():
-    """Of operands that lie so that wgmma takes neither A nor B as it is, then A alone: all that is not packed."""
+    """Operands that wgmma cannot read as they are: A and B, then only A: all that is not packed."""
     neither, a_alone = Operands.of("e4m3", layout="tn"), Operands.of("e4m3", layout="nn")
     found = {
         name: [recipe_named(name).boxes(of) for of in (neither, a_alone)]

@@ -92,7 +92,11 @@ def test_names_of_the_package_are_taken(name: str) -> None:
     ("name", "plan", "said"),
     [
         ("a plan", TEXT, "letters, digits and underscores"),
-        ("mine", simt_plan(), "serves one kind of operands"),
+        (
+            "mine",
+            simt_plan(),
+            "; expected the text of a plan, a recipe, or a function of operands that returns a GemmPlan.",
+        ),
         ("mine", "sm90_epi_stages+repack", "Register the plan without them"),
         ("mine", "swap_ab:sm90_epi_stages", "Register the plan without them"),
         ("mine", "simt:blok=1", "is not an argument"),
@@ -106,12 +110,12 @@ def test_what_is_refused(name: str, plan: object, said: str) -> None:
 
 def test_a_function_that_returns_no_plan() -> None:
     register_plan("mine", lambda operands: None)
-    with pytest.raises(PlanError, match="returned None; a GemmPlan is expected"):
+    with pytest.raises(PlanError, match="returned None, not a GemmPlan"):
         plan_named("mine", F32)
 
 
 def test_entry_points(tmp_path: Path) -> None:
-    """A package that is installed beside this one: its names are listed, built and, where it is broken, explained."""
+    """Another installed package: its names are listed, built and, if it is broken, explained."""
     (tmp_path / "their_plans.py").write_text(
         "from cutegemm import simt_plan\n"
         f"TEXT = '{TEXT}'\n"

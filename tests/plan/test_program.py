@@ -389,9 +389,7 @@ def test_a_step_that_no_reader_knows_is_named() -> None:
     class Hum(step.Step):
         """A step that nothing is registered for."""
 
-    with pytest.raises(
-        UnsupportedError, match=r"nothing is registered for the step Hum. Decorate a function with @Exp"
-    ):
+    with pytest.raises(UnsupportedError, match=r": no function is registered for the step Hum. Decorate one with @Exp"):
         expand(sm90_plan(), step.Program((Hum(),)), Place(0, 1), [])
 
 
@@ -425,14 +423,14 @@ def test_an_option_is_in_the_program(options: dict, steps: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize(
     ("tile", "columns", "accumulators", "registers"),
-    [  # of a thread of a consumer, whose tile has 64 rows: N / 2 sums
+    [  # accumulators of a thread of a consumer, whose tile has 64 rows: N / 2 sums
         ((128, 128, 128), 128, [step.FIRST, step.SECOND], (64, 128)),  # 3 * 64 registers are the most
         ((128, 144, 128), 72, [step.LEFT, step.RIGHT], (72, 72)),
         ((128, 192, 128), 96, [step.LEFT, step.RIGHT], (96, 96)),
     ],
 )
 def test_two_levels_are_in_the_program(tile, columns, accumulators, registers) -> None:
-    """Two accumulators take turns where registers hold them beside the total; else those of halves of the columns."""
+    """Two accumulators alternate if registers hold both and the total; otherwise two halves of the columns do."""
     plain, plan = (sm90_plan(E4M3, **{**COOPERATIVE, "tile": tile}, promoted=promoted) for promoted in (False, True))
     assert not plain.program("consumer 0").has(Promote)
     assert plan.tiled_mma.atom.shape_mnk == (64, columns, 32)
@@ -460,11 +458,14 @@ def test_the_way_to_memory_is_in_the_program() -> None:
 
 # --- barriers -----------------------------------------------------------------------------------------------------
 
-# Of 4 warps of 32 threads each consumer. "full": one arrival, that of the producer's expect_tx, and the bytes of A
-# and B. "empty": an arrival of each warp of every consumer that reads a stage, in every CTA that the CTA loads for:
-# its row and its column of the cluster, cm + cn - 1 CTAs. "epilogue tile": the threads of a consumer. "turn": those of
-# a consumer that waits, and of the one before that signals. "c": expect_tx of one warp, for each epilogue stage.
-# "parts": the threads of a consumer.
+# (count, arrivals, bytes) of each barrier. A consumer has 4 warps of 32 threads.
+# "full": the producer's expect_tx arrives; the bytes are those of A and B.
+# "empty": a warp of every consumer that reads a stage arrives, in each of the cm + cn - 1 CTAs of the cluster that the
+# CTA loads for: those of its row and its column.
+# "epi_tile": the threads of a consumer arrive.
+# "order": the threads of a consumer that waits arrive, and those of the one before it, which signals.
+# "c": expect_tx of one warp arrives, for each epilogue stage.
+# "splits": the threads of a consumer arrive.
 HAND_COUNTED = {
     "pingpong": (  # a consumer reads a stage; 227 KiB - 1 KiB - 32 KiB hold 6 stages of 2 * 128 * 64 * 2 bytes
         sm90_plan(BF16),

@@ -1,4 +1,4 @@
-"""Plans whose consumers read an m-major A of tf32 into registers, out of which wgmma multiplies it."""
+"""Plans whose consumers read an m-major A of tf32 into registers, which wgmma reads."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def packed(plan):
 
 
 def test_lanes_read_from_as_many_banks():
-    """Element (m, k) of a tile lies at m % 32 + 32 k words, of which the swizzle of 128 bytes turns bits 2 to 4 by
-    k % 8: it is in bank (m % 32) ^ 4 (k % 8). A warp's first load is of the rows r = 0 .. 7 of the atom and k = 0 .. 3.
+    """Element (m, k) of a tile lies at m % 32 + 32 k words. The swizzle of 128 bytes XORs bits 2 to 4 with k % 8: it is
+    in bank (m % 32) ^ 4 (k % 8). A warp's first load is of the rows r = 0 .. 7 of the atom and k = 0 .. 3.
 
     | r             | 0 1 2 3 | 4 5 6 7     | banks where k = 0, 1, 2, 3                                       |
     |---------------|---------|-------------|------------------------------------------------------------------|
@@ -71,9 +71,12 @@ def test_what_it_holds():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tile": (128, 128, 32)}, "consumers that share a tile"),
-        ({**TILE, "overlapped": True}, "consumers that share a tile"),
-        ({"tile": (128, 128, 32), "schedule": "single"}, "consumers that share a tile"),
+        ({"tile": (128, 128, 32)}, "reads A from registers, because a 32-bit A that is m-major needs it."),
+        ({**TILE, "overlapped": True}, "reads A from registers, because a 32-bit A that is m-major needs it."),
+        (
+            {"tile": (128, 128, 32), "schedule": "single"},
+            "reads A from registers, because a 32-bit A that is m-major needs it.",
+        ),
         ({**TILE, "tile": (256, 192, 32)}, "192 (accumulators) + 32 (fragments)"),
     ],
 )
@@ -83,7 +86,7 @@ def test_rules(options, says):
 
 
 def test_a_plan_that_does_not_say_how_a_is_read():
-    with pytest.raises(PlanError, match="how a consumer reads A is not said"):
+    with pytest.raises(PlanError, match=r"a.read is None; it is needed, because"):
         sm90_plan(TT, **TILE).with_stream("a", read=None)
 
 
@@ -194,5 +197,5 @@ def test_a_d_of_16_bits_leaves_along_n_of_the_plan(layout, major, reads):
     recipe, plan = chosen(operands, Problem(4096, 4096, 4096, operands=operands))
     assert (plan.tiled_mma.atom.a_source == "register") == reads
     assert recipe.is_repacked == (not reads)
-    with pytest.raises(PlanError, match="the 8 elements are not neighbours"):
+    with pytest.raises(PlanError, match="the 8 elements are not adjacent"):
         sm90_plan(Operands.of("tf32", layout="tt", out="bf16", out_major="m"), **TILE)

@@ -23,7 +23,7 @@ DTYPES = ("f64", "f32", "tf32", "bf16", "f16", "e4m3", "s8")
 
 
 def of(dtype, layout="nn", align=16, **more):
-    """Operands whose A and B are aligned to so many bytes."""
+    """Return operands whose A and B are aligned to `align` bytes."""
     ops = Operands.of(dtype, layout=layout, **more)
     return replace(ops, a=replace(ops.a, align_bytes=align), b=replace(ops.b, align_bytes=align))
 
@@ -63,7 +63,7 @@ def test_accesses_are_as_wide_as_alignment_lets_them_be():
 
 
 def test_bank_conflicts():
-    """None where 16 bytes are loaded; a vector that is put is never on more than two paths."""
+    """None if 16 bytes are loaded; a vector that is put is never on more than two paths."""
     for repack, align in repacks():
         read, bits = words(repack, repack.store, repack.store.offsets_s(repack.smem))
         assert cost(read, bits, op="load").conflicts == 0
@@ -73,7 +73,7 @@ def test_bank_conflicts():
 
 
 def test_every_tile_has_one_cta():
-    """Those that follow each other write one behind the other along the runs."""
+    """Successive threads write one after the other along the runs."""
     for repack, _ in repacks():
         for rows, columns, batch in ((1, 1, 1), (200, 300, 1), (65, 700, 3)):
             divisors, along = repack.divided_by(rows, columns), int(repack.major == "k")
@@ -128,7 +128,7 @@ def test_hopper_plans_pack(dtype, layout):
         assert (plan.tiled_mma.atom.a_major, plan.tiled_mma.atom.b_major) == ("k", "k")
         assert (plan.operands.a, plan.operands.b) == (ops.a, ops.b)
     assert plan_named("sm90_epi_stages+repack", of(dtype, "nt")).repacks == ()
-    with pytest.raises(PlanError, match=r"A is aligned to 4 bytes; TMA needs 16|k-major"):
+    with pytest.raises(PlanError, match=r"A is aligned to 4 bytes; TMA needs an alignment of 16|k-major"):
         plan_named("sm90_epi_stages", ops)
 
 
@@ -137,21 +137,24 @@ def test_rules():
     aligned = Problem(100, 104, 99, operands=plan.operands)
     assert plan.violations(problem=aligned) == []
     text = plan.describe()
-    assert "pack A" in text
+    assert "repack A" in text
     assert "A to k-major by tiles of 64 x 64, 256 threads" in text
     threads = plan_named("sm90_epi_stages+repack", of("bf16", "nn", 8))
     said = threads.violations(problem=replace(aligned, operands=threads.operands))
     assert [rule[:27] for rule in said] == ["A has 99 elements along k, ", "A has the stride 99, 198 by"]
-    with pytest.raises(PlanError, match="repack = 'ba' is none of 'a', 'b' and 'ab'"):
+    with pytest.raises(PlanError, match=r"repack = 'ba' is not 'a', 'b' or 'ab'."):
         sm90_plan(repack="ba")
-    with pytest.raises(PlanError, match="packed for plans of the families simt and sm90 alone"):
+    with pytest.raises(PlanError, match=r"repack passes exist for plans of the families simt and sm90 only."):
         mma_tma_plan(Operands.of("bf16")).with_(repacks=plan.repacks)
     huge = Problem(2**31 - 200, 8, 2**31 - 200, operands=plan.operands)
-    assert plan.violations(problem=huge)[-1].startswith("packing A and B takes")
+    assert plan.violations(problem=huge)[-1].startswith("the repack pass of A and B takes")
 
 
 def test_what_packing_costs():
-    """4096 x 4096 of 4 bytes are 67 MB, read and written: 32 us at 4.2 TB/s. A small GEMM begins beside the packing."""
+    """4096 x 4096 of 4 bytes are 67 MB, read and written: 32 us at 4.2 TB/s.
+
+    A small GEMM starts while the repack pass runs.
+    """
     ops, square = Operands.of("tf32", layout="tn"), Problem(4096, 4096, 4096)
     bytes_per_us = DEFAULT_DEVICE.measured.repack_along_k_gb_s * 1e3
     assert repacking_us(ops, square) == pytest.approx(REPACK_START_US + MEETS_US + 2 * 2 * 4 * 4096**2 / bytes_per_us)

@@ -72,7 +72,7 @@ WEIGHTS = [(4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192), (28672, 819
 
 @pytest.mark.parametrize("weights", [WEIGHTS[1:2], pytest.param(WEIGHTS, marks=pytest.mark.slow)])
 def test_six_plans_lose_two_per_cent(weights):
-    """On the average of numbers of rows from 1 to 8192, most of which `few` did not look at."""
+    """On the average of numbers of rows from 1 to 8192, most of them not among those of `few`."""
     rows = np.random.default_rng(2).integers(1, 8193, 60).tolist()
     ops = Operands.of("bf16", layout="nt")
     losses = []

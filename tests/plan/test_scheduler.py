@@ -26,7 +26,7 @@ from cutegemm.plan.work.tiles import TileGrid
 from cutegemm.plan.work.work import Work
 from cutegemm.tile.raster import Raster
 
-TILE = (4, 8, 2)  # of a CTA: small, so that most problems are ragged
+TILE = (4, 8, 2)  # tile of a CTA: small, so that most problems are ragged
 RASTERS = [Raster.parse(text) for text in ("along_m", "along_n", "grouped_m:3", "grouped_n:2", "hilbert:4")]
 CLUSTERS = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)]
 ROWS = [KSplit(2), KSplit(3, "strided"), KSplit(5)]  # parts that are rows of the grid
@@ -35,7 +35,7 @@ SPLITS = [KSplit(), KSplit(2), KSplit(7), KSplit(waves=1), KSplit(waves=3), FIXU
 
 @st.composite
 def schedulers(draw):
-    """(scheduler, tile of a cluster) of kernels with a pipeline, and of those whose threads follow a schedule."""
+    """(scheduler, tile of a cluster) of kernels with warp roles, and of kernels with a thread schedule."""
     raster = draw(st.sampled_from(RASTERS))
     if draw(st.booleans()):
         cluster = draw(st.sampled_from(CLUSTERS))
@@ -88,7 +88,7 @@ def check_all_is_taken_once(scheduled, mnk, l):  # noqa: E741
 
 
 def check_slots_are_apart(scheduled, mnk, l):  # noqa: E741
-    """Of parts of shared tiles; parts of a tile agree on how many they are, and on where the others' sums are."""
+    """Check K splits: those of a tile agree on their number, and on where the accumulators of the others are."""
     work = work_of(scheduled, mnk, l)
     slots, told = [], {}
     for _, rank, k_split in by_rank(work):

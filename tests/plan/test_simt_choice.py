@@ -85,7 +85,7 @@ def test_even_shares():
 
 
 def test_rounds_and_products():
-    """364 tiles of 128 x 128, of which a multiprocessor runs two at a time: one round of two, and one more tile."""
+    """364 tiles of 128 x 128; a multiprocessor runs two at a time: one round of two, and one more tile."""
     slow = replace(H200, own_rates=replace(RATES, ffma_tflops=10.0))
     free = replace(BY_HAND, latency=1e-3, step=1e-3)
     found, bound = of("simt_128x128", Problem(128 * 364, 128, 64, operands=TN), free, slow)
@@ -106,7 +106,7 @@ def test_d_is_written():
     costs = replace(BY_HAND, written=1.0, runs=0.5, latency=100.0)
     m = 64 * 396
     steps, d = 16 * (100 / 2 + 0.5), m * 256 * 4 / (RATES.thread_read_gb_s * 1e3)
-    tiles = 4 * m / 64 / 132  # of a multiprocessor, of 64 x 64: four at a time
+    tiles = 4 * m / 64 / 132  # CTAs of a multiprocessor, with tiles of 64 x 64: four at a time
     for apart in (0.0, 1.0):
         exponent = 1 + apart * 2 * (1 - 1 / 3)  # four CTAs are two more than keep in step
         found, _ = of("simt_64x64", Problem(m, 256, 256, operands=TN), replace(costs, apart=apart))
@@ -127,7 +127,7 @@ def test_d_is_written():
             "simt_256x64",
             8,
             2,
-        ),  # each 16 bytes of a thread by two accesses, and those of a neighbour behind them
+        ),  # each 16 bytes of a thread by two accesses, followed by those of its neighbour
         ("simt_256x64", 4, 4),
         ("simt_64x64/k4", 4, 1),  # narrow accesses of the kernel that adds the parts
         ("simt_64x64/s528", 4, 4),
@@ -142,8 +142,11 @@ def test_sectors_that_are_written_in_part(name, align, torn):
 
 
 def test_tiles_of_twelve_rows_or_columns_a_thread():
-    """80 columns are a tile of 96, of which one of 128 leaves 48 empty: 676 us in 192 x 96 by 264 CTAs, 843 in
-    128 x 128 (one H200, 2026-11-25). Of a D of more than eight grids of tiles others leave as little empty."""
+    """80 columns fill most of a tile of 96; a tile of 128 has 48 empty columns.
+
+    They take 676 us in 192 x 96 by 264 CTAs, 843 in 128 x 128 (one H200, 2026-11-25). If D has more than eight grids
+    of tiles, other tiles have equally few empty columns.
+    """
     few, many = Problem(15136, 80, 11312), Problem(8192, 8192, 8192)
     ranks = {str(one.recipe): at for at, one in enumerate(ranked(NT, few))}
     assert ranks["simt_192x96/s264"] < ranks["simt_128x128/s264"]
@@ -197,7 +200,8 @@ def test_packing_is_paid_for():
     ],
 )
 def test_the_first_is_near_the_fastest(file, mean, most):
-    """Of the plans that were timed on each problem, the one that is held to be the fastest, over that which was."""
+    """Return, for each problem, the time of the plan with the lowest prediction over the time of the fastest timed
+    plan."""
     lost = losses(timed(json.loads((DATA / f"{file}.json").read_text())), COSTS)
     assert len(lost) > 5
     assert np.exp(np.mean(np.log(lost))) < mean

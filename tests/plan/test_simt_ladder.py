@@ -62,7 +62,7 @@ def test_parts_cover_the_k_tiles_once(order):
 def test_what_is_refused_is_said_at_once():
     with pytest.raises(PlanError) as caught:
         simt_plan(repack="ac", split_k=0, reduction="later", split_order="random", stages=-2)
-    for part in ("repack = 'ac'", "parts = 0", "reduction = 'later'", "order = 'random'", "stages = -2"):
+    for part in ("repack = 'ac'", "splits = 0", "reduction = 'later'", "order = 'random'", "stages = -2"):
         assert part in str(caught.value)
     with pytest.raises(PlanError) as caught:
         simt_plan(stages=0)
@@ -70,16 +70,18 @@ def test_what_is_refused_is_said_at_once():
     assert caught.value.violations == (rule,)
     with pytest.raises(PlanError) as caught:
         simt_plan(waves=1, persistent=0)
-    assert "a persistent grid of 0 CTAs; 1 to 65536 are expected" in str(caught.value)
+    assert "a persistent grid of 0 CTAs; expected 1 to 65536" in str(caught.value)
     with pytest.raises(PlanError) as caught:
         simt_plan(waves=1, reduction="last", store="shared", persistent=132)
-    for part in ("added by 'last'", "where K is split, D does not pass through shared"):
+    for part in ("not 'blocked' and 'last'", "if K is split, D is stored from registers. Leave smem_d out."):
         assert part in str(caught.value)
-    with pytest.raises(PlanError, match="1 waves of tiles are shared by a grid that is one tile each"):
+    with pytest.raises(PlanError, match="stream-K of a thread schedule needs a persistent grid, and a persistent grid"):
         simt_plan(waves=1)
-    with pytest.raises(PlanError, match="0 waves of tiles are shared by a grid that is persistent"):
+    with pytest.raises(PlanError, match="stream-K of a thread schedule needs a persistent grid, and a persistent grid"):
         simt_plan(persistent=132)
-    with pytest.raises(PlanError, match="without stages of shared memory D does not pass through it"):
+    with pytest.raises(
+        PlanError, match=r"without stages of shared memory D is stored from registers. Leave smem_d out."
+    ):
         simt_plan(block=(32, 32, 1), warp=(1, 32), thread=(1, 1), quad=(1, 1), stages=0, store="shared")
     with pytest.raises(PlanError, match="store = 'slow' is neither 'direct' nor 'shared'"):
         simt_plan(store="slow")

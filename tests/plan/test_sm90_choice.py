@@ -151,7 +151,7 @@ def test_how_fp8_is_summed_up(dtype):
     for shape in ((4096, 4096, 4096), (64, 4096, 4096), (128, 128, 65536)):
         assert not chosen(fp8, Problem(*shape))[1].body.promoted
         assert chosen(fp8, Problem(*shape), accumulate="promoted")[1].body.promoted
-    # Of one k-tile there is nothing to add its sums to
+    # With one k-tile there is no total to add its accumulators to
     short = [chosen(fp8, Problem(4096, 4096, k), accumulate="promoted")[1].body.promoted for k in (128, 144)]
     assert short == [False, True]
     whole = Operands.of("s8", layout="nt", out="s32")
@@ -206,8 +206,11 @@ def test_no_tile_has_an_owner_by_a_ring_of_three_stages():
 
 
 def test_no_large_cluster_waits_for_another():
-    """Of plans in clusters of four and of eight only those are ranked whose tiles and parts all run at a time, and of
-    large tiles those of few waves; of few rows, which wait for memory, this holds for eight alone."""
+    """Plans in clusters of four and of eight are ranked only if all tiles and K splits run at a time.
+
+    Large tiles are ranked only with few waves. For few rows, which wait for memory, this holds for clusters of eight
+    only.
+    """
     few = [one.recipe for one in ranked(BF16, Problem(16, 16384, 4096)) if one.recipe.family == "sm90"]
     assert {math.prod(recipe.shape.cluster) for recipe in few} == {1, 2, 4}
     seen = {4: 0, 8: 0}
@@ -380,8 +383,8 @@ def test_a_tile_that_is_read_for_each_that_is_stored():
 
 
 def test_at_the_power_limit_what_no_products_overlap_is_lost():
-    """64 k-tiles of 128 x 256 are stored behind the first products of the next tile, those of 128 x 192 meanwhile; with
-    K = 28672 that does not matter."""
+    """64 k-tiles of 128 x 256 are stored after the first MMAs of the next tile, tiles of 128 x 192 during its MMAs;
+    with K = 28672 that does not matter."""
     short, long = [
         predicted_us(BY_NAME["sm90_overlapped_2x1"], BF16, Problem(8192, 14336, k))
         / predicted_us(BY_NAME["sm90_wide_2x1"], BF16, Problem(8192, 14336, k))
@@ -431,19 +434,22 @@ def test_lines_of_short_rows_are_asked_for_more_often():
     ],
 )
 def test_slots_take_no_room_of_a_stage(name, stages, epi_stages, columns):
-    """Of 227 KiB less the barriers. 192 x 192: 4 stages of 48 KiB and, of 3 consumers, 2 epilogue stages of 64 x 32 are
-    216 KiB; with 3 they are 228. 128 x 128: 6 stages of 32 KiB and, of 2 consumers, 2 epilogue stages of 64 x 64 are
-    224; with 3 they are 240. 128 x 96: 7 stages of 28 KiB and 3 epilogue stages of 64 x 32 are 220. 128 x 112: 7 stages
-    of 30 KiB and 3 epilogue stages of 64 x 16 are 222; the 7 that divide a consumer's 112 columns are 238. 192 x 144: 5
-    of 42 and 2 of 64 x 16 are 222; with 3 they are 228."""
+    """Shared memory is 227 KiB less the barriers. Mainloop stages and epilogue stages of all consumers take:
+
+    192 x 192   4 stages of 48 KiB and, of 3 consumers, 2 epilogue stages of 64 x 32: 216 KiB; with 3, 228
+    128 x 128   6 stages of 32 KiB and, of 2 consumers, 2 epilogue stages of 64 x 64: 224; with 3, 240
+    128 x 96    7 stages of 28 KiB and 3 epilogue stages of 64 x 32: 220
+    128 x 112   7 stages of 30 KiB and 3 epilogue stages of 64 x 16: 222; with 7, which divide 112 columns, 238
+    192 x 144   5 stages of 42 KiB and 2 epilogue stages of 64 x 16: 222; with 3, 228
+    """
     plan = plan_named(name, BF16)
     assert (plan.stages, plan.store.count, plan.store.epi_tile[1]) == (stages, epi_stages, columns)
 
 
 @pytest.mark.parametrize("align_bytes", [16, 2])
 def test_what_leaves_by_threads_takes_longer(align_bytes):
-    """Of a D that TMA does not store rows are stored by threads: by rows of the tile rather than by columns, and by
-    long ones rather than by short ones; nothing is stored behind products."""
+    """If TMA does not store D, threads store its rows: by rows of the tile rather than by columns, and by
+    long ones rather than by short ones; no epilogue overlaps with MMAs."""
     odd = replace(BF16, d=replace(BF16.d, align_bytes=align_bytes))
     problem = Problem(13291, 13289, 64)
     wide, square, overlapped, cooperative = [
@@ -481,7 +487,7 @@ def test_lines_that_threads_store_are_long_and_their_subtiles_few(name, columns)
 
 def test_short_runs_of_lanes_take_longer_to_store():
     """16 bytes of a line at once by 168 columns, as 8 elements of 16 bits divide them, 32 by 176, 512 by 256: twice as
-    long, 1.25 times and 1.001 times. None where TMA stores D, or where lines lie along the rows of the tile."""
+    long, 1.25 times and 1.001 times. None if TMA stores D, or if lines lie along the rows of the tile."""
     names = ("sm90_128x168_2x1", "sm90_128x176_2x1", "sm90_64x256_2x1")
     shapes = [BY_NAME[name] for name in names]
     odd = replace(BF16, d=replace(BF16.d, align_bytes=8))
@@ -572,7 +578,7 @@ def test_helpers_of_owners_read_from_memory_again():
 
 
 def test_rows_that_begin_at_no_line_are_not_joined():
-    """2000 bytes are no whole lines: without a cluster each CTA reads its own, which took 173 us, 148 in clusters."""
+    """2000 bytes are not whole lines: without a cluster each CTA reads its own, which took 173 us, 148 in clusters."""
     bytes_of = Operands.of("e4m3", layout="nt", out="bf16")
     for k, joined in ((2000, False), (2048, True)):
         problem = Problem(7840, 5216, k, operands=bytes_of).transposed

@@ -1,4 +1,4 @@
-"""Plans that the tests carry out, and ways to break them behind the constructor's back."""
+"""Plans that the tests carry out, and ways to break them without the checks of the constructor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def violations(thing: Any, **changes: Any) -> Any:
 def mma_sync_plan(dtype: str, k: int, *, matrices: int | None = None, acc: str | None = None) -> GemmPlan:
     """A tensor-core plan from registers: 2 x 2 warps, tiles of 64 x 32, both operands k-major.
 
-    matrices   of an ldmatrix; plain reads where left out
+    matrices   matrices of an ldmatrix; default: plain reads
     """
     ops = Operands.of(dtype, layout="nt", acc=acc, out="s32" if dtype == "s8" else None)
     kind, bk = ops.a.dtype, 4 * k

@@ -81,7 +81,7 @@ WHOLE = Operands.of("s8", layout="nt", out="s32")
         ("acc / 2", {}, "not by acc / 2"),
         ("where(acc > 0, acc, 0)", {}, "not by acc > 0"),
         ("acc + x", {"x": Row}, "not by x"),
-        ("acc + 1, acc", {}, "beside whole numbers nothing is stored"),
+        ("acc + 1, acc", {}, "an epilogue with an integer D has no auxiliary outputs"),
     ],
 )  # fmt: skip
 def test_what_whole_numbers_are_not_made_of(text, kinds, said):
@@ -97,7 +97,7 @@ def test_what_whole_numbers_are_not_made_of(text, kinds, said):
         (
             "acc + 1, aux = acc",
             {"aux": Operand(s8, "n")},
-            "AUX is s8; what is stored beside D is of a type of floats",
+            "AUX is s8; an auxiliary output must have a floating-point type",
         ),
         ("s8(acc) + 1", {}, r"s8\(acc\) rounds to whole numbers; casts are to types of floats"),
     ],
@@ -147,7 +147,7 @@ def test_values_are_those_of_the_printed_expression(expression):
 @settings(max_examples=100, deadline=None)
 @given(any_expressions())
 def test_whatever_can_be_written_has_values(expression):
-    """Also where they are infinite or no numbers: as Python has them, and without a warning."""
+    """Infinities and NaN too: as in Python, and without a warning."""
     epilogue = Epilogue(Accumulator() + expression)
     with np.errstate(all="raise"):
         got = evaluate(epilogue, SUMS, {"s": 0.5}, GIVEN, f64)

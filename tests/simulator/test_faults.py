@@ -1,4 +1,4 @@
-"""Planted faults: each is found, and told in words."""
+"""Planted faults: each is found and reported."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Turned(TiledMma):
 
 
 class TurnedInShared(TiledMma):
-    """The same, of shared memory alone: its layout has three modes."""
+    """Overlaps in shared memory only: its layout has three modes."""
 
     def offsets_a(self, target):
         offsets = super().offsets_a(target)

@@ -27,7 +27,7 @@ SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
 
 
 def integers(plan, m, n, k):
-    """A, B and C of small integers, of extents that the plan allows, with a batch where it has one."""
+    """A, B and C of small integers, of extents that the plan allows, with a batch if the plan has one."""
     ops, rng = plan.operands, np.random.default_rng(0)
     unit = max(o.align_elems for o in (ops.a, ops.b, ops.c, ops.d))
     m, n, k = (-(-extent // unit) * unit for extent in (m, n, k))
@@ -69,8 +69,8 @@ def test_tf32_is_rounded_as_the_plan_says(rounding):
 
 @pytest.mark.parametrize(("rounding", "relative"), [("rz", 2.0**-9), ("rna", 2.0**-10)])
 def test_tf32_is_within_the_stated_bound(rounding, relative):
-    """Of each product: two operands cut below 10 bits of mantissa, 2^-10 each, or rounded to nearest, half of it;
-    and K accumulators in f32. The products themselves, of 11 by 11 bits, are exact."""
+    """Return the error of a product: two operands cut below 10 bits of mantissa, 2^-10 each, or rounded to nearest,
+    half of it; and K accumulators in f32. The products themselves, of 11 by 11 bits, are exact."""
     plan = mma_sync_plan(Operands.of("tf32"), block=(64, 64, 32), warp=(32, 32), rounding=rounding)
     rng = np.random.default_rng(1)
     a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((128, 512), (512, 64)))
@@ -90,7 +90,7 @@ def test_d_is_rounded_once():
 
 
 def faults(plan, **changes):
-    """What the simulator says of a plan that is broken behind its rules' back."""
+    """Return the faults of a plan that was changed without checking its rules."""
     wrong = violations(plan, **changes)
     a, b, c = integers(plan, 128, 128, 320)
     with pytest.raises(SimulationError) as caught:
@@ -123,7 +123,7 @@ def test_a_share_that_is_left_out():
     plan = mma_sync_plan(**SMALL)
     body = tuple(s for s in plan.body.k_tile if not (isinstance(s, Fetch) and s.chunk == 2))
     found = faults(plan, body=replace(plan.body, k_tile=body))
-    assert "share 3 of k-tile 2 is fetched where share 2 is due" in found
+    assert "load chunk 3 of k-tile 2 is fetched when load chunk 2 is due." in found
     assert "has not been waited for" in found
 
 

@@ -79,7 +79,7 @@ PLANS["warps"] = (BF16, {})
 
 
 def cases(plan):
-    """(k-tiles, tiles) that go twice around the ring, and none, one, two and few."""
+    """(k-tiles, tiles) that go twice around the mainloop pipeline, and none, one, two and few."""
     stages = plan.stages
     if plan.scheduler.split.is_split:
         return [(17, 7), (0, 2)]
@@ -210,7 +210,7 @@ def test_a_producer_that_does_not_wait_for_a_stage(name):
 
 @pytest.mark.parametrize("name", [*IN_A_TILE, "two-level", "two-level, halves"])
 def test_a_release_too_few(name):
-    """Behind the last k-tile of a tile: its stage is never free."""
+    """After the last k-tile of a tile: its stage is never free."""
 
     def forget(each):
         is_last = isinstance(each, step.If) and each.condition == step.HAS_K_TILES
@@ -285,7 +285,7 @@ def test_levels_that_are_not_kept_apart(name, fault):
 
 @pytest.mark.parametrize("name", TWO_LEVEL)
 def test_the_odd_k_tile_of_two_at_a_time(name):
-    """Left out, or not gone past: the k-tiles behind it are read from the wrong stages."""
+    """Left out, or not gone past: the k-tiles after it are read from the wrong stages."""
     is_found(name, without(step.If, condition=step.HAS_ODD_K_TILES), *STAGE_FAULTS.split("|"))
     is_found(name, without(step.Advance), *STAGE_FAULTS.split("|"))
 
@@ -337,7 +337,7 @@ def test_c_that_is_not_asked_for():
 
 @pytest.mark.parametrize("name", ["overlapped", "fill, deferred", "deferred, staggered"])
 def test_a_tile_that_is_held_and_never_stored(name):
-    """Those epilogue tiles for which the next tile has too few k-tiles."""
+    """Return the epilogue tiles that are left over because the next tile has too few k-tiles."""
     plan, programs = planted(
         name, lambda each: None if isinstance(each, step.ForEpiTiles) and each.overlapped else each
     )

@@ -145,7 +145,7 @@ def test_a_phase_that_is_never_turned():
 
 @pytest.mark.parametrize("cluster", CLUSTERS[1:])
 def test_a_producer_that_ends_too_early(cluster):
-    """Without waiting for the ring to empty, a CTA is gone when others arrive at its barriers."""
+    """Without waiting until all stages are released, a CTA is gone when others arrive at its barriers."""
     protocol = sound(cluster=cluster)
     processes = [replace(p, ops=p.ops[:-STAGES]) if p.role == "producer" else p for p in protocol.processes]
     assert "which has ended: its shared memory is gone" in texts(replace(protocol, processes=tuple(processes)))

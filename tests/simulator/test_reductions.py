@@ -174,11 +174,11 @@ def test_what_a_result_is_made_of():
     with pytest.raises(PlanError) as error:
         plan.with_(epilogue=ending)
     assert (
-        "aux = row_sum(acc) is said to be f32 n-major, 16-byte aligned; of accumulators in f32 it is a Column of f32: "
-        "operands.with_aux(aux=Operand.of_kind(Column, f32))." in str(error.value)
+        "aux = row_sum(acc) is declared as f32 n-major, 16-byte aligned, but with accumulators in f32 it is a Column "
+        "of f32. Use operands.with_aux(aux=Operand.of_kind(Column, f32))." in str(error.value)
     )
     wrong = plan.operands.with_aux(aux=Operand.of_kind(Row, f32))
-    with pytest.raises(PlanError, match="is said to be f32 row of N"):
+    with pytest.raises(PlanError, match="is declared as f32 row of N"):
         plan.with_(epilogue=ending, operands=wrong)
     right = plan.operands.with_aux(aux=Operand.of_kind(Column, f32))
     assert plan.with_(epilogue=ending, operands=right).epilogue == ending
@@ -222,7 +222,7 @@ def test_a_second_kernel_reads_neighbours_together():
 
 
 def test_of_a_gated_epilogue_values_of_d_are_reduced():
-    """Of all columns of A @ B nothing is: half of their sums belong to another element of D."""
+    """No result has all columns of A @ B: half of the accumulators belong to another element of D."""
     ending = epilogue_of(lambda acc: (e.swiglu(acc), e.row_sum(acc)), {})
     with pytest.raises(PlanError, match=r"aux = row_sum\(acc\) reduces all columns of A @ B, D half of them"):
         with_epilogue(ending, PLANS["pingpong"](), {"aux": Operand.of_kind(Column, f32)})

@@ -70,7 +70,7 @@ def test_tf32_is_rounded_as_it_is_without_packing():
 
 
 def test_the_padding_is_zeros():
-    """Along K it is multiplied; what lies behind the operand's rows is not a number."""
+    """Along K it is multiplied; what follows the operand's rows is NaN."""
     plan = plan_of("bf16", "tn", 2)
     a, b = np.full((2, 66, 65), 3.0), np.full((2, 65, 66), 1.0)
     assert (simulate(plan, a, b).d == round_to(plan.operands.d.dtype, 3.0 * 65)).all()

@@ -211,7 +211,7 @@ def test_one_cta_at_a_time_and_many_agree(monkeypatch):
             {"a": np.ones((4, 4)), "b": np.ones((4, 4)), "check": "raise"},
             "check = 'raise' is not one of True",
         ),
-        ({"a": np.ones((4, 3)), "b": np.ones((3, 4))}, "12 bytes, which is no multiple of the 16 "),
+        ({"a": np.ones((4, 3)), "b": np.ones((3, 4))}, "12 bytes, which is not a multiple of 16 "),
         ({"a": np.ones((4, 4)), "b": np.ones((4, 4)), "problem": Problem(4, 4, 8)}, "the problem is 4x4x8"),
         (
             {"a": 1j * np.ones((4, 4)), "b": [["x"]]},

@@ -73,7 +73,7 @@ def test_exact(name, mnk):
 @pytest.mark.parametrize("options", [{"stream": 2}, {"fixup": True}, {"split_k": 3}], ids=str)
 @pytest.mark.parametrize("mnk", [(64, 128, 64), (0, 128, 64), (64, 0, 64)], ids=str)
 def test_work_tiles_past_the_last_tile(raster, options, mnk):
-    """As many work tiles as CTAs take in a wave, of which some lie past the tiles that there are."""
+    """CTAs take a wave of work tiles at a time; some of them lie past the last tile."""
     alone = {"schedule": "cooperative", "consumers": 1, "raster": Raster.parse(raster)}
     plan, (m, n, k) = sm90_plan(BF16, **SMALL, **alone, **options), mnk
     a, b = integers((m, k), (k, n))

@@ -58,7 +58,7 @@ def test_whole_sums_of_a_float_result_are_not_cut_off():
 
 
 def test_scalars_that_meet_whole_numbers_are_rounded_with_them():
-    """A quarter of 8; and 8 + 1.25, which is no whole number until it is stored. Scalars are those of f32."""
+    """A quarter of 8; and 8 + 1.25, which is not an integer until it is stored. Scalars are those of f32."""
     scalars = {"alpha": 0.5, "beta": 0.75}
     assert evaluate(Epilogue(ALPHA * ALPHA * ACC), np.array([8]), scalars, {}, s32).tolist() == [2.0]
     of_both = evaluate(Epilogue(ACC + (ALPHA + BETA)), np.array([8, -8]), scalars, {}, s32)
@@ -88,7 +88,7 @@ FEW = st.integers(-2, 3)
 @settings(max_examples=300, deadline=None)
 @given(EXPRESSIONS, FEW, FEW, st.lists(FEW, min_size=3, max_size=3))
 def test_steps_one_after_the_other_are_the_expression(expression, alpha, beta, elements):
-    """Of small integers, of which float64 holds all results: Python computes the same, without steps."""
+    """Small integers, whose results float64 holds exactly: Python computes the same, without steps."""
     epilogue = Epilogue(ACC + expression)
     acc, c, e = (np.array([float(x)]) for x in elements)
     scalars = {"alpha": float(alpha), "beta": float(beta)}

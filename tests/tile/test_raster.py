@@ -35,7 +35,7 @@ def fitted(extent):
 
 
 def even(extent, most):
-    """Of the fewest bands that are at most so wide, the widest, if they are as alike as they can be."""
+    """Return the width of the widest band, if `extent` is divided evenly into the fewest bands of at most `width`."""
     bands = min(count for count in range(1, extent + 1) if -(-extent // count) <= most)
     return -(-extent // bands)
 

@@ -133,7 +133,7 @@ def test_tiles_that_do_not_divide_run_over_the_end():
 
 @functools.cache
 def copies():
-    """The same of TiledCopies."""
+    """TiledCopies, as TiledMmas above."""
     rng = random.Random(11)
     cases = [random_copy(rng) for _ in range(200)]
     small = [c for c in cases if c.maker != "c_atom" and int(np.prod(c.extents)) <= 6000]

@@ -48,7 +48,7 @@ def parted(x: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, torch.Tens
 
 
 def gradients(result, inputs, seed: int = 7):
-    """Of the inputs, where those of the results are noise."""
+    """Tolerance relative to the inputs, if the results are rounding errors."""
     results = [each for each in (result if isinstance(result, (tuple, list)) else [result]) if each is not None]
     upstream = [normal(*each.shape, seed=seed + i, dtype=each.dtype) for i, each in enumerate(results)]
     return torch.autograd.grad(results, inputs, upstream)

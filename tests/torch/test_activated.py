@@ -200,15 +200,15 @@ def test_the_operator_takes_types_of_results_as_text():
 
 
 REFUSED = [
-    (lambda a, b: gemm_act(a, b, alpha=2j), "alpha = 2j; a number, or a tensor of one element, is expected"),
-    (lambda a, b: gemm_act(a, b, alpha=BIAS), r"alpha is of float64 and has shape \(8,\); one floating-point number"),
-    (lambda a, b: gemm_act(a, b, postact_dtype=torch.int8), "postact_dtype = torch.int8; of float64 float64 is"),
-    (lambda a, b: gemm_act(a, b, preact_out=a), r"preact_out has shape \(4, 6\); \(4, 8\) is expected"),
-    (lambda a, b: gemm_gated(a, b, postact_out=1), "postact_out is a int; a torch tensor is expected"),
-    (lambda a, b: gemm_gated(a, b, c=torch.ones(M, 3).double()), r"c has shape \(4, 3\); a number, \(8,\)"),
+    (lambda a, b: gemm_act(a, b, alpha=2j), "alpha = 2j is not a number"),
+    (lambda a, b: gemm_act(a, b, alpha=BIAS), r"alpha is of float64 and has shape \(8,\). Pass one floating-point"),
+    (lambda a, b: gemm_act(a, b, postact_dtype=torch.int8), "postact_dtype = torch.int8, which is not supported. For"),
+    (lambda a, b: gemm_act(a, b, preact_out=a), r"preact_out has shape \(4, 6\). Pass a tensor of shape \(4, 8\)"),
+    (lambda a, b: gemm_gated(a, b, postact_out=1), "postact_out is a int. Pass a torch tensor."),
+    (lambda a, b: gemm_gated(a, b, c=torch.ones(M, 3).double()), r"c has shape \(4, 3\). Pass a number, \(8,\)"),
     (
         lambda a, b: gemm_gated(a, b, postact_out=torch.ones(M, 4).int()),
-        "postact_out is of torch.int32; of float64 float64 is served",
+        "postact_out is of torch.int32, which is not supported. For float64, pass",
     ),
     (
         lambda a, b: gemm_act(a, b, preact_out=(out := torch.ones(M, N).double()), postact_out=out),
@@ -216,11 +216,11 @@ REFUSED = [
     ),
     (
         lambda a, b: gemm_dact(a, b, torch.ones(M, N).double(), colvec_scale=torch.ones(N).double()),
-        r"colvec_scale has shape \(8,\); \(4,\) or \(4, 1\) is expected, one number for each row",
+        r"colvec_scale has shape \(8,\). Pass \(4,\) or \(4, 1\), one number for each row.",
     ),
     (
         lambda a, b: gemm_dgated(a, b, torch.ones(M, 16).double(), dx_out=torch.ones(M, 8).double()),
-        r"dx_out has shape \(4, 8\); \(4, 16\) is expected",
+        r"dx_out has shape \(4, 8\). Pass a tensor of shape \(4, 16\)",
     ),
 ]  # fmt: skip
 
@@ -233,7 +233,10 @@ def test_what_is_refused(call, words):
 
 def test_no_gradients_are_recorded_into_memory_of_the_caller():
     out = torch.empty(M, N, dtype=torch.float64)
-    with pytest.raises(UnsupportedError, match="a and b are to have gradients, and postact_out is given"):
+    with pytest.raises(
+        UnsupportedError,
+        match=r"a and b require gradients, but a call with postact_out= does not record them. Leave out",
+    ):
         gemm_act(A, B, postact_out=out)
     with torch.no_grad():
         assert gemm_act(A, B, postact_out=out)[1] is out

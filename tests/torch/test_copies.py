@@ -154,7 +154,7 @@ def test_further_operands_and_results_are_copied(launched):
 
 
 def test_one_of_several_results_has_gaps(launched):
-    """It is stored apart and copied; the other one is stored where it is to be."""
+    """It is stored apart and copied; the other one is stored in place."""
     a, b = normal(8, 16, dtype=torch.bfloat16), normal(16, 32, seed=1, dtype=torch.bfloat16)
     apart, plain = with_gaps(normal(8, 32, dtype=torch.float32)), torch.empty(8, 32)
     found = by_gemm(a, b, "lambda acc: (relu(acc), acc)", outs=(apart, plain))

@@ -90,7 +90,7 @@ def test_factors_of_alpha_0_are_not_read(shape):
 
 @pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.bool, torch.complex64])
 def test_operands_of_a_type_that_is_not_floating(kind):
-    """Refused on every device, as torch refuses them; what is said of a GPU is that no kernel reads them."""
+    """Refused on every device, as torch refuses them; on a GPU the reason is that no kernel reads them."""
     x, w, row, tile = torch.ones(2, 4), torch.ones(6, 4), torch.ones(6).to(kind), torch.ones(2, 6).to(kind)
     for name, call in (
         ("bias", lambda: linear(x, w, row)),
@@ -103,15 +103,17 @@ def test_operands_of_a_type_that_is_not_floating(kind):
         ("up_bias", lambda: cutegemm.mlp(x, w, w.t(), "relu", row)),
         ("bias", lambda: scaled_mm(x.to(A8.dtype), w.t().to(A8.dtype), ONE, 0, ONE, 0, bias=row)),
     ):
-        with pytest.raises(UnsupportedError, match=rf"{name} is of {str(kind)[6:]}; float64.*Pass {name}\.to\("):
+        with pytest.raises(UnsupportedError, match=rf"{name} is of {str(kind)[6:]}. Pass float64, .*{name}\.to\("):
             call()
-    assert linear(x, w, torch.ones(6).half()).dtype == torch.float32  # of a floating type of its own
+    assert (
+        linear(x, w, torch.ones(6).half()).dtype == torch.float32
+    )  # a floating type that differs from that of the factors
 
 
 def test_an_integer_beside_integers():
     a, b = torch.ones(2, 4).char(), torch.ones(4, 6).char()
     assert addmm(torch.ones(6).int(), a, b).eq(5).all()
-    with pytest.raises(UnsupportedError, match=r"input is of int64; .* or int32 or int8 is expected"):
+    with pytest.raises(UnsupportedError, match=r"input is of int64. Pass .* or int32 or int8, such as"):
         addmm(torch.ones(6).long(), a, b)
 
 
@@ -138,7 +140,9 @@ def test_results_of_another_type_and_where_they_are_wanted():
     c = normal(8, seed=2, dtype=torch.bfloat16)
     assert addmm(c, a, b, out=out) is out
     assert (out.double() - (exact + c.double())).abs().max() < 1e-5
-    with pytest.raises(UnsupportedError, match="a is to have gradients, and out is given"):
+    with pytest.raises(
+        UnsupportedError, match=r"a requires gradients, but a call with out= does not record them. Leave out"
+    ):
         mm(a.clone().requires_grad_(), b, out=out)
 
 
@@ -296,7 +300,9 @@ def test_autocast():
         assert linear(x, w, bias, "gelu").dtype == torch.bfloat16
         assert linear(x.double(), w.double()).dtype == torch.float64
         cast = linear(x, w, bias, "gelu")
-    assert torch.equal(cast, linear(x.bfloat16(), w.bfloat16(), bias.bfloat16(), "gelu"))  # of sums in float32
+    assert torch.equal(
+        cast, linear(x.bfloat16(), w.bfloat16(), bias.bfloat16(), "gelu")
+    )  # rounding of accumulators in float32
     w.requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         linear(x, w, bias).sum().backward()
@@ -306,44 +312,44 @@ def test_autocast():
 A, B = normal(4, 6), normal(6, 8, seed=1)
 A8, B8, ONE = A.to(torch.float8_e4m3fn), B.to(torch.float8_e4m3fn), torch.tensor(1.0)
 REFUSED = [
-    (lambda: mm(A, A), r"mm of a \(4, 6\), b \(4, 6\): a has 6 columns, b has 4 rows; both are K. Pass b.mT"),
-    (lambda: mm(A, B[0]), r"a has shape \(4, 6\), b \(8,\); two matrices are expected"),
-    (lambda: mm(A, B.float()), r"a is of float64, b of float32; .* Pass b.to\(a.dtype\)"),
-    (lambda: mm(A.int(), B.int()), "a is of int32; float16, bfloat16, .* are served"),
-    (lambda: mm(A, [1.0]), "b is a list; a torch tensor is expected"),
-    (lambda: mm(A, B.to("meta")), "a is on cpu, b is on meta; all must be on one device"),
-    (lambda: mm(A, B, out_dtype=torch.int8), "out_dtype = torch.int8; of float64 float64 is served"),
-    (lambda: mm(A, B, out=torch.empty(4, 7)), r"out has shape \(4, 7\); \(4, 8\) is expected"),
-    (lambda: bmm(A.expand(2, 4, 6), B.expand(3, 6, 8)), "a is a batch of 2, b of 3; they must be of one length"),
-    (lambda: addmm(normal(3), A, B), r"input has shape \(3,\); a number, \(8,\), \(4, 1\), \(4, 8\)"),
+    (lambda: mm(A, A), r"mm of a \(4, 6\), b \(4, 6\): a has 6 columns, b has 4 rows, but both are K. Pass b.mT"),
+    (lambda: mm(A, B[0]), r"a has shape \(4, 6\), b \(8,\). Pass two matrices"),
+    (lambda: mm(A, B.float()), r"a is of float64, b of float32. Pass two tensors of one type, such as b.to\(a.dtype\)"),
+    (lambda: mm(A.int(), B.int()), "a is of int32. Supported are .*float16, bfloat16"),
+    (lambda: mm(A, [1.0]), "b is a list. Pass a torch tensor."),
+    (lambda: mm(A, B.to("meta")), "a is on cpu, b is on meta. Pass tensors on one device"),
+    (lambda: mm(A, B, out_dtype=torch.int8), "out_dtype = torch.int8, which is not supported. For float64, pass"),
+    (lambda: mm(A, B, out=torch.empty(4, 7)), r"out has shape \(4, 7\). Pass a tensor of shape \(4, 8\)"),
+    (lambda: bmm(A.expand(2, 4, 6), B.expand(3, 6, 8)), "a is a batch of 2 matrices, b of 3. Pass batches of one"),
+    (lambda: addmm(normal(3), A, B), r"input has shape \(3,\). Pass a number, \(8,\), \(4, 1\), \(4, 8\)"),
     (lambda: addmm(A, A, B, alpha=2j, beta="2"), r"(?s)beta = '2' is not a real number.*alpha = 2j is not a real"),
     (lambda: addmm(A, A, B, alpha=normal(2)), r"alpha = tensor\(\[.* is not a real number"),
-    (lambda: linear(A, B), "x has rows of 6, w of 8; both are K. Pass w.t"),
-    (lambda: linear(A, B.t(), normal(6)), r"bias has shape \(6,\); \(8,\) is expected"),
+    (lambda: linear(A, B), "x has rows of 6, w of 8, but both are K. Pass w.t"),
+    (lambda: linear(A, B.t(), normal(6)), r"bias has shape \(6,\). Pass a tensor of shape \(8,\)"),
     (lambda: linear(A, B.t(), None, "mish"), "activation = 'mish' is unknown. Use one of None, 'relu', .*'gelu_new'"),
     (lambda: gemm_act(A, B, activation="swiglu"), "activation = 'swiglu' is unknown. Use one of None, 'relu'"),
-    (lambda: gemm_gated(A, B[:, :7]), "b has 7 columns; an even number of them is expected"),
-    (lambda: gemm_gated(A, (B, B), interleaved=True), "interleaved = True; two halves of one shape"),
-    (lambda: gemm_gated(A, (B, B, B)), "b has 3 matrices; one, or a pair of gate and up, is expected"),
-    (lambda: gemm_act(A[0], B[0], normal(7)), r"a has shape \(6,\), b \(8,\); matrices, or batches of them"),
+    (lambda: gemm_gated(A, B[:, :7]), "b has 7 columns. Pass an even number of them, for gate and up."),
+    (lambda: gemm_gated(A, (B, B), interleaved=True), "interleaved = True. Pass two matrices of one shape, or one"),
+    (lambda: gemm_gated(A, (B, B, B)), "b has 3 matrices. Pass one, or a pair of gate and up."),
+    (lambda: gemm_act(A[0], B[0], normal(7)), r"a has shape \(6,\), b \(8,\). Pass two matrices, or two batches of"),
     (lambda: gemm_gated(A, B, normal(7), preact_out=A), r"(?s)2 rules.*bias has shape \(7,\).*preact_out has shape"),
-    (lambda: gemm_dgated(A, B, A), r"preact has shape \(4, 6\); \(4, 16\) is expected"),
+    (lambda: gemm_dgated(A, B, A), r"preact has shape \(4, 6\). Pass the preactivations of gate and up, of shape \(4"),
     (
         lambda: scaled_mm(A8, B8, normal(4), "TensorWise", normal(1), 1, contraction_dim=(0, 1), bias=A),
-        r"(?s)mm of mat_a.*6 rules.*contraction_dim = \(0, 1\).*scale_a has shape \(4,\); one element is expected. "
-        r'Pass scale_recipe_a="RowWise".*scale_a is of torch.float64; float32.*scale_b has shape \(1,\); 8, one of '
-        r"each column of mat_b, are expected.*scale_b is of.*bias has shape",
+        r"(?s)mm of mat_a.*6 rules.*contraction_dim = \(0, 1\).*scale_a has shape \(4,\). Pass one element, or "
+        r'scale_recipe_a="RowWise".*scale_a is of torch.float64. Pass float32.*scale_b has shape \(1,\). Pass 8 '
+        r"elements, one of each column of mat_b.*scale_b is of.*bias has shape",
     ),
     (
         lambda: scaled_mm(A8, B8, ONE, "BlockWise1x32", ONE, 7, 1),
-        "(?s)scale_recipe_a = 'BlockWise1x32'; 'TensorWise' or .*'BlockWise128x128' is served.*scale_recipe_b = 7; .*"
-        "swizzle_a = 'SWIZZLE_32_4_4'; 'NO_SWIZZLE' is served",
+        "(?s)scale_recipe_a = 'BlockWise1x32' is not supported. Pass 'TensorWise' or .*'BlockWise128x128'.*"
+        "scale_recipe_b = 7 .*swizzle_a = 'SWIZZLE_32_4_4' is not supported. Pass 'NO_SWIZZLE'",
     ),
-    (lambda: scaled_mm(A8, B8, ONE, True, [ONE, ONE], 0), "scale_b is a list; a torch tensor is expected"),
-    (lambda: scaled_mm(A8[0], B8, ONE, 0, ONE, 0), "two matrices are expected"),
+    (lambda: scaled_mm(A8, B8, ONE, True, [ONE, ONE], 0), "scale_b is a list. Pass a torch tensor."),
+    (lambda: scaled_mm(A8[0], B8, ONE, 0, ONE, 0), "Pass two matrices"),
     (lambda: scaled_mm(A8, B8, ONE, 0, ONE, 0, output_dtype=torch.float64), "output_dtype = torch.float64"),
-    (lambda: scaled_mm(A.char(), B.char(), ONE, 0, ONE, 0), "output_dtype = torch.bfloat16; of int8 int32 or float32"),
-    (lambda: scaled_mm(A8, B8, ONE, ONE), r"are those of torch._scaled_mm; .*Write scaled_mm\(mat_a, mat_b, s"),
+    (lambda: scaled_mm(A.char(), B.char(), ONE, 0, ONE, 0), "output_dtype = torch.bfloat16, which is not supported."),
+    (lambda: scaled_mm(A8, B8, ONE, ONE), r"are those of torch._scaled_mm. Pass .*scaled_mm\(mat_a, mat_b, s"),
     (lambda: scaled_mm(A8, B8, ONE, ONE, None, None, torch.float16), "are those of torch._scaled_mm"),
     (lambda: scaled_mm(A8, B8, scale_a=ONE, scale_b=ONE, out_dtype=torch.float16), "are those of torch._scaled_mm"),
 ]  # fmt: skip
@@ -440,7 +446,7 @@ def test_no_k_and_no_products():
     assert linear(torch.zeros(2, 3, 0), torch.zeros(4, 0)).shape == (2, 3, 4)
     assert bmm(torch.zeros(2, 3, 0), torch.zeros(0, 5)).shape == (2, 3, 5)
     assert bmm(torch.zeros(0, 3, 4), torch.zeros(1, 4, 5)).shape == (0, 3, 5)
-    with pytest.raises(UnsupportedError, match="matrices, not batches: mm multiplies them"):
+    with pytest.raises(UnsupportedError, match=r"a and b are matrices, not batches. Call mm."):
         bmm(torch.zeros(3, 4), torch.zeros(4, 5))
 
 

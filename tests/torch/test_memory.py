@@ -180,5 +180,5 @@ def test_functions_are_traced_by_jit(name):
 
 
 def test_functions_under_fx():
-    with pytest.raises(UnsupportedError, match=r"x is a Proxy; .* pass its name to torch\.fx\.wrap"):
+    with pytest.raises(UnsupportedError, match=r"x is a Proxy. .* pass its name to torch\.fx\.wrap"):
         torch.fx.symbolic_trace(lambda x, w: linear(x, w))

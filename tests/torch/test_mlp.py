@@ -1,4 +1,7 @@
-"""`mlp`: what it computes, its gradients in one step of the record, what that keeps, and where it is taken apart."""
+"""`mlp`.
+
+What it computes, its gradients in one step of the record, what that keeps, and when it is divided into two.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def test_values_and_gradients_are_torchs(activation, with_bias):
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("activation", GATED)
 def test_interleaved_weights(activation, with_bias, is_compiled):
-    """Of one weight whose rows are gates and ups in turn, values and gradients are those of the pair."""
+    """With one weight of alternating gate and up rows, values and gradients are those of the pair."""
     x, (gate, up), down, *biases = operands(True, with_bias)
     whole = torch.stack([gate, up], 1).flatten(0, 1).detach().requires_grad_()
     mixed = biases[0] if not with_bias else biases[0].view(2, -1).t().flatten()
@@ -242,17 +245,19 @@ def test_every_rule_that_is_broken_is_said():
         mlp(torch.ones(2, 4), torch.ones(6, 5), torch.ones(3, 7), "swish2", torch.ones(5), torch.ones(2))
     said = str(error.value)
     for part in (
-        "'swish2'", "x has rows of 4, up of 5", "down has rows of 7, up has 6 rows", "up_bias has shape (5,); (6,)",
-        "down_bias has shape (2,); (3,)",
+        "'swish2'", "x has rows of 4, up of 5", "down has rows of 7, up has 6 rows", "up_bias has shape (5,). Pass a",
+        "down_bias has shape (2,). Pass a tensor of shape (3,)",
     ):  # fmt: skip
         assert part in said
-    with pytest.raises(UnsupportedError, match=r"two of one shape, gate and up"):
+    with pytest.raises(UnsupportedError, match=r"Pass one weight, or two of one shape, for gate and up."):
         mlp(torch.ones(2, 4), (torch.ones(6, 4), torch.ones(5, 4)), torch.ones(3, 6), "swiglu")
     with pytest.raises(UnsupportedError, match="'gelu'"):
         mlp(torch.ones(2, 4), (torch.ones(6, 4), torch.ones(6, 4)), torch.ones(3, 6), "gelu")
     with pytest.raises(UnsupportedError, match=r"up\[1\] is a list"):
         mlp(torch.ones(2, 4), (torch.ones(6, 4), [1.0]), torch.ones(3, 6), "swiglu")
-    with pytest.raises(UnsupportedError, match=r"up is \(7, 4\), interleaved = True; one weight .* of an even number"):
+    with pytest.raises(
+        UnsupportedError, match=r"up is \(7, 4\), interleaved = True. Pass one weight with an even number of rows"
+    ):
         mlp(torch.ones(2, 4), torch.ones(7, 4), torch.ones(3, 3), "swiglu", interleaved=True)
     with pytest.raises(UnsupportedError, match="down has rows of 6, up has 6 rows, two for each of H"):
         mlp(torch.ones(2, 4), torch.ones(6, 4), torch.ones(3, 6), "swiglu", interleaved=True)

@@ -416,12 +416,16 @@ LEFT = [
     (
         lambda: nn.Sequential(nn.Linear(8, 8).to(torch.float8_e4m3fn)),
         "0",
-        "its weight is of torch.float8_e4m3fn; layers",
+        "its weight is of torch.float8_e4m3fn; supported are layers",
     ),
     (Scaled, "", "of four rows it computes something else"),
     (LayerScaled, "", "it has scale of its own, which an MLP of these parts does not use"),
     (lambda: LlamaMLP(act=nn.Softplus()), "", "its activation is a Softplus, which is not known"),
-    (lambda: LlamaMLP(act=nn.Tanh()), "", "its activation is tanh, which gates nothing here; silu, gelu"),
+    (
+        lambda: LlamaMLP(act=nn.Tanh()),
+        "",
+        "its activation is tanh, which is not one of the gated activations: silu, gelu",
+    ),
     (lambda: nn.Sequential(Lora(8, 8)), "0", "Lora, a subclass of Linear, may compute something else"),
     (
         lambda: nn.Sequential(Transposed(8, 8)),
@@ -1079,7 +1083,9 @@ def test_a_model_is_traced_by_jit(make, is_recorded):
 def test_a_script_is_refused_with_advice(make):
     model = nn.Sequential(make().double())
     replaced = use(model)
-    with pytest.raises(UnsupportedError, match=r"Script a model before `use`, or after `undo\(\)`"):
+    with pytest.raises(
+        UnsupportedError, match=r"which cutegemm computes. Script the model before `use`, or after `undo\(\)`."
+    ):
         torch.jit.script(model)
     replaced.undo()
     if type(model[0]) in (nn.Linear, LlamaMLP, TwoLayers):
@@ -1095,7 +1101,7 @@ def test_dropout_stays_dropout(block):
 
 
 def test_use_of_what_is_no_module():
-    with pytest.raises(UnsupportedError, match=r"use: model is a dict; a torch\.nn\.Module is expected"):
+    with pytest.raises(UnsupportedError, match=r"use: model is a dict. Pass a torch.nn.Module."):
         cutegemm.use({})
 
 

@@ -17,7 +17,7 @@ from cutegemm.torch.epilogue import formula, text_of  # noqa: E402
 from cutegemm.torch.reference import FUNCTIONS, Values  # noqa: E402
 from tests.torch.cases import close, normal  # noqa: E402
 
-# Those that have a derivative everywhere, of any argument.
+# Functions that have a derivative everywhere, for any argument.
 SMOOTH = ("square", "tanh", "erf", "sigmoid", "gelu", "gelu_tanh", "silu")
 LEAVES = (Accumulator(), Tensor("bias"), Tensor("tile"), -1.5, 0.0, 0.5, 1.0)
 
@@ -108,7 +108,7 @@ def test_ties_and_kinks():
 
 
 KEPT = [
-    # epilogue, what is stored besides: nothing where D, the operands or nothing at all is enough
+    # (epilogue, auxiliary output): None if the backward pass needs only D, the operands or nothing
     ("lambda acc: acc", None),
     ("lambda acc, bias: acc + bias", None),
     ("lambda acc, bias: relu(acc + bias)", None),
@@ -131,16 +131,34 @@ def test_what_is_stored_for_the_way_back(text, kept):
 
 
 REFUSED = [
-    ("acc + 1", "a lambda of the sums and of operands by name is expected"),
-    ("lambda acc: acc +", "it is no Python"),
-    ("lambda acc, *rest: acc", "a lambda of the sums"),
-    ("lambda acc, x=1: acc * x", "a lambda of the sums"),
-    ("lambda acc: acc ** 2", "has no place in an epilogue"),
-    ("lambda acc: __import__('os')", "__import__ is no function of an epilogue"),
-    ("lambda acc: acc.__class__", "has no place in an epilogue"),
-    ("lambda acc: [acc for acc in acc]", "has no place in an epilogue"),
-    ("lambda acc: gelu(acc, acc=acc)", "arguments by their places alone"),
-    ("lambda acc: other", "'other' is no operand"),
+    (
+        "acc + 1",
+        "a lambda of the accumulator and of operands by name is expected",
+    ),
+    ("lambda acc: acc +", "it is not Python:"),
+    (
+        "lambda acc, *rest: acc",
+        "a lambda of the accumulator and of operands by name is expected",
+    ),
+    (
+        "lambda acc, x=1: acc * x",
+        "a lambda of the accumulator and of operands by name is expected",
+    ),
+    (
+        "lambda acc: acc ** 2",
+        "cannot be used in an epilogue",
+    ),
+    ("lambda acc: __import__('os')", "__import__ is not a function of an epilogue"),
+    (
+        "lambda acc: acc.__class__",
+        "cannot be used in an epilogue",
+    ),
+    (
+        "lambda acc: [acc for acc in acc]",
+        "cannot be used in an epilogue",
+    ),
+    ("lambda acc: gelu(acc, acc=acc)", "keyword and starred arguments are not supported. Pass positional arguments."),
+    ("lambda acc: other", "'other' is not an operand; the operands are acc"),
 ]
 
 

@@ -132,5 +132,8 @@ def test_of_no_values():
 
 
 def test_columns_that_a_gated_result_does_not_have():
-    with pytest.raises(PlanError, match=r"aux = row_sum\(acc\) reduces all columns of A @ B, D half of them"):
+    with pytest.raises(
+        PlanError,
+        match=r"aux = row_sum\(acc\) reduces all N columns of A @ B; D has N / 2. Return gate and up as two results.",
+    ):
         text_of_function(lambda acc: (halves(acc)[0], row_sum(acc)), (), ())

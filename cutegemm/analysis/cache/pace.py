@@ -6,9 +6,9 @@ or two if one is disabled, share a port to L2. CTAs in a CPC of two TPCs are fas
 read at different times. The random deviations are larger, too, and a CTA whose data come from DRAM is slower than a CTA
 that finds its data in L2.
 
-Source: the start of every quarter of every tile of 19 plans, in three launches each (H200, 2026-11-20). The same 24 of
-the 132 multiprocessors, 12 TPCs, were always faster; it is inferred that they are six CPCs of two TPCs. For tiles of
-128 x 128 in bf16 with 32 KiB per k-tile they took 0.76 to 0.84 of the others' time in nine of eleven plans, and 0.87 to
+Source: the start of every quarter of every tile of 19 plans, in three launches each (H200, 2026-11-20). 24 of the 132
+multiprocessors, always those of 12 certain TPCs, were faster; probably they are six CPCs of two TPCs. For tiles of 128
+x 128 in bf16 with 32 KiB per k-tile they took 0.76 to 0.84 of the others' time in nine of eleven plans, and 0.87 to
 0.93 in two; with 24 KiB for the same work 0.91 to 1; with 16 KiB 1. This gives the rate of the port,
 `Measured.cpc_bytes_per_clock`. `FED_JITTER` and `WAIT` are fitted to the DRAM bytes of eleven of these plans, and
 `JITTER` to the DRAM bytes of five SIMT plans; see docs/measured/counters.md.

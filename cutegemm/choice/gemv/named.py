@@ -8,7 +8,7 @@ _PDL = "PDL: begins before the previous kernel of the stream has ended, which mu
 
 GEMV_PLANS = (
     GemvRecipe(
-        "gemv_16x8", "up to 8 columns: A is loaded from global memory straight to fragments", {"tile": (16, 8)},
+        "gemv_16x8", "up to 8 columns: A is loaded from global memory directly to fragments", {"tile": (16, 8)},
         is_chosen=True, for_one=True,
     ),
     GemvRecipe(

@@ -47,7 +47,7 @@ class Ladder:
     title      heading of the tutorial
     steps      the plans, in order
     operands   operands that the steps are built for and timed with
-    data       these operands in words
+    data       these operands as text
     """
 
     name: str

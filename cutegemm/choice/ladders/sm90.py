@@ -50,7 +50,7 @@ _STEPS = (
     "sm90_wide_along_n_1x2",
     "sm90_wide_along_n_2x1",
     ("sm90_cooperative", {"tile": (128, 256), **COOPERATIVE},
-     "128 x 256 by two consumers with D stored by TMA: for many k-tiles, next to which the epilogue is short"),
+     "128 x 256 by two consumers with D stored by TMA: for a mainloop that is long compared with the epilogue"),
     ("sm90_cooperative_2x1", {"tile": (128, 256), **COOPERATIVE, "cluster": (2, 1), "stagger_cycles": 550},
      "128 x 256 in clusters of 2 x 1: the second consumer starts 550 cycles later, so the two do not store at "
      "the same time"),

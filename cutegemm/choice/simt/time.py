@@ -419,7 +419,7 @@ class Model:
 
 
 def _idle(warps: Column) -> Column:
-    """Return the factor by which multiply-adds take longer if warp schedulers idle.
+    """Return the ratio of the time of multiply-adds if warp schedulers idle to their time without idling.
 
     They idle if an SM has fewer warps than schedulers, or if the schedulers have unequal numbers of warps.
 

@@ -107,7 +107,7 @@ _PROMOTED = (
 
 
 def of_tile(named: NamedTile) -> Sm90Recipe:
-    """Return the recipe of the plan whose name spells out a tile, with a summary in words: see `tiles`."""
+    """Return the recipe of the plan whose name spells out a tile, with a summary: see `tiles`."""
     names = " and ".join([name for name, ctas in zip("AB", reversed(named.cluster), strict=True) if ctas > 1])
     shared = f", in clusters that share {names}" if names else ""
     accumulators = ", accumulator promotion" if named.promoted else ""

@@ -135,7 +135,7 @@ class Shapes:
     overlapped         whether the epilogue is overlapped
     alone              whether a CTA computes one tile only: see `TileShape`
     band               rows of tiles in a band of the rasterization
-    gpc_aware          whether clusters take tiles in GPC-aware order, on devices where it is known
+    gpc_aware          whether clusters take tiles in GPC-aware order, on devices whose order is known
     along_m, along_n   whether tiles follow each other along M, and along N
     late               1 / (stages - 1): share of a load's latency that a k-tile waits
     epi_tiles          epilogue tiles of a consumer

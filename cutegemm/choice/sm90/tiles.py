@@ -46,12 +46,12 @@ _NARROW_EPI_STAGE = 32  # columns
 # for few columns; wider ones leave room for few stages.
 _COLUMNS = {64: (48, 160), 128: (64, 192), 192: (64, 192), 256: (96, 192)}
 _FURTHER = ((64, 192), (64, 256), (128, 16), (128, 32), (128, 224), (128, 256))  # tiles outside of these ranges
-# The same ranges with promoted accumulators: threads hold each accumulator two or three times.
+# Ranges for promoted accumulators: threads hold each accumulator two or three times.
 _PROMOTED_COLUMNS = {64: (16, 128), 128: (48, 192)}
-# The same ranges for an odd number of groups of eight columns, which may extend less beyond D: 777 x 11008 x 4096 of
-# bf16 takes 99.9 us in 256 x 136 for D^T, and 103.2 us in 256 x 144 (H200, 2026-11-26).
+# Ranges for an odd number of groups of eight columns, which may extend less beyond D: 777 x 11008
+# x 4096 of bf16 takes 99.9 us in 256 x 136 for D^T, and 103.2 us in 256 x 144 (H200, 2026-11-26).
 _ODD_COLUMNS = {128: (136, 216), 192: (104, 168), 256: (120, 152)}
-# The same ranges in clusters of four and eight, for few tiles: multicast relieves L2.
+# Ranges for clusters of four and eight, for few tiles: multicast relieves L2.
 _LARGE_CLUSTER_COLUMNS = {64: (48, 160), 128: (64, 224)}
 _WIDEST_OF_2X4 = 96
 _LARGEST_SINGLE = 128 * 96  # elements of a tile without a cluster; larger tiles were faster in clusters of two

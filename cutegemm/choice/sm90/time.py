@@ -187,7 +187,8 @@ class Model:
 
     @cached_property
     def _latency_us(self) -> Column:
-        """Return the microseconds of a k-tile besides its MMAs and its data: `step`, `asks` and `load` of the costs.
+        """Return the microseconds of a k-tile in addition to its MMAs and its data: `step`, `asks` and `load` of the
+        costs.
 
         `load`, the latency of a load, counts with the share that the other stages do not hide.
         """
@@ -245,7 +246,7 @@ class Model:
 
     @cached_property
     def _short_run_factor(self) -> Column:
-        """Return the factor by which threads store a tile more slowly if its columns allow only short runs of lanes.
+        """Return how many times longer threads store a tile if its columns allow only short runs of lanes.
 
         The lanes that store a line form runs, and a run must divide the columns of the tile. So the factor is large if
         only a small power of two divides the columns. Runs of less than a sector, or little more, are slow: 4920 x 3236

@@ -25,7 +25,8 @@ def barriers_of(machine: Machine, slot: int) -> MBarriers:
 
 
 def barrier_key(slot: int, offset: int, phase: int) -> tuple[str, int, int, int]:
-    """Return the key by which agents synchronize on a phase of an mbarrier, for race detection (see `Clocks.release`).
+    """Return the key that identifies a phase of an mbarrier when agents synchronize on it, for race detection (see
+    `Clocks.release`).
 
     slot     slot of the CTA
     offset   offset of the mbarrier in its shared memory

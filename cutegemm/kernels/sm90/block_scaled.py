@@ -53,7 +53,7 @@ class Lanes:
 
     now, next   one register for each block of the thread's rows or columns
     addresses   address in global memory of the scale that lane would have if its k-tile had the index 0, for each block
-    end         index along K, as `Registers.k_block` counts, from which the lane has nothing more to load
+    end         first index along K, as `Registers.k_block` counts, that the lane does not load
     """
 
     now: cute.Tensor

@@ -83,7 +83,7 @@ class Lines:
         return found
 
     def turned_by(self, line):
-        """Return the vectors from the last aligned address of D to a line's start, by which the line is rotated."""
+        """Return how many vectors a line is rotated by: from the last aligned address of D to the line's start."""
         address = Int32(self.gV[None, self.at(line, 0)].iterator.toint())
         return (address >> _log2(self.atom.bits // 8)) & (self.run - 1)
 

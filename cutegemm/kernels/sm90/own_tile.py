@@ -98,7 +98,7 @@ class OwnTile:
         own_mnl        tile of the consumer: its indices along M, N and the batch, in tiles of a consumer
         tid            index of the thread in the consumer
         tensors        matrices (M, N, L); for None, the coordinates (m, n) of the elements are returned
-        accumulators   of the thread, returned last
+        accumulators   the thread's accumulators, returned last
         extents        (M, N) of D
         """
         own = lower.tiled_mma(self.plan.consumer_d_mma).get_slice(tid)

@@ -241,7 +241,7 @@ class ScheduledEpilogue:
     def by_vectors(self, tensor) -> cute.Tensor:
         """Return a view of a thread's elements of a tile of D as (elements of a vector, vectors).
 
-        The vectors are those by which D is stored.
+        The vectors are the ones that D is stored in.
         """
         return by_vectors(tensor, self.neighbours(tensor, self.plan.store.atom.values))
 

@@ -218,7 +218,7 @@ class ScheduledGemm(ScheduledEpilogue):
         return TileGrid(scheduler, cluster, m_tiles, n_tiles, m_tiles * n_tiles * mD.shape[2], TRACED, divisors)
 
     def handed(self, tiles: TileGrid) -> tuple[Any, ...]:
-        """Return the values that the host passes to a kernel, by which CTAs find their tiles: tile counts and divisors.
+        """Return the values of the host that CTAs need to find their tiles: tile counts and divisors.
 
         The result is empty if a thread has few registers; then the kernel computes them.
 
@@ -491,7 +491,7 @@ class ScheduledGemm(ScheduledEpilogue):
             cute.copy(load.copy, source[None, i, j], held[None, i, j], pred=inside[None, i, j])
 
     def load_anew(self, load: ThreadCopy, step: Fetch, k_tile, is_there) -> None:
-        """Load a k-tile from global memory to new registers, in words of 32 bits: see `load_words`.
+        """Load a k-tile from global memory to new registers, 32 bits at a time: see `load_words`.
 
         is_there   whether the k-tile exists
         """

@@ -91,7 +91,7 @@ class SplitKGemm(ScheduledGemm):
         accumulators   workspace of the K splits' accumulators
         arrivals       semaphores, one for each tile
         scalars        scalars of the epilogue
-        tiles          values of the host by which CTAs find their tiles
+        tiles          values of the host that CTAs need to find their tiles
         """
         wait(self.launches[GEMM])
         if cutlass.const_expr(SUMS not in self.launches):

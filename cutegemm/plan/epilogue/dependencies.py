@@ -227,7 +227,7 @@ class _Key:
 
         reader   the reader of the function's code
         read     the values that the function reads: see `_Reader.read`
-        depth    number of functions through which this one is reached; 0 for the first
+        depth    number of calls from the first function to this one; 0 for the first
         raises   _Unknown if the function has no key
         """
         if not reader.is_known or depth > _DEEPEST or len(self.found) > _MOST_VALUES or function.__dict__:
@@ -243,7 +243,7 @@ class _Key:
     def add(self, value: Any, depth: int) -> None:
         """Add the entries of a value that a function reads.
 
-        depth    number of functions through which the value is reached
+        depth    number of calls from the first function to the one that uses the value
         raises   _Unknown if the value can change without notice
         """
         kind = type(value)

@@ -68,7 +68,7 @@ class Step:
 
     @property
     def has_several(self) -> bool:
-        """Return whether this step of the epilogue computes auxiliary outputs or reductions besides its result."""
+        """Return whether this step computes auxiliary outputs or reductions in addition to its result."""
         return bool(self.aux or self.reductions)
 
     @property
@@ -294,7 +294,10 @@ class Epilogue(hooks.Shown):
         Column(name='bias')
         """
         if self.gated:
-            rule = f"it takes {self.gated} of the columns of A @ B, which are rows of D^T = B^T A^T. Take another plan."
+            rule = (
+                f"it takes {self.gated} of the columns of A @ B; with swap A/B these are rows, of D^T = B^T A^T. "
+                "Use another plan."
+            )
             raise PlanError(f"epilogue {self}", [rule])
         aux = tuple([(name, _transposed(each)) for name, each in self.aux])
         reductions = tuple(
@@ -390,35 +393,35 @@ def _chain(expression: Expression) -> list[Expression]:
 def _violations(epilogue: Epilogue) -> Iterator[str]:
     """Yield a sentence for each rule that an epilogue violates."""
     if not any(each.has_accumulator for _, each in epilogue.results):
-        yield "the sums of A @ B do not appear in it. Make it of an Accumulator()."
+        yield "it does not use the accumulator. Build it from Accumulator()."
     wholes = (*epilogue.results, *epilogue.reductions)
     nodes = [node for _, each in wholes for node in each.nodes()]
     if len(nodes) > LARGEST:
-        yield f"it has {len(nodes)} operations; {LARGEST} at most are served."
+        yield f"it has {len(nodes)} operations; at most {LARGEST} are supported."
     kinds: dict[str, set[str]] = {}
     for node in nodes:
         if isinstance(node, Input):
             kinds.setdefault(node.name, set()).add(type(node).__name__)
         if isinstance(node, Constant) and not math.isfinite(node.value):
-            yield f"it has the constant {node.value}; finite numbers are served."
+            yield f"it has the constant {node.value}, which is not finite. Use a finite number."
     yield from _wrongly_gated(epilogue)
     for name in dict.fromkeys([*kinds, *epilogue.beside]):
         if not name.isidentifier() or name in _TAKEN:
-            yield f"{name!r} is no name of an operand: an identifier other than {', '.join(_TAKEN)} is expected."
+            yield f"{name!r} is not a name of an operand. Use an identifier other than {', '.join(_TAKEN)}."
         found = [*sorted(kinds.get(name, ())), *["result" for other in epilogue.beside if other == name]]
         if len(found) > 1:
             yield f"{name!r} names a {' and a '.join(found)}. Give each operand a name of its own."
     for name, each in epilogue.results:
         if isinstance(each, Compare):
-            yield f"{name} is the comparison {each}, no number. Take where({each}, 1, 0)."
+            yield f"{name} is the comparison {each}, not a number. Use where({each}, 1, 0)."
     for name, each in wholes:
         whole = each.child if (name, each) in epilogue.reductions and isinstance(each, Reduction) else each
         if isinstance(whole, Compare) and whole is not each:
-            yield f"{name} reduces the comparison {whole}, no number. Take where({whole}, 1, 0)."
+            yield f"{name} reduces the comparison {whole}, not a number. Use where({whole}, 1, 0)."
         for inner in [node for node in whole.nodes() if isinstance(node, Reduction)]:
             yield (
-                f"{name} is {each}: {inner} is known when all of D is, and may be no part of it. Return it as a "
-                "result of its own, behind the first one."
+                f"{name} is {each}: the reduction {inner} is complete only after all of D, so no expression "
+                "can use it. Return it as a result of its own, after the first one."
             )
 
 
@@ -429,24 +432,24 @@ def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
         return
     halves = {node for each in wholes for node in each.nodes() if isinstance(node, Half)}
     if len({node.by for node in halves}) > 1:
-        yield "it has both halves() and pairs() of the sums. Take one of them."
+        yield "it uses both halves() and pairs() of the accumulator. Use one of them."
     for each in halves:
         for node in each.child.nodes():
             if isinstance(node, Tile):
                 yield (
-                    f"{node} stands inside of {by}(), but a tile has the columns of D, half of N. Pass the columns of "
-                    f"the gates and of the ups as two tiles, and add each to its part of {by}(acc)."
+                    f"{node} is an argument of {by}(), but a tile operand has the N / 2 columns of D. Pass the "
+                    f"gate and the up columns as two tiles, and add each to its output of {by}(acc)."
                 )
     for result in wholes:
         outside = [*_outside(result)]
         if not any(isinstance(node, Half) for node in outside):
             continue
         if any(isinstance(node, Accumulator) for node in outside):
-            yield f"acc stands inside of {by}() and outside of it, where D has half of N. Take gate and up alone."
+            yield f"acc is used both in {by}() and outside of it, where D has N / 2 columns. Use gate and up alone."
         for name in epilogue.halved:
             if Row(name) in outside:
                 yield (
-                    f"{name!r} stands inside of {by}(), as a row of N numbers, and outside of it, as N / 2. "
+                    f"{name!r} is used in {by}(), as a row of N numbers, and outside of it, as a row of N / 2. "
                     "Pass two rows."
                 )
 

@@ -259,7 +259,7 @@ def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
     by = "pairs" if interleaved else "halves"
     whole = _expression(by, x)
     if any(isinstance(node, Half) for node in whole.nodes()):
-        raise PlanError(f"{by}({whole})", ["it is made of a gate or an up already. Divide the sums once."])
+        raise PlanError(f"{by}({whole})", ["it already uses a gate or an up value. Divide the accumulator once."])
     return Half(whole, 0, interleaved), Half(whole, 1, interleaved)
 
 

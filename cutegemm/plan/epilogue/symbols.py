@@ -66,14 +66,14 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
     parameters = list(signature.parameters.values())
     violations, others = [], parameters[1:]
     if not parameters or parameters[0].kind not in (*_BY_NAME, inspect.Parameter.POSITIONAL_ONLY):
-        violations.append("it takes no accumulator. Its first parameter is the sums of A @ B.")
+        violations.append("it has no parameters. Its first parameter is the accumulator of A @ B.")
     names = [each.name for each in others if each.kind in _BY_NAME]
     for each in others:
         if each.kind not in _BY_NAME:
-            violations.append(f"its parameter {each} has no name of its own. Name each operand.")
+            violations.append(f"its parameter {each} is not a single named parameter. Name each operand.")
         elif each.name not in kinds and each.default is each.empty:
-            violations.append(f"it takes {each.name!r}, which is not passed. Pass it by this name: {each.name}=...")
-    violations += [f"{name!r} is passed, but it takes no operand of this name." for name in kinds if name not in names]
+            violations.append(f"it has the parameter {each.name!r}, which is not passed. Pass {each.name}=...")
+    violations += [f"{name!r} is passed, but it has no parameter of this name." for name in kinds if name not in names]
     if violations:
         raise PlanError(f"epilogue {signature}", violations)
     symbols = {name: kind(name) for name, kind in kinds.items()}
@@ -82,7 +82,7 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
     except PlanError:
         raise
     except Exception as error:  # the caller's function may raise anything
-        made_of = "An epilogue is made of + - * /, comparisons and the functions of cutegemm.epilogue."
+        made_of = "Build an epilogue from + - * /, comparisons and the functions of cutegemm.epilogue."
         raise PlanError(f"epilogue {signature}", [f"it raised {type(error).__name__}: {error} {made_of}"]) from error
     several = returned if isinstance(returned, tuple | list) else (returned,)
     results = [each for each in map(expression_of, several) if each is not None]
@@ -95,7 +95,7 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
     if unused:
         raise PlanError(
             f"epilogue {signature}",
-            [f"{name!r} is passed, but what it returns is not made of it." for name in unused],
+            [f"{name!r} is passed, but what it returns does not use it." for name in unused],
         )
     first_result, *behind = results
     named = [(result_name(i), each) for i, each in enumerate(behind)]

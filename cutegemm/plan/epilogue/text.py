@@ -100,8 +100,8 @@ def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) ->
         function = function_of(text)
         missing = [name for name in operands_of(text) if name not in kinds]
         if missing:
-            said = "what it is" if len(missing) == 1 else "what they are"
-            raise PlanError(f"epilogue {text!r}", [f"it takes {' and '.join(missing)}; say {said}."])
+            said = "its kind" if len(missing) == 1 else "their kinds"
+            raise PlanError(f"epilogue {text!r}", [f"it takes {' and '.join(missing)}; pass {said}."])
         given = {name: kinds[name](name) for name in operands_of(text)}
         return _epilogue(text, kinds, [(None, each) for each in _several(function(Accumulator(), **given))])
     try:
@@ -110,7 +110,7 @@ def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) ->
         raise _no_python(text, error) from error
     reader = _Reader(text, _symbols(kinds))
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "_":
-        raise PlanError(f"epilogue {text!r}", ["an expression of acc, the sums of A @ B, is expected."])
+        raise PlanError(f"epilogue {text!r}", ["an expression of acc, the accumulator of A @ B, is expected."])
     nodes: list[tuple[str | None, ast.expr]] = []
     for each in call.args:
         nodes += [(None, part) for part in each.elts] if isinstance(each, ast.Tuple) else [(None, each)]
@@ -119,7 +119,7 @@ def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) ->
 
 
 def written(expression: Expression) -> str:
-    """Return the text from which `parse_expression` gives the expression again.
+    """Return the text of an expression, in the form that `parse_expression` reads.
 
     It differs from `str` only for a gate or an up: `acc.gate` does not say whether it comes from `halves` or `pairs`.
 
@@ -196,7 +196,7 @@ def _epilogue(text: str, kinds: Mapping[str, type[Input]], results: list[tuple[s
     raises    PlanError if D is missing or an operand does not appear
     """
     if not results or results[0][0] is not None:
-        raise PlanError(f"epilogue {text!r}", ["it has no expression for D, which comes first, without a name."])
+        raise PlanError(f"epilogue {text!r}", ["the first expression has a name; it is D, which has none."])
     (_, first), *others = results
     named = [(name or result_name(i), each) for i, (name, each) in enumerate(others)]
     aux = tuple([(name, each) for name, each in named if not isinstance(each, Reduction)])
@@ -206,7 +206,7 @@ def _epilogue(text: str, kinds: Mapping[str, type[Input]], results: list[tuple[s
     if unused:
         raise PlanError(
             f"epilogue {text!r}",
-            [f"{name!r} is said to be an operand, but does not appear." for name in unused],
+            [f"{name!r} is declared as an operand, but does not appear." for name in unused],
         )
     return epilogue
 
@@ -224,7 +224,7 @@ def _parsed(text: str) -> ast.expr:
 
 def _no_python(text: str, error: BaseException) -> PlanError:
     """Return the error to raise for an epilogue's text that Python cannot parse."""
-    return PlanError(f"epilogue {text!r}", [f"it is no Python: {getattr(error, 'msg', None) or error}."])
+    return PlanError(f"epilogue {text!r}", [f"it is not Python: {getattr(error, 'msg', None) or error}."])
 
 
 def _lambda(text: str) -> ast.Lambda:
@@ -233,7 +233,9 @@ def _lambda(text: str) -> ast.Lambda:
     raises   PlanError if the text is not a lambda with plain parameters
     """
     tree = _parsed(text)
-    expected = "a lambda of the sums and of operands by name is expected, such as 'lambda acc, bias: relu(acc + bias)'."
+    expected = (
+        "a lambda of the accumulator and of operands by name is expected, such as 'lambda acc, bias: relu(acc + bias)'."
+    )
     if not isinstance(tree, ast.Lambda):
         raise PlanError(f"epilogue {text!r}", [expected])
     given = tree.args
@@ -271,7 +273,7 @@ class _Reader:
         except TypeError as error:
             raise self.refused(str(error)) from error
         if found is None:
-            raise self.refused(f"{value!r} is no value of an element; an expression or a number is expected.")
+            raise self.refused(f"{value!r} is not a value of an element. Use an expression or a number.")
         return found
 
     def value(self, node: ast.AST, depth: int) -> Any:
@@ -281,14 +283,14 @@ class _Reader:
         raises   PlanError if the node is not allowed in an epilogue
         """
         if depth > _DEEPEST:
-            raise self.refused(f"its operations lie {_DEEPEST} deep within each other; fewer are expected.")
+            raise self.refused(f"its operations are nested {_DEEPEST} deep or more. Use fewer in each other.")
         if isinstance(node, ast.Constant):
             if isinstance(node.value, int | float | str) and not isinstance(node.value, bool):
                 return node.value
         elif isinstance(node, ast.Name):
             if node.id in self.names:
                 return self.names[node.id]
-            raise self.refused(f"{node.id!r} is no operand; {_and(self.names)} there.")
+            raise self.refused(f"{node.id!r} is not an operand; the operands are {', '.join(self.names)}.")
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return self.negative(node, depth)
         elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
@@ -309,8 +311,8 @@ class _Reader:
             side = int(node.attr == "up")
             raise self.refused(f"{of}.{node.attr}: halves({of})[{side}] or pairs({of})[{side}] is expected.")
         raise self.refused(
-            f"{ast.unparse(node)} has no place in an epilogue; + - * /, comparisons, numbers and the functions of "
-            "cutegemm.epilogue have."
+            f"{ast.unparse(node)} cannot be used in an epilogue. Use + - * /, comparisons, numbers and the "
+            "functions of cutegemm.epilogue."
         )
 
     def negative(self, node: ast.UnaryOp, depth: int) -> Any:
@@ -334,9 +336,11 @@ class _Reader:
         if function is None:
             there = [each for each in _CALLED if hasattr(functions, each)]
             known = ", ".join(["cast", *there, *_CASTS])
-            raise self.refused(f"{name} is no function of an epilogue; {known} are there.")
+            raise self.refused(f"{name} is not a function of an epilogue; the functions are {known}.")
         if node.keywords or any(isinstance(each, ast.Starred) for each in node.args):
-            raise self.refused(f"{ast.unparse(node)}: arguments by their places alone are expected.")
+            raise self.refused(
+                f"{ast.unparse(node)}: keyword and starred arguments are not supported. Pass positional arguments."
+            )
         values = [self.value(each, depth + 1) for each in node.args]
         try:
             return function(*values)
@@ -351,9 +355,3 @@ class _Reader:
             return Cast(self.expression(node.args[0], depth + 1), DType.parse(str(node.args[1].value)))
         except UnsupportedError as error:
             raise self.refused(str(error)) from error
-
-
-def _and(names: Mapping[str, Any]) -> str:
-    """Return names as the subject of a sentence with its verb: "acc is", or "acc, bias and c are"."""
-    *others, last = names
-    return f"{', '.join(others)} and {last} are" if others else f"{last} is"

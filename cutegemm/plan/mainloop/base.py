@@ -74,7 +74,7 @@ class Mainloop:
         return Chain(runs)
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
-        """Return the mainloop's accesses to shared memory besides the reads of A and B by MMAs."""
+        """Return the mainloop's accesses to shared memory in addition to the reads of A and B by MMAs."""
         return ()
 
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BLOCK = 128  # elements of K, and of the rows or columns of a block, that share a scale
 ROWS, BLOCKS = "1x128", "128x128"
 GRANULARITIES = (ROWS, BLOCKS)
-_PERIOD = {"m": 64, "n": 8}  # rows and columns of wgmma's accumulator of which each thread has two
+_PERIOD = {"m": 64, "n": 8}  # rows and columns of wgmma's accumulator; each thread has two of them
 _NAMES = ("scale_a", "scale_b")
 LANES = WARP_THREADS  # k-tiles whose block scales the lanes of a warp hold
 
@@ -144,7 +144,7 @@ class ClearScales(Step):
 class LoadScales(Step):
     """Load the block scales of a work tile's first k-tiles from global memory, those of one k-tile to each lane.
 
-    Those of the 32 k-tiles after them are loaded too, to other registers. See `ReloadScales`.
+    The scales of the 32 k-tiles after them are loaded too, to other registers. See `ReloadScales`.
     """
 
     def __str__(self) -> str:
@@ -271,19 +271,19 @@ class BlockScaled(Promoted):
         operands, bk = plan.operands, plan.cta_tile[2]
         if [scales.mode for scales in scales_of(plan)] != ["m", "n"]:
             have = ", ".join(operands.of_mainloop) or "none"
-            yield f"the scales are {have}; one operand for the rows of D and one for its columns are needed."
+            yield f"the scales are {have}; a plan needs one operand for the rows of D and one for its columns."
             return
         if bk != BLOCK:
-            yield f"bK = {bk}; scales belong to {BLOCK} of K. Take bK = {BLOCK}."
+            yield f"bK = {bk}; a scale covers {BLOCK} of K. Take bK = {BLOCK}."
         if plan.cluster_k > 1 or operands.gated:
-            yield "block scales are read for the columns of one CTA's tile. Leave out cluster_k and gated epilogues."
+            yield "block scales do not support cluster_k and gated epilogues. Leave them out."
         streams = [stream.name for stream in plan.streams]
         for scales in scales_of(plan):
             operand = operands.matrix(scales.name)
             along, deep = operand.modes
             wanted = (f"{scales.mode}/{BLOCK}" if scales.by_block else scales.mode, f"k/{BLOCK}")
             if operand.dtype != f32 or (along, deep) != wanted:
-                yield f"{scales.name} is {operand.dtype} with the modes {operand.modes}; f32 with {wanted} is needed."
+                yield f"{scales.name} is {operand.dtype} with the modes {operand.modes}; it must be f32 with {wanted}."
             if (scales.name in streams) == scales.by_block:
                 where = "read from global memory" if scales.by_block else "an operand stream"
-                yield f"{scales.name} has the modes {operand.modes}; such scales are {where}."
+                yield f"{scales.name} has the modes {operand.modes}; such scales must be {where}."

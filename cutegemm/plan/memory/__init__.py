@@ -1,1 +1,1 @@
-"""Global memory of a plan besides its operands: repacked operands, accumulators of K splits, partial results."""
+"""Global memory of a plan in addition to its operands: repacked operands, accumulators of K splits, partial results."""

@@ -209,9 +209,9 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
         raise PlanError(
             f"plan {plan.name!r}",
             [
-                f"its threads hold D as {plan.epilogue_mma.tv_layout_C_tiled}, where registers and "
-                "lanes do not have the "
-                f"values of {over} together, and so cannot reduce them. Take a plan whose warps hold a block of D."
+                f"its threads hold D as {plan.epilogue_mma.tv_layout_C_tiled}, where registers and lanes "
+                f"together do not hold whole {over}, so they cannot reduce them. Use a plan whose warps hold a "
+                "block of D."
             ],
         )
     return Folding(along, groups, lanes, pieces_of_row, piece_of)

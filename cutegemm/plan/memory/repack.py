@@ -130,7 +130,7 @@ class Repack:
         return self.divided_by(rows, columns)[0] * batch
 
     def divided_by(self, rows: Any, columns: Any) -> tuple[Any, Any]:
-        """Return (tiles of a matrix, tiles along a run): the divisors by which `tile_at` finds the tile of a CTA.
+        """Return (tiles of a matrix, tiles along a run): the divisors that `tile_at` needs to find the tile of a CTA.
 
         A run is a row or column of the repacked matrix along its contiguous mode.
 
@@ -224,7 +224,7 @@ def make_repacks(operands: Operands, names: str, along_k: bool) -> tuple[Repack,
     raises    PlanError for other names, or if an operand's element type cannot be repacked
     """
     if names not in ("", "a", "b", "ab"):
-        raise PlanError("repack", [f"repack = {names!r} is none of 'a', 'b' and 'ab'."])
+        raise PlanError("repack", [f"repack = {names!r} is not 'a', 'b' or 'ab'."])
     majors = {"a": "k", "b": "k"} if along_k else {"a": "m", "b": "n"}
     return tuple([make_repack(operands, name, majors[name]) for name in names])
 
@@ -243,7 +243,7 @@ def make_repack(operands: Operands, name: str, major: str) -> Repack:
 def _packing(operand: Operand, name: str, major: str) -> Repack:
     bits = operand.dtype.bits
     if bits > ACCESS_BITS // 2 or ACCESS_BITS % bits:
-        raise PlanError("repack", [f"{operand.dtype} is not packed."])
+        raise PlanError("repack", [f"a repack pass cannot copy elements of {operand.dtype}."])
     vector, line = ACCESS_BITS // bits, CACHE_LINE_BYTES * 8 // bits
     side = max(_LEAST_SIDE, line)
     width = min(vector, operand.align_elems)

@@ -22,7 +22,7 @@ _ARRIVAL_BYTES = 4
 
 @dataclass(frozen=True)
 class Region:
-    """A section of the workspace: global memory that a launch needs besides its operands.
+    """A section of the workspace: global memory that a launch needs in addition to its operands.
 
     name     "arrivals": semaphores, one for each tile of D or for each consumer's rows of it, zero at the start. "a",
              "b": a repacked operand. "accumulators": those of K splits. "partials of NAME": partial results of the

@@ -85,8 +85,8 @@ class StepReader:
         handler = self.handler_of(type(step))
         if handler is None:
             raise UnsupportedError(
-                f"{type(self).__name__}: nothing is registered for the step {type(step).__name__}. Decorate a function "
-                f"with @{type(self).__name__}.handles({type(step).__name__})."
+                f"{type(self).__name__}: no function is registered for the step {type(step).__name__}. "
+                f"Decorate one with @{type(self).__name__}.handles({type(step).__name__})."
             )
         if isinstance(handler, str):
             return getattr(self, handler)(step, *rest)

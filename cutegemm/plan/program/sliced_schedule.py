@@ -46,7 +46,7 @@ class SlicedSchedule(ThreadSchedule):
     def stored_mma(self, tiled_mma: TiledMma) -> TiledMma:
         """Return the tiled MMA whose accumulator layout says which thread adds and stores which element of D.
 
-        tiled_mma   that of the mainloop
+        tiled_mma   number of stages of the mainloop
         """
         return self.sliced_k.added
 

@@ -11,7 +11,8 @@ the position by one after each k-tile. `Skip` advances it by the k-tiles that ot
 |----------------------|---------------------------------------------------|-------------------------------------------|
 | Wait                 | mbarrier.try_wait on a full or empty barrier      | waits for a phase                         |
 | Test                 | mbarrier.test_wait: is the next Wait needed?      | -                                         |
-| Load                 | expect_tx, and the boxes of A and B by TMA        | fills a stage, of each CTA of a multicast |
+| Load                 | expect_tx, and the boxes of A and B by TMA        | fills a stage of each CTA of the multicast
+|
 | Multiply             | wgmma of a k-tile or some k-blocks, and commit    | begins to read the stage                  |
 | MultiplyBlock        | mma.sync of a k-block, fragments read ahead       | begins to read the stage                  |
 | WaitMma              | wgmma.wait_group                                  | ends reading                              |

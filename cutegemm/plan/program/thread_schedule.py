@@ -156,7 +156,7 @@ class ThreadSchedule(hooks.Shown):
     def stored_mma(self, tiled_mma: TiledMma) -> TiledMma:
         """Return the tiled MMA whose accumulator layout says which thread stores which element of D.
 
-        tiled_mma   that of the mainloop
+        tiled_mma   number of stages of the mainloop
         """
         return tiled_mma
 
@@ -247,7 +247,7 @@ def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
     raises   UnsupportedError if the plan has warp roles
     """
     if not isinstance(plan.body, ThreadSchedule):
-        raise UnsupportedError(f"plan {plan.name!r}: its warps have roles; there is no schedule of all threads.")
+        raise UnsupportedError(f"plan {plan.name!r}: its warps have roles, so it does not have a thread schedule.")
     return plan.body
 
 
@@ -308,7 +308,7 @@ def _line(step: Step, tile: str, k_block: str) -> str:
     at = _counted("" if tile == "0" else tile, step.ahead)
     moved = f"A[{at}], B[{at}]"
     if isinstance(step, Store):
-        return f"store    {moved} -> their stage, where they came to registers"
+        return f"store    {moved} -> their stage, if they were loaded to registers"
     if isinstance(step, Read):
         return f"read     {moved}: k-block {_counted(k_block, step.k_block)}"
     return f"fetch    {moved}{f', chunk {step.chunk + 1} of {step.chunks}' if step.chunks > 1 else ''}"
@@ -399,7 +399,7 @@ class StageWatch:
         for tile, k_block in sorted(wanted | set(self.multiplied)):
             times = self.multiplied[tile, k_block]
             if (tile, k_block) not in wanted:
-                self.fail(f"k-block {k_block} of k-tile {tile} is multiplied, but there is none.")
+                self.fail(f"k-block {k_block} of k-tile {tile} is multiplied, but it does not exist.")
             elif times != 1:
                 wrong.setdefault((tile, times), []).append(k_block)
         for (tile, times), found in wrong.items():
@@ -416,12 +416,12 @@ class StageWatch:
         if stage in self.read_since_sync:
             self.fail(
                 f"stage {stage} is overwritten by k-tile {tile} while other warps may still read k-tile "
-                f"{self.held[stage]} from it: no barrier lies between."
+                f"{self.held[stage]} from it: no barrier separates them."
             )
         if self.is_async and self.held[stage] is not None and not self.landed[stage]:
             self.fail(
-                f"stage {stage} is overwritten by k-tile {tile} while the copy of k-tile {self.held[stage]} "
-                "to it is under way."
+                f"stage {stage} is overwritten by k-tile {tile} while the copy of k-tile {self.held[stage]} to "
+                "it is still in flight."
             )
         self.held[stage], self.landed[stage], self.visible[stage] = tile, False, False
         self.started(tile, stage)
@@ -441,7 +441,7 @@ class StageWatch:
             else:
                 self.registers = tile
         if chunk != self.load_chunks:
-            self.fail(f"share {chunk} of k-tile {tile} is fetched where share {self.load_chunks} is due.")
+            self.fail(f"load chunk {chunk} of k-tile {tile} is fetched when load chunk {self.load_chunks} is due.")
         self.load_chunks = chunk + 1
         if self.is_async:
             self.open_group.append(tile)
@@ -482,7 +482,7 @@ class StageWatch:
             held = "nothing" if self.held[stage] is None else f"k-tile {self.held[stage]}"
             self.fail(f"k-tile {tile} is read from stage {stage}, which holds {held}.")
         elif not self.visible[stage]:
-            late = "has not been waited for" if not self.landed[stage] else "lies before no barrier yet"
+            late = "has not been waited for" if not self.landed[stage] else "is not followed by a barrier"
             self.fail(f"k-tile {tile} is read from stage {stage}, but its copy {late}.")
         self.read_since_sync.add(stage)
         self.buffers[k_block % self.fragments] = (tile, k_block)

@@ -71,21 +71,21 @@ def layout_rule(layout: SharedLayout) -> str | None:
     """Return why a layout cannot be one of shared memory, as the end of a sentence; None if it can.
 
     >>> layout_rule(ComposedLayout(Swizzle(3, 3, 3), 8, Layout((8, 64), (64, 1))))
-    'begins with the offset 8; 0 is expected.'
+    'begins with the offset 8; expected the offset 0.'
     """
     if isinstance(layout, ComposedLayout):
         if not isinstance(layout.inner, Swizzle):
-            return "is a layout of a layout; a layout, or a swizzle of one, is expected."
+            return "is a composition with a layout; expected a layout, or a composition with a swizzle."
         if layout.offset != 0:
-            return f"begins with the offset {layout.offset}; 0 is expected."
+            return f"begins with the offset {layout.offset}; expected the offset 0."
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     if not outer.is_integral:
-        return "has strides that are no integers."
+        return "has strides that are not integers."
     reach = sum([(extent - 1) * abs(stride) for extent, stride in zip(*outer.flat(), strict=True)])
     if reach >= _MOST_REACH:
-        return f"reaches {reach} elements, more than 64 bits count."
+        return f"reaches {reach} elements, too many for a 64-bit offset."
     if outer.size() > _MOST_ELEMENTS:
-        return f"has {outer.size()} elements; no shared memory has so many."
+        return f"has {outer.size()} elements, more than any shared memory holds."
     return None
 
 
@@ -114,9 +114,9 @@ def overlapping(name: str, layout: SharedLayout) -> tuple[str, ...]:
     """
     offsets, out = layout.offsets(), []
     if places(offsets) != len(offsets):
-        out.append(f"the shared memory of {name}, {layout}, puts two elements in one place.")
+        out.append(f"the shared memory of {name}, {layout}, places two elements at one offset.")
     if len(offsets) and offsets.min() < 0:
-        out.append(f"the shared memory of {name}, {layout}, begins before its base.")
+        out.append(f"the shared memory of {name}, {layout}, has negative offsets.")
     return tuple(out)
 
 
@@ -138,7 +138,7 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
             yield from _misplaced(tile, box.box, box.swizzle, layout)
         if source == "shared":
             if (operand.major == "k") != (major == "k"):
-                yield f"{name} is {operand.major}-major as it is loaded; {atom.name} reads it {major}-major."
+                yield f"{name} is {operand.major}-major in shared memory, but {atom.name} reads it {major}-major."
             else:
                 yield from _not_stated(tile, layout, step, atom.shape_mnk[2], atom.name, multiplied)
     for stream in plan.streams[2:]:
@@ -162,17 +162,19 @@ def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, store: StagedStore) ->
         if box is None:
             continue
         if box.direction != direction or box.dtype != operand.dtype or box.multicast != 1:
-            yield f"{name} leaves and comes by {box}; a {direction} of {operand.dtype} to one CTA is expected."
+            yield f"{name} is copied by {box}; expected a {direction} of {operand.dtype} without multicast."
         if name == "C" and (operand.dtype, operand.major) != (ops.d.dtype, ops.d.major):
-            yield f"C, {operand}, comes to the epilogue stages of D, {ops.d}: of one type and majorness both must be."
+            yield (
+                f"C, {operand}, is loaded into the epilogue stages of D, {ops.d}; both must have the same type and "
+                "majorness."
+            )
             continue
         tile = _Tile(name, ("m", "n"), operand.dtype, epi_tile, 1 if operand.major == "n" else 0)
         inner, outer = epi_tile[tile.inner], epi_tile[1 - tile.inner]
         if inner % box.box[0] or outer % box.box[1]:
             yield (
-                f"boxes of {box.box[0]} x {box.box[1]} of {name} do not fill an epilogue tile, whose "
-                f"rows are {outer} of "
-                f"{inner} elements."
+                f"boxes of {box.box[0]} x {box.box[1]} of {name} do not divide an epilogue tile, whose {outer} "
+                f"rows have {inner} elements."
             )
         yield from _misplaced(tile, box.box, box.swizzle, layout)
 
@@ -189,14 +191,17 @@ def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayou
     bits = tile.dtype.bits
     want = Swizzle(TMA_SWIZZLES[kind][0], 4, 3).recast(8, bits)
     along, across = _contributions(outer, tile)
-    said = f"the shared memory of {tile.name}, {layout}, is not where the boxes of {width} x {rows}"
-    said += f" with the swizzle {kind!r} lie"
-    do = f"Take columns of boxes that lie as {_text_of(tile, width, kind)} each, or boxes that lie as the layout does."
+    said = f"the shared memory of {tile.name}, {layout}, does not agree with its TMA boxes of {width} x {rows}"
+    said += f" and swizzle {kind!r}"
+    do = (
+        f"Use a layout in which each column of boxes is {_text_of(tile, width, kind)}, or boxes that agree with "
+        "the layout."
+    )
     out = []
     if not _same(swizzle, want):
         moved = _first_moved(outer, swizzle, want, tile)
         example = "" if moved is None else f"; {moved}"
-        out.append(f"{said}: the layout is swizzled by {swizzle}, the boxes by {want}{example}. {do}")
+        out.append(f"{said}: the layout has the swizzle {swizzle}, the boxes have {want}{example}. {do}")
     inner, other = np.arange(len(along)), np.arange(len(across))
     for which, have, expected in (
         (0, along - along[inner // width * width], inner % width),
@@ -209,13 +214,14 @@ def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayou
             first = at - at % (width, rows)[which]
             corner = tile.element(first, 0) if which == 0 else tile.element(0, first)
             out.append(
-                f"{said}: {element} is {int(have[at])} elements behind {corner}, in a box {int(expected[at])}. {do}"
+                f"{said}: {element} is {int(have[at])} elements after {corner}; in a box it is "
+                f"{int(expected[at])}. {do}"
             )
     starts = [along[::width], across[::rows], *[copies.offsets() for copies in _copies(outer)]]
     if any((start * bits % (8 * TMA_SMEM_ALIGNED_BYTES)).any() for start in starts):
         out.append(
-            f"the shared memory of {tile.name}, {layout}, has boxes of {width} x {rows} that begin at no multiple of "
-            f"{TMA_SMEM_ALIGNED_BYTES} bytes, as TMA needs it."
+            f"the shared memory of {tile.name}, {layout}, has boxes of {width} x {rows} that do not start at a "
+            f"multiple of {TMA_SMEM_ALIGNED_BYTES} bytes, which TMA needs."
         )
     return tuple(out)
 
@@ -234,11 +240,11 @@ def _not_stated(
     """
     outer, swizzle = _parts(layout)
     bits, vector = tile.dtype.bits, tile.vector
-    said = f"no descriptor of {instruction} states the shared memory of {tile.name}, {layout}"
+    said = f"no descriptor of {instruction} expresses the shared memory of {tile.name}, {layout}"
     kind = next((k for k, (n, _) in KINDS.items() if _same(swizzle, Swizzle(n, 4, 3).recast(8, bits))), None)
     if kind is None:
         known = ", ".join(str(Swizzle(n, 4, 3).recast(8, bits)) for n, _ in KINDS.values() if n)
-        return (f"{said}: it is swizzled by {swizzle}; none, or one of {known}, is expected.",)
+        return (f"{said}: its swizzle is {swizzle}; use no swizzle or one of {known}.",)
     row_bytes = KINDS[kind][1]
     row = row_bytes * 8 // bits  # elements in a row of the swizzle pattern
     period = SMEM_ATOM_ROWS * row  # elements after which the pattern repeats
@@ -255,9 +261,9 @@ def _not_stated(
     if major == "k":
         wrong = _steps(of_rows, SMEM_ATOM_ROWS, row) or _steps(of_k, vector if kind == "interleave" else k, 1)
         if wrong is None and kind != "interleave" and (of_k[:, 0] % period + k > row).any():
-            wrong = f"the {k} elements along K of an instruction leave a row of {row}"
+            wrong = f"the {k} elements along K that an instruction reads cross the end of a row of {row}"
     elif rows % row and not fills_rows:
-        wrong = f"the {rows} elements along {tile.modes[0].upper()} of an instruction end within rows of {row}"
+        wrong = f"the {rows} elements along {tile.modes[0].upper()} that an instruction reads end inside a row of {row}"
     else:
         wrong = _steps(of_rows, row, 1) or _steps(of_k, SMEM_ATOM_ROWS, row)
     if wrong is not None:
@@ -270,7 +276,7 @@ def _not_stated(
         groups.append(of_k[:, ::vector])
     if any((group % unit).any() for group in groups):
         return (
-            f"{said}: {_swizzled_by(kind)}, rows in groups of {SMEM_ATOM_ROWS} begin at multiples of "
+            f"{said}: {_swizzled_by(kind)}, groups of {SMEM_ATOM_ROWS} rows must start at multiples of "
             f"{unit * bits // 8} bytes. {_as_smem_atom(tile, kind)}",
         )
     return ()
@@ -290,13 +296,13 @@ def _steps(table: np.ndarray, group: int, step: int) -> str | None:
     if group < extent:
         distance = int(first[0, group])
         expected = position % group * step + position // group * distance
-        rule = f"{group} neighbours {apart}, and groups of them all as far from each other, are expected"
+        rule = f"groups of {group} elements {apart} at equal distances are needed"
     else:
         expected = position * step
-        rule = f"{extent} neighbours {apart} are expected"
+        rule = f"{extent} elements {apart} are needed"
     if (first != expected).any():
         at = np.argwhere(first != expected)[0]
-        return f"{rule}; number {int(at[1])} is {int(first[tuple(at)])} behind the first"
+        return f"{rule}; element {int(at[1])} is {int(first[tuple(at)])} elements after the first"
     return None
 
 
@@ -342,7 +348,7 @@ def _first_moved(outer: Layout, have: Swizzle, want: Swizzle, tile: _Tile) -> st
         return None
     x, y = (int(i) for i in moved[0])
     place = before[x, y]
-    return f"{tile.element(x, y)} lies at {int(have(place))}, TMA has it at {int(want(place))}"
+    return f"{tile.element(x, y)} is at the offset {int(have(place))}, TMA places it at {int(want(place))}"
 
 
 def _text_of(tile: _Tile, width: int, kind: str) -> str:
@@ -366,7 +372,7 @@ def _swizzled_by(kind: str) -> str:
 
     kind   a key of TMA_SWIZZLES
     """
-    return "without a swizzle" if kind == "interleave" else f"with the swizzle of {kind}"
+    return "without a swizzle" if kind == "interleave" else f"with a swizzle of {kind}"
 
 
 def _as_smem_atom(tile: _Tile, kind: str) -> str:
@@ -375,4 +381,4 @@ def _as_smem_atom(tile: _Tile, kind: str) -> str:
     kind   a key of TMA_SWIZZLES
     """
     major = "k" if tile.inner == 1 else "mn"
-    return f"Lay it out as tile_to_shape of smem_atom({tile.dtype}, {major!r}, {kind!r}) does."
+    return f"Use tile_to_shape of smem_atom({tile.dtype}, {major!r}, {kind!r})."

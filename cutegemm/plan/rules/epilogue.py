@@ -31,24 +31,24 @@ def epilogue_rules(plan: GemmPlan) -> Iterator[str]:
     epilogue, matrix = plan.epilogue, plan.operands.matrix
     for name in (*epilogue.tensors, *epilogue.outputs):
         if matrix(name).dtype is tf32:
-            yield f"{name.upper()} is tf32, as which tensor cores take A and B. What is in memory is f32: make it that."
+            yield f"{name.upper()} is tf32. Only A and B of a tensor-core MMA are tf32; declare it as f32."
     for name in epilogue.outputs[1:]:
         if not matrix(name).dtype.is_float:
-            yield f"{name.upper()} is {matrix(name).dtype}; what is stored beside D is of a type of floats."
+            yield f"{name.upper()} is {matrix(name).dtype}; an auxiliary output must have a floating-point type."
     for cast in dict.fromkeys([node for node in _nodes(plan) if isinstance(node, Cast)]):
         if not cast.dtype.is_float:
-            yield f"{cast} rounds to whole numbers; casts are to types of floats."
+            yield f"{cast} rounds to integers; the type of a cast must be a floating-point type."
     if plan.operands.d.dtype.is_float:
         return
     d = plan.operands.d.dtype
     other = next((node for node in _nodes(plan) if not isinstance(node, _OF_WHOLE_NUMBERS)), None)
     if other is not None:
         yield (
-            f"D is {d}: whole numbers are made of sums and products of scalars and tiles alone, not by {other}. "
-            "Make D f32."
+            f"D is {d}; an integer D is computed by additions and multiplications of scalars and tiles only, "
+            f"not by {other}. Make D f32."
         )
     if epilogue.aux:
-        yield f"D is {d}; beside whole numbers nothing is stored. Make D f32."
+        yield f"D is {d}; an epilogue with an integer D has no auxiliary outputs. Make D f32."
 
 
 def _nodes(plan: GemmPlan) -> Iterator[Expression]:

@@ -25,49 +25,55 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
     ops, epilogue = plan.operands, plan.epilogue
     if ops.gated != epilogue.gated:
         yield (
-            f"B is {ops.b}, but the epilogue, {epilogue}, takes {epilogue.gated or 'no two'} of its columns. "
-            "`with_epilogue` makes a plan for both."
+            f"B is {ops.b}, but the epilogue {epilogue} takes {epilogue.gated or 'no two'} of its columns. Use "
+            "`with_epilogue`, which makes a plan for both."
         )
         return
     marked = {name for name, operand in ops.aux if operand.gated}
     if marked != set(epilogue.halved):
         both = " and ".join(sorted(marked ^ set(epilogue.halved)))
-        yield f"{both} is a row of N numbers in the operands or in the epilogue, {epilogue}, but not in both."
+        yield (
+            f"{both} is a row of N numbers in only one of the operands and the epilogue {epilogue}. Use "
+            "`with_epilogue`, which changes both."
+        )
     if not ops.gated:
         return
     yield from wide_results(epilogue)
     pairs = plan.pairs
     if pairs is None:
         yield (
-            f"of {epilogue}, no thread has both sums of a pair in tiles of {plan.cta_tile[1]} columns. Take a tile of "
-            "an even number of the columns that a thread's sums lie apart."
+            f"{epilogue}: in tiles of {plan.cta_tile[1]} columns no thread has the gate and the up accumulator "
+            "of a pair. Change the width of the tile to an even multiple of the distance between a thread's "
+            "columns."
         )
         return
     if plan.body.has_roles:
         if 2 * pairs.block != plan.cta_tile[1]:
             yield (
-                f"of {epilogue}, a thread would have both sums of a pair if {pairs.block} gates and as many ups lay in "
-                f"turn, but TMA brings all gates of a tile of {plan.cta_tile[1]} columns before its ups. Take the plan "
-                "that `with_epilogue` makes, which divides the columns among the warps accordingly."
+                f"{epilogue}: a thread has the gate and the up accumulator of a pair if blocks of "
+                f"{pairs.block} gate and {pairs.block} up columns alternate, but TMA loads all gate columns of "
+                f"a tile of {plan.cta_tile[1]} columns before its up columns. Use `with_epilogue`, which makes "
+                "a plan for this."
             )
             return
         try:
             _ = plan.consumer_d_mma
         except PlanError as error:
             yield (
-                f"tiles of {plan.cta_tile[1]} columns have {plan.cta_tile[1] // 2} of D: "
-                f"{'; '.join(error.violations)}. Take a multiple of 32."
+                f"tiles of {plan.cta_tile[1]} columns give {plan.cta_tile[1] // 2} columns of D: "
+                f"{'; '.join(error.violations)}. Take a multiple of 32 columns."
             )
             return
     elif not plan.paired_vectors:
         yield (
-            f"D is stored {plan.store.atom.values} neighbours at a time, but {pairs.block} gates lie together in a "
-            f"tile of {plan.cta_tile[1]} columns. Take a wider tile, or narrower stores."
+            f"D is stored {plan.store.atom.values} adjacent elements at a time, but only {pairs.block} gate "
+            f"columns are adjacent in a tile of {plan.cta_tile[1]} columns. Take a wider tile, or narrower "
+            "stores."
         )
     if not plan.body.has_roles and plan.scheduler.split.is_split and plan.scheduler.split.reduction == "kernel":
         yield (
-            "the parts of K are added by a second kernel, vector by vector, which knows no pairs. Take "
-            "reduction = 'last', or all of K in one part."
+            "reduction = 'kernel': a second kernel adds the accumulators of the K splits and cannot compute a "
+            "gated epilogue. Use reduction = 'last', or split_k = 1."
         )
     if plan.loaded.b.major == "n":
         yield from _along_n(plan, pairs.block)
@@ -79,8 +85,7 @@ def wide_results(epilogue: Epilogue) -> Iterator[str]:
         if name in epilogue.wide:
             has = "reduces" if isinstance(expression, Reduction) else "has"
             yield (
-                f"{name} = {expression} {has} all columns of A @ B, D half of them. Take gate and up of it as two "
-                "results."
+                f"{name} = {expression} {has} all N columns of A @ B; D has N / 2. Return gate and up as two results."
             )
 
 
@@ -93,18 +98,20 @@ def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
     width = box.box[0] if isinstance(box, TmaBox) else box.atom.values if isinstance(box, TiledCopy) else 1
     if plan.operands.gated == "pairs" and width > 1:
         yield (
-            f"B is n-major, where gates and ups alternate, and loaded {width} neighbours at a time. Pass B k-major, as "
-            "b.mT.contiguous().mT is, or take halves(). For wgmma, +repack behind the plan's name copies it first."
+            f"B is n-major with alternating gate and up columns, and is loaded {width} adjacent elements at a "
+            "time. Pass B k-major, such as b.mT.contiguous().mT, or use halves(). For wgmma, append +repack "
+            "to the name of the plan."
         )
     elif isinstance(box, TiledCopy) and block % size(box.tiler_mn[0]) and size(box.tiler_mn[0]) % block:
         yield (
-            f"B is n-major and copied {size(box.tiler_mn[0])} columns at a time, but {block} gates lie together in a "
-            f"tile of {plan.cta_tile[1]} columns. Take a tile of a multiple of {2 * size(box.tiler_mn[0])}."
+            f"B is n-major and copied {size(box.tiler_mn[0])} columns at a time, but only {block} gate columns "
+            f"are adjacent in a tile of {plan.cta_tile[1]} columns. Make the tile width a multiple of "
+            f"{2 * size(box.tiler_mn[0])}."
         )
     elif block % width:
         yield (
-            f"B is n-major and loaded {width} neighbours at a time, but {block} gates lie together in a tile of "
-            f"{plan.cta_tile[1]} columns. Take a tile of a multiple of {2 * width}."
+            f"B is n-major and loaded {width} adjacent elements at a time, but only {block} gate columns are "
+            f"adjacent in a tile of {plan.cta_tile[1]} columns. Make the tile width a multiple of {2 * width}."
         )
 
 
@@ -112,13 +119,14 @@ def gated_problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     """Yield a sentence for each rule that a problem breaks because its gating or its N does not fit the plan."""
     by, have = plan.operands.gated, problem.operands.gated
     if by != have:
-        yield f"B's columns are {have or 'not gated'}; the plan is made for {by or 'ones that are not'}."
+        yield f"B's columns are {have or 'not gated'}; the plan is made for {by or 'columns that are not gated'}."
     elif by and problem.n % 2:
-        yield f"N = {problem.n}; {by} of an even number of columns are expected."
+        yield f"N = {problem.n}; {by} need an even number of columns."
     elif by == "halves" and plan.loaded.b.major == "n":
         size_bytes, align_bytes = problem.n // 2 * plan.loaded.b.dtype.bits // 8, plan.loaded.b.align_bytes
         if size_bytes % align_bytes:
             yield (
-                f"N / 2 = {problem.n // 2} columns of an n-major B take {size_bytes} bytes, no multiple of the "
-                f"{align_bytes} that the plan's accesses need. Pass B k-major, or columns of zeros behind each half."
+                f"N / 2 = {problem.n // 2} columns of an n-major B take {size_bytes} bytes, which is not a "
+                f"multiple of {align_bytes}, the alignment of the plan's accesses. Pass B k-major, or pad each "
+                "half with columns of zeros."
             )

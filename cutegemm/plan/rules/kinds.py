@@ -44,14 +44,17 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
     wrong = list(not_as_annotated(plan))
     names = [stream.name for stream in plan.streams] if not wrong else []
     if not wrong and (names[:2] != ["a", "b"] or len(set(names)) != len(names)):
-        wrong.append(f"the streams are {', '.join(names) or 'none'}; a and b come first, and no name comes twice.")
+        wrong.append(f"the streams are {', '.join(names) or 'none'}; the first two are a and b, and names differ.")
     if names[2:] and not plan.body.has_roles:
-        wrong.append(f"the stream {names[2]} needs warp roles: a thread schedule loads A and B only.")
+        wrong.append(f"the stream {names[2]} needs warp roles; a thread schedule loads A and B only.")
     if not wrong:
         for each in plan.streams:
             first, second = plan.operands.modes(each.name)
             if each.mode != first or second[0] != "k":
-                wrong.append(f"the stream {each.name} runs along {each.mode}; its operand along {first} and {second}.")
+                wrong.append(
+                    f"the stream {each.name} has the mode {each.mode}; its operand has {first} and {second}. The "
+                    "modes of a stream are that of its operand and K."
+                )
     yield from wrong
     if not wrong:
         yield from _counts(plan)
@@ -70,16 +73,18 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
     tile = [*_extents("cta_tile", plan.cta_tile)]
     yield from tile
     if plan.cta_tile[2] > _MOST_DEEP:
-        yield f"cta_tile = {plan.cta_tile!r}; bK of {_MOST_DEEP} at most is expected."
+        yield f"cta_tile = {plan.cta_tile!r}; bK is larger than {_MOST_DEEP}. Take a smaller bK."
     cluster = [*_extents("cluster_mn", plan.cluster_mn)]
     yield from cluster
     if not cluster and product(plan.cluster_mn) > _MOST_CLUSTERED:
-        yield f"cluster_mn = {plan.cluster_mn!r}; no cluster has more than {_MOST_CLUSTERED} CTAs."
+        yield f"cluster_mn = {plan.cluster_mn!r}; a cluster has at most {_MOST_CLUSTERED} CTAs."
     shared = [*_count("body.cluster_k", plan.body.cluster_k)]
     yield from shared
     if not tile and not cluster and not shared and product(plan.mma_tile[:2]) > _MAX_ACCUMULATORS:
-        of = f"cta_tile = {plan.cta_tile!r}" + f" of {plan.cluster_k} CTAs that share K" * (plan.cluster_k > 1)
-        yield f"{of}; at most {_MAX_ACCUMULATORS} accumulators are expected in the registers of a CTA."
+        of = f"cta_tile = {plan.cta_tile!r}" + f" with a cluster split-K of {plan.cluster_k} CTAs" * (
+            plan.cluster_k > 1
+        )
+        yield f"{of}; a CTA has more than {_MAX_ACCUMULATORS} accumulators. Take a smaller tile."
     yield from _count("ctas_per_sm", plan.ctas_per_sm)
     yield from plan.scheduler.bounds()
     if isinstance(plan.body, WarpRoles):
@@ -88,8 +93,7 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
         yield from own
         if not own and not tile and any(map(gt, pipeline.consumer_tile, plan.cta_tile)):
             yield (
-                f"body.consumer_tile = {pipeline.consumer_tile!r}; at most the tile of a CTA, {plan.cta_tile!r}, "
-                "is expected."
+                f"body.consumer_tile = {pipeline.consumer_tile!r}; it is larger than the CTA tile, {plan.cta_tile!r}."
             )
         yield from _count("body.stages", pipeline.stages, most=_MOST_STAGES)
         for name in ("consumers", "consumer_warps"):
@@ -124,20 +128,20 @@ def _extents(name: str, value: tuple[int, ...]) -> Iterator[str]:
 def _parts(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for missing or empty roles, and for unknown values of `mma_order` and `family`."""
     if not plan.roles:
-        yield "a plan has no roles; at least one is expected."
+        yield "roles = (); a plan has at least one role."
     for role in plan.roles:
         yield from _count(f"the warps of the role {role.name}", role.warps)
         if role.registers is not None:
             yield from _count(f"the registers of the role {role.name}", role.registers)
     if plan.mma_order not in ("m", "n"):
-        yield f"mma_order = {plan.mma_order!r}; m or n is expected."
+        yield f"mma_order = {plan.mma_order!r}; expected 'm' or 'n'."
     family = plan.tiled_mma.atom.name.split(".")[0]
     if plan.family not in _ATOMS:
-        yield f"family = {plan.family!r}; {', '.join(_ATOMS)} are known."
+        yield f"family = {plan.family!r}; the families are {', '.join(_ATOMS)}."
     elif family != _ATOMS[plan.family]:
         yield (
-            f"tiled_mma has the atom {plan.tiled_mma.atom.name}; plans of the family {plan.family} multiply by "
-            f"{_ATOMS[plan.family]} atoms."
+            f"tiled_mma has the atom {plan.tiled_mma.atom.name}; plans of the family {plan.family} multiply "
+            f"with {_ATOMS[plan.family]} atoms."
         )
 
 
@@ -153,7 +157,7 @@ def _layouts(plan: GemmPlan) -> Iterator[str]:
         boxes += [("D", plan.store.box), ("C", plan.store.load_c)]
     for name, box in boxes:
         if isinstance(box, TmaBox) and len(box.box) != 2:
-            yield f"{name} moves by {box}, of {len(box.box)} modes; a tile is moved by boxes of 2."
+            yield f"{name} is copied by {box}, which has {len(box.box)} modes. Boxes of a tile have 2."
 
 
 def _moves(plan: GemmPlan) -> Iterator[str]:
@@ -180,38 +184,56 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
             continue  # None, or a TMA box
         if isinstance(given, TiledCopy):
             if len(given.tiler_mn) != 2:
-                yield f"{name} is {given}; a tile of 2 modes is expected."
+                yield f"{name} is {given}; its tile has {len(given.tiler_mn)} modes, not 2."
             if any(stride < 0 for stride in given.layout_tv.flat()[1]):
-                yield f"{name} is {given}; strides of 0 or more are expected."
+                yield f"{name} is {given}; it has a negative stride."
         if atom.dtype != dtype:
-            yield f"{name} is {atom}, of {atom.dtype}; elements of {dtype} are moved there."
+            yield f"{name} is {atom}, a copy of {atom.dtype}; the elements are {dtype}."
         if atom.src not in ("any", src) or atom.dst not in ("any", dst):
-            yield f"{name} is {atom}, from {atom.src} to {atom.dst} memory; from {src} to {dst} is expected."
+            yield (
+                f"{name} is {atom}, which copies from {atom.src} to {atom.dst} memory; this copy is from {src} to "
+                f"{dst} memory."
+            )
 
 
 def _scheduled(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each field that a plan with a thread schedule needs or must not have."""
     if plan.cluster_mn != (1, 1) and not plan.body.slices_k:
-        yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
+        yield (
+            f"the cluster is {plan.cluster_mn}; a thread schedule has no clusters. Use cluster_mn = (1, 1), or "
+            "warp roles."
+        )
     if isinstance(plan.store, StagedStore):
-        yield "the store has epilogue stages; they need warp roles. With a thread schedule all threads copy D."
+        yield (
+            "the store has epilogue stages; they need warp roles. Use another store: in a thread schedule all "
+            "threads copy D."
+        )
     for stream in plan.streams:
         if plan.stages and stream.read is None:
             name = stream.name
-            yield f"{name}.read is None; how the fragments of {name.upper()} are read from shared memory is expected."
+            yield (
+                f"{name}.read is None; it is needed, because threads read the fragments of {name.upper()} from "
+                "shared memory."
+            )
 
 
 def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     """Yield a sentence for each field that a plan with warp roles needs or must not have."""
     if isinstance(plan.store, SharedStore):
-        yield "the store is a SharedStore; consumers of a pipeline store D through epilogue stages, or from registers."
+        yield (
+            "the store is a SharedStore; with warp roles D is stored through epilogue stages or from registers. "
+            "Use another store."
+        )
     if pipeline.overlapped and not plan.store.stored_by_tma:
-        yield "a tile that is stored behind the products of the next leaves through epilogue stages, by TMA."
+        yield (
+            "an overlapped epilogue stores D through epilogue stages by TMA. Use store = 'tma', or leave "
+            "overlapped out."
+        )
     names = [f"consumer {i}" for i in range(min(pipeline.consumers, len(plan.roles)))]
     expected = names if pipeline.kind == "single" else ["producer", *names]
     have = [role.name for role in plan.roles]
     if have != expected[: len(have)]:
-        yield f"the roles are {', '.join(map(str, have))}; {', '.join(expected)} are expected."
+        yield f"the roles are {', '.join(map(str, have))}; they must be {', '.join(expected)}."
 
 
 def _steps(schedule: ThreadSchedule) -> Iterator[str]:
@@ -227,6 +249,6 @@ def _steps(schedule: ThreadSchedule) -> Iterator[str]:
                 for field in fields(part):
                     least = int(field.name in ("chunks", "times"))
                     if field.name != "steps" and getattr(part, field.name) < least:
-                        yield f"{part} of body.{name}: {field.name} of at least {least} is expected."
+                        yield f"{part} of body.{name}: {field.name} is below {least}."
     if count > _MOST_STEPS:
-        yield f"the schedule has {count} steps; {_MOST_STEPS} at most are expected."
+        yield f"the schedule has {count} steps; at most {_MOST_STEPS} are allowed."

@@ -30,18 +30,21 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     clusters = work.tiles.count
     if clusters * cm * cn > MAX_GRID_X:
         of = "" if (cm, cn) == (1, 1) else f", in clusters of {cm} x {cn},"
-        yield f"{m_tiles} x {n_tiles} x {batch} tiles{of} are more than the {MAX_GRID_X} CTAs of a grid."
+        yield f"{m_tiles} x {n_tiles} x {batch} tiles{of} are more than the {MAX_GRID_X} CTAs that a grid may have."
     for name, extent, step in (
         ("M", problem.m, bm * cm),
         ("N", problem.n, bn * cn),
         ("K", problem.k, bk),
     ):
         if -(-extent // step) * step > _MOST:
-            yield f"{name} = {extent}, up to the end of the last tile, is more than the {_MOST} of 32 bits."
+            yield f"{name} = {extent}, rounded up to whole tiles, exceeds {_MOST}, the largest 32-bit integer."
     of_packs = {
         p.name.upper(): p.ctas(problem.m if p.name == "a" else problem.n, problem.k, problem.l) for p in plan.repacks
     }
     if sum(of_packs.values()) > MAX_GRID_X:
         said = " and ".join(of_packs)
-        yield f"packing {said} takes {sum(of_packs.values())} CTAs, more than the {MAX_GRID_X} of a grid."
+        yield (
+            f"the repack pass of {said} takes {sum(of_packs.values())} CTAs, more than the {MAX_GRID_X} that a "
+            "grid may have."
+        )
     yield from plan.scheduler.limits(work)

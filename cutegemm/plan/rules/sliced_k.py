@@ -32,51 +32,65 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
     along_k = mma.thr_layout_vmnk[3].size()
     if plan.pdl and (sliced_k is None or not runs_on("sm_90", plan.arch)):
         yield (
-            "a kernel that begins before the one ahead of it has ended is one that streams A to registers, on sm_90 or "
-            f"later; this plan is for {plan.arch}. Leave overlaps out."
+            f"pdl = True needs a gemv plan (sliced-K) on sm_90 or later; this plan is for {plan.arch}. Leave pdl out."
         )
     if sliced_k is None:
         if not plan.body.has_roles and along_k > 1:
-            yield f"{along_k} threads share each sum along K; say by `sliced_k` how theirs are added."
+            yield (
+                f"{along_k} threads of the tiled MMA split K; use a SlicedSchedule, which says how their "
+                "accumulators are added."
+            )
         return
     scheduler = plan.scheduler
     if plan.stages or scheduler.split.is_split or plan.repacks or scheduler.grid.is_persistent:
         yield (
-            "sums of warps are added where a schedule reads all of K from global memory to fragments, of operands that "
-            "are not packed."
+            "sliced-K does not support shared-memory stages, split-K, repack passes and a persistent grid. "
+            "Leave them out."
         )
     if plan.store.layout is not None:
-        yield "sums of warps are stored by the threads that add them; D does not pass through shared memory."
+        yield "with sliced-K the threads that add the accumulators also store D, from registers. Use a RegisterStore."
     if plan.operands.gated:
-        yield "sums of warps are added one by one; a gated epilogue takes two. Take another plan."
+        yield "sliced-K cannot compute a gated epilogue. Use another plan."
     bm, bn, _ = plan.cta_tile
     (ctas, along_n), rows = plan.cluster_mn, plan.mma_tile[0]
     if along_n != 1:
-        yield f"the cluster is {plan.cluster_mn}; CTAs that share K lie along M."
+        yield f"the cluster is {plan.cluster_mn}; with sliced-K the CTAs of a cluster are along M, as (CTAs, 1)."
     if ctas > 1 and plan.operands.acc.bits != 32:
-        yield f"the CTAs of a cluster add sums of {plan.operands.acc}; only sums of 32 bits pass between CTAs."
+        yield f"the accumulators are {plan.operands.acc}; CTAs of a cluster exchange only 32-bit accumulators."
     if ctas > MAX_CLUSTER_CTAS:
-        yield f"{ctas} CTAs of a cluster share K; {MAX_CLUSTER_CTAS} are the most."
+        yield f"{ctas} CTAs of a cluster split K; a cluster has at most {MAX_CLUSTER_CTAS} CTAs."
     if along_k * WARP_THREADS != plan.threads:
-        yield f"{along_k} warps of the tiled MMA lie along K, of {plan.threads} threads; all of them share K."
+        yield (
+            f"{along_k} warps of the tiled MMA split K, but the CTA has {plan.threads} threads. All warps must split K."
+        )
     shapes = [("by_warp", sliced_k.by_warp, (rows, bn, along_k))]
     if sliced_k.by_cta is not None:
         shapes.append(("by_cta", sliced_k.by_cta, (bm, bn, ctas)))
     elif ctas > 1:
-        yield f"by_cta is None; {ctas} CTAs share K, and put sums of a tile of {bm} x {bn} there."
+        yield (
+            f"by_cta is None, but {ctas} CTAs split K and exchange accumulators of a tile of {bm} x {bn}. Pass "
+            "their layout."
+        )
     for name, layout, want in shapes:
         if product_each(layout.shape) != want:
-            yield f"{name} is {layout}; sums of extents {want} lie there."
+            yield f"{name} is {layout}; its extents must be {want}."
         else:
-            yield from overlapping(f"the sums {name}", layout)
+            yield from overlapping(f"the accumulators {name}", layout)
     if sliced_k.added.atom.threads != 1:
-        yield f"{sliced_k.added} has atoms of {sliced_k.added.atom.threads} threads; each thread adds by itself."
+        yield (
+            f"{sliced_k.added} has atoms of {sliced_k.added.atom.threads} threads; `added` needs atoms of one thread."
+        )
     elif sliced_k.added.thr_layout_vmnk[3].size() != 1:
-        yield f"{sliced_k.added} has several threads for an element of D; one adds its sums, and stores it."
+        yield f"{sliced_k.added} has several threads for an element of D; `added` needs one thread for each element."
     elif any(tile % step for tile, step in zip((bm, bn), sliced_k.added.tile_mnk[:2], strict=True)):
-        yield f"{sliced_k.added} covers {sliced_k.added.tile_mnk[:2]} of D, which does not divide a tile of {(bm, bn)}."
+        yield (
+            f"{sliced_k.added} covers {sliced_k.added.tile_mnk[:2]} of D, which does not divide the tile, {(bm, bn)}."
+        )
     if sliced_k.added.threads > plan.threads or sliced_k.added.threads % WARP_THREADS:
-        yield f"{sliced_k.added.threads} threads add the sums; whole warps of the {plan.threads} of a CTA are expected."
+        yield (
+            f"{sliced_k.added.threads} threads of `added` add the accumulators; their number must be a multiple of "
+            f"32 and at most the {plan.threads} threads of a CTA."
+        )
 
 
 def _own_columns(plan: GemmPlan) -> Iterator[str]:
@@ -85,8 +99,8 @@ def _own_columns(plan: GemmPlan) -> Iterator[str]:
         _ = plan.epilogue_mma
     except PlanError as error:
         yield (
-            f"each of {plan.cluster_k} CTAs that share K stores {plan.cta_tile[1]} of {plan.mma_tile[1]} columns: "
-            f"{'; '.join(error.violations)}."
+            f"each of {plan.cluster_k} CTAs of the cluster split-K stores {plan.cta_tile[1]} of "
+            f"{plan.mma_tile[1]} columns: {'; '.join(error.violations)}."
         )
 
 
@@ -99,7 +113,10 @@ def fragment_rules(plan: GemmPlan) -> Iterator[str]:
         assert isinstance(copy, TiledCopy)
         wrong = _not_read(copy, plan.tiled_mma, name, (extent, bk))
         if wrong is not None:
-            yield f"{copy} does not bring thread {wrong} what it multiplies of {name} by {plan.tiled_mma}."
+            yield (
+                f"{copy} loads other elements of {name} to thread {wrong} than this thread multiplies by "
+                f"{plan.tiled_mma}."
+            )
 
 
 def _not_read(copy: TiledCopy, mma: TiledMma, name: str, tile: tuple[int, int]) -> int | None:

@@ -43,7 +43,7 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
         if isinstance(plan.store, StagedStore):
             rules = _epi_stage_vectors(warp_roles(plan), plan.store)
             yield from _in_words("the accesses to epilogue stages", rules)
-        yield from _in_words("the sums of the consumers", _consumed(plan, warp_roles(plan)))
+        yield from _in_words("the accumulators of the consumers", _consumed(plan, warp_roles(plan)))
 
 
 def _in_words(what: str, rules: Iterator[str], instead: str = "") -> Iterator[str]:
@@ -56,7 +56,7 @@ def _in_words(what: str, rules: Iterator[str], instead: str = "") -> Iterator[st
     try:
         yield from rules
     except LayoutError as error:
-        yield f"{what} do not divide into what a thread moves{instead}: {error}"
+        yield f"{what} do not divide into the vectors of a thread{instead}: {error}"
 
 
 @lru_cache(maxsize=4096)
@@ -116,17 +116,17 @@ def _fragment_vectors(name: str, layout: SharedLayout, read: CopyAtom, bits: int
     try:
         fragments = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma)
     except PlanError as error:  # the vectors do not divide the fragments
-        yield from (f"{read.name} does not read {name}: {rule}." for rule in error.violations)
+        yield from (f"{read.name} cannot read {name}: {rule}." for rule in error.violations)
         return
     if not fragments.retiles_in_element_order:
         yield (
-            f"{read.name} reads {name} for {mma}, whose permutation runs the values of a thread against the order "
-            "of elements; the kernels retile fragments in that order alone."
+            f"{read.name} reads {name} for {mma}, whose permutation reverses the order of a thread's elements; "
+            "kernels need fragments in element order."
         )
     if read.threads > 1:
         rows = fragments.offsets_s(layout)
         row_bits = 8 * read.aligned_bytes
-        yield from _shared_vector(f"{read.name} reads {name} by rows of", rows, row_bits, bits)
+        yield from _shared_vector(f"{read.name} reads rows of {name}", rows, row_bits, bits)
     elif read.bits > bits:
         held = mma.offsets_a(layout) if name == "A" else mma.offsets_b(layout)
         yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
@@ -146,20 +146,20 @@ def _epi_stage_vectors(pipeline: WarpRoles, store: StagedStore) -> Iterator[str]
         if copy.threads != pipeline.consumer_threads:
             yield (
                 f"epilogue stages are {name} by {copy.threads} threads, {copy}; a consumer has "
-                f"{pipeline.consumer_threads}."
+                f"{pipeline.consumer_threads} threads."
             )
         elif any(extent % size(step) for extent, step in zip(store.epi_tile, copy.tiler_mn, strict=True)):
             yield (
-                f"epilogue stages are {name} by {copy}, which does not divide epilogue tiles of {_by(store.epi_tile)}."
+                f"epilogue stages are {name} by {copy}, which does not divide an epilogue tile of "
+                f"{_by(store.epi_tile)}."
             )
         else:
             yield from _moved_once(name, copy, store.epi_tile)
             yield from _aligned_in_epi_stages(name, copy, store.smem)
     if from_shared is not None and from_shared.layout_tv != store.to_shared.layout_tv:
         yield (
-            f"epilogue stages are written by {store.to_shared}, but C is read from them by "
-            f"{from_shared}; a thread has to "
-            "hold the same of both."
+            f"epilogue stages are written by {store.to_shared}, but C is read from them by {from_shared}. Use "
+            "the same layout of threads and values for both."
         )
 
 
@@ -184,8 +184,7 @@ def _moved_once(name: str, copy: TiledCopy, epi_tile: tuple[int, int]) -> tuple[
             at = int(np.flatnonzero(counted != 1)[0])
             out.append(
                 f"epilogue stages are {name} by {copy}; its threads {what} the element ({at % rows}, "
-                f"{at // rows}) of an epilogue tile "
-                f"of {_by(epi_tile)} {counted[at]} times; once is expected."
+                f"{at // rows}) of an epilogue tile of {_by(epi_tile)} {counted[at]} times instead of once."
             )
     return tuple(out)
 
@@ -202,9 +201,7 @@ def _aligned_in_epi_stages(name: str, copy: TiledCopy, layout: SharedLayout) -> 
     one = _one_epi_stage(layout, bits)
     offsets = copy.offsets_d(one) if name == "written" else copy.offsets_s(one)
     return tuple(
-        _shared_vector(
-            f"epilogue stages are {name} by {copy.atom}, rows of", offsets, 8 * copy.atom.aligned_bytes, bits
-        )
+        _shared_vector(f"{copy.atom} accesses epilogue stages in rows of", offsets, 8 * copy.atom.aligned_bytes, bits)
     )
 
 
@@ -220,7 +217,7 @@ def _of_lines(copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: 
     """Return the violations of `_line_vectors`, cached because many plans have the same copies."""
     rules = _line_vectors(copy, operand, tile, layout)
     what = "the copies of D from shared to global memory"
-    return tuple(_in_words(what, rules, "; store = 'direct' needs none"))
+    return tuple(_in_words(what, rules, " (store = 'direct' has no such copies)"))
 
 
 def _line_vectors(copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout) -> Iterator[str]:
@@ -264,7 +261,7 @@ def _accumulators_stored(
         return tuple(_stored_at_once(store, operand, np.sort(by_thread, axis=1), "a thread does not hold"))
     placed = mma.offsets_c(layout).reshape(by_thread.shape)
     in_order = np.take_along_axis(placed, np.argsort(by_thread, axis=1), axis=1)
-    return tuple(_shared_vector("the sums are written", in_order, store.bits, operand.dtype.bits))
+    return tuple(_shared_vector("the accumulators are written", in_order, store.bits, operand.dtype.bits))
 
 
 def _gates_stored(plan: GemmPlan) -> Iterator[str]:
@@ -275,7 +272,7 @@ def _gates_stored(plan: GemmPlan) -> Iterator[str]:
     if plan.store.layout is not None:
         rows, columns = (place % bm, place // bm) if operand.major == "m" else divmod(place, bn)
         place = plan.store.layout.offsets().reshape(-1)[rows + bm * columns]
-        yield from _shared_vector("the sums are written", place, store.bits, operand.dtype.bits)
+        yield from _shared_vector("the accumulators are written", place, store.bits, operand.dtype.bits)
         return
     yield from _stored_at_once(store, operand, place, "a thread's gates are not")
 
@@ -289,14 +286,14 @@ def _stored_at_once(store: CopyAtom, operand: Operand, places: np.ndarray, but: 
     count = store.bits // operand.dtype.bits
     if store.bits > 8 * operand.align_bytes:
         yield (
-            f"D is stored {store.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
-            f"Store {8 * operand.align_bytes} bits, or align it."
+            f"D is stored {store.bits} bits at a time, but is aligned to {operand.align_bytes} bytes only. "
+            f"Store {8 * operand.align_bytes} bits at a time, or align D."
         )
     runs = places.reshape(places.shape[0], -1, count)
     if (runs - runs[:, :, :1] != np.arange(count)).any() or (runs[:, :, 0] % count).any():
         yield (
-            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but {but} {count} aligned "
-            "neighbours of it."
+            f"D, which is {operand.major}-major, is stored {store.bits} bits at a time, but {but} {count} "
+            "adjacent, aligned elements of it."
         )
 
 
@@ -364,8 +361,8 @@ def _shared_out(
     expected = consumer // across * rows + own % rows + bm * of_n
     if expected.size != summed.size or (expected.reshape(summed.shape) != summed).any():
         return (
-            f"the consumers of {bm} x {bn} do not sum up {rows} x {columns} each, as {own_mma} does: the tiled MMA is "
-            f"{mma}.",
+            f"the consumers of a {bm} x {bn} tile do not each accumulate a rectangle of {rows} x {columns}, as "
+            f"{own_mma} does: the tiled MMA is {mma}.",
         )
     return ()
 
@@ -388,7 +385,7 @@ def _stored_in_order(
         ]
         threads, values, rest_m, rest_n = own.shape
         if rest_m % atoms[0] or rest_n % atoms[1]:
-            return (f"{to_epi_stage} does not take the sums of {own_mma} some atoms at a time.",)
+            return (f"{to_epi_stage} does not copy whole atoms of the accumulators of {own_mma}.",)
         split = own.reshape((threads, values, atoms[0], rest_m // atoms[0], atoms[1], -1), order="F")
         own = split.transpose(0, 1, 2, 4, 5, 3)
     held = own.reshape(own.shape[0], -1, order="F")
@@ -403,8 +400,9 @@ def _stored_in_order(
             thread, register = (int(at) for at in wrong[0])
             have, want = int(held[thread, i * stored.shape[1] + register]), int(place[thread, register])
             return (
-                f"epilogue stages are written by {to_epi_stage}; thread {thread} of a consumer would store as element "
-                f"({want % rows}, {want // rows}) of its tile what it sums up for ({have % rows}, {have // rows}).",
+                f"epilogue stages are written by {to_epi_stage}; thread {thread} of a consumer would store as "
+                f"element ({want % rows}, {want // rows}) of its tile its accumulator of ({have % rows}, "
+                f"{have // rows}).",
             )
     return ()
 
@@ -434,8 +432,8 @@ def _global_vector(
         return
     if copy.atom.bits > 8 * operand.align_bytes:
         yield (
-            f"{name} is {moved} {copy.atom.bits} bits at a time, but aligned to {operand.align_bytes} bytes. "
-            f"Take {8 * operand.align_bytes} bits, or align it."
+            f"{name} is {moved} {copy.atom.bits} bits at a time, but is aligned to {operand.align_bytes} bytes "
+            f"only. Take {8 * operand.align_bytes} bits at a time, or align {name}."
         )
     compact = Layout(tile, (1, tile[0]) if operand.major == modes[0] else (tile[1], 1))
     yield from _shared_vector(
@@ -455,10 +453,10 @@ def _shared_vector(what: str, offsets: np.ndarray, bits: int, element_bits: int)
     count = bits // element_bits
     flat = offsets.reshape(offsets.shape[0], -1, order="F")
     if flat.shape[1] % count:
-        yield f"{what} {count} elements at a time, which do not divide the {flat.shape[1]} of a thread."
+        yield f"{what} {count} elements at a time, which does not divide the {flat.shape[1]} elements of a thread."
         return
     runs = flat.reshape(flat.shape[0], -1, count)
     if (runs - runs[:, :, :1] != np.arange(count)).any():
-        yield f"{what} {bits} bits at a time, but the {count} elements are not neighbours there."
+        yield f"{what} {bits} bits at a time, but the {count} elements are not adjacent there."
     elif (runs[:, :, 0] % count).any():
         yield f"{what} {bits} bits at a time, but some accesses are not aligned to {bits // 8} bytes."

@@ -82,7 +82,7 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
     if plan.body.has_roles:
         out += [*arch_rules(plan, arch), *pipeline_rules(plan)]
     elif any(isinstance(stream.load, TmaBox) for stream in plan.streams):
-        out.append("TMA fills the ring of a pipeline; where all threads follow a schedule, they load.")
+        out.append("a TMA load needs warp roles; in a thread schedule all threads load. Use a tiled copy.")
     if problem is not None:
         out += problem_rules(plan, problem)
     return out
@@ -94,7 +94,7 @@ def _types(plan: GemmPlan) -> Iterator[str]:
     for name, have, want in (
         ("A", ops.a.dtype, atom.a_dtype),
         ("B", ops.b.dtype, atom.b_dtype),
-        ("the sums", ops.acc, atom.c_dtype),
+        ("the accumulator", ops.acc, atom.c_dtype),
     ):
         if have != want:
             yield f"{name} is {have}, but the MMA atom {atom.name} takes {want}."
@@ -109,30 +109,33 @@ def _types(plan: GemmPlan) -> Iterator[str]:
     if plan.rounding not in roundings:
         known = " or ".join(roundings)
         loader = "TMA loads" if by_box else "threads load"
-        yield (f"operands of {ops.a.dtype} are rounded by {plan.rounding!r}; where {loader} them, {known} is expected.")
+        yield (f"rounding = {plan.rounding!r}: if {loader} operands of {ops.a.dtype}, it must be {known}.")
 
 
 def _tiles(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each broken rule on the CTA tile, the repack passes, the K split and the cluster."""
     for name, tile, step in zip(("bM", "bN", "bK"), plan.mma_tile, plan.tiled_mma.tile_mnk, strict=True):
         if tile < 1 or tile % step:
-            yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
+            yield f"{name} = {tile} is not a multiple of {step}, the extent of the tiled MMA."
     if plan.repacks and plan.family not in _REPACKED_FAMILIES:
-        yield f"operands are packed for plans of the families {' and '.join(_REPACKED_FAMILIES)} alone."
+        yield f"repack passes exist for plans of the families {' and '.join(_REPACKED_FAMILIES)} only."
     of_packs = {repack.name.upper(): repack.threads for repack in plan.repacks}
     if len(set(of_packs.values())) > 1:
-        said = ", ".join(f"{name} by {threads} threads" for name, threads in of_packs.items())
-        yield f"CTAs pack {said}; one kernel packs all of them, so give them the same."
+        said = ", ".join(f"{name} with {threads} threads" for name, threads in of_packs.items())
+        yield f"the repack passes copy {said} in one kernel; use the same number of threads for all."
     if not plan.body.has_roles and plan.stages == 0 and (plan.scheduler.split.is_split or plan.repacks):
-        yield "without shared memory a CTA takes all of K, of operands that are not packed."
+        yield (
+            "without stages of shared memory K is not split and operands are not repacked. Leave split_k, waves "
+            "and repack out."
+        )
     if not plan.body.has_roles and plan.stages == 0 and plan.store.layout is not None:
-        yield "without stages of shared memory D does not pass through it."
+        yield "without stages of shared memory D is stored from registers. Use store = 'direct'."
     if not plan.body.has_roles and plan.scheduler.split.is_split and plan.store.layout is not None:
-        yield "where K is split, D does not pass through shared memory."
+        yield "if K is split, D is stored from registers. Use store = 'direct'."
     alone = not plan.body.has_roles and plan.stages == 0 and not plan.body.slices_k
     if alone and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
         step = plan.tiled_mma.tile_mnk[2]
-        yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {step}."
+        yield f"bK = {plan.cta_tile[2]}; without shared memory it must be {step}, the K of one MMA."
     if any(c < 1 for c in plan.cluster_mn):
         yield f"the cluster {plan.cluster_mn} has an extent below 1."
 
@@ -148,12 +151,17 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
         if name == "B" and _is_by_lines(plan, have[0]):
             want = (have[0], *want[1:])
         if have != want:
-            yield (f"the shared memory of {name} is {layout}, of extents {have}; tile and stages ask for {want}.")
+            yield (
+                f"the shared memory of {name} is {layout}, with extents {have}; the tile and the stages need {want}."
+            )
         elif plan.stages:
             yield from overlapping(name, layout)
     if isinstance(plan.store, SharedStore):
         if product_each(plan.store.smem.shape) != plan.d_tile:
-            yield f"the shared memory of D is {plan.store.smem}; a tile of {plan.d_tile} passes through it."
+            yield (
+                f"the shared memory of D is {plan.store.smem}; its extents must be those of the tile of D, "
+                f"{plan.d_tile}."
+            )
         else:
             yield from overlapping("D", plan.store.smem)
 
@@ -186,16 +194,16 @@ def _copies(plan: GemmPlan) -> Iterator[str]:
             if tile % size(step):
                 yield (
                     f"the copy of {name} moves {size(step)} elements along {mode} at a time, which does not "
-                    f"divide the tile's {tile}. Choose {lcm(tile, size(step))} elements along {mode}, or warps so that "
-                    f"other than {copy.threads} threads copy."
+                    f"divide the tile's {tile}. Choose {lcm(tile, size(step))} elements along {mode}, or a "
+                    f"number of warps with other than {copy.threads} threads."
                 )
         held, tile = places(copy.layout_tv.offsets()), size(copy.tiler_mn[0]) * size(copy.tiler_mn[1])
         if held != tile:
-            yield f"the copy of {name} moves {held} of the {tile} elements of its tile {copy.tiler_mn}."
+            yield f"the copy of {name} moves only {held} of the {tile} elements of its tile {copy.tiler_mn}."
         elif (moved := copy.layout_tv.size()) != tile and (plan.stages or name == "D"):
             yield (
-                f"the copy of {name} moves the {tile} elements of its tile {copy.tiler_mn} by {moved} moves; one each "
-                "is expected."
+                f"the copy of {name} moves the {tile} elements of its tile {copy.tiler_mn} by {moved} moves "
+                "instead of one move each."
             )
 
 
@@ -203,7 +211,7 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence if the tiled copies and MMAs of a plan do not have the same number of threads."""
     threads = plan.threads
     if threads > MAX_THREADS_PER_BLOCK:
-        yield f"a CTA has {threads} threads; {MAX_THREADS_PER_BLOCK} are the most."
+        yield f"a CTA has {threads} threads; at most {MAX_THREADS_PER_BLOCK} are allowed."
     parts: list[tuple[str, Any]] = [(f"the copy of {each.name.upper()}", each.load) for each in plan.streams]
     if isinstance(plan.store, SharedStore):
         parts.append(("the copy of D", plan.store.copy))
@@ -212,7 +220,7 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
         made_for.insert(0, ("the tiled MMA", plan.tiled_mma.threads))
     for what, have in made_for:
         if have != threads:
-            yield f"{what} is made for {have} threads, the roles have {threads}."
+            yield f"{what} is made for {have} threads, but the roles have {threads}."
 
 
 def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
@@ -224,7 +232,7 @@ def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     for atom in atoms:
         if atom is not None and not atom.runs_on(arch.name) and atom.name not in told:
             told.add(atom.name)
-            yield f"{atom.name} needs {atom.min_arch}, which {arch.name} is not."
+            yield f"{atom.name} needs {atom.min_arch}; {arch.name} does not support it."
 
 
 def _schedule(plan: GemmPlan) -> Iterator[str]:
@@ -242,7 +250,10 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
         for k_tiles in sorted({1, max(1, stages - 1), stages, max(3, 2 * stages + 1)}):
             found = thread_schedule(plan).hazards(copy.atom.is_async, k_tiles, k_blocks)
             if found:
-                yield from (f"the schedule with {k_tiles} k-tiles by {copy.atom.name}: {hazard}" for hazard in found)
+                yield from (
+                    f"the thread schedule with {k_tiles} k-tiles loaded by {copy.atom.name}: {hazard}"
+                    for hazard in found
+                )
                 break
 
 
@@ -254,13 +265,13 @@ def _shared_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     text = " + ".join(f"{size_bytes} ({name})" for name, size_bytes in named)
     if total > arch.smem_per_block_bytes:
         yield (
-            f"shared memory of {text} = {total} bytes is over the {arch.smem_per_block_bytes} that a block "
-            f"may have on {arch.name}. Take fewer stages or a smaller tile."
+            f"shared memory of {text} = {total} bytes exceeds the {arch.smem_per_block_bytes} bytes of a CTA "
+            f"on {arch.name}. Take fewer stages or a smaller tile."
         )
     elif plan.ctas_per_sm * (total + SMEM_RESERVED_BYTES) > arch.smem_per_sm_bytes:
         yield (
-            f"{plan.ctas_per_sm} CTAs of {total} bytes of shared memory do not fit the "
-            f"{arch.smem_per_sm_bytes} of a multiprocessor of {arch.name}."
+            f"{plan.ctas_per_sm} CTAs of {total} bytes of shared memory exceed the {arch.smem_per_sm_bytes} "
+            f"bytes of an SM of {arch.name}. Take fewer stages, a smaller tile or fewer CTAs per SM."
         )
 
 
@@ -277,13 +288,14 @@ def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     if asked:
         if needed > asked:
             yield (
-                f"a thread that multiplies needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; "
-                f"its role has {asked}."
+                f"a consumer thread needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; its role "
+                f"has {asked}. Take a smaller tile."
             )
     elif needed > budget:
         yield (
             f"a thread needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; {plan.ctas_per_sm} "
-            f"{'CTA' if plan.ctas_per_sm == 1 else 'CTAs'} of {plan.threads} threads leave {budget} each."
+            f"{'CTA' if plan.ctas_per_sm == 1 else 'CTAs'} of {plan.threads} threads leave {budget} each. Take "
+            "a smaller tile."
         )
 
 
@@ -296,8 +308,8 @@ def _reductions(plan: GemmPlan) -> Iterator[str]:
         if operand.broadcast != BROADCAST[reduction.kind] or operand.dtype != wide:
             kind = reduction.kind.__name__
             yield (
-                f"{name} = {reduction} is said to be {operand}; of accumulators in {acc} it is a {kind} of {wide}: "
-                f"operands.with_aux({name}=Operand.of_kind({kind}, {wide}))."
+                f"{name} = {reduction} is declared as {operand}, but with accumulators in {acc} it is a {kind} "
+                f"of {wide}. Use operands.with_aux({name}=Operand.of_kind({kind}, {wide}))."
             )
         try:
             folding(plan, reduction.along)
@@ -314,7 +326,10 @@ def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
         if other:
             yield other
         elif theirs.align_bytes < ours.align_bytes:
-            yield (f"{name.upper()} is aligned to {theirs.align_bytes} bytes; the plan needs {ours.align_bytes}.")
+            yield (
+                f"{name.upper()} is aligned to {theirs.align_bytes} bytes; the plan needs {ours.align_bytes}. "
+                "Make the plan for operands with this alignment, as Operands.fitted does."
+            )
         else:
             yield from _strides(name, ours, problem, _by_box(plan, name) or bool(ours.broadcast))
             if ours.broadcast:
@@ -357,8 +372,8 @@ def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem
     if len(operand.broadcast) == 1 and extent % at_once:
         have = extent * operand.dtype.bits // 8
         yield (
-            f"{name.upper()} has {extent} elements, but is read {at_once} at a time. Make the plan for {name.upper()} "
-            f"aligned to {have & -have} bytes."
+            f"{name.upper()} has {extent} elements, but is read {at_once} at a time. Make the plan for "
+            f"{name.upper()} aligned to {have & -have} bytes."
         )
 
 
@@ -392,8 +407,9 @@ def _misfit(name: str, have_bytes: int, operand: Operand) -> str:
     have_bytes   the extent or stride in bytes
     """
     if operand.modes:
-        return f"{have_bytes} bytes, which is not a multiple of {operand.align_bytes}, as TMA needs. Pad its rows."
+        return f"{have_bytes} bytes, which is not a multiple of {operand.align_bytes}, which TMA needs. Pad its rows."
     return (
-        f"{have_bytes} bytes, which is no multiple of the {operand.align_bytes} that the plan's accesses need. Make "
-        f"the plan for {name.upper()} aligned to {have_bytes & -have_bytes}, as Operands.fitted does."
+        f"{have_bytes} bytes, which is not a multiple of {operand.align_bytes}, the alignment of the plan's "
+        f"accesses. Make the plan for {name.upper()} aligned to {have_bytes & -have_bytes}, as Operands.fitted "
+        "does."
     )

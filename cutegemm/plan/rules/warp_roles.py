@@ -65,20 +65,20 @@ def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     needed = {"cluster": plan.cluster_mn != (1, 1), "setmaxnreg": any(role.registers for role in plan.roles)}
     for feature, is_needed in needed.items():
         if is_needed and not arch.has(feature):
-            yield f"the plan needs {feature}, which {arch.name} has not."
+            yield f"the plan uses {feature}; {arch.name} does not have it."
 
 
 def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     """Yield a sentence for each rule on the consumers that a plan breaks: their number, tiles, threads and features."""
     bm, bn, _ = plan.cta_tile
     if pipeline.kind not in WARP_ROLES_KINDS:
-        yield f"the pipeline is {pipeline.kind!r}; {', '.join(WARP_ROLES_KINDS)} are there."
+        yield f"kind = {pipeline.kind!r}; the kinds of warp roles are {', '.join(WARP_ROLES_KINDS)}."
         return
     if pipeline.stages < MIN_STAGES:
-        yield f"the ring has {pipeline.stages} stages; at least {MIN_STAGES} are needed. Shrink the tile."
+        yield f"stages = {pipeline.stages}; a mainloop pipeline has at least {MIN_STAGES}. Take a smaller tile."
     count = pipeline.consumers
     if count < (2 if pipeline.kind == "pingpong" else 1):
-        yield f"{count} consumers cannot work as {pipeline.kind}."
+        yield f"consumers = {count}; {pipeline.kind} consumers are at least {2 if pipeline.kind == 'pingpong' else 1}."
         return
     if not plan.tiled_mma.atom.is_of_warpgroup:
         yield from _warps(plan, pipeline)
@@ -86,33 +86,35 @@ def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
         want = (bm, bn) if pipeline.kind == "pingpong" else (bm // count, bn)
         if pipeline.consumer_tile != want or want[0] % WGMMA_ROWS or bm % want[0]:
             yield (
-                f"each of {count} {pipeline.kind} consumers sums up {_by(pipeline.consumer_tile)} of "
-                f"{bm} x {bn}; "
-                f"{_by(want)}, in whole rows of {WGMMA_ROWS}, are expected."
+                f"each of {count} {pipeline.kind} consumers accumulates {_by(pipeline.consumer_tile)} of a "
+                f"tile of {bm} x {bn}; it must be {_by(want)}, in multiples of {WGMMA_ROWS} rows."
             )
         if plan.tiled_mma.atom.a_source == "register":
             yield from _read_a(plan, pipeline)
         columns = plan.tiled_mma.atom.shape_mnk[1]
         if plan.operands.acc == f16 and columns & (columns - 1):
             yield (
-                f"sums of f16 by wgmma of {columns} columns; the compiler (DSL 4.8) moves registers of those whose "
-                "columns are no power of two behind wgmma.fence. Take 64 or 128, or accumulators in f32."
+                f"wgmma with {columns} columns and accumulators in f16: if the number of columns is not a "
+                "power of two, the compiler (DSL 4.8) moves register copies across wgmma.fence. Take 64 or "
+                "128 columns, or accumulators in f32."
             )
     threads = pipeline.consumer_threads * pipeline.readers
     if plan.tiled_mma.threads != threads:
         have = plan.tiled_mma.threads
-        yield f"the tiled MMA is made for {have} threads; the consumers of a tile have {threads}."
+        yield f"the tiled MMA is made for {have} threads, but the consumers of a tile have {threads}."
     warps = [role.warps for role in plan.roles]
     producer = [] if pipeline.kind == "single" else [WARPGROUP_THREADS // WARP_THREADS]
     expected = [*producer, *[pipeline.consumer_warps] * count]
     if warps != expected:
-        yield f"the roles have {warps} warps; {expected} are expected: a warpgroup that produces, then consumers."
+        yield (
+            f"the roles have {warps} warps; they must have {expected}: first a producer warpgroup, then the consumers."
+        )
     if pipeline.promoted and plan.operands.acc != f32:
-        yield f"sums of {plan.operands.acc} are kept on two levels; those of f32 are. Leave promoted out."
+        yield f"promoted = True needs accumulators in f32, not {plan.operands.acc}. Leave promoted out."
     if pipeline.promoted and pipeline.kind == "single":
-        yield "sums are kept on two levels where a producer fills the ring."
+        yield "promoted = True needs a producer. Use another schedule than 'single', or leave promoted out."
     if pipeline.stagger_cycles and pipeline.kind != "cooperative":
-        yield "only cooperative consumers begin one after the other."
+        yield "stagger_cycles > 0 needs cooperative consumers. Leave stagger_cycles out."
     if pipeline.overlapped:
         yield from _overlapped(plan, pipeline)
 
@@ -123,24 +125,27 @@ def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     With it, a finished tile is stored during the MMAs of the next tile.
     """
     if pipeline.kind != "cooperative" or not plan.scheduler.grid.is_persistent:
-        yield "only cooperative consumers of a persistent grid store a tile behind the products of the next."
+        yield "an overlapped epilogue needs cooperative consumers and a persistent grid. Leave overlapped out."
     if not plan.store.stored_by_tma:
-        yield "a tile that is stored behind the products of the next leaves through epilogue stages, by TMA."
+        yield (
+            "an overlapped epilogue stores D through epilogue stages by TMA. Use store = 'tma', or leave "
+            "overlapped out."
+        )
     for is_there, what in (
-        (bool(plan.epilogue.tiles), "C is added"),
-        (pipeline.promoted, "sums are kept on two levels"),
+        (bool(plan.epilogue.tiles), "the epilogue reads C"),
+        (pipeline.promoted, "accumulators are promoted"),
     ):
         if is_there:
-            yield f"where {what}, a tile is not stored behind the products of the next."
+            yield f"an overlapped epilogue is not possible if {what}. Leave overlapped out."
     threads_bits = 32 * WARPGROUP_THREADS
     held = product(plan.consumer_d_tile) * plan.operands.d.dtype.bits // threads_bits
     accumulators = product(plan.consumer_mma_tile) * plan.operands.acc.bits // threads_bits
     for role in plan.roles[1:]:
         if role.registers is not None and accumulators + held + OVERLAPPED_EXTRA_REGISTERS > role.registers:
             yield (
-                f"the role {role.name} has {role.registers} registers; {accumulators} sums, {held} of "
-                "the tile before and "
-                f"{OVERLAPPED_EXTRA_REGISTERS} besides are expected. Take a smaller tile, or a D of fewer bits."
+                f"the role {role.name} has {role.registers} registers; an overlapped epilogue needs "
+                f"{accumulators} for accumulators, {held} for the previous tile and "
+                f"{OVERLAPPED_EXTRA_REGISTERS} more. Take a smaller tile, or a narrower type of D."
             )
 
 
@@ -149,12 +154,12 @@ def _read_a(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     name = plan.tiled_mma.atom.name
     if pipeline.kind != "cooperative" or pipeline.overlapped:
         yield (
-            f"{name} multiplies A out of registers, as an A of 32 bits that is m-major is: consumers that share a "
-            "tile, and store it before they go on, are expected. Take schedule = 'cooperative' without deferred; or "
-            "with +repack behind the plan's name A is copied first."
+            f"{name} reads A from registers, because a 32-bit A that is m-major needs it. It works only with "
+            "cooperative consumers without an overlapped epilogue. Use schedule = 'cooperative', or append "
+            "+repack to the name of the plan."
         )
     if plan.a.read is None:
-        yield f"{name} multiplies A out of registers; how a consumer reads A is not said."
+        yield f"a.read is None; it is needed, because {name} reads A from registers."
 
 
 def _warps(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
@@ -163,25 +168,31 @@ def _warps(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     (m, n), mma = pipeline.consumer_tile, plan.tiled_mma
     if pipeline.kind != "cooperative" or pipeline.consumer_warps != 1:
         yield (
-            f"{mma.atom.name} is of a warp: consumers of 1 warp each, which share a tile, are expected of it, not "
-            f"{pipeline.kind} ones of {pipeline.consumer_warps} warps."
+            f"{mma.atom.name} is an instruction of one warp; it needs cooperative consumers of 1 warp each, "
+            f"not {pipeline.kind} ones of {pipeline.consumer_warps} warps."
         )
     elif bm % m or bn % n or bm // m * (bn // n) != pipeline.consumers:
-        yield f"{pipeline.consumers} consumers of {m} x {n} each do not share a tile of {bm} x {bn}."
+        yield f"{pipeline.consumers} consumers of {m} x {n} each do not fill a tile of {bm} x {bn}."
     if any(not isinstance(p, Layout) or len(p) != 3 for p in mma.permutation_mnk[:2]):
-        yield f"where places lie, {mma.permutation_mnk[:2]}, is not (an atom, consumers, atoms of one) along M and N."
+        yield (
+            f"the permutation of the tiled MMA, {mma.permutation_mnk[:2]}, is not (atom, consumers, atoms of a "
+            "consumer) along M and N."
+        )
     if plan.a.read is None or plan.b.read is None:
-        yield f"{mma.atom.name} multiplies registers; how a consumer reads A and B is not said."
+        yield f"a.read or b.read is None; both are needed, because {mma.atom.name} reads A and B from registers."
     step = mma.tile_mnk[2]
     if plan.cta_tile[2] % (2 * step):
         yield (
-            f"bK = {plan.cta_tile[2]}; an even number of k-blocks of {step} is expected, as the fragments of two take "
-            "turns."
+            f"bK = {plan.cta_tile[2]}; it must be an even number of k-blocks of {step}, because two sets of "
+            "fragments alternate."
         )
     if plan.scheduler.split.is_split or pipeline.promoted or pipeline.overlapped or pipeline.stagger_cycles:
-        yield "warps that consume a ring have all k-tiles of a tile, sums on one level, and their own time to store."
+        yield (
+            "consumers that are single warps do not support split-K, promoted, overlapped or stagger_cycles. "
+            "Leave them out."
+        )
     if plan.cluster_mn != (1, 1):
-        yield "to warps that consume a ring, a CTA loads by itself."
+        yield "consumers that are single warps do not support clusters. Leave cluster out."
 
 
 def _cluster(plan: GemmPlan) -> Iterator[str]:
@@ -190,17 +201,17 @@ def _cluster(plan: GemmPlan) -> Iterator[str]:
     if ctas > MAX_CLUSTER_CTAS:
         along_m, along_n = plan.multicast_mn
         asked = f"cluster = {(along_m, along_n)}" + (f", cluster_k = {plan.cluster_k}" if plan.cluster_k > 1 else "")
-        yield f"a cluster of {ctas} CTAs; {MAX_CLUSTER_CTAS} are the most: {asked}."
+        yield f"a cluster has {ctas} CTAs; at most {MAX_CLUSTER_CTAS} are allowed: {asked}."
 
 
 def _loads(plan: GemmPlan) -> Iterator[str]:
     """Yield violations of the TMA loads of A, B and further streams: alignment, multicast and boxes."""
     for stream in plan.streams:
         if not isinstance(stream.load, TmaBox):
-            yield f"{stream.name.upper()} is not loaded by TMA, which a pipeline does."
+            yield f"{stream.name.upper()} is not loaded by TMA; a producer loads by TMA only."
     cm, cn = plan.multicast_mn
     by_wgmma = plan.tiled_mma.atom.is_of_warpgroup
-    packed = " With +repack behind the plan's name it is copied first." if by_wgmma else ""
+    packed = " Or append +repack to the name of the plan." if by_wgmma else ""
     for stream in plan.streams:
         name, box, operand = stream.name.upper(), stream.load, plan.loaded.matrix(stream.name)
         if not isinstance(box, TmaBox):
@@ -209,16 +220,17 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
         extent, bk = stream.tile
         if operand.align_bytes < TMA_INNER_ALIGNED_BYTES:
             yield (
-                f"{name} is aligned to {operand.align_bytes} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}, of "
-                f"the address and of every stride but that of 1.{packed}"
+                f"{name} is aligned to {operand.align_bytes} bytes; TMA needs an alignment of "
+                f"{TMA_INNER_ALIGNED_BYTES} bytes for the address and for every stride except 1. Align "
+                f"it.{packed}"
             )
         if box.direction != "load" or box.dtype != operand.dtype or box.multicast != sharers:
-            yield f"{name} is loaded by {box}; {operand.dtype} multicast to {sharers} is expected."
+            yield f"{name} is loaded by {box}; expected a load of {operand.dtype} with multicast to {sharers}."
         inner, outer = (bk, extent) if operand.major == "k" else (extent, bk)
         if inner % box.box[0] or (outer // sharers) % box.box[1] or outer % sharers:
             yield (
-                f"boxes of {box.box[0]} x {box.box[1]} of {name} do not fill a share of {inner} x {outer} by "
-                f"{sharers} CTAs."
+                f"boxes of {box.box[0]} x {box.box[1]} of {name} do not divide a tile of {inner} x {outer} "
+                f"that {sharers} CTAs load together."
             )
 
 
@@ -229,8 +241,8 @@ def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     words = -(-plan.operands.acc.bits * plan.tiled_mma.atom.shape_mnk[1] * WGMMA_ROWS // (32 * WARPGROUP_THREADS))
     if by_wgmma and words + WGMMA_REGISTERS_BESIDES > at_launch:
         yield (
-            f"{plan.tiled_mma.atom.name} needs {words} + {WGMMA_REGISTERS_BESIDES} registers of the "
-            f"{at_launch} that {plan.threads} threads are launched with. Take a narrower one."
+            f"{plan.tiled_mma.atom.name} needs {words} + {WGMMA_REGISTERS_BESIDES} registers, but "
+            f"{plan.threads} threads are launched with only {at_launch} each. Take a narrower tile."
         )
     given = [role for role in plan.roles if role.registers is not None]
     if not given:
@@ -238,11 +250,11 @@ def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     for role in given:
         yield from _setmaxnreg(role)
     if plan.threads % WARPGROUP_THREADS:
-        yield f"setmaxnreg is of warpgroups; {plan.threads} threads are no whole number of them."
+        yield f"setmaxnreg needs whole warpgroups; {plan.threads} threads are not a multiple of 128."
     asked = sum(WARP_THREADS * role.warps * (role.registers or at_launch) for role in plan.roles)
     if asked > at_launch * plan.threads:
         have = at_launch * plan.threads
-        yield f"the roles ask for {asked} registers; {plan.threads} threads are launched with {have}."
+        yield f"the roles ask for {asked} registers, but {plan.threads} threads are launched with {have}."
 
 
 def _setmaxnreg(role: Role) -> Iterator[str]:
@@ -250,8 +262,8 @@ def _setmaxnreg(role: Role) -> Iterator[str]:
     count = role.registers or 0
     if count % SETMAXNREG_STEP or not SETMAXNREG_LEAST <= count <= SETMAXNREG_MOST:
         yield (
-            f"the role {role.name} has {count} registers; multiples of {SETMAXNREG_STEP} from "
-            f"{SETMAXNREG_LEAST} to {SETMAXNREG_MOST} are expected."
+            f"the role {role.name} has {count} registers; setmaxnreg accepts multiples of {SETMAXNREG_STEP} "
+            f"from {SETMAXNREG_LEAST} to {SETMAXNREG_MOST}."
         )
 
 
@@ -259,7 +271,9 @@ def _barriers(plan: GemmPlan) -> Iterator[str]:
     """Yield a violation if a plan needs more named barriers than a CTA has."""
     named = 1 + sum(b.count for b in plan.barriers if b.kind == "named")
     if named > MAX_NAMED_BARRIERS:
-        yield f"{named} named barriers, that of all threads included; a CTA has {MAX_NAMED_BARRIERS}."
+        yield (
+            f"the plan needs {named} named barriers, including the one of all threads; a CTA has {MAX_NAMED_BARRIERS}."
+        )
 
 
 def _may_leave_over(plan: GemmPlan, store: StagedStore) -> bool:
@@ -281,51 +295,52 @@ def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     tile = plan.consumer_d_tile
     least = MIN_EPI_STAGES if pipeline.consumer_warps > 1 and store.stored_by_tma else 1
     if tile[0] % rows or tile[1] % cols:
-        yield f"epilogue tiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."
+        yield f"epilogue tiles of {rows} x {cols} do not divide a consumer's tile of {tile[0]} x {tile[1]}."
     elif store.count < least or (store.has_remainder(tile) and not _may_leave_over(plan, store)):
         epi_tiles = product(store.epi_tiles(tile))
-        instead = "" if epi_tiles >= least else " Take narrower epilogue tiles, by epi_tile_n, or store = 'direct'."
+        instead = "" if epi_tiles >= least else " Use a smaller epi_tile_n, or store = 'direct'."
         yield (
-            f"epilogue stages = {store.count}, where a consumer's tile has {epi_tiles} of {rows} "
-            f"x {cols}; {least} or more "
-            f"that divide them are expected.{instead}"
+            f"epi_stages = {store.count}; it must be at least {least} and divide the {epi_tiles} epilogue "
+            f"tiles of {rows} x {cols} of a consumer's tile.{instead}"
         )
     want = (rows, cols, store.count, pipeline.consumers)
     if product_each(store.smem.shape) != want:
-        yield f"the shared memory of D is {store.smem}; epilogue tiles, epilogue stages and consumers ask for {want}."
+        yield (
+            f"the shared memory of D is {store.smem}; its extents must be {want}: an epilogue tile, epilogue "
+            "stages and consumers."
+        )
     load_c = store.fetched
     if isinstance(store, TmaStore):
         if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
             yield (
-                f"D is aligned to {d.align_bytes} bytes; a store by TMA needs {TMA_INNER_ALIGNED_BYTES}, of the "
-                "address, the strides and the contiguous extent, as it writes whole 16 bytes. Take "
-                "epilogue stages that are "
-                "'padded', or store it 'direct'."
+                f"D is aligned to {d.align_bytes} bytes; a TMA store needs {TMA_INNER_ALIGNED_BYTES} for the "
+                "address, the strides and the contiguous extent. Use shared_d = 'padded', or store = 'direct'."
             )
         whole = rows if d.major == "n" else cols
         if store.box.box[1] < whole and (d.major == "m" or load_c is not None):
-            yield "warps store rows of their own only of an n-major D, without C by TMA."
+            yield "store = 'tma_warp' needs an n-major D, and no C that is loaded by TMA. Use store = 'tma'."
     if isinstance(store, LineStore):
         copy, have = store.copy, pipeline.consumer_threads
         if copy.threads != have:
-            yield f"the copy of an epilogue stage is made for {copy.threads} threads; a consumer has {have}."
+            yield f"the copy of an epilogue stage is made for {copy.threads} threads, but a consumer has {have}."
         if rows % size(copy.tiler_mn[0]) or cols % size(copy.tiler_mn[1]):
-            yield f"the copy of an epilogue stage, {copy}, does not divide epilogue tiles of {rows} x {cols}."
+            yield f"the copy of an epilogue stage, {copy}, does not divide an epilogue tile of {rows} x {cols}."
         elif store.rotates_lines:
             yield from _turned(copy, store.smem, "mn".index(d.major))
     fetched = plan.operands.matrix(plan.fetched_tile or "c")
     if load_c is not None and fetched.align_bytes < TMA_INNER_ALIGNED_BYTES:
         name, have = plan.fetched_tile.upper(), fetched.align_bytes
-        yield f"{name} is aligned to {have} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}."
+        yield f"{name} is aligned to {have} bytes; a TMA load needs {TMA_INNER_ALIGNED_BYTES}. Align it."
     if load_c is not None and (fetched.dtype, fetched.major) != (load_c.dtype, d.major):
         yield (
-            f"{plan.fetched_tile} is {fetched.dtype} {fetched.major}-major; the epilogue stages that it comes to hold "
-            f"{load_c.dtype}, {d.major}-major."
+            f"{plan.fetched_tile} is {fetched.dtype} {fetched.major}-major; it must be {load_c.dtype} "
+            f"{d.major}-major like the epilogue stages that it is loaded into."
         )
     reads_c = isinstance(store, TmaStore) and store.from_shared is not None
     if (load_c is not None) != reads_c or (load_c is not None and not plan.epilogue.tiles):
         yield (
-            "C comes by TMA where the epilogue stages say both how it comes and how it is read, and only if it is read."
+            "the store must say both how C is loaded (fetched) and how it is read (from_shared), and only if the "
+            "epilogue reads C."
         )
 
 
@@ -339,15 +354,13 @@ def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]
     run, lines = size(store.tiler_mn[along]) // store.atom.values, size(store.tiler_mn[1 - along])
     if store.layout_tv[1].size() != store.atom.values or run & (run - 1) or lines & (lines - 1):
         yield (
-            f"the copy of an epilogue stage, {store}, is of less than 16 bytes, by which lines are "
-            "turned: one vector of a thread "
-            "is expected, and a power of two of them along a line and of lines."
+            f"the copy of an epilogue stage, {store}, has vectors of less than 16 bytes and rotates rows: it "
+            "needs one vector a thread, and a power of two of vectors in a row and of rows."
         )
     if isinstance(layout, ComposedLayout) or (layout[along].offsets() != np.arange(layout[along].size())).any():
         yield (
-            f"the shared memory of D is {layout}; where the copy of an epilogue stage is of less than "
-            f"16 bytes, {store}, the "
-            "elements of a line lie side by side, without a swizzle."
+            f"the shared memory of D is {layout}; because the copy of an epilogue stage, {store}, has vectors "
+            "of less than 16 bytes, the elements of a row must be adjacent, without a swizzle."
         )
 
 
@@ -358,26 +371,29 @@ def _k_ctas(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     """
     cluster_k, (_, along) = plan.cluster_k, plan.cluster_mn
     if along != cluster_k:
-        yield f"{cluster_k} CTAs share K in a cluster of {plan.cluster_mn}; all that lie along N are expected to."
+        yield (
+            f"cluster_k = {cluster_k}, but the cluster is {plan.cluster_mn}; cluster_k must be the number of its "
+            "CTAs along N."
+        )
     whole = plan.consumer_mma_tile[1]
     if not plan.tiled_mma.atom.is_of_warpgroup or plan.tiled_mma.tile_mnk[1] != whole:
         yield (
-            f"CTAs share K that multiply all {whole} columns of a tile by one wgmma, not by "
-            f"{plan.tiled_mma.atom.name}. Take a narrower tile, or leave cluster_k out."
+            f"cluster_k > 1 needs one wgmma for all {whole} columns of a tile, not {plan.tiled_mma.atom.name}. "
+            "Take a narrower tile, or leave cluster_k out."
         )
     if plan.operands.acc.bits != REGISTER_BITS:
         yield (
-            f"sums of {plan.operands.acc} do not fill registers, by which they go to other CTAs. Take "
-            "accumulators in f32."
+            f"cluster_k > 1 needs 32-bit accumulators, not {plan.operands.acc}. Take accumulators in f32, or "
+            "leave cluster_k out."
         )
     for is_there, what in (
-        (plan.scheduler.split.is_split, "K is split besides"),
-        (pipeline.kind == "single", "there is no producer"),
-        (pipeline.overlapped, "tiles are stored behind the products of the next"),
+        (plan.scheduler.split.is_split, "K is also split over CTAs of the grid"),
+        (pipeline.kind == "single", "the plan has no producer"),
+        (pipeline.overlapped, "the epilogue is overlapped"),
         (bool(plan.operands.gated), "the epilogue is gated"),
     ):
         if is_there:
-            yield f"where {what}, CTAs do not share K."
+            yield f"cluster_k > 1 is not possible if {what}. Leave cluster_k out."
 
 
 def _by(extents: tuple[int, ...]) -> str:

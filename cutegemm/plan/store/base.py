@@ -69,7 +69,10 @@ class Store:
 
     @property
     def from_shared(self) -> TiledCopy | None:
-        """Return the copy of an M x N operand such as C from epilogue stages to registers; None if none is there."""
+        """Return the copy of an M x N operand such as C from epilogue stages to registers.
+
+        None if no operand is loaded there.
+        """
         return None
 
     @property

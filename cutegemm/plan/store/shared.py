@@ -39,7 +39,7 @@ class SharedStore(Store):
 
     @property
     def store_atom(self) -> CopyAtom:
-        """Return the copy atom by which threads store D from shared to global memory."""
+        """Return the copy atom that stores D from shared to global memory."""
         return self.copy.atom
 
     @property

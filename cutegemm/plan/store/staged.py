@@ -158,7 +158,7 @@ class StagedStore(Store):
         return (Evaluate(HEAD), *self.first_wait(plan), ForEpiTiles((*_values(plan), *self.epi_tile_steps(plan))))
 
     def barriers(self, plan: GemmPlan) -> Mapping[str, int]:
-        """Return the number of mbarriers "c" of epilogue stages, to which TMA loads an operand such as C."""
+        """Return the number of mbarriers "c": one for each epilogue stage that TMA loads an operand such as C to."""
         return {"c": self.count * plan.body.consumers}
 
     def rows(self, plan: GemmPlan) -> tuple[Row, ...]:
@@ -172,7 +172,7 @@ class StagedStore(Store):
             label = "load C" if plan.fetched_tile == "c" else f"load {plan.fetched_tile}"
             out.append(copy_row(label, self.fetched, self.epi_tile))
         elif plan.has_c:
-            out.append(("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to where the sums are added to it"))
+            out.append(("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to registers, in the epilogue"))
         return (*out, copy_row("epilogue stage to D", self.to_global, self.epi_tile))
 
 

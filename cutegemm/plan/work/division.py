@@ -98,7 +98,7 @@ class KDivision:
         """Return the work tile with a number: a tile of D, and the k-tiles of it that one cluster takes.
 
         number   in [0, `count`)
-        returns  an empty work tile, to which no k-tiles belong, has `splits` = 0
+        returns  an empty work tile, without k-tiles, has `splits` = 0
 
         >>> from cutegemm.plan.work.split import KSplit
         >>> division = k_division_of(KSplit(waves=1), 3, 5, 4, least_run=1)

@@ -111,20 +111,21 @@ expected.']
             and self.clusters <= _MOST_CTAS
         ):
             yield (
-                f"rounds of {self.rounds} clusters; positive integers, none larger than the one before, and "
-                f"{_MOST_CTAS} in all at most are expected."
+                f"rounds = {self.rounds}; expected positive integers in descending order, with a sum of at "
+                f"most {_MOST_CTAS}."
             )
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:
         """Yield violations of GPC-aware rasterization: it needs wgmma and a persistent grid that the rounds cover."""
         clusters = plan.scheduler.resident(plan.cluster_tile)
         if not plan.tiled_mma.atom.is_of_warpgroup:
-            yield "clusters take tiles in the order of the GPCs where wgmma multiplies; with mma.sync, of their launch."
+            yield "gpc_raster needs wgmma; plans with mma.sync do not support it. Leave gpc_raster out."
         if not plan.scheduler.grid.is_persistent:
-            yield "clusters take tiles in the order of the GPCs, which is known of a persistent grid alone."
+            yield "gpc_raster needs a persistent grid. Leave gpc_raster out."
         elif clusters > self.clusters:
             yield (
-                f"the grid has {clusters} clusters; the GPCs of {self.clusters} are known, by rounds of {self.rounds}."
+                f"the grid has {clusters} clusters, but gpc_raster describes only {self.clusters}, in rounds "
+                f"of {self.rounds}."
             )
 
     def __str__(self) -> str:

@@ -67,7 +67,7 @@ class Persistent:
     def bounds(self) -> Iterator[str]:
         """Yield a sentence if the number of CTAs is out of bounds."""
         if not 1 <= self.ctas <= _MOST_CTAS:
-            yield f"a persistent grid of {self.ctas} CTAs; 1 to {_MOST_CTAS} are expected."
+            yield f"a persistent grid of {self.ctas} CTAs; expected 1 to {_MOST_CTAS}."
 
     def __str__(self) -> str:
         return "persistent"

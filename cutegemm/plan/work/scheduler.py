@@ -170,7 +170,7 @@ class TileScheduler:
         known = [name for name in plan.operands.of_mainloop if name not in [each.name for each in plan.streams]]
         for name in self.reads:
             if name not in known:
-                yield f"the scheduler reads {name}; it is no operand of the mainloop, or a stream loads it."
+                yield f"the scheduler reads {name}, which is not an operand of the mainloop that no stream loads."
         if plan.body.has_roles:
             yield from self._role_rules(plan)
         else:
@@ -181,41 +181,51 @@ class TileScheduler:
         """Yield a sentence for each broken rule on a plan whose threads all follow one schedule."""
         split = self.split
         if type(self) is not TileScheduler:
-            yield f"{type(self).__name__} needs warp roles: threads that follow a schedule take numbered work tiles."
+            yield f"{type(self).__name__} needs warp roles; a thread schedule takes numbered work tiles only."
         if self.grid.is_persistent != (split.waves > 0):
             yield (
-                f"{split.waves} waves of tiles are shared by a grid that is {self.grid}; a persistent grid, and waves "
-                "that it shares, are given together or not at all."
+                f"{split.waves} stream-K waves with a grid that is {self.grid}; stream-K of a thread schedule "
+                "needs a persistent grid, and a persistent grid needs stream-K. Pass both waves and "
+                "persistent, or neither."
             )
         if split.waves and (split.order, split.reduction) != ("blocked", "kernel"):
             yield (
-                f"waves of tiles are shared by neighbouring k-tiles, and a second kernel adds their sums; the split "
-                f"is {split.order}, added by {split.reduction!r}."
+                "stream-K of a thread schedule needs order = 'blocked' and reduction = 'kernel', not "
+                f"{split.order!r} and {split.reduction!r}."
             )
         if split.splits > MAX_GRID_Y:
-            yield f"{split.splits} parts of each tile; {MAX_GRID_Y} at most lie along the second axis of a grid."
+            yield f"split_k = {split.splits}; the second axis of a grid has at most {MAX_GRID_Y} CTAs."
 
     def _role_rules(self, plan: GemmPlan) -> Iterator[str]:
         """Yield a sentence for each broken rule on a plan with warp roles."""
         split, kind, size = self.split, plan.body.kind, plan.cluster_tile.size
         if self.grid.is_persistent and self.grid.ctas < size:
-            yield f"a persistent grid of {self.grid.ctas} CTAs holds no cluster of {size}."
+            yield (
+                f"a persistent grid of {self.grid.ctas} CTAs is smaller than a cluster of {size}. Take more CTAs, "
+                "or a smaller cluster."
+            )
         if kind == "single" and (self.grid.is_persistent or size > 1):
-            yield "a pipeline without a producer takes one tile a CTA, without clusters."
+            yield (
+                "'single' consumers need a grid with one CTA for each tile, without clusters. Leave persistent "
+                "and cluster out."
+            )
         if kind == "pingpong" and not self.grid.is_persistent:
-            yield "pingpong consumers take tiles in turn, so the grid must be persistent."
+            yield "'pingpong' consumers alternate between tiles, so the grid must be persistent."
         if not split.is_split:
             return
         if kind == "single":
-            yield "K is split where a producer fills the ring: without one a CTA takes all k-tiles of a tile."
+            yield "split-K and stream-K need a producer. Use another schedule than 'single', or leave them out."
         if split.waves and not self.grid.is_persistent:
-            yield "the waves that are shared are those of a persistent grid; this one has a CTA for each tile."
+            yield "stream-K needs a persistent grid. Leave ctas at its default, or leave stream and fixup out."
         if split.order != "blocked":
-            yield f"the parts of K are {split.order}; neighbouring k-tiles are expected of a pipeline."
+            yield f"order = {split.order!r}; a plan with warp roles splits K in 'blocked' order only."
         if split.reduction != "last":
-            yield "the parts of a pipeline are added by the CTA that ends last: reduction = 'last' is expected."
+            yield (
+                f"reduction = {split.reduction!r}; with warp roles the CTA that ends last adds the K splits. Use "
+                "'last'."
+            )
         if max(split.splits, self.grid.ctas) > _MAX_SPLITS:
-            yield f"a tile may have {max(split.splits, self.grid.ctas)} parts; {_MAX_SPLITS} can be counted."
+            yield f"a tile may have {max(split.splits, self.grid.ctas)} K splits; at most {_MAX_SPLITS} are allowed."
 
     def limits(self, work: Work) -> Iterator[str]:
         """Yield a sentence for each number of work tiles or k-tiles that does not fit the integers of a kernel.
@@ -229,11 +239,14 @@ class TileScheduler:
             reached = division.shared + division.pieces + 1  # tile indices, with those past the end that CTAs skip
             if reached * division.span > _MOST:
                 yield (
-                    f"{division.shared} tiles of {division.k_tiles} k-tiles each are shared: more than the {_MOST} of "
-                    "32 bits in all."
+                    f"stream-K divides {division.shared} tiles of {division.k_tiles} k-tiles each; their "
+                    f"product exceeds {_MOST}, the largest 32-bit integer."
                 )
         elif self.split.is_split and tiles * self.split.splits > _MOST:
-            yield f"{tiles} tiles of {self.split.splits} parts each are more than the {_MOST} of 32 bits."
+            yield (
+                f"{tiles} tiles with {self.split.splits} K splits each are more than {_MOST}, the largest 32-bit "
+                "integer."
+            )
 
     def describe(self, plan: GemmPlan, problem: Problem | None) -> Iterator[tuple[str, str, str, str]]:
         """Yield the rows of `GemmPlan.describe` about the grid: (level, number, shape, layout or remark).
@@ -246,13 +259,15 @@ class TileScheduler:
             grid, count = f"{m} x {n} x {batch} tiles", str(m * n * batch)
         yield "grid", count, grid, f"raster {self.raster}{self.order}"
         if plan.body.has_roles:
-            overlapped = "a tile is stored behind the products of the next" if plan.body.overlapped else ""
+            overlapped = (
+                "overlapped epilogue: a tile is stored while the next one is multiplied" if plan.body.overlapped else ""
+            )
             yield "CTAs", str(self.grid.ctas or count), f"{plan.body.kind}, {self.grid}", overlapped
         elif self.grid.is_persistent:
             yield "CTAs", str(self.grid.ctas), str(self.grid), ""
         if self.split.is_split:
             waves = self.split.waves
-            what = f"shared {'wave' if waves == 1 else 'waves'}" if waves else "parts of K"
+            what = f"stream-K {'wave' if waves == 1 else 'waves'}" if waves else "K splits"
             yield "split", str(waves or self.split.splits), what, str(self.split)
 
     def is_even(self, work: Work) -> bool:

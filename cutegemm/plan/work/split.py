@@ -39,17 +39,19 @@ class KSplit:
     def __post_init__(self) -> None:
         violations = []
         if self.splits < 1:
-            violations.append(f"parts = {self.splits}; at least 1 is expected.")
+            violations.append(f"splits = {self.splits}; at least 1 is expected.")
         if not 0 <= self.waves <= _MOST_WAVES:
-            violations.append(f"waves = {self.waves}; 0 to {_MOST_WAVES} are expected.")
+            violations.append(f"waves = {self.waves}; expected 0 to {_MOST_WAVES}.")
         if self.waves > 0 and self.splits > 1:
-            violations.append(f"{self.splits} parts of each tile and {self.waves} waves of shared tiles; one of both.")
+            violations.append(
+                f"splits = {self.splits} and waves = {self.waves}; use either split-K (splits) or stream-K (waves)."
+            )
         if self.fixup and self.waves != 1:
-            violations.append(f"{self.waves} waves of shared tiles, each with a CTA of its own; 1 is expected.")
+            violations.append(f"fixup = True needs waves = 1, not {self.waves}.")
         if self.order not in ORDERS:
-            violations.append(f"order = {self.order!r} is none of {', '.join(ORDERS)}.")
+            violations.append(f"order = {self.order!r} is not one of {', '.join(ORDERS)}.")
         if self.reduction not in REDUCTIONS:
-            violations.append(f"reduction = {self.reduction!r} is none of {', '.join(REDUCTIONS)}.")
+            violations.append(f"reduction = {self.reduction!r} is not one of {', '.join(REDUCTIONS)}.")
         if violations:
             raise PlanError("split", violations)
 
@@ -84,7 +86,7 @@ class KSplit:
     def __str__(self) -> str:
         """Return the division and the reduction as text."""
         how = "a second kernel" if self.reduction == "kernel" else "the CTA that ends last"
-        division = "each with an owner" if self.fixup else "divided evenly" if self.waves else self.order
+        division = "fixup" if self.fixup else "divided evenly" if self.waves else self.order
         return f"{division}, added by {how}"
 
 

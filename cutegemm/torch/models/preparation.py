@@ -33,13 +33,13 @@ def questions_of(model: Any, rows: Sequence[int]) -> list[tuple[Question, Sequen
     }
     if not layers:
         raise UnsupportedError(
-            "prepare: cutegemm computes no layer of these modules. Call cutegemm.use(model) first, which replaces them."
+            "prepare: none of these modules has a layer that cutegemm computes. Call cutegemm.use(model) "
+            "first, which replaces layers."
         )
     others = sorted({str(_weight(layer).device) for layer in layers.values() if not _weight(layer).is_cuda})
     if others:
         raise UnsupportedError(
-            f"prepare: layers are on {', '.join(others)}; kernels are for tensors on a CUDA device. Call "
-            "model.cuda() first."
+            f"prepare: layers are on {', '.join(others)}, but kernels need a CUDA device. Call model.cuda() first."
         )
     with torch.no_grad(), asking() as asked:
         for layer in layers.values():

@@ -137,7 +137,7 @@ def use(
     True
     """
     if not isinstance(model, nn.Module):
-        raise UnsupportedError(f"use: model is a {type(model).__name__}; a torch.nn.Module is expected.")
+        raise UnsupportedError(f"use: model is a {type(model).__name__}. Pass a torch.nn.Module.")
     report = Replaced()
     for name, module in list(model.named_modules()):
         parts = recognition.parts_of(module)
@@ -367,7 +367,7 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
     if activation is None:
         return f"its activation is a {type(getattr(module, parts.act[0])).__name__}, which is not known"
     if len(layers) == 2 and activation not in OF_GATE:
-        return f"its activation is {activation}, which gates nothing here; {', '.join(OF_GATE)} do"
+        return f"its activation is {activation}, which is not one of the gated activations: {', '.join(OF_GATE)}"
     for name, layer in zip(parts.up, layers, strict=True):
         if type(layer) is not nn.Linear and not isinstance(layer, Linear) and not is_conv1d(layer):
             return f"its {name} is a {type(layer).__name__}, not a plain linear layer"

@@ -85,7 +85,7 @@ _add("fit-sm90", fit_sm90.main, "Fit the constants of the choice among Hopper pl
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error that the user can correct ends with a message and status 2.
 
-    arguments   those of the process if None
+    arguments   None: the arguments of the process
     """
     with ended_in_words("evidence"):
         app(arguments, prog_name="python -m docs.evidence")

@@ -1,4 +1,4 @@
-"""`counters`, `replay`, `proof` and `sanitize`: predictions beside counters, and findings of compute-sanitizer."""
+"""`counters`, `replay`, `proof` and `sanitize`: predictions next to counters, and findings of compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Listed = Annotated[bool, typer.Option("--list", help="Only name the cases.")]
 def counters(
     groups: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[GROUP]...", help=f"{', '.join(GROUPS)}; all where left out."),
+        typer.Argument(metavar="[GROUP]...", help=f"{', '.join(GROUPS)}; all if left out."),
     ] = None,
     only: Only = "",
     device: Annotated[str | None, typer.Option(help="Of the predictions, e.g. h200.")] = None,
@@ -82,10 +82,10 @@ def replayed(files: Annotated[list[Path], typer.Argument(help="What `counters --
 
 def proof(
     family: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(FAMILIES)}; repeat it, all where left out.")
+        list[str] | None, typer.Option(help=f"{', '.join(FAMILIES)}; repeat it, all if left out.")
     ] = None,
     plans: Annotated[int, typer.Option(min=1, help="Of each family.")] = 60,
-    seed: Annotated[int, typer.Option(help="By which plans and problems are drawn.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random plans and problems.")] = 1,
     launches: Annotated[int, typer.Option(min=1, help="Of each plan, where counters differ.")] = 1,
     device: Annotated[str | None, typer.Option(help="Of the predictions, e.g. h200.")] = None,
     ncu: Annotated[str, typer.Option(help="The command of Nsight Compute.")] = "ncu",

@@ -26,7 +26,7 @@ def run_steps(
     out: Annotated[Path, typer.Option(help="The folder of the files.")] = Path("docs/evidence/data"),
     only: Annotated[list[str] | None, typer.Option(help="A file's name, or names with *; repeat it.")] = None,
     budget: Annotated[float | None, typer.Option(help="Seconds for all; what does not fit is left out.")] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Only say what there is.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Only list the steps.")] = False,
 ) -> None:
     """Make every file of docs/evidence/data again, the most important ones first; then run `report`.
 

@@ -22,7 +22,7 @@ def _show(module: Any, as_json: bool) -> None:
 
 
 def algebra(as_json: Json = False) -> None:
-    """Time operations of the algebra beside the other libraries that are installed."""
+    """Time operations of the algebra and of the other libraries that are installed."""
     from docs.evidence import algebra as module
 
     _show(module, as_json)
@@ -45,7 +45,7 @@ def choosing(as_json: Json = False) -> None:
 def ladder(
     name: Annotated[str, typer.Argument(help="simt, mma_tf32, mma_bf16, mma_f16 or sm90")] = "simt",
     as_json: Json = False,
-    counters: Annotated[bool, typer.Option(help="Also what ncu counts, where there is one.")] = True,
+    counters: Annotated[bool, typer.Option(help="Also the counters of ncu, if it is installed.")] = True,
     sizes: Annotated[str, typer.Option(help="N of the problems N x N x N.")] = "4096,6144",
 ) -> None:
     """Compile and analyse every step of a ladder, and time it if the machine has a GPU."""
@@ -55,7 +55,7 @@ def ladder(
         known = ", ".join(module.LADDERS)
         raise UnsupportedError(f"ladder: no ladder is called {name!r}; there are {known}.")
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", sizes):
-        raise UnsupportedError(f"ladder: --sizes {sizes!r} is no list of numbers such as 4096,6144.")
+        raise UnsupportedError(f"ladder: --sizes {sizes!r} is not a list of numbers such as 4096,6144.")
     with Console(stderr=True).status("measuring"):
         found = module.run(
             name, [int(n) for n in sizes.split(",")], module.COUNTED_SIZE if counters else None,
@@ -74,7 +74,7 @@ def functions(
     from docs.evidence import functions as module
 
     if kind not in module.FLOATS:
-        raise UnsupportedError(f"functions: {kind!r} is no type of theirs; there are {', '.join(module.FLOATS)}.")
+        raise UnsupportedError(f"functions: {kind!r} is not one of the types; use {', '.join(module.FLOATS)}.")
     with Console(stderr=True).status("measuring"):
         found = module.run(kind, gpu, step)
     print(json.dumps(found, indent=1) if as_json else module.table(found))

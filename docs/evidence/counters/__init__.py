@@ -1,1 +1,1 @@
-"""Predictions of the analysis beside hardware counters: the cases, the recorded counters, the missed predictions."""
+"""Predictions of the analysis and hardware counters: the cases, the recorded counters, the missed predictions."""

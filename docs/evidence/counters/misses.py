@@ -4,7 +4,7 @@ A test compares the list with the recorded runs: a miss without a reason fails, 
 """
 
 _JOINED = (
-    "the compiler joins reads along K to LDS.64 and LDS.128 where they are aligned, as the SASS shows; "
+    "the compiler joins reads along K to LDS.64 and LDS.128 if they are aligned, as the SASS shows; "
     "inferred: one of them reads words that another reads too, 68 wavefronts a k-tile for 64"
 )
 

@@ -79,7 +79,7 @@ class ProbeCase:
         return lambda: kernel(offsets, sources, data, out)
 
     def compared(self, counters: Mapping[str, float]) -> Comparison:
-        """Return the predicted wavefronts beside the counted ones."""
+        """Return the predicted wavefronts next to the counted ones."""
         sources = [list(self.sources)] if self.sources is not None else None
         total, _ = wavefronts([list(self.offsets[: self.lanes])], self.bits, op=self.op, sources=sources)
         measured = counters.get(_COUNTERS[self.op])

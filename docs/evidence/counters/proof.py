@@ -1,4 +1,4 @@
-"""Random plans beside hardware counters: what `python -m docs.evidence proof` writes, the largest misses first.
+"""Random plans and hardware counters: what `python -m docs.evidence proof` writes, the largest misses first.
 
 The file keeps the random plans, every counter of every launch, and the predictions. `again` computes today's
 predictions for the same counters.
@@ -45,7 +45,7 @@ class Counted:
     """A random plan and its counters.
 
     key                 key of the plan that was measured; today its text may make another plan
-    registers, spills   of the compiled kernel
+    registers, spills   resources of the compiled kernel
     launches            values of each launch, by metric
     """
 
@@ -115,7 +115,7 @@ def measure(
 
 
 def compared(proof: Proof, workers: int | None = None) -> list[Comparison]:
-    """Return today's predictions beside the counters, in the order of the cases."""
+    """Return today's predictions next to the counters, in the order of the cases."""
     jobs = [(one, proof.arch, proof.device) for one in proof.cases]
     many = workers or processors()
     if many == 1 or len(jobs) < 2:
@@ -130,7 +130,7 @@ def _compare(job: tuple[Counted, str, str]) -> Comparison:
     stack = {"LDL": one.spills} if one.spills else {}
     report = ResourceReport("recorded", one.registers, 0, 0, 0, stack)
     executed = None
-    with suppress(UnsupportedError):  # such as an array in local memory, which the emulator has not
+    with suppress(UnsupportedError):  # such as an array in local memory, which the emulator does not support
         executed = executed_accesses(case.plan, case.problem, arch)
     analysis = check(case.plan, case.problem, arch, device, report, search=False, executed=executed)
     return compare(case, analysis, median(one.launches))
@@ -215,7 +215,7 @@ def load(path: Path) -> Proof:
 
 
 def again(path: Path, workers: int | None = None) -> tuple[Proof, list[Comparison]]:
-    """Write today's predictions beside the counters of a file."""
+    """Write today's predictions next to the counters of a file."""
     proof = load(path)
     found = compared(proof, workers)
     save(proof, found, path)

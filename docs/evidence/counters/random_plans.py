@@ -16,10 +16,10 @@ from cutegemm.profile import Case
 
 _TARGET = "sm_90a"
 _MOST_TRIES = 10_000  # for one plan: most draws break a rule
-_LARGE = 0.2  # of the problems do not fit L2
+_LARGE = 0.2  # share of problems that do not fit L2
 _BATCHED = 0.1
 _MOST_FLOP = 3e11  # a few milliseconds of SIMT
-_MAX_ACCUMULATORS = 128  # of a thread of mma.sync or SIMT: more of them spill with some tiles
+_MAX_ACCUMULATORS = 128  # accumulators of a thread of mma.sync or SIMT; with more, some tiles spill
 
 
 @dataclass(frozen=True)

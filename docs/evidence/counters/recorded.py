@@ -1,4 +1,4 @@
-"""Counters of a recorded run with its machine, and today's predictions beside them.
+"""Counters of a recorded run with its machine, and today's predictions next to them.
 
 A model can be developed with such a file without a GPU: `replay` computes every prediction again.
 """
@@ -119,7 +119,7 @@ def measure(
     said: str = "",
     limit_seconds: float | None = None,
 ) -> tuple[list[Comparison], Evidence]:
-    """Count each case; return predictions beside counters, and the recorded run.
+    """Count each case; return predictions next to counters, and the recorded run.
 
     device          device of the predictions, for which plans are compiled in parallel; None for the one that
                     represents the architecture
@@ -148,7 +148,7 @@ def _recorded(cases: Sequence[Case | ProbeCase], found: Counted) -> dict[str, Re
 
 
 def replay(evidence: Evidence, cases: Sequence[Case | ProbeCase]) -> tuple[list[Comparison], list[str]]:
-    """Return today's predictions beside recorded counters, and the names of cases that have changed since."""
+    """Return today's predictions next to recorded counters, and the names of cases that have changed since."""
     found, stale = [], []
     known = {case.name: case for case in cases}
     for name, recorded in evidence.cases.items():

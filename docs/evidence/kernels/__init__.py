@@ -1,1 +1,1 @@
-"""Kernels without a plan, which are measured by themselves or beside plans."""
+"""Kernels without a plan, which are measured by themselves or next to plans."""

@@ -15,7 +15,7 @@ from cutlass import Float32, Float64, Int32, Int64
 from cutegemm.kernels.functions import BINARY, FUNCTIONS, NARROW
 
 NAMES = (*FUNCTIONS, *BINARY, *NARROW)
-THREADS = 256  # of a CTA
+THREADS = 256  # threads of a CTA
 KINDS = {"f32": Float32, "f64": Float64}
 
 

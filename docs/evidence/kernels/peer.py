@@ -1,4 +1,4 @@
-"""A GEMM of another project in the CuTe DSL, compiled for one problem, to be timed beside the plans."""
+"""A GEMM of another project in the CuTe DSL, compiled for one problem, to be timed next to the plans."""
 
 from __future__ import annotations
 

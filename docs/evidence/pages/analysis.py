@@ -239,7 +239,7 @@ def regenerated(text: str, runs: Runs) -> str:
 
     def made(match: re.Match[str]) -> str:
         if match[2] not in TABLES:
-            raise CutegemmError(f"the table {match[2]!r} is none of {', '.join(TABLES)}.")
+            raise CutegemmError(f"the table {match[2]!r} is not one of {', '.join(TABLES)}.")
         return f"{match[1]}{TABLES[match[2]](runs)}\n{match[3]}"
 
     return _MARKED.sub(made, text)

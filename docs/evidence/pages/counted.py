@@ -11,7 +11,7 @@ from docs.evidence.pages.markdown import table
 
 _GROUPS = ("hopper", "traffic")
 _MILLION = 1e6
-# By the name in `profile.compare`; in millions, with so many digits.
+# (name in `profile.compare`, title, digits); counts are in millions
 _COUNTERS = (
     ("shared store conflicts", "conflicts of storing D, millions", 2),
     ("sectors read into L1", "sectors into L1, millions", 1),

@@ -23,7 +23,7 @@ _NOTABLE = (
     "HGMMA", "WARPGROUP", "UTMALDG", "UTMASTG", "UTMACMDFLUSH", "SYNCS", "BAR", "STSM", "DEPBAR", "FENCE",
     "FMUL", "F2FP",
 )  # fmt: skip
-# Arithmetic of which a long run is shortened in the listing.
+# Arithmetic instructions, whose long runs are shortened in the listing.
 _PLAIN = (
     "FSEL", "FMUL", "F2FP", "LOP3", "VIADD", "SHF", "IMAD", "UIADD3", "ULOP3", "USHF", "UIMAD", "UMOV", "USEL", "ULEA",
     "UISETP", "ULDC", "LDC", "ISETP", "PLOP3", "UPLOP3", "S2R", "S2UR", "R2UR", "FSETP",
@@ -136,7 +136,7 @@ def _programs(described: GemmPlan, code: Iterable[Instruction]) -> Iterator[str]
 
 
 def note(step: steps.Step) -> str:
-    """Return what a step does, and why it is there.
+    """Return what a step does, and why.
 
     raises   CutegemmError for a step that the program of the page does not have
     """
@@ -144,7 +144,7 @@ def note(step: steps.Step) -> str:
         case steps.ForTiles(every=1):
             return "the tile scheduler gives the CTA its first tile, then each 132nd: the grid is persistent"
         case steps.ForTiles():
-            return "the same tiles, of which the two consumers take every second one"
+            return "the same tiles; each of the two consumers takes every second one"
         case steps.ForKTiles():
             return "`k` is a pipeline state: a stage, and the parity of its phase. Both advance after each k-tile"
         case steps.Wait(barrier="empty"):

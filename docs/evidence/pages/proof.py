@@ -69,7 +69,7 @@ def page(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
         + ", ".join(f"[{family}, {device}](../evidence/data/proof_{family}_{device}.json)" for device, family in found)
         + ". `python -m docs.evidence proof --family simt --plans 60 --seed "
         + f"{seeds[0]}` measures a family again, with `--list` it names the plans, and `--replay FILE` computes "
-        "today's predictions beside the counters of a file.",
+        "today's predictions next to the counters of a file.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -180,7 +180,7 @@ _UNPROMISED = """
   are whole lines of 128 bytes that start at a multiple of 64, and are not tf32.
 - **Sectors of 16-byte cp.async whose halves lie in two sectors**, because of a padding of 16 bytes or of rows that
   start within a sector: -12% to +10%. Otherwise they are exact.
-- **Wavefronts of loads of D beside wgmma.** The counter includes waits for wgmma and TMA. By instructions they are
+- **Wavefronts of loads of D during wgmma.** The counter includes waits for wgmma and TMA. By instructions they are
   exact.
 - **Accesses that ptxas merges.** The machine code then has wider accesses to shared memory than the PTX, which is
   executed.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-_MOST_MESSAGES = 100_000  # as many as matter are counted, not only the first 100
+_MOST_MESSAGES = 100_000  # messages that are counted; the tool's default is 100
 _PREFIX = re.compile(r"^=========(?P<text>.*)$")
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY:\s*(?P<text>.*)")
 _COUNTS = re.compile(r"(\d+) (error|warning|hazard)s?\b")
