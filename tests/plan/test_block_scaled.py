@@ -85,7 +85,9 @@ def test_text() -> None:
     plan = sm90_plan(E4M3, scales=(ROWS, BLOCKS), **LARGE)
     text = str(plan.program("consumer 0"))
     assert "clear    scales" in text
+    assert "load     scales of blocks of the first 64 k-tiles -> lanes" in text
     assert "read     scales of A[k], B[k]" in text
+    assert "load     scales of blocks of 32 later k-tiles -> lanes, if all lanes have been read" in text
     assert "add      second acc * scales to total" in text
     described = plan.describe()
     assert f"(128,1,{plan.stages}):(1,128,128)" in next(
@@ -93,6 +95,9 @@ def test_text() -> None:
     )
     assert "scale_b f32 k-major, 4-byte aligned" in described
     assert plan.barrier("full").transaction_bytes == 2 * 128 * 128 + 128 * 4
+    of_rows = sm90_plan(E4M3, scales=(ROWS, ROWS), **LARGE)
+    assert "scales of blocks" not in str(of_rows.program("consumer 0"))
+    assert "scales of later k-tiles" not in of_rows.registers()
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -102,13 +107,13 @@ def test_scales_are_read_between_the_barrier_and_the_release(name: str) -> None:
     The other steps are those of accumulator promotion, and at the end the load of later block scales to lanes.
     """
     plan = form(name)
-    mainloop = plan.body.mainloop
+    mainloop, has_blocks = plan.body.mainloop, BLOCKS in FORMS[name][:2]
     _, loop = mainloop.k_tiles(plan)
     _, plain = Promoted(mainloop.at_once).k_tiles(plan)
     order = [type(each) for each in loop.steps if isinstance(each, (ReadScales, Release)) or each == Wait("full")]
     assert order == ([Wait, ReadScales, Release] if mainloop.at_once else [Wait, Release, ReadScales]) * 2
-    assert [type(each) for each in loop.steps].count(ReloadScales) == mainloop.from_lanes(plan)
-    assert isinstance(loop.steps[-1], ReloadScales) == mainloop.from_lanes(plan)
+    assert [type(each) for each in loop.steps].count(ReloadScales) == has_blocks
+    assert isinstance(loop.steps[-1], ReloadScales) == has_blocks
     others = [each for each in loop.steps if not isinstance(each, (ReadScales, ReloadScales))]
     assert [str(each).replace(" * scales", "") for each in others] == [str(each) for each in plain.steps]
 
@@ -124,13 +129,12 @@ def test_one_accumulator_is_as_wide_as_the_tile() -> None:
     """A thread has 96 accumulators, 96 totals, and the scales of 2 rows and of 3 runs of 64 columns."""
     wide = {**LARGE, "tile": (128, 192, 128)}
     assert sm90_plan(E4M3, scales=(ROWS, BLOCKS), **wide).b_column_blocks == 2
-    plan = sm90_plan(E4M3, scales=(ROWS, BLOCKS), at_once=True, in_lanes=True, **wide)
+    plan = sm90_plan(E4M3, scales=(ROWS, BLOCKS), at_once=True, **wide)
     assert plan.b_column_blocks == 1
     registers = plan.registers()
     assert (registers["accumulators of a k-tile"], registers["scales"], registers["scales of later k-tiles"]) == (
         96, 2 + 3, 2 * 3,
     )  # fmt: skip
-    assert "scales of blocks" not in str(sm90_plan(E4M3, scales=(ROWS, ROWS), in_lanes=True, **LARGE))
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
@@ -159,8 +163,6 @@ def test_rules() -> None:
 def test_options_without_what_they_concern() -> None:
     with pytest.raises(PlanError, match="Pass promoted=True or scales too"):
         sm90_plan(E4M3, at_once=True, **LARGE)
-    with pytest.raises(PlanError, match="Pass scales too"):
-        sm90_plan(E4M3, promoted=True, in_lanes=True, **LARGE)
     halves = form("rows_blocks_halves_2x1")
     with pytest.raises(PlanError, match="at_once: a wgmma computes 96 of 192 columns"):
         halves.with_(body=replace(halves.body, mainloop=BlockScaled(at_once=True)))
