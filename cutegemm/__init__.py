@@ -22,6 +22,8 @@ from cutegemm.run import graph as _graph
 from cutegemm.version import __version__ as __version__
 
 _LATER = {
+    "backends": "cutegemm.compile.backends",
+    "batch_invariant": "cutegemm.run.calls",
     "bf16": "cutegemm.dtypes",
     "choose": "cutegemm.choice.catalog",
     "compile_in_background": "cutegemm.compile.background",
@@ -140,6 +142,7 @@ if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers an
     from cutegemm.choice.catalog import plan_named as plan_named
     from cutegemm.choice.catalog import plans as plans
     from cutegemm.choice.names import register_plan as register_plan
+    from cutegemm.compile.backends import backends as backends
     from cutegemm.compile.background import compile_in_background as compile_in_background
     from cutegemm.compile.export import export as export
     from cutegemm.compile.exported import load as load
@@ -159,6 +162,7 @@ if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers an
     from cutegemm.plan import Operands as Operands
     from cutegemm.plan import Problem as Problem
     from cutegemm.run.ahead import prepare as prepare
+    from cutegemm.run.calls import batch_invariant as batch_invariant
     from cutegemm.run.emulated import emulate as emulate
     from cutegemm.run.gemm import gemm as gemm
     from cutegemm.run.gemm import plan_of as plan_of

@@ -157,12 +157,19 @@ def test_calls_outside_of_the_context_wait(launched):
     assert background._jobs._by_key == {}
 
 
-def test_what_is_refused(monkeypatch):
+def test_batch_invariant_calls_wait_for_the_compiler(launched):
+    x, w = factors()
+    with cutegemm.compile_in_background():
+        cutegemm.gemm(x, w.t(), batch_invariant=True)
+        with cutegemm.batch_invariant():
+            cutegemm.gemm(x[:1], w.t())
+    assert len(launched) == 2
+    assert background._jobs._by_key == {}
+
+
+def test_what_is_refused():
     with pytest.raises(UnsupportedError, match=r"processes = 0 is not a number of processes\. Pass 1 or more"):
         cutegemm.compile_in_background(processes=0)
-    monkeypatch.setattr(background, "EXCLUDING_MODES", [lambda: "", lambda: "batch_invariant"])
-    with pytest.raises(UnsupportedError, match="batch_invariant is on, which needs the same result from each call"):
-        cutegemm.compile_in_background()
     assert not background.is_active()
     assert not cutegemm.compile_in_background(False)._before[0]
 

@@ -10,6 +10,7 @@ from cutegemm.machine.arch import ACCESS_BITS, REGISTER_BITS, WARP_THREADS
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
+from cutegemm.plan.program.sliced_schedule import SlicedSchedule
 from cutegemm.plan.program.thread_schedule import streamed
 from cutegemm.plan.reduction import SlicedK
 from cutegemm.plan.store import RegisterStore
@@ -103,13 +104,12 @@ def gemv_plan(
         family="mma_sync",
         arch="sm_90" if cluster > 1 or pdl else "sm_89" if ops.a.dtype.bits == 8 else "sm_80",
         scheduler=TileScheduler(made(order)),
-        body=streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks),
+        body=SlicedSchedule.of(streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks), sliced_k),
         ctas_per_sm=ctas_per_sm,
         mma_order="n",
         rounding=rounding or ("rna" if ops.a.dtype is tf32 else "rz"),
         cluster_mn=(cluster, 1),
         pdl=pdl,
-        sliced_k=sliced_k,
     )
 
 

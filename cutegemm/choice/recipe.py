@@ -108,6 +108,14 @@ class Recipe(ABC):
         return self.split or KSplit()
 
     @property
+    def accumulates_as(self) -> object:
+        """Return a value that is equal for recipes whose plans add the products of an element of D in the same order.
+
+        Then one plan is built to know the order of all of them. The recipe itself, if the family knows nothing.
+        """
+        return self
+
+    @property
     def split_options(self) -> dict[str, Any]:
         """Return `split` and `ctas` as arguments of the builders of SIMT and mma.sync plans: name -> value.
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from cutegemm.build.building import Complaints, made
 from cutegemm.choice.candidate import Candidate
 from cutegemm.choice.catalog import built, ranked
+from cutegemm.choice.order import Orders, Weight, served_rows
 from cutegemm.cli.output import output
 from cutegemm.dtypes import DType, bf16
 from cutegemm.errors import PlanError
@@ -37,13 +38,17 @@ def explain(
     accumulate: Annotated[
         str, typer.Option(help="Accumulation of float8: fast, or promoted (to f32 after each k-tile).")
     ] = "fast",
+    batch_invariant: Annotated[
+        bool, typer.Option("--batch-invariant", help="Only plans with one order of accumulation for all M.")
+    ] = False,
     count: Annotated[int, typer.Option(min=1, help="Number of predicted times to show.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the candidate plans for D[M,N] = A[M,K] @ B[K,N] by predicted time, with what bounds each.
 
     The first plan that is not refused is the one that `gemm` uses for the same types and layout. The times are
-    predicted by a model for a call after a flush of the L2 cache.
+    predicted by a model for a call after a flush of the L2 cache. The last line is the order in which the chosen plan
+    adds products: plans with the same order give the same bits.
     """
     complaints = Complaints("explain")
     kind = complaints.attempt(lambda: DType.parse(dtype))
@@ -52,7 +57,7 @@ def explain(
     complaints.check()
     of = replace(made(operands), batched=batch > 1).fitted(m, n, k)
     problem, chip = Problem(m, n, k, batch, of), on or DEFAULT_DEVICE
-    groups = islice(groupby(_outcomes(of, problem, chip, accumulate), _time_and_refusal), count)
+    groups = islice(groupby(_outcomes(of, problem, chip, accumulate, batch_invariant), _time_and_refusal), count)
     rows = [[_row(problem, one, outcome) for one, outcome in group] for _, group in groups]
     if as_json:
         print(json.dumps([row for group in rows for row in group], indent=2))
@@ -68,16 +73,23 @@ def explain(
         reason = _why_not(row, first) + as_fast
         table.add_row(row["plan"], f"{row['us']:.1f}", f"{row['tflops']:.1f}", row["bound"], reason)
     console.print(table)
+    if first is not None:
+        console.print(f"order of accumulation: {first['order']}", markup=False, soft_wrap=True)
 
 
 def _outcomes(
-    operands: Operands, problem: Problem, device: Device, accumulate: str
+    operands: Operands, problem: Problem, device: Device, accumulate: str, batch_invariant: bool
 ) -> Iterator[tuple[Candidate, GemmPlan | PlanError]]:
     """Yield each candidate plan, fastest predicted time first, with the built plan or the error that refuses it.
 
-    accumulate   accumulation of float8: "fast" or "promoted"
+    accumulate        accumulation of float8: "fast" or "promoted"
+    batch_invariant   whether only plans with the weight's order of accumulation are yielded
     """
+    weight = Weight.of(operands, problem.n, problem.k, device.arch, device, accumulate)
+    orders, order = Orders(operands, operands, weight), served_rows(weight).order if batch_invariant else None
     for one in ranked(operands, problem, device.arch, device, accumulate):
+        if order is not None and orders.of(one.recipe) != order:
+            continue
         try:
             yield one, built(one.recipe, operands, operands, problem, device.arch, device)
         except PlanError as error:
@@ -96,9 +108,14 @@ def _time_and_refusal(candidate: tuple[Candidate, GemmPlan | PlanError]) -> tupl
 def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dict[str, Any]:
     """Return a candidate plan as a dict for JSON: name, predicted time in us, speed, and the time of each bound.
 
-    outcome   the plan that was built, or the error that refuses it; "refused" is then its first broken rule, else None
+    outcome   the plan that was built, or the error that refuses it; "refused" is then its first broken rule, else None.
+              "order" is the plan's order of accumulation as text; None for a refused plan
     """
     us, refused = _time_and_refusal((one, outcome))
+    order = None
+    if isinstance(outcome, GemmPlan):
+        solved = problem.transposed if one.recipe.swap_ab else problem
+        order = str(one.recipe.as_launched(outcome).accumulation_order(solved))
     return {
         "plan": str(one.recipe),
         "us": us,
@@ -106,6 +123,7 @@ def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dic
         "bound": one.bound,
         "bounds_us": one.bounds,
         "refused": refused,
+        "order": order,
     }
 
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 _MOST_PROCESSES = 8  # worker processes, if the caller does not say how many
-# Functions of modes that do not allow another result of the same call. Each returns its name if it is on, else "". A
-# call that torch computes until its kernel is ready has two results, which differ in their last bits.
-EXCLUDING_MODES: list[Callable[[], str]] = []
 
 
 class compile_in_background:
@@ -37,12 +34,12 @@ class compile_in_background:
     torch keeps computing its calls.
 
     torch and the kernel round differently: the results of a call change in their last bits when its kernel is ready. In
-    the capture of a CUDA graph, which would keep torch's kernel forever, a call waits for the compiler.
+    the capture of a CUDA graph, which would keep torch's kernel forever, a call waits for the compiler. So does a call
+    that is batch invariant, whose bits may not change: see `cutegemm.batch_invariant`.
 
     is_enabled   whether calls are computed by torch until their kernels are ready; False: they wait
     processes    number of processes that compile; None: the number of processors, at most 8
-    raises       UnsupportedError if a mode is on that allows one result for each call only, such as
-                 `cutegemm.batch_invariant`; or if `processes` is not a number of 1 or more
+    raises       UnsupportedError if `processes` is not a number of 1 or more
 
     >>> with cutegemm.compile_in_background():  # doctest: +SKIP
     ...     d = cutegemm.gemm(a, b)
@@ -55,8 +52,6 @@ class compile_in_background:
             raise UnsupportedError(
                 f"compile_in_background: processes = {processes!r} is not a number of processes. Pass 1 or more."
             )
-        if is_enabled:
-            check_modes()
         self._before = _is_enabled, _processes
         _is_enabled, _processes = bool(is_enabled), processes
 
@@ -66,20 +61,6 @@ class compile_in_background:
     def __exit__(self, *error: object) -> None:
         global _is_enabled, _processes
         _is_enabled, _processes = self._before
-
-
-def check_modes() -> None:
-    """Raise UnsupportedError if a mode is on that allows one result for each call only.
-
-    It is called when `compile_in_background` is switched on. Such a mode adds a function to `EXCLUDING_MODES`, and asks
-    `is_active` when it is switched on itself.
-    """
-    names = [name for mode in EXCLUDING_MODES if (name := mode())]
-    if names:
-        raise UnsupportedError(
-            f"compile_in_background: {' and '.join(names)} is on, which needs the same result from each call. Results "
-            "change when a kernel replaces torch. Compile before the first call instead, with `cutegemm.prepare`."
-        )
 
 
 def is_active() -> bool:

@@ -136,11 +136,9 @@ def _memory(plan: GemmPlan) -> list[Row]:
         more = " more" if plan.store.reuses_stages else ""
         stages = str(product(buffer.layout.shape[2:]))
         rows.append((f"shared {buffer.name.upper()}", stages, f"{used[buffer.name]} bytes{more}", str(buffer.layout)))
-    if plan.sliced_k is not None:
-        parts = f"{plan.sliced_k.warps} warps" + (f", {plan.cluster_k} CTAs" if plan.cluster_k > 1 else "")
-        rows.append(
-            ("shared sums", str(plan.sliced_k.warps), f"{used['accumulators']} bytes", f"K is shared by {parts}")
-        )
+    if plan.body.slices_k:
+        parts = f"{plan.body.k_warps} warps" + (f", {plan.cluster_k} CTAs" if plan.cluster_k > 1 else "")
+        rows.append(("shared sums", str(plan.body.k_warps), f"{used['accumulators']} bytes", f"K is shared by {parts}"))
     elif plan.cluster_k > 1:
         of_all = exchanged(plan)
         rows.append(("shared sums", str(plan.cluster_k), f"{used['accumulators']} bytes", f"from each CTA {of_all}"))

@@ -138,7 +138,7 @@ def launches_dependents(plan: GemmPlan) -> bool:
     False
     """
     is_small = plan.tiled_mma.atom.is_of_warpgroup and product(plan.cta_tile[:2]) < LEAST_ORDERED
-    return plan.sliced_k is not None or (is_small and plan.ctas_per_sm == 1)
+    return plan.body.slices_k or (is_small and plan.ctas_per_sm == 1)
 
 
 def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:

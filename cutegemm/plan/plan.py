@@ -18,6 +18,7 @@ from cutegemm.machine.arch import (
     WARP_THREADS,
     arch_named,
 )
+from cutegemm.plan.accumulation import AccumulationOrder, accumulation_order
 from cutegemm.plan.epilogue import LINEAR, Accumulator, Epilogue
 from cutegemm.plan.glu import Glu, GluPairs, glu_pairs, paired_vectors
 from cutegemm.plan.memory.repack import Repack
@@ -26,7 +27,7 @@ from cutegemm.plan.program.barriers import Barrier, barriers_of
 from cutegemm.plan.program.roles import consumer, producer
 from cutegemm.plan.program.steps import Program
 from cutegemm.plan.program.thread_schedule import ThreadSchedule
-from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, SlicedK, exchanged
+from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, exchanged
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import Buffer
 from cutegemm.plan.store.base import Store
@@ -77,8 +78,6 @@ class GemmPlan(hooks.Shown):
     epilogue         what is computed from the accumulators. If it does not read C, beta must be 0
     pdl              whether the kernel may begin before the one ahead of it in the stream has ended: it reads A at
                      once, which the kernel ahead must not write, and everything else after that kernel's end
-    sliced_k         how warps that multiply different k of the same tile add their accumulators; None if each warp
-                     multiplies all of K
     swap_ab          whether the kernel computes D^T = B^T A^T and its host function takes A, B, C and D themselves, so
                      that callers need no transposed views
     raises           PlanError with every rule that is broken
@@ -103,7 +102,6 @@ class GemmPlan(hooks.Shown):
     rounding: str = "rz"
     epilogue: Epilogue = LINEAR
     pdl: bool = False
-    sliced_k: SlicedK | None = None
     swap_ab: bool = False
 
     def __post_init__(self) -> None:
@@ -286,9 +284,7 @@ class GemmPlan(hooks.Shown):
     @property
     def cluster_k(self) -> int:
         """Return the number of CTAs of a cluster that split K."""
-        if self.body.has_roles:
-            return self.body.cluster_k
-        return 1 if self.sliced_k is None else self.cluster_mn[0]
+        return self.body.k_ctas(self.cluster_mn)
 
     def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
         """Return (first k-tile, number of k-tiles) of one CTA of a cluster that splits K; see `KSplit.k_range`.
@@ -302,9 +298,9 @@ class GemmPlan(hooks.Shown):
     @property
     def epilogue_mma(self) -> TiledMma:
         """Return the tiled MMA whose accumulator layout says which thread stores which element of the CTA's tile."""
-        if self.cluster_k > 1 and self.body.has_roles:
-            return _of_columns(self.tiled_mma, self.cta_tile[1])
-        return self.tiled_mma if self.sliced_k is None else self.sliced_k.added
+        if isinstance(self.body, ThreadSchedule):
+            return self.body.stored_mma(self.tiled_mma)
+        return self.tiled_mma if self.cluster_k == 1 else _of_columns(self.tiled_mma, self.cta_tile[1])
 
     @property
     def head(self) -> Epilogue:
@@ -339,7 +335,7 @@ class GemmPlan(hooks.Shown):
         For a plan with warp roles and a gated epilogue.
         """
         assert self.pairs is not None
-        both = [self.accumulator_registers[list(sliced_k)] for sliced_k in (self.pairs.gates, self.pairs.ups)]
+        both = [self.accumulator_registers[list(own)] for own in (self.pairs.gates, self.pairs.ups)]
         gates, ups = [tuple(each[np.argsort(both[0])].tolist()) for each in both]
         return GluPairs(self.pairs.block, gates, ups)
 
@@ -557,11 +553,12 @@ class GemmPlan(hooks.Shown):
             out[buffer.name] = -(-buffer.size_bytes // align) * align
         if self.store.reuses_stages:
             out.update({buffer.name: max(0, buffer.size_bytes - sum(out.values())) for buffer in own})
-        if self.sliced_k is not None:
-            elements = self.sliced_k.by_warp.cosize() + (self.sliced_k.by_cta.cosize() if self.sliced_k.by_cta else 0)
-            out["accumulators"] = elements * ops.acc.bits // 8
-        elif self.cluster_k > 1:
-            out["accumulators"] = exchanged(self).cosize() * ops.acc.bits // 8
+        if isinstance(self.body, ThreadSchedule):
+            partials = self.body.partial_elements
+        else:
+            partials = exchanged(self).cosize() if self.cluster_k > 1 else 0
+        if partials:
+            out["accumulators"] = partials * ops.acc.bits // 8
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers
@@ -576,7 +573,7 @@ class GemmPlan(hooks.Shown):
         """
         ops, mma = self.operands, self.tiled_mma
         bm, bn, _ = self.mma_tile
-        holders = mma.threads // (1 if self.sliced_k is None else self.sliced_k.warps)  # of the sums, each of some
+        holders = mma.threads // self.body.k_warps  # threads that together hold the accumulators of a tile
         out = {"accumulators": _words(bm * bn, ops.acc.bits, holders)}
         own = self.body.mainloop.registers(self, out["accumulators"])
         out.update(own)
@@ -797,6 +794,20 @@ class GemmPlan(hooks.Shown):
         for TMA, which fills with zeros beyond K.
         """
         return -(-problem.k // self.cta_tile[2])
+
+    def accumulation_order(self, problem: Problem) -> AccumulationOrder:
+        """Return the order in which the products of an element of D are added: see `plan.accumulation`.
+
+        Plans with equal orders give the same accumulators, bit for bit. Only stream-K orders depend on M, N and L.
+
+        problem   the problem as the plan solves it: D^T = B^T A^T if the plan swaps A and B
+
+        >>> from cutegemm.build import sm90_plan
+        >>> print(sm90_plan(tile=(64, 64, 64), split_k=2).accumulation_order(Problem(64, 64, 4096)))
+        wgmma of 16 k, bf16 x bf16 -> f32: (k 0..2048) + (k 2048..4096)
+        """
+        check_is_problem("accumulation_order", problem)
+        return accumulation_order(self, problem)
 
     def describe(self, problem: Problem | None = None) -> str:
         """Return the plan as text: a line (count, shape, layout) for each level from the grid of CTAs to a value.

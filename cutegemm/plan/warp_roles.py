@@ -49,6 +49,15 @@ class WarpRoles:
     cluster_k: int = 1
 
     has_roles: ClassVar[bool] = True
+    slices_k: ClassVar[bool] = False
+    k_warps: ClassVar[int] = 1
+
+    def k_ctas(self, cluster_mn: tuple[int, int]) -> int:
+        """Return the number of CTAs of a cluster that split K.
+
+        cluster_mn   CTAs of a cluster along M and N; not used here, but by the same method of `SlicedSchedule`
+        """
+        return self.cluster_k
 
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
         """Return (rows, columns) of D that a consumer computes at a time.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -25,11 +27,51 @@ class How:
     allow_tf32: bool = False
     varying_rows: bool = False
     tune: bool = False
+    batch_invariant: bool = False
 
     @property
     def options(self) -> tuple[Any, ...]:
         """Return the values of all fields, in order. Dynamo cannot trace `dataclasses.astuple`."""
-        return self.plan, self.accumulate, self.allow_tf32, self.varying_rows, self.tune
+        return self.plan, self.accumulate, self.allow_tf32, self.varying_rows, self.tune, self.batch_invariant
+
+
+ENTERED: list[None] = []  # one entry for each active `batch_invariant`. Appending and removing are atomic
+
+
+@contextmanager
+def batch_invariant() -> Iterator[None]:
+    """Make the result of a row independent of the other rows of the batch, while the context is active.
+
+    For each weight (N, K and the types), plans with one order of accumulation then serve all numbers of rows, so that a
+    row of D has the same bits in every batch. This holds for `gemm`, for all functions and modules of `cutegemm.torch`,
+    and for gradients by the input in backward passes of calls in the context. Gradients of weights and biases are sums
+    over the rows.
+
+    A call that no plan with this order serves is refused; so is one that torch would compute, such as one on the CPU.
+    `gemm(..., batch_invariant=False)` leaves out a single call.
+
+    The context affects all threads of the process, among them those of autograd. Contexts may be nested.
+    torch.compile compiles a function again when it is called in a context for the first time.
+
+    >>> with cutegemm.batch_invariant():  # doctest: +SKIP
+    ...     assert torch.equal(cutegemm.gemm(a, b)[:1], cutegemm.gemm(a[:1], b))
+    """
+    ENTERED.append(None)
+    try:
+        yield
+    finally:
+        ENTERED.pop()
+
+
+def is_batch_invariant(wanted: bool | None = None) -> bool:
+    """Return whether a call must be batch invariant.
+
+    wanted   the argument of the call; None: as the context says
+
+    >>> is_batch_invariant(), is_batch_invariant(True)
+    (False, True)
+    """
+    return bool(ENTERED) if wanted is None else wanted
 
 
 def shapes_of(a: Any, b: Any) -> str:

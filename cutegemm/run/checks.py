@@ -45,7 +45,7 @@ def wrong_choices(how: How) -> list[str]:
     plan, accumulate = how.plan, how.accumulate
     wrong = [
         f"{name} = {getattr(how, name)!r} is not a bool. Pass True or False."
-        for name in ("allow_tf32", "varying_rows", "tune")
+        for name in ("allow_tf32", "varying_rows", "tune", "batch_invariant")
         if not isinstance(getattr(how, name), bool)
     ]
     if plan is not None and how.tune is True:

@@ -266,6 +266,7 @@ def fused(
     out_dtype: Any,
     varying_rows: bool,
     tune: bool,
+    batch_invariant: bool,
     epilogue: Callable[..., Any] | None,
     operands: dict[str, Any],
 ) -> Any:
@@ -294,7 +295,7 @@ def fused(
             a.__class__, a.dtype, a.shape, a.stride(), (a.data_ptr() or 0.5) % 16, a.get_device(), a.is_neg(),
             b.__class__, b.dtype, b.shape, b.stride(), (b.data_ptr() or 0.5) % 16, b.get_device(), b.is_neg(),
             plan if plan is None or plan.__class__ is str else id(plan), accumulate, allow_tf32, out_dtype,
-            varying_rows, tune, state,
+            varying_rows, tune, batch_invariant, state,
             None if outs is None else tuple([None if x is None else _signature(x) for x in outs]),
             *operands, *[_signature(value) for value in values],
         )  # fmt: skip
@@ -302,14 +303,14 @@ def fused(
     except (AttributeError, RuntimeError, TypeError):
         key = call = None
     if call is None:
-        how = How(plan, accumulate, allow_tf32, varying_rows, tune)
+        how = How(plan, accumulate, allow_tf32, varying_rows, tune, batch_invariant)
         is_transformed = key is None and _in_transformation({"a": a, "b": b, **_tensors(operands)})
         if is_transformed or getattr(a, "is_meta", False):  # a tensor on the meta device has only a shape
             return through_torch(arguments(a, b, None, None, None, out, out_dtype, how, epilogue, operands))
         as_tensors = _as_tensors(a, b, outs, operands)
         if as_tensors is not None:
             returned = fused(*as_tensors[:2], None, None, None, as_tensors[2], plan, accumulate, allow_tf32, out_dtype,
-                             varying_rows, tune, epilogue, as_tensors[3])  # fmt: skip
+                             varying_rows, tune, batch_invariant, epilogue, as_tensors[3])  # fmt: skip
             return _as_arrays(a, outs, returned)
         try:
             call = prepared_fused(a, b, outs, out_dtype, how, epilogue, operands)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cutegemm.errors import CopyWarning, CutegemmError, PendingError, UnsupportedError
 from cutegemm.run import recall
-from cutegemm.run.calls import Calls, How, shapes_of
+from cutegemm.run.calls import ENTERED, Calls, How, is_batch_invariant, shapes_of
 from cutegemm.run.graph import arguments, belong_to_transformation, by_torch, through_torch, torch_sees
 from cutegemm.run.launches import new_like, of_transpose, on_device
 
@@ -149,6 +149,7 @@ def gemm(
     out_dtype: Any = None,
     varying_rows: bool = False,
     tune: bool = False,
+    batch_invariant: bool | None = None,
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> Any:
@@ -179,6 +180,9 @@ def gemm(
                    plans then serve all numbers of rows, so that few kernels are compiled
     tune           whether the first call of a signature times the best few plans and uses the fastest; see
                    `cutegemm.tuning`
+    batch_invariant   whether each row of D has the same bits for every number of rows of a, see
+                   `cutegemm.batch_invariant`; None: whether such a context is active. A call that no plan with the
+                   weight's order of accumulation serves is refused
     epilogue       function of the accumulator and of operands by name, made of functions of `cutegemm.epilogue`:
                    `lambda acc, bias: gelu(acc + bias)`. It is called with symbols in the first call, and again after
                    something that it reads has changed. It is called in every call if it reads something whose changes
@@ -204,13 +208,15 @@ def gemm(
     >>> d = gemm(a, b)  # doctest: +SKIP
     >>> d = gemm(a, b, c=d, alpha=0.5, beta=1.0, out=d, plan="simt_256x128")  # doctest: +SKIP
     """
+    if batch_invariant is None:
+        batch_invariant = bool(ENTERED)
     if torch_sees(a, b, c, operands, out):
-        how = How(plan, accumulate, allow_tf32, varying_rows, tune)
+        how = How(plan, accumulate, allow_tf32, varying_rows, tune, batch_invariant)
         return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how, epilogue, operands))
     if epilogue is not None or operands:
         return _fused(
-            a, b, c, alpha, beta, out, plan, accumulate, allow_tf32, out_dtype, varying_rows, tune, epilogue,
-            operands,
+            a, b, c, alpha, beta, out, plan, accumulate, allow_tf32, out_dtype, varying_rows, tune, batch_invariant,
+            epilogue, operands,
         )  # fmt: skip
     if alpha is None:
         alpha = 1.0
@@ -228,16 +234,16 @@ def gemm(
             c if c is None else (
                 c.__class__, c.dtype, c.shape, c.stride(), (c.data_ptr() or 0.5) % 16, c.get_device(), c.is_neg()
             ),
-            varying_rows, tune,
+            varying_rows, tune, batch_invariant,
         )  # fmt: skip
         call = _calls.found.get(key)
     except (AttributeError, RuntimeError):
-        how = How(plan, accumulate, allow_tf32, varying_rows, tune)
+        how = How(plan, accumulate, allow_tf32, varying_rows, tune, batch_invariant)
         return _through_torch(a, b, c, alpha, beta, out, out_dtype, how)
     except TypeError:  # an argument that cannot be hashed, such as a list, is in no signature
         call = None
     if call is None:
-        how = How(plan, accumulate, allow_tf32, varying_rows, tune)
+        how = How(plan, accumulate, allow_tf32, varying_rows, tune, batch_invariant)
         if out_dtype.__class__ is list:
             kind = tuple(out_dtype)
             return gemm(a, b, c=c, alpha=alpha, beta=beta, out=out, out_dtype=kind, **vars(how))
@@ -254,7 +260,8 @@ def gemm(
         _check_values(a, b, c, out, beta)
     if alpha == 0:  # a and b are not read
         a, b = a[..., :0], b[..., :0, :]
-        return gemm(a, b, c=c, beta=beta, out=out, out_dtype=out_dtype, varying_rows=varying_rows)
+        how = How(varying_rows=varying_rows, batch_invariant=batch_invariant)
+        return gemm(a, b, c=c, beta=beta, out=out, out_dtype=out_dtype, **vars(how))
     result = out
     if out is None:
         result = call.new()
@@ -377,7 +384,13 @@ def _with_copies(
     return out.copy_(result) if "out" in names else result
 
 
-def layer(x: Any, w: Any, bias: Any = None, epilogue: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def layer(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    epilogue: Callable[..., Any] | None = None,
+    batch_invariant: bool = False,
+) -> Callable[..., Any]:
     """Return a function (x, w, bias) -> d that computes a layer: x @ w.T, with an epilogue if there is one.
 
     The function takes tensors with the types, shapes, strides, alignments and device of these. Its plan is one of the
@@ -386,17 +399,18 @@ def layer(x: Any, w: Any, bias: Any = None, epilogue: Callable[..., Any] | None 
     x, w       M x K and N x K
     bias       N elements, or None
     epilogue   function of the accumulator, and of bias if it is not None; None without bias and activation
+    batch_invariant   see `gemm`
     raises     the errors of `gemm`; PendingError while the kernel is compiled in the background
     """
     from cutegemm.run.fused import prepared_fused
     from cutegemm.run.prepare import prepare
 
-    how = How(varying_rows=True)
+    how = How(varying_rows=True, batch_invariant=batch_invariant)
     if epilogue is None:
         trial = partial(_trial, x, w.mT, None, None)
         prepared = prepare(x, w.mT, None, None, None, 0.0, how, None, trial)
         if isinstance(prepared, list):
-            return lambda x, w, bias: gemm(x, w.mT, varying_rows=True)  # it copies, and warns about it
+            return lambda x, w, bias: gemm(x, w.mT, **vars(how))  # it copies, and warns about it
         into, new = (plain := _call_of(prepared, x, as_rows=True)).into, plain.new
 
         def without_epilogue(x: Any, w: Any, bias: Any) -> Any:
@@ -432,6 +446,7 @@ def plan_of(
     allow_tf32: bool = False,
     out_dtype: Any = None,
     varying_rows: bool = False,
+    batch_invariant: bool | None = None,
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> GemmPlan:
@@ -443,7 +458,7 @@ def plan_of(
     """
     from cutegemm.compile.background import waiting
 
-    how = How(plan, accumulate, allow_tf32, varying_rows)
+    how = How(plan, accumulate, allow_tf32, varying_rows, batch_invariant=is_batch_invariant(batch_invariant))
     prepared: Any
     with waiting():
         if epilogue is not None or operands:

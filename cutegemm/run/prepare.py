@@ -178,7 +178,9 @@ def prepare(
         """Return type, majorness and alignment of the matrices, if TMA loads those that `by_box` names."""
         return operands_of(views, *kinds, batched, by_box, c_kind, b_kind)
 
-    question = Question(operands, (m, n, k, l), c is not None, ending, how.accumulate, arch, device)
+    question = Question(
+        operands, (m, n, k, l), c is not None, ending, how.accumulate, arch, device, how.batch_invariant
+    )
 
     def prepared(decision: Decision, is_trial: bool = False) -> Prepared:
         """Compile the plan that was chosen and return it, after checking that the problem is not too large for it.
@@ -189,7 +191,7 @@ def prepare(
         too_large = list(limits(decision.plan, decision.problem))
         if too_large:
             raise refused(a, b, too_large)
-        if not is_trial:
+        if not is_trial and not how.batch_invariant:
             background.need(decision.plan, arch, lambda: f"gemm of {shapes_of(a, b)}")
         return Prepared(compile_plan(decision.plan, arch), ordered, d_shape, dtype, decision.problem)
 

@@ -16,11 +16,13 @@ from cutegemm.choice.candidate import Candidate
 from cutegemm.choice.catalog import built, ranked
 from cutegemm.choice.catalog import chosen as choose_recipe
 from cutegemm.choice.names import recipe_named
+from cutegemm.choice.order import Orders, ServedRows, Weight, restored, served_rows
 from cutegemm.choice.recipe import SWAPPED, Recipe
 from cutegemm.compile import exported
 from cutegemm.compile.cache import has_dsl
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.device import Device
+from cutegemm.plan.accumulation import row_independent_order
 from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
@@ -42,6 +44,7 @@ MOST_LOSS = 1.1  # predicted time of a library's plan / the least of any plan, u
 _NEAR = 2.0  # candidates up to this multiple of the least predicted time are considered
 
 _FEW: dict[Any, tuple[Recipe, ...]] = {}  # `Question.but_rows` -> the recipes of `few_of`
+_SERVED: dict[Weight, ServedRows] = {}  # results of `Question.served_rows`
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,7 @@ class EpilogueSpec:
             return False
         if self.epilogue.reductions and plan.body.overlapped:  # reductions spill next to the accumulators of two tiles
             return False
-        reduces_rows = any(reduction.along == ("n",) for _, reduction in self.epilogue.reductions)
-        if reduces_rows and plan.operands.d.major == "m":
+        if ("n",) in self.reduced_along and plan.operands.d.major == "m":
             # Row sums: swap_ab:sm90_128x160_2x1 takes 122 us, sm90_cluster_2x1 takes 111 (H200, 16384x3072x768).
             return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
@@ -92,6 +94,11 @@ class EpilogueSpec:
         epilogue = self.epilogue.transposed if swap_ab else self.epilogue
         aux = {name: operand.transposed if swap_ab else operand for name, operand in self.aux.items()}
         return with_epilogue(epilogue, plan, aux)
+
+    @property
+    def reduced_along(self) -> list[tuple[str, ...]]:
+        """Return the modes that each reduction of the epilogue adds up, such as ("n",) for sums of rows."""
+        return [reduction.along for _, reduction in self.epilogue.reductions]
 
     def has_long_rows(self, plan: GemmPlan) -> bool:
         """Return whether each epilogue stage holds at least 64 bytes of each row of D, which are whole sectors of L2.
@@ -137,6 +144,7 @@ class Question:
     accumulate   see `gemm`
     arch         architecture to compile for
     device       device whose times are predicted
+    batch_invariant   whether only plans with the weight's order of accumulation may be chosen: see `choice.order`
     """
 
     operands: Callable[[str | None], Operands]
@@ -146,6 +154,7 @@ class Question:
     accumulate: str
     arch: str
     device: Device
+    batch_invariant: bool = False
 
     def all_operands(self, by_box: str | None) -> Operands:
         """Return type, majorness and alignment of all operands, with those of the epilogue.
@@ -170,11 +179,55 @@ class Question:
         """Return "halves" or "pairs" for a gated epilogue, as `Epilogue.gated`; "" otherwise."""
         return self.ending.epilogue.gated if self.ending is not None else ""
 
+    @property
+    def needs_order(self) -> bool:
+        """Return whether plans must have the weight's order of accumulation. Without products there is no order."""
+        return self.batch_invariant and self.extents[2] > 0
+
+    @cached_property
+    def weight(self) -> Weight:
+        """Return what the order of accumulation of a batch-invariant call depends on."""
+        return Weight.of(self.boxed, *self.extents[1:3], self.arch, self.device, self.accumulate)
+
+    @cached_property
+    def served_rows(self) -> ServedRows:
+        """Return the order of accumulation of the weight, and its plans. This process and the disk remember them.
+
+        raises   PlanError if no order serves all numbers of rows
+        """
+        weight = self.weight
+        if weight not in _SERVED:
+            if len(_SERVED) >= _MOST_LAYERS:
+                _SERVED.clear()
+            text = repr(weight)
+            names = recall.remembered("order", text)
+            served = None if names is None else restored(weight, [recipe_named(str(name)) for name in names])
+            if served is None:
+                served = served_rows(weight)
+                recall.remember("order", text, [str(recipe) for recipe in served.recipes])
+            _SERVED[weight] = served
+        return _SERVED[weight]
+
+    @cached_property
+    def orders(self) -> Orders:
+        """Return the orders of accumulation of recipes for the operands of this question."""
+        return Orders(self.boxed, self.problem.operands, self.weight, self.has_c)
+
     def ranked(self, rows: int | None = None) -> Iterator[Candidate]:
         """Yield the candidates (recipes with predicted times) that can solve the problem, the fastest first.
 
+        If the call is batch invariant, only those with the weight's order of accumulation are yielded.
+
         rows   number of rows of A; None: M of `extents`
         """
+        candidates = self._all_ranked(rows)
+        if not self.needs_order:
+            return candidates
+        order = self.served_rows.order
+        return (candidate for candidate in candidates if self.orders.of(candidate.recipe) == order)
+
+    def _all_ranked(self, rows: int | None) -> Iterator[Candidate]:
+        """Yield the candidates with any order of accumulation, the fastest first. The argument is that of `ranked`."""
         problem = self.problem if rows is None else replace(self.problem, m=rows)
         swap_ab = False if self.gated else None  # gate and up are columns of B, which swapping would make rows
         return ranked(
@@ -199,17 +252,27 @@ class Question:
             return []
         return [first, *takewhile(lambda candidate: candidate.us <= first.us * _NEAR, candidates)]
 
-    def served(self, recipe: Recipe, rows: int | None = None) -> Decision | None:
+    def in_order(self) -> Iterator[Recipe]:
+        """Yield all recipes with the weight's order of accumulation, the most suitable for the number of rows first."""
+        yield from (candidate.recipe for candidate in self.ranked())
+        yield from self.served_rows.nearest(self.extents[0])
+
+    def served(self, recipe: Recipe, rows: int | None = None, any_epilogue: bool = False) -> Decision | None:
         """Return the plan that a recipe, a plan without operands, builds for the operands of this question.
 
         rows      number of rows of D for `EpilogueSpec.can_implement`; None: M of `extents`
+        any_epilogue   whether a plan may have the epilogue although `EpilogueSpec.can_implement` is False
         returns   the plan and its problem; None if the plan breaks a rule, or if `EpilogueSpec.can_implement` is False
         """
         problem = self.problem
         try:
             plan = built(recipe, self.boxed, problem.operands, problem, self.arch, self.device, self.has_c)
+            solved = problem.transposed if recipe.swap_ab else problem
+            if self.needs_order and row_independent_order(plan, solved, recipe.swap_ab) != self.served_rows.order:
+                return None
             if self.ending is not None:
-                if not self.ending.can_implement(plan, problem.m if rows is None else rows):
+                suits = any_epilogue or self.ending.can_implement(plan, problem.m if rows is None else rows)
+                if not suits:
                     return None
                 plan = self.ending.on(plan, recipe.swap_ab)
         except CutegemmError:
@@ -226,7 +289,8 @@ class Question:
         ending = self.ending
         epilogue = None if ending is None else (ending.epilogue, tuple(ending.aux.items()))
         operands = (self.boxed, self.problem.operands)
-        return (operands, *self.extents[1:], self.has_c, epilogue, self.accumulate, self.arch, self.device)
+        options = (self.has_c, epilogue, self.accumulate, self.arch, self.device, self.batch_invariant)
+        return (operands, *self.extents[1:], *options)
 
 
 @dataclass(frozen=True)
@@ -270,6 +334,8 @@ def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_
     raises         PlanError if no plan can solve the problem, or if `wanted` cannot
     """
     ending, problem = question.ending, question.problem
+    if question.needs_order:
+        return _decide_in_order(question, wanted, varying_rows)
     if wanted is None:
         decision = prebuilt(question)
         if decision is not None:
@@ -298,6 +364,42 @@ def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_
                 raise
             return other
     return _decision(plan, swap_ab, problem)
+
+
+def _decide_in_order(question: Question, wanted: GemmPlan | Recipe | None, varying_rows: bool) -> Decision:
+    """Return what `decide` returns for a batch-invariant call: a plan with the weight's order of accumulation.
+
+    Plans whose epilogue is slow or spills are used if there are no others. If no candidate for this number of rows has
+    the order, a plan for another number of rows is used.
+
+    raises   PlanError if no plan with this order serves the call, if `wanted` has another order, or if the epilogue
+             adds the elements of a row
+    """
+    subject = f"gemm(batch_invariant=True) of {question.problem}"
+    ending, order = question.ending, question.served_rows.order
+    if ending is not None and ("n",) in ending.reduced_along:
+        rule = "the epilogue reduces rows, whose elements other plans add in another order. Reduce D by another kernel."
+        raise PlanError(subject, [rule])
+    if wanted is not None:
+        decision = decide(replace(question, batch_invariant=False), wanted)
+        own = row_independent_order(decision.plan, decision.problem)
+        if own != order:
+            have = own or "which depends on the number of rows, as K is split among clusters"
+            rule = f"plan {decision.plan.name} has the order of accumulation {have}. Leave out plan: {order} is needed."
+            raise PlanError(subject, [rule])
+        return decision
+    decision_or_none = prebuilt(question)
+    if decision_or_none is None and varying_rows:
+        decision_or_none = _fastest(question, frozenset(few_of(question)))
+    if decision_or_none is not None:
+        return decision_or_none
+    decision_or_none = _fastest(question)
+    others = (question.served(recipe, any_epilogue=True) for recipe in question.in_order())
+    decision_or_none = decision_or_none or next((each for each in others if each is not None), None)
+    if decision_or_none is None:
+        rule = f"no plan with this weight's order of accumulation ({order}) serves these operands and this epilogue."
+        raise PlanError(subject, [f"{rule} Leave out batch_invariant, or pass contiguous, aligned tensors."])
+    return decision_or_none
 
 
 def prebuilt(question: Question) -> Decision | None:

@@ -163,11 +163,12 @@ def key_of(question: Question, device: str) -> str:
         (operands.a.align_bytes, operands.b.align_bytes) for operands in (question.boxed, question.problem.operands)
     ]
     boxes = "" if boxed == by_threads else f"; boxes aligned to {boxed[0]} and {boxed[1]} bytes"
+    invariant = "; batch invariant" if question.batch_invariant else ""
     fields = [
         device,
         versions(),
         f"recipes {recipe_space()}",
-        f"{question.problem.operands}{boxes}{with_c}{ending}",
+        f"{question.problem.operands}{boxes}{with_c}{ending}{invariant}",
         question.accumulate,
         "x".join(map(str, shape_class(question.extents))),
     ]

@@ -217,9 +217,9 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
         k_of_b.append(ids_b // bn)
     for t, ks in ((a, k_of_a), (b, k_of_b)):
         steps = np.concatenate(ks)  # (k, rest, value * thread)
-        if plan.sliced_k is not None:  # each warp multiplies some of the k
-            split = steps.reshape(*steps.shape[:2], values, plan.sliced_k.warps, -1)
-            steps = np.moveaxis(split, 3, 1).reshape(-1, steps.shape[1], values * threads // plan.sliced_k.warps)
+        if plan.body.slices_k:  # each warp multiplies some of the k
+            split = steps.reshape(*steps.shape[:2], values, plan.body.k_warps, -1)
+            steps = np.moveaxis(split, 3, 1).reshape(-1, steps.shape[1], values * threads // plan.body.k_warps)
         ordered = np.sort(steps, axis=0)
         complete = steps.shape[0] == bk and (ordered == np.arange(bk)[:, None, None]).all()
         if not complete:
@@ -246,7 +246,7 @@ def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
     tables   index tables of the plan
     """
     bm, bn, _ = plan.mma_tile
-    expected = 1 if plan.sliced_k is None else plan.sliced_k.warps
+    expected = plan.body.k_warps
     times = np.bincount(tables.elements.reshape(-1), minlength=bm * bn)
 
     def describe(place: int) -> str:

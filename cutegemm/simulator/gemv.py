@@ -1,4 +1,4 @@
-"""Simulation of a GEMV-like plan, whose warps, and the CTAs of a cluster, split K: see `plan.sliced_k`."""
+"""Simulation of a GEMV-like plan, whose warps, and the CTAs of a cluster, split K: see `SlicedSchedule`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.program.sliced_schedule import sliced_schedule
 from cutegemm.plan.program.thread_schedule import thread_schedule
 from cutegemm.simulator.checks import check_tables
 from cutegemm.simulator.copies import CtaGroup, OperandFlow
@@ -85,12 +86,12 @@ class _WarpReduction:
     """
 
     def __init__(self, plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-        assert plan.sliced_k is not None
-        self.report, self.ctas, self.warps = report, plan.cluster_k, plan.sliced_k.warps
+        sliced_k = sliced_schedule(plan).sliced_k
+        self.report, self.ctas, self.warps = report, plan.cluster_k, sliced_k.warps
         bm, bn, _ = plan.cta_tile
-        rows, table = plan.mma_tile[0], plan.sliced_k.added.offsets_c(Layout((bm, bn)))
+        rows, table = plan.mma_tile[0], sliced_k.added.offsets_c(Layout((bm, bn)))
         self.elements = np.ascontiguousarray(table.transpose(2, 3, 1, 0))
-        self.places = plan.sliced_k.by_warp.offsets().reshape(-1)  # by the index m + rows * n + rows * bn * warp
+        self.places = sliced_k.by_warp.offsets().reshape(-1)  # by the index m + rows * n + rows * bn * warp
         self.of_warp, self.rows, self.bm = rows * bn, rows, bm
         warp = np.arange(tables.elements.shape[3]) // WARP_THREADS
         self.written = self.places[tables.elements + self.of_warp * warp].reshape(-1)

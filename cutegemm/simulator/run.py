@@ -112,7 +112,7 @@ def simulate(
             raise PlanError(f"simulate: plan {plan.name!r} on {problem}", violations)
     report = Report()
     matrices = laid_out(problem, arrays, ("d", *plan.epilogue.beside))
-    execute = run_gemv if plan.sliced_k is not None else run_schedule if not plan.body.has_roles else run_roles
+    execute = run_gemv if plan.body.slices_k else run_schedule if not plan.body.has_roles else run_roles
     with np.errstate(over="ignore", invalid="ignore"):  # infinities in the arguments are allowed
         stats = execute(Task(plan, problem, matrices, scalars, report, check is not False, progress))
     faults = report.faults()

@@ -204,7 +204,7 @@ def _accesses(
     if atom.threads == 1:
         entries = read.shape[2] * read.shape[3]
         # An access across k-blocks is reported as not contiguous. Fragments from global memory use the copy's accesses.
-        vector = 1 if plan.sliced_k is not None else atom.values if entries % atom.values == 0 else entries
+        vector = 1 if plan.body.slices_k else atom.values if entries % atom.values == 0 else entries
         by_thread = read.transpose(4, 0, 1, 2, 3).reshape(threads, -1, vector)
         return by_thread, fragment.transpose(3, 0, 1, 2).reshape(threads, -1)
     copy = (make_tiled_copy_A if name == "a" else make_tiled_copy_B)(atom, plan.tiled_mma)

@@ -28,7 +28,9 @@ from cutegemm.torch.launch import (
     dgated_by_torch,
     dgated_of,
     factors_read,
+    in_mode,
     joined,
+    refuse_torch,
 )
 from cutegemm.torch.reference import Outs, Values, accumulator_dtype, by_torch, copied_to, result_dtype
 
@@ -63,7 +65,7 @@ def product(
     operands: tuple[torch.Tensor, ...] = (),
     scalars: tuple[float, ...] = (),
     out_dtype: OutDtype = None,
-    how: How = AS_CHOSEN,
+    how: How | None = None,
     outs: Outs = None,
 ) -> Tensors:
     """Return the results of an epilogue of a @ b, D first, and let torch record gradients if they are wanted.
@@ -75,9 +77,11 @@ def product(
     operands    tensors of the epilogue, which broadcast to D; `scalars` come after them
     scalars     numbers of the epilogue
     out_dtype   as for `reference.result_dtypes`
-    how         options of `gemm`
+    how         options of `gemm`; None: as it chooses by itself, batch invariant in such a context
     outs        tensors that results are written to; None for a new tensor. No tensor may require gradients then
     """
+    if how is None:
+        how = in_mode(AS_CHOSEN)
     a, b = factors_read(a, b, text, scalars)
     if outs is not None and any(out is not None for out in outs):
         return _into(outs, a, b, text, operands, scalars, out_dtype, how)
@@ -92,6 +96,8 @@ def product(
     if route is Route.TRANSFORMED:
         return Transformed.apply(Call(text, scalars, out_dtype, how), len(b), a, *b, *operands)
     if route is Route.DECOMPOSED:
+        if how.batch_invariant:
+            refuse_torch("product", f"it is seen as {route.value}")
         # A copy also if the parts are adjacent: a view of the first has no derivatives by the others.
         whole = b[0] if len(b) == 1 else torch.cat(b, -1)
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype)
@@ -164,6 +170,7 @@ def layered(
     activation: str | None = None,
     stores_preact: bool = False,
     interleaved: bool = False,
+    how: How | None = None,
 ) -> Tensors:
     """Return act(x @ b + bias) of a layer and, if `stores_preact`, the argument of the activation.
 
@@ -173,17 +180,19 @@ def layered(
     activation      name of the activation; None for none
     stores_preact   whether the argument of the activation is a second result
     interleaved     whether b is one weight whose columns 2j and 2j + 1 are gate and up
+    how             options of `gemm`; None: those of a layer, batch invariant in such a context
     """
+    how = in_mode(OF_LAYER) if how is None else how
     names = () if bias is None else ("bias",)
     if len(b) == 2 or interleaved:
         text = gated(activation, names, interleaved, stores_preact)
     else:
         text = activated(activation, names, stores_preact)
-    return product(x, b, text, () if bias is None else (bias,), how=OF_LAYER)
+    return product(x, b, text, () if bias is None else (bias,), how=how)
 
 
 def gated_backward(
-    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str
+    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, how: How = OF_LAYER
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradient of a gated activation's argument, and the gated values again, without recording gradients.
 
@@ -192,15 +201,20 @@ def gated_backward(
     a, b         factors whose product a @ b is the gradient of the gated values
     preact       argument of the activation: gate columns in the left half, up columns in the right half
     activation   name of the gated activation, such as "swiglu"
+    how          options of `gemm`
     returns      as `launch.dgated_of`
     """
     route = route_of(a, b, preact)
     if route is Route.DECOMPOSED:
+        if how.batch_invariant:
+            refuse_torch("product", f"it is seen as {route.value}")
         return dgated_by_torch(a, b, preact, activation)
     if route is Route.OPERATOR:
-        results: tuple[torch.Tensor, torch.Tensor] = torch.ops.cutegemm.gemm_dgated(a, b, preact, activation, True)
+        results: tuple[torch.Tensor, torch.Tensor] = torch.ops.cutegemm.gemm_dgated(
+            a, b, preact, activation, how.varying_rows, how.batch_invariant
+        )
         return results
-    return dgated_of(a, b, preact, activation, OF_LAYER)
+    return dgated_of(a, b, preact, activation, how)
 
 
 class Recorded(torch.autograd.Function):  # type: ignore[misc]
@@ -411,7 +425,7 @@ def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch
         dtype = extents[0].dtype if extents[0].dtype.itemsize > 1 else torch.bfloat16
         g = with_memory(g.to(dtype))
         if needs[0]:
-            gradients[0] = gradient_by_a(g, [part.to(dtype) for part in b], extents[0], times)
+            gradients[0] = gradient_by_a(g, [part.to(dtype) for part in b], extents[0], times, call.how.batch_invariant)
         if any(needs[1 : 1 + parts]):
             gradients[1 : 1 + parts] = gradients_by_b(a.to(dtype), g, extents[1 : 1 + parts], times)
     for i, (name, extent) in enumerate(zip(names, extents[1 + parts :], strict=False), 1 + parts):
@@ -446,7 +460,7 @@ def _derivatives(
     pairs = reversed(list(zip(read.results, saved[end:], strict=True)))
     known = {expression: x for expression, x in pairs if x is not None}
     operands = dict(zip(read.names, [*saved[1 + parts : end], *call.scalars], strict=True))
-    values = Values(lambda: times(a, joined(b), accumulator_dtype(a.dtype)), operands, shape, known)
+    values = Values(lambda: times(a, joined(b), accumulator_dtype(a.dtype), True), operands, shape, known)
     return pullback(read.results, upstream, values, wanted, TensorRules(shape))
 
 
@@ -455,23 +469,28 @@ def _how_of_gradient(how: How, by_rows: bool) -> How:
     """Return the options of `gemm` for a GEMM that computes a gradient. The call's plan does not fit its factors.
 
     how       options of the forward pass
-    by_rows   whether its rows are those of a, whose number may vary from call to call
+    by_rows   whether its rows are those of a, whose number may vary from call to call. Only then it is batch invariant
     """
-    return replace(how, plan=None, varying_rows=how.varying_rows and by_rows)
+    return replace(
+        how, plan=None, varying_rows=how.varying_rows and by_rows, batch_invariant=how.batch_invariant and by_rows
+    )
 
 
-def gradient_by_a(g: torch.Tensor, parts: Tensors, a: Extents, times: Times) -> torch.Tensor:
+def gradient_by_a(
+    g: torch.Tensor, parts: Tensors, a: Extents, times: Times, batch_invariant: bool = False
+) -> torch.Tensor:
     """Return the gradient of the first factor of A @ B, g B^T, in the memory order of A.
 
     g       gradient of A @ B, M x N
     parts   B in parts, side by side
     a       shape, type and memory order of A
     times   multiplies two matrices: (x, y, type of the result, whether the rows are those of A)
+    batch_invariant   whether `times` is batch invariant for rows of A. Then the memory order of A does not count
     """
-    if a.by_columns:
+    if a.by_columns and not batch_invariant:
         return times(joined(parts), g.mT, g.dtype).mT
     if len(parts) > 1 and not torch.is_grad_enabled() and route_of(g, *parts) is Route.OPERATOR:
-        return torch.ops.cutegemm.mm_parts(g, list(parts), g.dtype)
+        return torch.ops.cutegemm.mm_parts(g, list(parts), g.dtype, batch_invariant)
     return times(g, joined(parts).mT, g.dtype, True)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cutegemm.errors import CutegemmError, PendingError, UnsupportedError
-from cutegemm.run.calls import Calls, How
+from cutegemm.run.calls import ENTERED, Calls, How
 from cutegemm.run.checks import wrong_numbers
 from cutegemm.run.gemm import gemm, layer
 from cutegemm.torch import checks
@@ -33,7 +33,7 @@ from cutegemm.torch.autograd import layered, needed, product, with_saved
 from cutegemm.torch.derivatives import ACC
 from cutegemm.torch.dispatch import Route, as_autocast, is_direct, reshaped, route_of, rows_of
 from cutegemm.torch.epilogue import LINEAR, SCALED, OutDtype, formula
-from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, is_loadable, loadable
+from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, in_mode, is_loadable, loadable
 from cutegemm.torch.reference import gate_and_up_of, result_dtype
 
 _layers = Calls()  # functions that compute a layer, by the signature of its arguments
@@ -137,7 +137,12 @@ def addmm(
 
 
 def linear(
-    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, activation: str | None = None
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    *,
+    batch_invariant: bool | None = None,
 ) -> torch.Tensor:
     """Return act(x @ w.T + bias), as torch.nn.functional.linear.
 
@@ -145,6 +150,8 @@ def linear(
     w            N x K
     bias         (N,), of a floating type, which may differ from the type of x; None for no bias
     activation   None, "relu", "relu_sq", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh"
+    batch_invariant   whether each row has the same bits in every batch: see `cutegemm.batch_invariant`; None: whether
+                 such a context is active
     returns      (..., N)
     raises       UnsupportedError with every rule that is violated
 
@@ -152,11 +159,14 @@ def linear(
     >>> linear(x, w, bias, "relu")
     tensor([[[1., 0.]]])
     """
+    if batch_invariant is None:
+        batch_invariant = bool(ENTERED)
     if is_direct(x, w, bias):
         try:
             key = (
                 x.dtype, x.shape, x.stride(), (x.data_ptr() or 0.5) % 16, x.get_device(), x.is_neg(),
                 w.dtype, w.shape, w.stride(), (w.data_ptr() or 0.5) % 16, w.get_device(), w.is_neg(), activation,
+                batch_invariant,
                 bias if bias is None else (
                     bias.dtype, bias.shape, bias.stride(), (bias.data_ptr() or 0.5) % 16, bias.get_device(),
                     bias.is_neg(),
@@ -165,7 +175,7 @@ def linear(
             call = _layers.found.get(key)
             if call is None:
                 _check_linear(x, w, bias, activation)
-                call = _layer(x, w, bias, activation)
+                call = _layer(x, w, bias, activation, batch_invariant)
                 _layers.keep(key, call)
             return call(x, w, bias)
         except PendingError:  # the call below computes it by torch
@@ -177,7 +187,7 @@ def linear(
             raise CutegemmError(f"linear of {tuple(x.shape)} by {tuple(w.shape)}: {error}") from error
     x, w, bias = as_autocast(x, w, bias)
     _check_linear(x, w, bias, activation)
-    result = layered(rows_of(x), (w.t(),), bias, activation)[0]
+    result = layered(rows_of(x), (w.t(),), bias, activation, how=in_mode(OF_LAYER, batch_invariant))[0]
     if x.dim() == 2:
         return result
     is_read = not torch.compiler.is_compiling() and _is_read(activation, bias is not None)
@@ -212,16 +222,16 @@ def _is_read(activation: str | None, has_bias: bool) -> bool:
     return 0 in needed(text, frozenset([ACC, *names])).results
 
 
-def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., Any]:
+def _layer(x: Any, w: Any, bias: Any, activation: str | None, batch_invariant: bool = False) -> Callable[..., Any]:
     """Return a function (x, w, bias) -> d that computes `linear` fast, for CUDA tensors like these, without gradients.
 
     The tensors it takes must have the same types, shapes, strides, alignments and device as these.
     """
     flat = rows_of(x)
     if not all(is_loadable(each) for each in (flat, w, bias) if each is not None):
-        return partial(_copied_linear, activation=activation)
+        return partial(_copied_linear, activation=activation, batch_invariant=batch_invariant)
     epilogue = None if bias is None and activation is None else _function(activation, bias is not None)
-    call = layer(flat, w, bias, epilogue)
+    call = layer(flat, w, bias, epilogue, batch_invariant)
     if flat is x:
         return call
     flat_shape, d_shape = tuple(flat.shape), (*x.shape[:-1], w.shape[0])
@@ -231,10 +241,11 @@ def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., A
     return lambda x, w, bias: call(x.reshape(flat_shape), w, bias).resize_(d_shape)
 
 
-def _copied_linear(x: Any, w: Any, bias: Any, activation: str | None) -> torch.Tensor:
+def _copied_linear(x: Any, w: Any, bias: Any, activation: str | None, batch_invariant: bool) -> torch.Tensor:
     """Return the result of `linear`, after a copy of each tensor that a kernel cannot load, see `is_loadable`."""
     flat, columns, others = loadable(rows_of(x), w.t(), [] if bias is None else [bias], ("x", "w", "bias"))
-    result = linear(flat, columns.t(), others[0] if others else None, activation)
+    bias = others[0] if others else None
+    result = linear(flat, columns.t(), bias, activation, batch_invariant=batch_invariant)
     return result if x.dim() == 2 else reshaped(result, (*x.shape[:-1], w.shape[0]))
 
 
@@ -281,7 +292,7 @@ def gemm_act(
     (tensor([[ 1., -2.]]), tensor([[1., 0.]]))
     """
     dtypes, outs = (out_dtype, postact_dtype), (preact_out, postact_out)
-    options = (store_preact, alpha, dtypes, outs, AS_CHOSEN)
+    options = (store_preact, alpha, dtypes, outs, in_mode(AS_CHOSEN))
     return _forward("gemm_act", a, (b,), bias, c, activation, None, *options)
 
 
@@ -321,7 +332,7 @@ def gemm_gated(
     """
     parts = tuple(b) if isinstance(b, (tuple, list)) else (b,)
     dtypes, outs = (out_dtype, postact_dtype), (preact_out, postact_out)
-    options = (store_preact, alpha, dtypes, outs, OF_LAYER if varying_rows else AS_CHOSEN)
+    options = (store_preact, alpha, dtypes, outs, in_mode(OF_LAYER if varying_rows else AS_CHOSEN))
     return _forward("gemm_gated", a, parts, bias, c, activation, bool(interleaved), *options)
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from cutegemm.errors import CopyWarning
+from cutegemm.errors import CopyWarning, UnsupportedError
 from cutegemm.plan.epilogue import Expression, Half, Tensor
-from cutegemm.run.calls import How, shapes_of
+from cutegemm.run.calls import How, is_batch_invariant, shapes_of
 from cutegemm.run.gemm import gemm
 from cutegemm.torch.activations import dgated
 from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, Formula, OutDtype, formula, is_gated, text_of
@@ -27,6 +27,32 @@ from cutegemm.torch.reference import Outs, by_torch, copied_to, gate_and_up_of, 
 
 AS_CHOSEN = How()
 OF_LAYER = How(varying_rows=True)  # the weight stays, and the number of rows varies from call to call
+
+
+def in_mode(how: How, batch_invariant: bool | None = None) -> How:
+    """Return the options of a call, batch invariant if the call asks for it or is made in such a context.
+
+    how               options of `gemm`
+    batch_invariant   argument of the call; None: whether a context of `cutegemm.batch_invariant` is active
+
+    >>> in_mode(OF_LAYER, True).options == (None, "fast", False, True, False, True), in_mode(OF_LAYER) is OF_LAYER
+    (True, True)
+    """
+    if not is_batch_invariant(batch_invariant):
+        return how
+    return How(how.plan, how.accumulate, how.allow_tf32, how.varying_rows, how.tune, True)
+
+
+def refuse_torch(called: str, why: str) -> None:
+    """Raise UnsupportedError: a batch-invariant call would be computed by torch.
+
+    called   name of the operation that is refused
+    why      why no kernel of cutegemm computes it
+    """
+    raise UnsupportedError(
+        f"{called}: batch_invariant is asked for, but torch would compute this, because {why}. The order in which "
+        "torch adds may depend on the number of rows. Leave out batch_invariant, or change that."
+    )
 
 
 # --- copies -------------------------------------------------------------------------------------------------------
@@ -178,6 +204,8 @@ def compute(
     """
     whole = b[0] if len(b) == 1 else joined(b)
     if not a.is_cuda:
+        if how.batch_invariant:
+            refuse_torch(f"product of {shapes_of(a, whole)}", f"the tensors are on {a.device}")
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, outs)
     return by_gemm(a, whole, text, operands, scalars, out_dtype, how, outs)
 
@@ -236,6 +264,8 @@ def dgated_of(
     returns      gradient of `preact`, of its shape; and the gated values
     """
     if not a.is_cuda:
+        if how.batch_invariant:
+            refuse_torch(f"product of {shapes_of(a, b)}", f"the tensors are on {a.device}")
         return dgated_by_torch(a, b, preact, activation)
     a, b, (preact,) = loadable(a, b, (preact,), ("the first factor", "the second factor", "preact"))
     dx = a.new_empty(preact.shape, dtype=result_dtype(a, None))

@@ -26,7 +26,7 @@ from cutegemm.plan.epilogue import Reduction
 from cutegemm.run.calls import How
 from cutegemm.torch.autograd import Call, backward, save
 from cutegemm.torch.epilogue import PLAIN, formula, types_read, types_text
-from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, allocated, compute, dgated_of, joined
+from cutegemm.torch.launch import AS_CHOSEN, allocated, compute, dgated_of, joined
 
 Tensors = Sequence[torch.Tensor]
 Shape = Sequence[int]
@@ -34,16 +34,16 @@ Shape = Sequence[int]
 # No argument of `gemm` has a default: torch omits arguments that equal their default, and then rejects the gradients of
 # a call with lists of tensors as too many.
 _PRODUCT = "Tensor a, Tensor[] b, str epilogue, Tensor[] operands, float[] scalars"
-_HOW = "str? plan, str accumulate, bool allow_tf32, bool varying_rows, bool tune"
+_HOW = "str? plan, str accumulate, bool allow_tf32, bool varying_rows, bool tune, bool batch_invariant"
 _OPTIONS = len(How().options)
 SCHEMAS = {
     "cutegemm::mm": "(Tensor a, Tensor b, ScalarType? out_dtype=None, bool varying_rows=False) -> Tensor",
     "cutegemm::mm_out": "(Tensor a, Tensor b, Tensor(a!) out) -> ()",
     "cutegemm::gemm": f"({_PRODUCT}, str? out_dtype, {_HOW}) -> Tensor[]",
     "cutegemm::gemm_out": f"({_PRODUCT}, Tensor(a!) out, {_HOW}) -> ()",
-    "cutegemm::mm_parts": "(Tensor a, Tensor[] b, ScalarType? out_dtype=None) -> Tensor",
-    "cutegemm::gemm_dgated": "(Tensor a, Tensor b, Tensor preact, str activation, bool varying_rows=False) "
-    "-> (Tensor, Tensor)",
+    "cutegemm::mm_parts": "(Tensor a, Tensor[] b, ScalarType? out_dtype=None, bool batch_invariant=False) -> Tensor",
+    "cutegemm::gemm_dgated": "(Tensor a, Tensor b, Tensor preact, str activation, bool varying_rows=False, "
+    "bool batch_invariant=False) -> (Tensor, Tensor)",
 }
 
 
@@ -81,16 +81,20 @@ def _gemm_out(*args: Any) -> None:
     compute(a, b, text, operands, scalars, None, How(*args[-_OPTIONS:]), (out,))
 
 
-def _mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Any = None) -> torch.Tensor:
-    return compute(a, (joined(b).mT,), PLAIN, out_dtype=out_dtype, how=OF_LAYER)[0]
+def _mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Any = None, batch_invariant: bool = False) -> torch.Tensor:
+    how = How(varying_rows=True, batch_invariant=batch_invariant)
+    return compute(a, (joined(b).mT,), PLAIN, out_dtype=out_dtype, how=how)[0]
 
 
-def _fake_mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Any = None) -> torch.Tensor:
+def _fake_mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Any = None, batch_invariant: bool = False) -> torch.Tensor:
     return allocated(a, (b[0].mT,), PLAIN, out_dtype)[0]
 
 
-def _dgated(a: Any, b: Any, preact: Any, activation: str, varying_rows: bool = False) -> tuple[Any, Any]:
-    return dgated_of(a, b, preact, activation, How(varying_rows=varying_rows))
+def _dgated(
+    a: Any, b: Any, preact: Any, activation: str, varying_rows: bool = False, batch_invariant: bool = False
+) -> tuple[Any, Any]:
+    how = How(varying_rows=varying_rows, batch_invariant=batch_invariant)
+    return dgated_of(a, b, preact, activation, how)
 
 
 def _fake_dgated(a: Any, b: Any, preact: Any, *_: Any, **__: Any) -> tuple[Any, Any]:

@@ -8,6 +8,7 @@ forward pass therefore saves the argument of the activation, and not the hidden 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from cutegemm.torch.autograd import (
     with_memory,
 )
 from cutegemm.torch.dispatch import Route, as_autocast, reshaped, route_of, rows_of
-from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER
+from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, in_mode
 from cutegemm.torch.reference import interleave
 
 Weights = tuple[torch.Tensor, ...]
@@ -40,6 +41,7 @@ def mlp(
     down_bias: torch.Tensor | None = None,
     *,
     interleaved: bool = False,
+    batch_invariant: bool | None = None,
 ) -> torch.Tensor:
     """Return act(x @ up.T + up_bias) @ down.T + down_bias; if gated, (act(gate) * up) @ down.T + down_bias.
 
@@ -50,6 +52,7 @@ def mlp(
     up_bias       (H,), or (2H,) for gate and up, in the order of the rows of `up`; None for no bias
     down_bias     (N,); None for no bias
     interleaved   whether rows 2j and 2j + 1 of `up` are gate and up, as in quack and gpt-oss
+    batch_invariant   as for `linear`
     returns       (..., N)
     raises        UnsupportedError with every rule that is violated
 
@@ -65,10 +68,11 @@ def mlp(
     _check(x, parts, down, activation, up_bias, down_bias, interleaved)
     columns = tuple([part.t() for part in parts])
     tensors = (rows_of(x), *columns, down.t(), up_bias, down_bias)
+    how = in_mode(OF_LAYER, batch_invariant)
     if is_recorded(len(columns), *tensors):
-        y: torch.Tensor = Mlp.apply(activation, interleaved, len(columns), *tensors)
+        y: torch.Tensor = Mlp.apply(activation, interleaved, how.batch_invariant, len(columns), *tensors)
     else:
-        y = _composed(activation, interleaved, len(columns), tensors)
+        y = _composed(activation, interleaved, how, len(columns), tensors)
     return y if x.dim() == 2 else reshaped(y, (*x.shape[:-1], down.shape[0]))
 
 
@@ -133,65 +137,74 @@ def is_recorded(parts: int, *tensors: torch.Tensor | None) -> bool:
     return route_of(*present) is Route.RECORDED
 
 
-def _composed(activation: str, interleaved: bool, parts: int, tensors: Any) -> torch.Tensor:
+def _composed(activation: str, interleaved: bool, how: How, parts: int, tensors: Any) -> torch.Tensor:
     """Return the result of an MLP, computed layer by layer, so that torch differentiates each layer.
 
     activation, interleaved   as for `mlp`
+    how                       options of `gemm`
     parts                     number of weights of the first layer
     tensors                   (x, *up, down, up_bias, down_bias); weights are transposed, and a bias may be None
     """
     x, up, down, up_bias, down_bias = _named(parts, tensors)
-    hidden = layered(x, up, up_bias, activation, interleaved=interleaved)[0]
-    return layered(hidden, (down,), down_bias)[0]
+    hidden = layered(x, up, up_bias, activation, interleaved=interleaved, how=how)[0]
+    return layered(hidden, (down,), down_bias, how=how)[0]
 
 
 class Mlp(torch.autograd.Function):  # type: ignore[misc]
     """The autograd function of an MLP: y = act(x @ up + up_bias) @ down + down_bias.
 
-    It is called as apply(activation, interleaved, parts, x, *up, down, up_bias, down_bias). `parts` is the number of
-    weights of the first layer. x is T x K. Weights are transposed: K x H (one or two; K x 2H if interleaved) and H x N.
-    The result is T x N.
+    It is called as apply(activation, interleaved, batch_invariant, parts, x, *up, down, up_bias, down_bias). `parts` is
+    the number of weights of the first layer. x is T x K. Weights are transposed: K x H (one or two; K x 2H if
+    interleaved) and H x N. The result is T x N.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, activation: str, interleaved: bool, parts: int, *tensors: torch.Tensor | None
+        ctx: Any,
+        activation: str,
+        interleaved: bool,
+        batch_invariant: bool,
+        parts: int,
+        *tensors: torch.Tensor | None,
     ) -> torch.Tensor:
+        how = in_mode(OF_LAYER, batch_invariant)
         x, up, down, up_bias, down_bias = _named(parts, tensors)
         if interleaved:
             names, biases = ((), ()) if up_bias is None else (("bias",), (up_bias,))
             text = gate_and_up(activation, names, True)
-            hidden, *preact = product(x, up, text, biases, how=OF_LAYER)[:3]
+            hidden, *preact = product(x, up, text, biases, how=how)[:3]
         else:
-            hidden, *preact = layered(x, up, up_bias, activation, stores_preact=True)[:2]
-        ctx.activation, ctx.interleaved, ctx.parts = activation, interleaved, parts
+            hidden, *preact = layered(x, up, up_bias, activation, stores_preact=True, how=how)[:2]
+        ctx.activation, ctx.interleaved, ctx.parts, ctx.how = activation, interleaved, parts, how
         ctx.save_for_backward(*tensors, *preact)
-        return layered(hidden, (down,), down_bias)[0]
+        return layered(hidden, (down,), down_bias, how=how)[0]
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # a checkpoint unpacks them only once
         tensors, preact = saved[: 4 + ctx.parts], saved[4 + ctx.parts :]
-        needs = ctx.needs_input_grad[3:]
+        how, needs = ctx.how, ctx.needs_input_grad[4:]
         if torch.is_grad_enabled():
-            return None, None, None, *_differentiable_backward(ctx, tensors, dy, needs)
+            return None, None, None, None, *_differentiable_backward(ctx, tensors, dy, needs)
         x, up, down, _, _ = _named(ctx.parts, tensors)
         by_x, *by_up, by_down, by_up_bias, by_down_bias = needs
         dy = with_memory(dy)
         if ctx.interleaved:
-            *both, hidden = product(dy, (down.mT,), dgated(ctx.activation), preact, how=OF_LAYER)[:3]
+            *both, hidden = product(dy, (down.mT,), dgated(ctx.activation), preact, how=how)[:3]
             dpreact = interleave(*both)
         elif ctx.parts == 2:
-            dpreact, hidden = gated_backward(dy, down.mT, preact[0], ctx.activation)
+            dpreact, hidden = gated_backward(dy, down.mT, preact[0], ctx.activation, how)
         else:
-            dpreact, hidden = product(dy, (down.mT,), dactivated(ctx.activation), preact, how=OF_LAYER)[:2]
-        dx = gradient_by_a(dpreact, up, Extents.of(x), _times) if by_x else None
+            dpreact, hidden = product(dy, (down.mT,), dactivated(ctx.activation), preact, how=how)[:2]
+        dx = None
+        if by_x:
+            dx = gradient_by_a(dpreact, up, Extents.of(x), partial(_times, how=how), how.batch_invariant)
         dup: Any = [None] * ctx.parts
         if any(by_up):
             dup = gradients_by_b(x, dpreact, [Extents.of(part) for part in up], _times)
         ddown = gradients_by_b(hidden, dy, [Extents.of(down)], _times)[0] if by_down else None
         biases = dpreact.sum(0) if by_up_bias else None, dy.sum(0) if by_down_bias else None
-        return None, None, None, dx, *dup, ddown, *biases
+        return None, None, None, None, dx, *dup, ddown, *biases
 
 
 def _named(parts: int, tensors: Any) -> tuple[torch.Tensor, Weights, torch.Tensor, Any, Any]:
@@ -204,9 +217,11 @@ def _named(parts: int, tensors: Any) -> tuple[torch.Tensor, Weights, torch.Tenso
     return x, tuple(up), *tensors[1 + parts :]
 
 
-def _times(x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, by_rows: bool = False) -> torch.Tensor:
-    how: How = OF_LAYER if by_rows else AS_CHOSEN
-    return product(x, (y,), out_dtype=dtype, how=how)[0]
+def _times(
+    x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, by_rows: bool = False, how: How = OF_LAYER
+) -> torch.Tensor:
+    """Return x @ y for a gradient, with the options `how` if its rows are those of the MLP's input (`by_rows`)."""
+    return product(x, (y,), out_dtype=dtype, how=how if by_rows else AS_CHOSEN)[0]
 
 
 def _differentiable_backward(
@@ -219,7 +234,7 @@ def _differentiable_backward(
     dy        gradient of the result
     needs     whether a gradient by each of `tensors` is wanted; the result has None for the others
     """
-    y = _composed(ctx.activation, ctx.interleaved, ctx.parts, tensors)
+    y = _composed(ctx.activation, ctx.interleaved, ctx.how, ctx.parts, tensors)
     wanted = [each for each, need in zip(tensors, needs, strict=True) if need]
     gradients = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
     return [next(gradients) if need else None for need in needs]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.run import calls
+from cutegemm.run.calls import is_batch_invariant
 from cutegemm.torch.activations import (
     ACTIVATIONS,
     GATED,
@@ -25,7 +28,13 @@ from cutegemm.torch.fallback import (
     leaf,
 )
 from cutegemm.torch.functional import gemm_gated, linear
+from cutegemm.torch.launch import refuse_torch
 from cutegemm.torch.mlps import mlp
+
+
+def mode_of(module: Any) -> AbstractContextManager[None]:
+    """Return the context of a module's calls: `cutegemm.batch_invariant` if its attribute `batch_invariant` is True."""
+    return calls.batch_invariant() if module.batch_invariant else nullcontext()
 
 
 class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
@@ -35,6 +44,9 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
     activation   as for `cutegemm.linear`
     raises       UnsupportedError for an unknown activation
 
+    Set its attribute `batch_invariant` to True for results of rows that do not depend on the batch: see
+    `cutegemm.batch_invariant`. None, the default, is as the context says.
+
     >>> layer = Linear(8, 4, activation="gelu")
     >>> layer
     Linear(in_features=8, out_features=4, bias=True, activation=gelu)
@@ -43,6 +55,7 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
     """
 
     activation: str | None = None
+    batch_invariant: bool | None = None
 
     def __init__(
         self,
@@ -75,9 +88,11 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
         if is_left_to_torch(input, weight, bias) or is_replaced_forward(nn.Linear):
             if (traced := leaf(self, input)) is not None:
                 return traced
+            if is_batch_invariant(self.batch_invariant):
+                refuse_torch(f"{self}", "no kernel serves its tensors, or torch.nn.Linear.forward was replaced")
             y: torch.Tensor = super().forward(input)
             return y if self.activation is None else activated_by_torch(self.activation, y)
-        return linear(input, weight, bias, self.activation)
+        return linear(input, weight, bias, self.activation, batch_invariant=self.batch_invariant)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -99,7 +114,11 @@ class JoinedWeights(Unscriptable):
     Weights that are parts of larger memory, as with FSDP, or that other tensors or processes see, stay in place and are
     copied in each call. If gate or up is not a plain linear layer, because of an adapter, pruning, a parametrization, a
     hook or a replaced `forward`, the children are called one by one.
+
+    batch_invariant   whether each row has the same bits in every batch; None: as the context says
     """
+
+    batch_invariant: bool | None = None
 
     def join(self, is_new: bool = False) -> None:
         """Make both weights adjacent, unless they already are or one kernel may not compute both.
@@ -221,10 +240,11 @@ class GatedMLP(JoinedWeights):
         """
         if (traced := leaf(self, x)) is not None:
             return traced
-        y = self.fused(x, self.activation)
-        if y is None:
-            hidden = as_node(gated_by_torch, self.activation, self.gate_proj(x), self.up_proj(x))
-            y = self.down_proj(hidden)
+        with mode_of(self):
+            y = self.fused(x, self.activation)
+            if y is None:
+                hidden = as_node(gated_by_torch, self.activation, self.gate_proj(x), self.up_proj(x))
+                y = self.down_proj(hidden)
         return y
 
     def extra_repr(self) -> str:

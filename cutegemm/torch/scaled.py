@@ -13,7 +13,7 @@ from cutegemm.run.calls import How
 from cutegemm.torch import checks
 from cutegemm.torch import library as library  # registers the operators
 from cutegemm.torch.autograd import product
-from cutegemm.torch.launch import AS_CHOSEN
+from cutegemm.torch.launch import AS_CHOSEN, in_mode
 
 # Members of torch.nn.functional.ScalingType and SwizzleType; the index of a member is its value. torch has the enums
 # since 2.10.
@@ -114,7 +114,7 @@ def scaled_mm(
         text = "lambda acc, scale_a, scale_b, bias: acc * scale_a * scale_b + bias"
         operands.append(bias)
     how = (_FAST if use_fast_accum else _PROMOTED) if mat_a.dtype.is_floating_point else AS_CHOSEN
-    return product(mat_a, (mat_b,), text, tuple(operands), (), dtype, how)[0]
+    return product(mat_a, (mat_b,), text, tuple(operands), (), dtype, in_mode(how))[0]
 
 
 def _only(value: Any) -> Any:

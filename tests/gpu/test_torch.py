@@ -447,7 +447,7 @@ def test_scales(of_b, by_rows, fast, arch):
 
 
 OPS = torch.ops.cutegemm
-HOW = (None, "fast", False, False, False)
+HOW = (None, "fast", False, False, False, False)
 
 
 def test_opcheck():

@@ -54,8 +54,12 @@ def test_each_product_is_made_by_one_warp():
     assert np.array_equal(np.unique(k_of_a), np.arange(bk))
     by_warp = k_of_a.reshape(8, -1)
     assert sorted(k for warp in by_warp for k in np.unique(warp)) == list(range(bk))
-    assert PLAN.sliced_k is not None
-    assert PLAN.sliced_k.warps == 8
+    assert PLAN.body.k_warps == 8
+
+
+def sliced(plan: GemmPlan, **changes):
+    """The schedule of a plan, with another way of adding accumulators."""
+    return replace(plan.body, sliced_k=replace(plan.body.sliced_k, **changes))
 
 
 def test_words():
@@ -68,16 +72,16 @@ def test_words():
 @pytest.mark.parametrize(
     ("plan", "changes", "rule"),
     [
-        (PLAN, {"sliced_k": None}, "8 threads share each sum along K; say by `sliced_k`"),
+        (PLAN, {"body": streamed_schedule(4)}, "8 threads share each sum along K; say by `sliced_k`"),
         (PLAN, {"body": direct()}, "never multiplied"),
         (PLAN, {"pdl": True}, "this plan is for sm_80"),
         (PLAN, {"cluster_mn": (1, 2)}, "CTAs that share K lie along M"),
         (TWO, {"cluster_mn": (4, 1)}, "by_warp is .*; sums of extents"),
-        (PLAN, {"sliced_k": replace(PLAN.sliced_k, added=TiledMma(fma(), Layout((16, 8, 2))))}, "several threads"),
-        (PLAN, {"sliced_k": replace(PLAN.sliced_k, added=PLAN.tiled_mma)}, "atoms of 32 threads"),
-        (PLAN, {"sliced_k": replace(PLAN.sliced_k, by_warp=Layout((16, 8, 8), (1, 8, 128)))},
+        (PLAN, {"body": sliced(PLAN, added=TiledMma(fma(), Layout((16, 8, 2))))}, "several threads"),
+        (PLAN, {"body": sliced(PLAN, added=PLAN.tiled_mma)}, "atoms of 32 threads"),
+        (PLAN, {"body": sliced(PLAN, by_warp=Layout((16, 8, 8), (1, 8, 128)))},
          "two elements in one place"),
-        (TWO, {"sliced_k": replace(TWO.sliced_k, by_cta=None)}, "by_cta is None; 2 CTAs share K"),
+        (TWO, {"body": sliced(TWO, by_cta=None)}, "by_cta is None; 2 CTAs share K"),
     ],
 )  # fmt: skip
 def test_rules(plan: GemmPlan, changes, rule):

@@ -193,7 +193,7 @@ def test_in_a_graph(dynamic):
 def test_the_operator_takes_types_of_results_as_text():
     text = "lambda acc, c: (silu(halves(acc + c)[0]) * halves(acc + c)[1], acc + c)"
     a, b, c = A.detach().float().requires_grad_(), [B.detach().float().requires_grad_()], [torch.ones(M, N)]
-    given = (a, b, text, c, [], "float16, float32", None, "fast", False, False, False)
+    given = (a, b, text, c, [], "float16, float32", None, "fast", False, False, False, False)
     found = torch.library.opcheck(torch.ops.cutegemm.gemm.default, given)
     assert set(found.values()) == {"SUCCESS"}
     assert [each.dtype for each in torch.ops.cutegemm.gemm(*given)] == [torch.float16, torch.float32]

@@ -24,7 +24,7 @@ from tests.torch.every import N as EVERY_N  # noqa: E402
 from tests.torch.every import Of, results  # noqa: E402
 
 OPS = torch.ops.cutegemm
-HOW = (None, "fast", False, False, False)
+HOW = (None, "fast", False, False, False, False)
 A, W, BIAS = normal(5, 8, grad=True), normal(6, 8, seed=1, grad=True), normal(6, seed=2, grad=True)
 CALLS = [
     (OPS.mm, (A, W.t())),

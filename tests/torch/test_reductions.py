@@ -109,7 +109,7 @@ def test_the_operator_has_fakes_and_gradients():
     given = (
         normal(5, 6, grad=True), [normal(6, 8, seed=1, grad=True)],
         "lambda acc, c: (acc * c, row_sum(acc), total_max(acc))",
-        [normal(8, seed=2, grad=True)], [], None, None, "fast", False, False, False,
+        [normal(8, seed=2, grad=True)], [], None, None, "fast", False, False, False, False,
     )  # fmt: skip
     found = torch.library.opcheck(torch.ops.cutegemm.gemm.default, given)
     assert set(found.values()) == {"SUCCESS"}

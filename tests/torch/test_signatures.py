@@ -40,11 +40,12 @@ class Claim:
 
 
 ACTIVATION = {"activation": "what `linear` adds: an activation in the kernel of the product"}
+OF_LINEAR = {**ACTIVATION, "batch_invariant": "torch has no such mode for a single call"}
 CLAIMS = {
     "mm": Claim(cutegemm.mm, "mm", {"self": ("a", FACTORS), "mat2": ("b", FACTORS)}),
     "bmm": Claim(cutegemm.bmm, "bmm", {"self": ("a", FACTORS), "mat2": ("b", FACTORS)}),
     "addmm": Claim(cutegemm.addmm, "addmm", {"self": ("input", "the name that torch.addmm gives to self")}),
-    "linear": Claim(cutegemm.linear, "linear", {"input": ("x", LAYER), "weight": ("w", LAYER)}, more=ACTIVATION),
+    "linear": Claim(cutegemm.linear, "linear", {"input": ("x", LAYER), "weight": ("w", LAYER)}, more=OF_LINEAR),
     "scaled_mm": Claim(cutegemm.scaled_mm, getattr(F, "scaled_mm", None)),
     "Linear": Claim(cutegemm.Linear, nn.Linear, more=ACTIVATION),
     "Linear.forward": Claim(cutegemm.Linear.forward, nn.Linear.forward),

@@ -125,6 +125,13 @@ class Sm90Recipe(Recipe):
             return self.split
         return by_last_cta(**{name: self.options[name] for name in _SPLITTING if name in self.options})
 
+    @property
+    def accumulates_as(self) -> object:
+        """Return the options that the order of accumulation depends on: see `Recipe.accumulates_as`."""
+        shape = self.shape
+        how = (shape.depth, shape.cluster_k, shape.promoted, self.division, self.ctas, self.swap_ab)
+        return self if self.spelled_out else (self.family, *how)
+
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
         """Build the plan for the operands that the kernel sees: the transposed ones with swap A/B.
 

@@ -1,6 +1,6 @@
 """A GEMM with few columns by mma.sync: A is streamed from global memory directly to fragments.
 
-The warps of a CTA (sliced-K) and the CTAs of a cluster (cluster split-K) split K; see `plan.sliced_k`.
+The warps of a CTA (sliced-K) and the CTAs of a cluster (cluster split-K) split K; see `SlicedSchedule`.
 
 | step     | implementation                                                                               |
 |----------|----------------------------------------------------------------------------------------------|
@@ -300,7 +300,7 @@ class GemvGemm(ScheduledGemm):
         tile_mnl   (m_tile, n_tile, batch) of the tile
         rank       rank of the CTA in its cluster
         """
-        plan, accumulators = self.plan, self.plan.sliced_k
+        plan, accumulators = self.plan, self.plan.body.sliced_k
         kind = lower.dtype(plan.operands.acc)
         base = cutlass.memory.SmemAllocator().allocate(plan.smem_bytes()["accumulators"], ACCUMULATOR_ALIGN_BYTES)
         of_warps = cute.make_tensor(cute.recast_ptr(base, dtype=kind), lower.layout(accumulators.by_warp))

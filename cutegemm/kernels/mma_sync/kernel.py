@@ -38,7 +38,7 @@ def host_function(plan: GemmPlan, arch: Arch) -> Any:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
 
         return TmaFedGemm(plan, arch)
-    if plan.sliced_k is not None:
+    if plan.body.slices_k:
         from cutegemm.kernels.mma_sync.gemv import GemvGemm
 
         return GemvGemm(plan, arch)

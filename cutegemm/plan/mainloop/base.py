@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from cutegemm.plan.access import SmemAccess
+from cutegemm.plan.accumulation import Chain, Total
 from cutegemm.plan.program.steps import ACC, HAS_K_TILES, ForKTiles, If, Release, Step, WaitMma
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ class Mainloop:
         returns        name of each use -> number of registers
         """
         return {}
+
+    def accumulation(self, plan: GemmPlan, runs: tuple[tuple[int, int], ...]) -> Total:
+        """Return the order in which the products of an element of D are added: see `plan.accumulation`.
+
+        runs   ranges (first k, end) of the k-tiles, in the order in which they are multiplied
+        """
+        return Chain(runs)
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
         """Return the mainloop's accesses to shared memory besides the reads of A and B by MMAs."""

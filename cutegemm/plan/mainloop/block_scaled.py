@@ -208,6 +208,7 @@ class BlockScaled(Promoted):
     """Accumulator promotion with scales: total += accumulators * scale of A * scale of B, for each k-tile of 128."""
 
     promote: ClassVar[type[Promote]] = PromoteScaled
+    factor: ClassVar[str] = "block scales"
 
     def prologue(self, plan: GemmPlan) -> Steps:
         """Return the steps that clear the total, the accumulators and the scales, and load the first block scales."""

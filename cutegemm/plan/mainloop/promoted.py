@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from cutegemm.plan.accumulation import Chain, Sum, Total
 from cutegemm.plan.mainloop.base import Mainloop, Steps
 from cutegemm.plan.program.expand import Expansion, State
 from cutegemm.plan.program.operations import Compute, Op
@@ -61,12 +62,14 @@ class Promoted(Mainloop):
     at_once   whether there is one accumulator, which is added as soon as its MMAs have ended, while the MMAs of other
               consumers run. It needs fewer registers than two accumulators, and fewer MMAs than two halves
     promote   the step that adds accumulators to the total
+    factor    what the accumulators of a k-tile are multiplied by, as text; "" for nothing
     """
 
     at_once: bool = False
 
     promoted: ClassVar[bool] = True
     promote: ClassVar[type[Promote]] = Promote
+    factor: ClassVar[str] = ""
 
     def read(self, plan: GemmPlan) -> Steps:
         """Return the steps that read what the accumulators of a k-tile are multiplied by.
@@ -98,6 +101,12 @@ class Promoted(Mainloop):
     def epilogue(self, plan: GemmPlan) -> Steps:
         """Return the steps after the last k-tile: they add its accumulators to the total, if that is not done yet."""
         return () if self.at_once else (*super().epilogue(plan), self.promote(self.partial_accumulators(plan)))
+
+    def accumulation(self, plan: GemmPlan, runs: tuple[tuple[int, int], ...]) -> Total:
+        """Return the order of the additions: each k-tile is an accumulator of its own, and these are added."""
+        bk = plan.cta_tile[2]
+        k_tiles = [Chain(((k, k + bk),)) for first, end in runs for k in range(first, end, bk)]
+        return Sum(tuple(k_tiles), self.factor)
 
     def b_column_blocks(self, plan: GemmPlan) -> int:
         """Return the number of separately multiplied column blocks: 1, or 2 if halves of the columns alternate."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Union
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import hooks
 from cutegemm.plan.mainloop.base import Mainloop
+from cutegemm.tile.tiled_mma import TiledMma
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -125,6 +126,7 @@ class ThreadSchedule(hooks.Shown):
     k_tile: tuple[Step, ...]
 
     has_roles: ClassVar[bool] = False
+    slices_k: ClassVar[bool] = False
     kind: ClassVar[str] = "threads"
     cluster_k: ClassVar[int] = 1
     consumers: ClassVar[int] = 1
@@ -133,6 +135,30 @@ class ThreadSchedule(hooks.Shown):
     overlapped: ClassVar[bool] = False
     promoted: ClassVar[bool] = False
     mainloop: ClassVar[Mainloop] = Mainloop()
+
+    @property
+    def k_warps(self) -> int:
+        """Return the number of warps of a CTA that split K."""
+        return 1
+
+    @property
+    def partial_elements(self) -> int:
+        """Return the number of accumulators in shared memory that warps and CTAs which split K add."""
+        return 0
+
+    def k_ctas(self, cluster_mn: tuple[int, int]) -> int:
+        """Return the number of CTAs of a cluster that split K.
+
+        cluster_mn   CTAs of a cluster along M and N
+        """
+        return 1
+
+    def stored_mma(self, tiled_mma: TiledMma) -> TiledMma:
+        """Return the tiled MMA whose accumulator layout says which thread stores which element of D.
+
+        tiled_mma   that of the mainloop
+        """
+        return tiled_mma
 
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
         """Return the rows and columns of D that a consumer computes: all of the CTA's tile."""

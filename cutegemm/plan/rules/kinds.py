@@ -191,7 +191,7 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
 
 def _scheduled(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each field that a plan with a thread schedule needs or must not have."""
-    if plan.cluster_mn != (1, 1) and plan.sliced_k is None:
+    if plan.cluster_mn != (1, 1) and not plan.body.slices_k:
         yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
     if isinstance(plan.store, StagedStore):
         yield "the store has epilogue stages; they need warp roles. With a thread schedule all threads copy D."

@@ -10,6 +10,7 @@ import numpy as np
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, product_each
 from cutegemm.machine.arch import MAX_CLUSTER_CTAS, WARP_THREADS
+from cutegemm.plan.program.sliced_schedule import SlicedSchedule
 from cutegemm.plan.rules.boxes import overlapping
 from cutegemm.tile.atoms import runs_on
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -26,7 +27,8 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
     """
     if plan.body.has_roles and plan.cluster_k > 1:
         yield from _own_columns(plan)
-    mma, sliced_k = plan.tiled_mma, plan.sliced_k
+    mma = plan.tiled_mma
+    sliced_k = plan.body.sliced_k if isinstance(plan.body, SlicedSchedule) else None
     along_k = mma.thr_layout_vmnk[3].size()
     if plan.pdl and (sliced_k is None or not runs_on("sm_90", plan.arch)):
         yield (
@@ -37,13 +39,8 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
         if not plan.body.has_roles and along_k > 1:
             yield f"{along_k} threads share each sum along K; say by `sliced_k` how theirs are added."
         return
-    if (
-        plan.body.has_roles
-        or plan.stages
-        or plan.scheduler.split.is_split
-        or plan.repacks
-        or plan.scheduler.grid.is_persistent
-    ):
+    scheduler = plan.scheduler
+    if plan.stages or scheduler.split.is_split or plan.repacks or scheduler.grid.is_persistent:
         yield (
             "sums of warps are added where a schedule reads all of K from global memory to fragments, of operands that "
             "are not packed."
@@ -95,7 +92,7 @@ def _own_columns(plan: GemmPlan) -> Iterator[str]:
 
 def fragment_rules(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence if threads load other fragments from global memory than those that they multiply."""
-    if plan.sliced_k is None:
+    if not plan.body.slices_k:
         return
     rows, bn, bk = plan.mma_tile
     for name, extent, copy in (("A", rows, plan.a.load), ("B", bn, plan.b.load)):

@@ -123,7 +123,7 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
         yield "without stages of shared memory D does not pass through it."
     if not plan.body.has_roles and plan.scheduler.split.is_split and plan.store.layout is not None:
         yield "where K is split, D does not pass through shared memory."
-    alone = not plan.body.has_roles and plan.stages == 0 and plan.sliced_k is None
+    alone = not plan.body.has_roles and plan.stages == 0 and not plan.body.slices_k
     if alone and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
         step = plan.tiled_mma.tile_mnk[2]
         yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {step}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, update_wrapper
+from functools import cache, partial, update_wrapper
 from types import FunctionType
 from typing import Any
 
@@ -13,10 +13,12 @@ from torch import nn
 
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.run.ahead import prepare
+from cutegemm.run.calls import is_batch_invariant
 from cutegemm.torch import fallback
 from cutegemm.torch.activations import OF_GATE
 from cutegemm.torch.fallback import has_own_forward, is_customized, is_left_to_torch, is_replaced_forward
 from cutegemm.torch.functional import linear
+from cutegemm.torch.launch import refuse_torch
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.models import recognition
 from cutegemm.torch.models.recognition import Parts, activation_of, is_conv1d
@@ -26,6 +28,7 @@ from cutegemm.torch.modules import (
     are_side_by_side,
     is_plain,
     join_after_load,
+    mode_of,
     separate,
 )
 
@@ -85,7 +88,13 @@ class Replaced:
         return "\n".join(lines)
 
 
-def use(model: nn.Module, *, rows: Sequence[int] | None = None, processes: int | None = None) -> Replaced:
+def use(
+    model: nn.Module,
+    *,
+    rows: Sequence[int] | None = None,
+    processes: int | None = None,
+    batch_invariant: bool = False,
+) -> Replaced:
     """Let cutegemm compute the linear layers and MLPs of a model, in place.
 
     It replaces torch.nn.Linear, transformers' Conv1D, gated MLPs with the children gate_proj, up_proj, down_proj and
@@ -113,9 +122,11 @@ def use(model: nn.Module, *, rows: Sequence[int] | None = None, processes: int |
     rows        numbers of rows of the inputs, such as range(1, 4097): the kernels of the forward pass are compiled at
                 once, in parallel and with a progress bar, as by `cutegemm.prepare`. None: each at its first call
     processes   number of processes that compile; None: the number of processors
+    batch_invariant   whether the result of a row of the layers and MLPs has the same bits in every batch: see
+                `cutegemm.batch_invariant`. Nothing is replaced if a layer or an MLP would be left to torch
     returns     the modules that were replaced, and those that were not with the reason; `undo()` restores the model
-    raises      UnsupportedError if model is not a torch.nn.Module; with `rows`, the errors of `cutegemm.prepare`, after
-                which the model is as before
+    raises      UnsupportedError if model is not a torch.nn.Module, or if it cannot be made batch invariant; with
+                `rows`, the errors of `cutegemm.prepare`, after which the model is as before
 
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     >>> with use(model) as replaced:
@@ -135,6 +146,8 @@ def use(model: nn.Module, *, rows: Sequence[int] | None = None, processes: int |
     for name, module in list(model.named_modules()):
         if not is_replaced(module) and (isinstance(module, nn.Linear) or is_conv1d(module)):
             _replace_layer(name, module, report)
+    if batch_invariant:
+        _make_invariant(model, report)
     if rows is not None:
         try:
             prepare(model, rows=rows, processes=processes)
@@ -142,6 +155,26 @@ def use(model: nn.Module, *, rows: Sequence[int] | None = None, processes: int |
             report.undo()
             raise
     return report
+
+
+def _make_invariant(model: nn.Module, report: Replaced) -> None:
+    """Make all layers and MLPs of a model that cutegemm computes batch invariant, until `report.undo()`.
+
+    raises   UnsupportedError, after undoing the replacements, if some are left to torch
+    """
+    left = [f"{name or 'the model itself'}: {reason}" for name, reason in report.left.items()]
+    if left:
+        report.undo()
+        raise UnsupportedError(
+            "use(batch_invariant=True): torch would compute these modules, and the order in which it adds may depend "
+            "on the number of rows. Nothing is replaced.\n  - " + "\n  - ".join(left)
+        )
+    for module in model.modules():
+        if is_replaced(module):
+            own, before = vars(module), vars(module).get("batch_invariant")
+            own["batch_invariant"] = True
+            restore = own.pop if before is None else own.__setitem__
+            report._undo.append(partial(restore, "batch_invariant", before))
 
 
 def is_replaced(module: nn.Module) -> bool:
@@ -152,15 +185,23 @@ def is_replaced(module: nn.Module) -> bool:
 class Replacement(fallback.Unscriptable):
     """First base of the class that a replaced module gets. The second base is its original class.
 
-    The original class's forward is called if cutegemm cannot compute the module.
+    The original class's forward is called if cutegemm cannot compute the module. If results must not depend on the
+    batch (`batch_invariant`), it is refused.
     """
+
+    batch_invariant: bool | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self, Replacement):  # a bound method from before `Replaced.undo`
             return type(self).forward(self, *args, **kwargs)
         if (traced := fallback.leaf(self, args[0] if args else None)) is not None:
             return traced
-        y = self._computed(args[0]) if len(args) == 1 and not kwargs else None
+        with mode_of(self):
+            y = self._computed(args[0]) if len(args) == 1 and not kwargs else None
+        if y is None and is_batch_invariant(self.batch_invariant):
+            refuse_torch(
+                f"a replaced {type(self).__name__}", "it was changed after `use`, or no kernel serves its tensors"
+            )
         return super().forward(*args, **kwargs) if y is None else y
 
     def _computed(self, x: Any) -> torch.Tensor | None:

@@ -17,6 +17,8 @@ from docs.evidence import (
     fit_simt,
     fit_sm90,
     gemm,
+    instructions,
+    invariant,
     models,
     prebuilt,
     renamed,
@@ -66,6 +68,8 @@ _add("decode", decode.main, "Time few rows by many weights in one CUDA graph.")
 _add("chain", chain.main, "Time chains of GEMMs in one CUDA graph.")
 _add("epilogues", epilogues.main, "Time GEMMs with an epilogue, and torch.")
 _add("scaled", scaled.main, "Time block-scaled fp8 GEMMs and torch's `scaled_mm`.")
+_add("instructions", instructions.main, "Test which properties of an MMA instruction change the bits of D.")
+_add("invariant", invariant.main, "Time batch-invariant GEMMs, freely chosen ones and cuBLAS on layers of models.")
 _add("models", models.main, "Time models of the sizes of Llama and GPT-2 before and after `cutegemm.use(model)`.")
 _add("prebuilt", prebuilt.main, "Judge a library of prebuilt kernels on models that it was not selected by.")
 _add("start", start.main, "Time until calls run at full speed, in new processes with an empty cache.")

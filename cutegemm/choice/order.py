@@ -1,0 +1,159 @@
+"""Batch invariance: one order of accumulation for a weight, whatever the number of rows of the input.
+
+A row of D = A @ B has the same bits in every batch if all numbers of rows are served by plans whose
+`accumulation_order` is equal. The order is chosen once for N, K and the types: the one whose plans lose the least time
+over all numbers of rows. It does not depend on M, L, the epilogue, or the alignment and majorness of A and D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from cutegemm.choice.catalog import built, ranked
+from cutegemm.choice.recipe import Recipe
+from cutegemm.errors import PlanError
+from cutegemm.machine.device import Device
+from cutegemm.plan.accumulation import DEPENDS_ON, AccumulationOrder, row_independent_order
+from cutegemm.plan.problem import Operands, Problem
+
+# Numbers of rows at which plans are compared to choose an order; each counts alike.
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What the order of accumulation of a GEMM depends on: everything except the rows of A.
+
+    operands     types of A, B and D, and majorness of B; A is K-major, D is N-major, and all are aligned
+    n, k         extents
+    arch         architecture to compile for
+    device       device whose times are predicted
+    accumulate   accumulation of float8, "fast" or "promoted": see `gemm`
+    """
+
+    operands: Operands
+    n: int
+    k: int
+    arch: str
+    device: Device
+    accumulate: str
+
+    @staticmethod
+    def of(operands: Operands, n: int, k: int, arch: str, device: Device, accumulate: str) -> Weight:
+        """Return the weight of a GEMM with these operands, of which only the types and B's majorness count."""
+        letters = f"n{'t' if operands.b.major == 'k' else 'n'}"
+        types = {"b": operands.b.dtype, "out": operands.d.dtype, "acc": operands.acc}
+        plain = Operands.of(operands.a.dtype, layout=letters, **types)  # type: ignore[arg-type]
+        return Weight(plain.fitted(1, n, k), n, k, arch, device, accumulate)
+
+    def problem(self, rows: int) -> Problem:
+        """Return the GEMM of this weight with an A of `rows` rows."""
+        return Problem(rows, self.n, self.k, operands=self.operands)
+
+
+@dataclass(frozen=True)
+class ServedRows:
+    """The order of accumulation that is chosen for a weight, and the fastest recipes with this order.
+
+    order     the order
+    recipes   for each number of rows in `ROWS`, the recipe (a plan without operands) with the lowest predicted time
+    """
+
+    order: AccumulationOrder
+    recipes: tuple[Recipe, ...]
+
+    def nearest(self, rows: int) -> list[Recipe]:
+        """Return the recipes without repetitions, in the order of the distance of their number of rows to `rows`."""
+        distances = sorted(zip([abs(each - rows) for each in ROWS], range(len(ROWS)), strict=True))
+        return list(dict.fromkeys([self.recipes[index] for _, index in distances]))
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The orders of accumulation of recipes for a weight. Few plans are built: see `Recipe.accumulates_as`.
+
+    operands     operands of the GEMM, with the alignment that TMA loads see
+    by_threads   operands with the alignment that loads of threads see
+    weight       N, K, architecture and device
+    with_c       whether a tile of C is read
+    """
+
+    operands: Operands
+    by_threads: Operands
+    weight: Weight
+    with_c: bool = False
+    _known: dict[object, AccumulationOrder | None] = field(default_factory=dict, compare=False, repr=False)
+
+    def of(self, recipe: Recipe) -> AccumulationOrder | None:
+        """Return the order of accumulation of a recipe's plan, if it does not depend on the number of rows.
+
+        returns   None if the plan breaks a rule, or if K is split among CTAs of different clusters, as this pays only
+                  for few rows
+        """
+        if recipe.division.is_split or recipe.ctas:
+            return None
+        alike = recipe if DEPENDS_ON else recipe.accumulates_as
+        known = self._known.get(alike)
+        if known is None and recipe not in self._known:
+            self._known[recipe] = known = self._of_plan(recipe)
+            if known is not None:
+                self._known[alike] = known
+        return known
+
+    def _of_plan(self, recipe: Recipe) -> AccumulationOrder | None:
+        """Return the order of the plan that the recipe builds; None if it breaks a rule."""
+        weight = self.weight
+        problem = Problem(1, weight.n, weight.k, operands=self.by_threads)
+        try:
+            plan = built(recipe, self.operands, self.by_threads, problem, weight.arch, weight.device, self.with_c)
+        except PlanError:
+            return None
+        return row_independent_order(plan, problem.transposed if recipe.swap_ab else problem, recipe.swap_ab)
+
+
+@lru_cache(maxsize=1024)
+def served_rows(weight: Weight) -> ServedRows:
+    """Return the order of accumulation for a weight whose plans have the lowest predicted times over all `ROWS`.
+
+    For each number of rows, the time of the fastest plan with the order is divided by that of the fastest plan of all.
+    The order with the lowest mean is chosen. Every number of rows must have a plan with this order.
+
+    raises   PlanError if no order serves all numbers of rows
+
+    >>> from cutegemm.machine.device import device_named
+    >>> weight = Weight.of(Operands.of("bf16", layout="nt"), 4096, 4096, "sm_90a", device_named("h100"), "fast")
+    >>> print(served_rows(weight).order)
+    wgmma of 16 k, bf16 x bf16 -> f32: k 0..4096
+    """
+    known = Orders(weight.operands, weight.operands, weight)
+    slower: dict[AccumulationOrder, list[float]] = {}
+    fastest: dict[AccumulationOrder, list[Recipe]] = {}
+    for rows in ROWS:
+        best: dict[AccumulationOrder, tuple[float, Recipe]] = {}
+        least = 0.0
+        for one in ranked(weight.operands, weight.problem(rows), weight.arch, weight.device, weight.accumulate):
+            least = least or one.us
+            order = known.of(one.recipe)
+            if order is not None:
+                best.setdefault(order, (one.us, one.recipe))
+        for order, (us, recipe) in best.items():
+            slower.setdefault(order, []).append(us / least)
+            fastest.setdefault(order, []).append(recipe)
+    serving = [order for order, ratios in slower.items() if len(ratios) == len(ROWS)]
+    if not serving:
+        rule = f"no order of accumulation serves {ROWS[0]} to {ROWS[-1]} rows. Leave out batch_invariant."
+        raise PlanError(f"batch_invariant: {weight.problem(ROWS[0])} of {weight.operands}", [rule])
+    order = min(serving, key=lambda order: sum(slower[order]))
+    return ServedRows(order, tuple(fastest[order]))
+
+
+def restored(weight: Weight, recipes: Sequence[Recipe]) -> ServedRows | None:
+    """Return the result of `served_rows` from its recipes, one for each of `ROWS`; None if they do not fit together."""
+    known = Orders(weight.operands, weight.operands, weight)
+    orders = {known.of(recipe) for recipe in recipes}
+    (order, *others) = orders or {None}
+    if others or order is None or len(recipes) != len(ROWS):
+        return None
+    return ServedRows(order, tuple(recipes))

@@ -1,0 +1,304 @@
+"""The order in which a plan adds the products of an element of D, as a value that can be compared.
+
+Floating-point addition is not associative: two plans give the same bits for an element of D only if they add its
+products in the same order. `GemmPlan.accumulation_order` returns this order. Two plans with equal orders give the same
+accumulators, whatever their tiles, stages and schedules are.
+
+An order is made of chains and sums. A `Chain` is one accumulator: MMAs add the k-blocks of its runs of k to it, in
+ascending order of k. A `Sum` adds chains, or sums, in f32 (f64), from the first to the last. So an unsplit GEMM is one
+chain, split-K is a sum of chains, and sliced-K within a cluster that splits K is a sum of sums.
+
+The order of the additions within one MMA instruction is that of the hardware. `Instruction` holds everything that it
+may depend on: see `DEPENDS_ON`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+from cutegemm.layout import Layout, composition
+from cutegemm.plan.epilogue import Accumulator
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Problem
+
+# The properties of an MMA instruction that the bits of an element may depend on, apart from its kind, its extent of K
+# and its types. None of them is listed: it is assumed that the tensor cores add the products of an element in the same
+# order for all N, wherever A comes from, and also if A and B are swapped. No document says so.
+# `python -m docs.evidence instructions` tests it on a GPU; what it finds is recorded in
+# docs/evidence/data/instructions.json, which a test compares with this set.
+DEPENDS_ON: frozenset[str] = frozenset()
+PROPERTIES = ("n", "a_source", "swap_ab")
+
+_MOST_SHOWN = 4  # terms of a sum that are printed
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """The MMA instruction that adds a k-block to an accumulator, with everything that its bits may depend on.
+
+    kind       "wgmma", "mma" (mma.sync) or "fma"; "any instruction" for integers
+    k          its extent along K: the number of products that it adds at once
+    types      element types of the caller's A and B and of the accumulator, such as "bf16 x bf16 -> f32"
+    rounding   rounding of f32 operands to tf32: see `GemmPlan`; "" for other types
+    further    properties in `DEPENDS_ON` with their values: (("n", 128),)
+    """
+
+    kind: str
+    k: int
+    types: str
+    rounding: str = ""
+    further: tuple[tuple[str, int | str | bool], ...] = ()
+
+    def __str__(self) -> str:
+        rounding = f", rounded {self.rounding}" if self.rounding else ""
+        further = "".join([f", {name} = {value}" for name, value in self.further])
+        return f"{self.kind} of {self.k} k, {self.types}{rounding}{further}"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Which k each k-block of a chain has, if they are not adjacent: those of one warp in sliced-K.
+
+    period    number of k after which the pattern repeats
+    first     first k of the warp in a period
+    layout    (k in an instruction, k-block) -> offset from `first`
+    """
+
+    period: int
+    first: int
+    layout: Layout
+
+    def __str__(self) -> str:
+        return f"{self.first} + {self.layout} of each {self.period} k"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One accumulator, to which MMAs add k-blocks one after the other.
+
+    runs      ranges (first k, end) in the order in which they are added. A range may begin below 0 or end after K:
+              its k-blocks have zeros there
+    pattern   the k-blocks that are added in these ranges; None: all, in ascending order of k
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    pattern: Pattern | None = None
+
+    def k_blocks(self, k: int) -> Iterator[tuple[int, ...]]:
+        """Yield the k of each instruction, in the order in which the instructions are executed.
+
+        k   extent of K of an instruction
+
+        >>> list(Chain(((0, 8),)).k_blocks(4))
+        [(0, 1, 2, 3), (4, 5, 6, 7)]
+        >>> list(Chain(((0, 8),), Pattern(8, 2, Layout((2, 2), (1, 4)))).k_blocks(2))
+        [(2, 3), (6, 7)]
+        """
+        for first, end in self.runs:
+            if self.pattern is None:
+                for start in range(first, end, k):
+                    yield tuple(range(start, start + k))
+                continue
+            offsets = self.pattern.layout.offsets().reshape((k, -1), order="F")
+            for start in range(first, end, self.pattern.period):
+                for block in offsets.T:
+                    yield tuple((start + self.pattern.first + block).tolist())
+
+    def __str__(self) -> str:
+        runs = ", ".join([f"{first}..{end}" for first, end in self.runs[:_MOST_SHOWN]])
+        more = f" and {len(self.runs) - _MOST_SHOWN} more" if len(self.runs) > _MOST_SHOWN else ""
+        return f"k {runs}{more}" + (f" at {self.pattern}" if self.pattern else "")
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Chains or sums that are added one after the other, from the first to the last.
+
+    terms     what is added
+    factor    what each term is multiplied by before it is added, such as "block scales" or "alpha * acc"; "" for
+              nothing
+    """
+
+    terms: tuple[Total, ...]
+    factor: str = ""
+
+    def __str__(self) -> str:
+        shown = " + ".join([f"({term})" for term in self.terms[:_MOST_SHOWN]])
+        if len(self.terms) > _MOST_SHOWN:
+            shown += f" + ... + ({self.terms[-1]}): {len(self.terms)} terms"
+        return shown + (f", each multiplied by {self.factor}" if self.factor else "")
+
+
+Total = Union[Chain, Sum]
+
+
+@dataclass(frozen=True)
+class AccumulationOrder:
+    """How the products of an element of D are added.
+
+    instruction   the MMA instruction
+    totals        the order of the additions, for each kind of tile of D. There are several only with stream-K, which
+                  divides the k-tiles of some tiles. () for integers: their sum wraps around, so that neither its order
+                  nor the instruction matters
+    """
+
+    instruction: Instruction
+    totals: tuple[Total, ...]
+
+    @property
+    def is_uniform(self) -> bool:
+        """Return whether all elements of D are added in the same order."""
+        return len(self.totals) <= 1
+
+    def __str__(self) -> str:
+        if not self.totals:
+            return f"{self.instruction.types}: exact in any order"
+        return f"{self.instruction}: {' or, in other tiles, '.join(map(str, self.totals))}"
+
+
+def joined(runs: list[tuple[int, int]]) -> Runs:
+    """Return ranges with adjacent ones joined and empty ones left out.
+
+    >>> joined([(0, 64), (64, 128), (128, 128), (192, 256)])
+    ((0, 128), (192, 256))
+    """
+    out: list[tuple[int, int]] = []
+    for first, end in runs:
+        if first == end:
+            continue
+        if out and out[-1][1] == first:
+            out[-1] = (out[-1][0], end)
+        else:
+            out.append((first, end))
+    return tuple(out)
+
+
+def added(terms: list[Total], factor: str = "") -> Total:
+    """Return the sum of terms; a single term itself, unless it is multiplied by a factor."""
+    return terms[0] if len(terms) == 1 and not factor else Sum(tuple(terms), factor)
+
+
+def accumulation_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) -> AccumulationOrder:
+    """Return the order in which a plan adds the products of an element of D: see `GemmPlan.accumulation_order`.
+
+    swap_ab   whether the plan will be used for D^T = B^T A^T, although its field `swap_ab` is not set yet
+    """
+    instruction = _instruction(plan, swap_ab or plan.swap_ab)
+    if not plan.operands.acc.is_float:
+        return AccumulationOrder(Instruction("any instruction", 1, instruction.types), ())
+    totals = [_of_divided(plan, problem, pieces) for pieces in _divisions(plan, problem)]
+    return AccumulationOrder(instruction, tuple(dict.fromkeys(totals)))
+
+
+def row_independent_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) -> AccumulationOrder | None:
+    """Return `accumulation_order` if it is the same for all extents M and L; None if K is split among clusters.
+
+    With stream-K the order depends on the number of tiles. With split-K, some plans scale the accumulators before they
+    are added, so that the epilogue is a part of the order.
+    """
+    if _splits_k(plan):
+        return None
+    return accumulation_order(plan, problem, swap_ab)
+
+
+def _splits_k(plan: GemmPlan) -> bool:
+    """Return whether CTAs of different clusters may share a tile of D. `_divisions` says how they divide it."""
+    return plan.scheduler.split.is_split
+
+
+def _instruction(plan: GemmPlan, swap_ab: bool) -> Instruction:
+    """Return the MMA instruction of a plan, for the A and B of the caller.
+
+    swap_ab   whether the plan's A is the caller's B^T
+    """
+    atom = plan.tiled_mma.atom
+    a, b = (atom.b_dtype, atom.a_dtype) if swap_ab else (atom.a_dtype, atom.b_dtype)
+    kind = "wgmma" if atom.is_of_warpgroup else atom.name.partition(".")[0].partition("_")[0]
+    properties: dict[str, int | str | bool] = {
+        "n": atom.shape_mnk[1],
+        "a_source": str(atom.a_source),
+        "swap_ab": swap_ab,
+    }
+    further = tuple([(name, properties[name]) for name in PROPERTIES if name in DEPENDS_ON])
+    rounding = plan.rounding if plan.operands.a.dtype.name == "tf32" else ""
+    return Instruction(kind, atom.shape_mnk[2], f"{a} x {b} -> {atom.c_dtype}", rounding, further)
+
+
+Runs = tuple[tuple[int, int], ...]  # ranges (first, end) of k-tiles, or of k
+_Pieces = tuple[Runs, ...]  # of each K split in order: its ranges of k-tiles
+
+
+def _divisions(plan: GemmPlan, problem: Problem) -> list[_Pieces]:
+    """Return each way in which tiles of D are divided along K: for each K split in order, its ranges of k-tiles.
+
+    Only this function and `_splits_k` read how K is split among clusters.
+    """
+    k_tiles, split = plan.k_tiles(problem), plan.scheduler.split
+    if not _splits_k(plan):
+        return [(((0, k_tiles),),)]
+    if split.splits > 1:  # all tiles alike
+        problem = type(problem)(1, 1, problem.k, operands=problem.operands)
+    tiles = plan.work(problem).assignment().work_tile
+    step, found = split.k_step, dict[int, list[tuple[int, Runs]]]()
+    for tile, k_split, first, count in zip(tiles.tile, tiles.k_split, tiles.k_first, tiles.k_count, strict=True):
+        runs = joined([(int(first) + i * step, int(first) + i * step + 1) for i in range(int(count))])
+        found.setdefault(int(tile), []).append((int(k_split), runs))
+    return list(dict.fromkeys([tuple([runs for _, runs in sorted(pieces)]) for pieces in found.values()]))
+
+
+def _of_divided(plan: GemmPlan, problem: Problem, pieces: _Pieces) -> Total:
+    """Return the order of the additions of a tile.
+
+    pieces   for each K split in order, its ranges of k-tiles
+    """
+    if len(pieces) == 1:
+        return _of_cluster(plan, problem, pieces[0])
+    head = plan.epilogue.head.expression
+    factor = "" if plan.body.has_roles or isinstance(head, Accumulator) else str(head)
+    return added([_of_cluster(plan, problem, runs) for runs in pieces], factor)
+
+
+def _of_cluster(plan: GemmPlan, problem: Problem, runs: Runs) -> Total:
+    """Return the order of the additions of one K split: over the CTAs of a cluster, then over the warps of a CTA.
+
+    runs   its ranges of k-tiles
+    """
+    if plan.cluster_k == 1:
+        return _of_cta(plan, problem, runs)
+    ((first, end),) = runs or ((0, 0),)  # a plan does not split K by clusters and in another way with gaps
+    shares = [plan.k_range(rank, end - first) for rank in range(plan.cluster_k)]
+    return added([_of_cta(plan, problem, joined([(first + at, first + at + n)])) for at, n in shares])
+
+
+def _of_cta(plan: GemmPlan, problem: Problem, runs: Runs) -> Total:
+    """Return the order of the additions of the k-tiles that one CTA multiplies.
+
+    runs   its ranges of k-tiles. The ragged k-tile of copies by threads is the first one, so k is counted from below 0
+    """
+    bk = plan.cta_tile[2]
+    start = 0 if plan.body.has_roles else problem.k - plan.k_tiles(problem) * bk
+    in_k = tuple([(start + first * bk, start + end * bk) for first, end in runs])
+    if plan.body.slices_k:
+        return added([Chain(in_k, pattern) for pattern in _patterns(plan, plan.body.k_warps)])
+    along_k, k = plan.tiled_mma.permutation_mnk[2], plan.tiled_mma.atom.shape_mnk[2]
+    if isinstance(along_k, Layout):  # the k of an instruction may not be adjacent
+        own = composition(along_k, Layout((k, along_k.size() // k)))
+        return Chain(in_k, Pattern(along_k.cosize(), 0, own))
+    return plan.body.mainloop.accumulation(plan, in_k)
+
+
+def _patterns(plan: GemmPlan, warps: int) -> Iterator[Pattern]:
+    """Yield the k-blocks of each warp in sliced-K, in the order of the warps.
+
+    warps   number of warps that split K
+    """
+    k = plan.tiled_mma.atom.shape_mnk[2]
+    along_k = plan.tiled_mma.permutation_mnk[2]
+    layout = along_k if isinstance(along_k, Layout) else Layout((k, warps, 1), (1, k, 0))
+    own = Layout((layout[0].shape, layout[2].shape), (layout[0].stride, layout[2].stride))
+    for warp in range(warps):
+        yield Pattern(layout.cosize(), int(layout[1](warp)), own)

@@ -1,0 +1,67 @@
+"""Thread schedules whose warps split K (sliced-K)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan.program.thread_schedule import ThreadSchedule
+from cutegemm.plan.reduction import SlicedK
+from cutegemm.tile.tiled_mma import TiledMma
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+
+@dataclass(frozen=True)
+class SlicedSchedule(ThreadSchedule):
+    """A thread schedule whose warps multiply different k of the same tile, and add their accumulators after the loop.
+
+    sliced_k   how the warps, and the CTAs of a cluster along M, add their accumulators
+    """
+
+    sliced_k: SlicedK
+
+    slices_k: ClassVar[bool] = True
+
+    @staticmethod
+    def of(schedule: ThreadSchedule, sliced_k: SlicedK) -> SlicedSchedule:
+        """Return the schedule with the steps of another one, whose warps split K."""
+        steps = {field.name: getattr(schedule, field.name) for field in fields(ThreadSchedule)}
+        return SlicedSchedule(**steps, sliced_k=sliced_k)
+
+    @property
+    def k_warps(self) -> int:
+        """Return the number of warps of a CTA that split K."""
+        return self.sliced_k.warps
+
+    def k_ctas(self, cluster_mn: tuple[int, int]) -> int:
+        """Return the number of CTAs of a cluster that split K: those along M.
+
+        cluster_mn   CTAs of a cluster along M and N
+        """
+        return cluster_mn[0]
+
+    def stored_mma(self, tiled_mma: TiledMma) -> TiledMma:
+        """Return the tiled MMA whose accumulator layout says which thread adds and stores which element of D.
+
+        tiled_mma   that of the mainloop
+        """
+        return self.sliced_k.added
+
+    @property
+    def partial_elements(self) -> int:
+        """Return the number of accumulators in shared memory that the warps and CTAs add."""
+        by_cta = self.sliced_k.by_cta
+        return self.sliced_k.by_warp.cosize() + (by_cta.cosize() if by_cta else 0)
+
+
+def sliced_schedule(plan: GemmPlan) -> SlicedSchedule:
+    """Return the thread schedule of a plan whose warps split K.
+
+    raises   UnsupportedError for another plan
+    """
+    if not isinstance(plan.body, SlicedSchedule):
+        raise UnsupportedError(f"plan {plan.name!r}: its warps do not split K.")
+    return plan.body
