@@ -15,7 +15,7 @@ from cutegemm.plan.mainloop.block_scaled import with_scales
 
 ROWS, BLOCKS = "1x128", "128x128"
 _COOPERATIVE = {"schedule": "cooperative", "tile": (128, 128, 128)}
-_AT_ONCE = {**_COOPERATIVE, "at_once": True, "in_lanes": True}
+_AT_ONCE = {**_COOPERATIVE, "at_once": True}
 
 # name: (granularity of A, granularity of B, arguments of Operands.of, arguments of sm90_plan)
 FORMS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
@@ -30,17 +30,12 @@ FORMS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "batched": (ROWS, BLOCKS, {"batched": True}, {"tile": (64, 128, 128)}),
     "rows_of_128": (ROWS, BLOCKS, {}, {**_COOPERATIVE, "tile": (256, 64, 128)}),
     "fixup": (ROWS, BLOCKS, {}, {**_COOPERATIVE, "fixup": True}),
-    "lanes": (ROWS, BLOCKS, {}, {**_COOPERATIVE, "in_lanes": True}),
-    "lanes_halves_2x1": (
-        ROWS, BLOCKS, {}, {**_COOPERATIVE, "tile": (128, 192, 128), "cluster": (2, 1), "in_lanes": True},
-    ),
-    "lanes_rows_pingpong": (BLOCKS, ROWS, {}, {"tile": (64, 96, 128), "in_lanes": True}),
     "at_once_2x1": (ROWS, BLOCKS, {}, {**_AT_ONCE, "cluster": (2, 1)}),
     "at_once_192": (ROWS, BLOCKS, {}, {**_AT_ONCE, "tile": (128, 192, 128)}),
     "at_once_blocks_split": (BLOCKS, BLOCKS, {}, {**_AT_ONCE, "tile": (128, 160, 128), "split_k": 2}),
     "at_once_batched": (ROWS, BLOCKS, {"batched": True}, {**_AT_ONCE, "tile": (64, 128, 128), "schedule": "pingpong"}),
     "at_once_fixup": (ROWS, BLOCKS, {}, {**_AT_ONCE, "fixup": True}),
-    "at_once_rows": (ROWS, ROWS, {}, {**_COOPERATIVE, "at_once": True}),
+    "at_once_rows": (ROWS, ROWS, {}, _AT_ONCE),
 }  # fmt: skip
 
 

@@ -79,7 +79,6 @@ def sm90_plan(
     promoted: bool = False,
     at_once: bool = False,
     scales: tuple[str, str] | None = None,
-    in_lanes: bool = False,
     overlapped: bool = False,
     split_k: int = 1,
     stream: int = 0,
@@ -118,11 +117,9 @@ def sm90_plan(
     stagger_cycles, promoted, overlapped   see `WarpRoles`
     at_once                                whether promoted accumulators are added to the total as soon as the MMAs of
                                            their k-tile have ended: see `Promoted`
-    scales                                 granularity of the scales of A and of B, "1x128" or "128x128", that promotion
-                                           multiplies the accumulators of each k-tile by; None: the scales of
-                                           `operands`, if any
-    in_lanes                               whether the lanes of a warp hold the scales of blocks of 32 k-tiles: see
-                                           `BlockScaled`
+    scales                                 granularity of the scales of A and of B, "1x128" or "128x128", by which the
+                                           accumulators of each k-tile of 128 are multiplied when they are promoted.
+                                           None: the scales of `operands`, if any
     split_k                                K splits of each tile of D
     stream                                 stream-K: waves whose k-tiles are divided evenly among the grid; 0: none. See
                                            `KSplit.waves`
@@ -147,8 +144,7 @@ def sm90_plan(
     count = consumers or (1 if schedule == "single" else 2)
     subject, rounds = f"sm90_plan {name!r}", len(tpc_rounds) if isinstance(tpc_rounds, tuple) else 1
     switches = {
-        "with_c": with_c, "promoted": promoted, "at_once": at_once, "in_lanes": in_lanes, "overlapped": overlapped,
-        "fixup": fixup,
+        "with_c": with_c, "promoted": promoted, "at_once": at_once, "overlapped": overlapped, "fixup": fixup,
     }  # fmt: skip
     check_arguments(
         subject,
@@ -171,8 +167,6 @@ def sm90_plan(
     b = _Builder(subject, ops, tile, ctas_per_sm=ctas_per_sm)
     if at_once and not promoted:
         b.violations.append("at_once says when promoted accumulators are added. Pass promoted=True or scales too.")
-    if in_lanes and not has_scales(ops):
-        b.violations.append("in_lanes says where block scales are held. Pass scales too.")
     if count > _MOST_CONSUMERS:
         b.violations.append(f"consumers = {count}; at most {_MOST_CONSUMERS} are possible.")
     b.choices(schedule=(schedule, WARP_ROLES_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
@@ -210,7 +204,7 @@ def sm90_plan(
     b.check()
     mainloop: Mainloop = LoadingAhead() if schedule == "single" else SharedShared()
     if promoted:
-        mainloop = BlockScaled(at_once, in_lanes) if has_scales(ops) else Promoted(at_once)
+        mainloop = BlockScaled(at_once) if has_scales(ops) else Promoted(at_once)
     elif a_source == "register":
         mainloop = RegisterShared()
     pipeline = WarpRoles(

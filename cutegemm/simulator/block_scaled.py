@@ -15,6 +15,7 @@ from cutegemm.plan.mainloop.block_scaled import (
     ReadScales,
     ReloadScales,
     Scales,
+    block_scales_of,
     scales_of,
 )
 from cutegemm.plan.program.operations import Compute
@@ -29,8 +30,8 @@ class Registers:
     both         products of row scales and column scales: (CTAs, M, N)
     now, next    scales of blocks that the lanes hold, by operand: (CTAs, rows or columns, lanes). They belong to 32
                  k-tiles, and to the next 32
-    k            index of the next k-tile in the work tile, if lanes hold scales. A work tile with an odd number of
-                 k-tiles begins with 1, so that pairs of k-tiles begin at even lanes
+    k            index of the next k-tile in the work tile, whose block scales lane k % 32 has. A work tile with an odd
+                 number of k-tiles begins with 1, so that pairs of k-tiles begin at even lanes
     """
 
     both: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1), np.float32))
@@ -62,10 +63,9 @@ def load_scales(player: Player, load: LoadScales, number: int, process: Process,
     """
     registers: Registers = player.of_mainloop[number]
     registers.k = player.shape(process, op.tag[0]).tile.k_count % 2
-    for scales in scales_of(player.plan):
-        if scales.by_block:
-            registers.now[scales.name] = _of_lanes(player, scales, process, op, 0)
-            registers.next[scales.name] = _of_lanes(player, scales, process, op, LANES)
+    for scales in block_scales_of(player.plan):
+        registers.now[scales.name] = _of_lanes(player, scales, process, op, 0)
+        registers.next[scales.name] = _of_lanes(player, scales, process, op, LANES)
 
 
 @Player.handles(ReloadScales)
@@ -83,8 +83,7 @@ def reload_scales(player: Player, reload: ReloadScales, number: int, process: Pr
     registers.now = registers.next
     registers.next = {
         scales.name: _of_lanes(player, scales, process, op, registers.k + LANES)
-        for scales in scales_of(player.plan)
-        if scales.by_block
+        for scales in block_scales_of(player.plan)
     }
 
 
@@ -100,10 +99,8 @@ def read_scales(player: Player, read: ReadScales, number: int, process: Process,
     registers: Registers = player.of_mainloop[number]
     found = []
     for scales in scales_of(player.plan):
-        if scales.by_block and read.from_lanes:
+        if scales.by_block:
             found.append(registers.now[scales.name][:, :, registers.k % LANES])
-        elif scales.by_block:
-            found.append(_of_blocks(player, scales, process, op, np.array([op.tag[1]]))[:, :, 0])
         else:
             own = player.own_split(process)[scales.mode == "n"]
             found.append(np.asarray(player.flows[process.cta][scales.name].read(op.stage)[own, 0].T))

@@ -2,7 +2,7 @@
 
 python -m docs.evidence scaled --json docs/evidence/data/scaled_h100.json
 python -m docs.evidence scaled --shape 4096x4096x7168 --recipe 1x128,1x128 --seconds 2
-python -m docs.evidence scaled --shape 4096x4096x7168 --plans "128x128_2x1*" --plans "128x192_2x1/*"
+python -m docs.evidence scaled --shape 4096x4096x7168 --plans "128x128_*" --plans "*/once"
 
 Each shape is multiplied by several plans, by torch's scaled_mm with the same scales, by torch's scaled_mm with a scale
 for each tensor (fast accumulation), and by `gemm` with accumulator promotion and no scales. Errors are those of rows
@@ -36,38 +36,17 @@ _LARGEST = 448.0  # of e4m3
 _FEW_ROWS = 128
 _CHECKED_ROWS = 64  # compared with float64
 _COOPERATIVE = {"schedule": "cooperative"}
-# By the end of a plan's name: which threads hold the scales of blocks, and when accumulators are promoted; how K is
-# split; and narrow epilogue tiles, which leave room for one more stage
-_MAINLOOPS: dict[str, dict[str, Any]] = {
-    "": {}, "/lanes": {"in_lanes": True}, "/once": {"in_lanes": True, "at_once": True},
-}  # fmt: skip
-# Arguments of `sm90_plan` by name: for many rows; and for few, which are the columns of plans that swap A and B
+# Arguments of `sm90_plan` by name. "/once": accumulators are promoted before the next k-tile is multiplied
 _TILES: dict[str, dict[str, Any]] = {
-    f"{rows}x{columns}_{along_m}x{along_n}{how}{text}": {
-        "tile": (rows, columns, BLOCK), "cluster": (along_m, along_n), "schedule": schedule, **mainloop, **divided,
-    }
-    for rows, columns, schedule in (
-        (128, 112, "cooperative"), (128, 128, "cooperative"), (128, 160, "cooperative"), (128, 176, "cooperative"),
-        (128, 192, "cooperative"), (64, 128, "pingpong"), (64, 192, "pingpong"),
-    )
-    for along_m, along_n in ((1, 1), (2, 1), (1, 2))
-    for how, mainloop in _MAINLOOPS.items()
-    for text, divided in (("", {}), ("/fill", {"fixup": True}), ("/epi32", {"epi_tile_n": 32}))
-    if how == "/once" or not text
-}  # fmt: skip
-_DIVIDED: dict[str, dict[str, Any]] = {
-    "": {}, "/k2": {"split_k": 2}, "/k4": {"split_k": 4}, "/fill": {"fixup": True}, "/s1": {"stream": 1},
-    "/2x1": {"cluster": (2, 1)}, "/4x1": {"cluster": (4, 1)},
-}  # fmt: skip
+    f"128x{columns}_2x1{end}": {"tile": (128, columns, BLOCK), "cluster": (2, 1), "at_once": at_once, **_COOPERATIVE}
+    for columns in (128, 192)
+    for end, at_once in (("", False), ("/once", True))
+}
+# The same for few rows of A, which are the columns of plans that swap A and B
 _OF_FEW_ROWS: dict[str, dict[str, Any]] = {
-    f"swap_ab:{rows}x{columns}{how}{text}": {
-        "tile": (rows, columns, BLOCK), "consumers": rows // 64, **_COOPERATIVE, **mainloop, **divided,
-    }
-    for rows in (64, 128)
-    for columns in (64, 128)
-    for how, mainloop in _MAINLOOPS.items()
-    for text, divided in _DIVIDED.items()
-}  # fmt: skip
+    f"swap_ab:64x64{end}": {"tile": (64, 64, BLOCK), "consumers": 1, "cluster": cluster, **_COOPERATIVE}
+    for end, cluster in (("", (1, 1)), ("/2x1", (2, 1)), ("/4x1", (4, 1)))
+}
 
 Row = dict[str, Any]
 Call = Callable[[], Any]
@@ -80,14 +59,12 @@ def plans_for(m: int, recipe: tuple[str, str], patterns: Sequence[str] = ("*",))
     recipe     granularity of the scales of A and of B
     patterns   patterns of names, as of files: a plan is timed if its name matches one
 
-    >>> sorted(plans_for(64, (ROWS, BLOCKS), ["swap_ab:64x64*/k2"]))
-    ['swap_ab:64x64/k2', 'swap_ab:64x64/lanes/k2', 'swap_ab:64x64/once/k2']
+    >>> sorted(plans_for(64, (ROWS, BLOCKS))), sorted(plans_for(4096, (ROWS, BLOCKS), ["*192*"]))
+    (['swap_ab:64x64', 'swap_ab:64x64/2x1', 'swap_ab:64x64/4x1'], ['128x192_2x1', '128x192_2x1/once'])
     """
     operands = with_scales(Operands.of("e4m3", layout="nt", out="bf16"), recipe)
     is_swapped, found = m <= _FEW_ROWS, {}
     for name, options in (_OF_FEW_ROWS if is_swapped else _TILES).items():
-        if is_swapped and options["tile"][1] > max(64, m):
-            continue
         if not any(fnmatchcase(name, pattern) for pattern in patterns):
             continue
         with suppress(PlanError):

@@ -17,7 +17,7 @@ from tests.kernels.sm90_forms import fitting
 from tests.marks import with_thorough
 from tests.scaled import FORMS, arguments, check_result, form
 
-ALONE = ("rows_blocks", "rows_blocks_halves_2x1", "blocks_rows_pingpong", "any_columns", "at_once_2x1", "lanes")
+ALONE = ("rows_blocks", "rows_blocks_halves_2x1", "blocks_rows_pingpong", "any_columns", "at_once_2x1")
 
 
 @pytest.mark.parametrize("name", with_thorough(FORMS, {*FORMS} - {*ALONE}))
@@ -55,7 +55,7 @@ def test_the_analysis_predicts_the_accesses_of_the_kernel(name: str) -> None:
     assert executed_accesses(plan, ragged) is not None
 
 
-@pytest.mark.parametrize("name", ["at_once_2x1", "lanes_rows_pingpong", "at_once_blocks_split"])
+@pytest.mark.parametrize("name", ["blocks_rows_pingpong", "at_once_2x1", "at_once_blocks_split"])
 @pytest.mark.parametrize("k_tiles", [66, 67])
 def test_more_k_tiles_than_lanes(name: str, k_tiles: int) -> None:
     plan = form(name)

@@ -27,21 +27,16 @@ def test_quantized(granularity: str, shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_shape_has_plans(recipe: tuple[str, str]) -> None:
+    """The scales of 192 single columns leave no registers for accumulators."""
     for m, _, _ in SHAPES:
         plans = plans_for(m, recipe)
-        assert len(plans) > 5
+        assert len(plans) == (3 if m <= 128 else 4 if recipe[1] == BLOCKS else 2)
         assert {plan.swap_ab for plan in plans.values()} == {m <= 128}
 
 
 def test_patterns_of_names() -> None:
-    plans = plans_for(4096, (ROWS, BLOCKS), ["128x192_2x1*", "128x128_1x1/once"])
-    assert sorted(plans) == [
-        "128x128_1x1/once", "128x192_2x1", "128x192_2x1/lanes", "128x192_2x1/once", "128x192_2x1/once/epi32",
-        "128x192_2x1/once/fill",
-    ]  # fmt: skip
+    plans = plans_for(4096, (ROWS, BLOCKS), ["128x192_*", "128x128_2x1/*"])
+    assert sorted(plans) == ["128x128_2x1/once", "128x192_2x1", "128x192_2x1/once"]
     mainloops = {name: plan.body.mainloop for name, plan in plans.items()}
     assert mainloops["128x192_2x1"] == BlockScaled()
-    assert mainloops["128x192_2x1/lanes"] == BlockScaled(in_lanes=True)
-    assert mainloops["128x192_2x1/once"] == BlockScaled(at_once=True, in_lanes=True)
-    assert plans["128x192_2x1/once/epi32"].stages > plans["128x192_2x1/once"].stages
-    assert plans["128x192_2x1/once/fill"].scheduler.split.is_split
+    assert mainloops["128x192_2x1/once"] == BlockScaled(at_once=True)

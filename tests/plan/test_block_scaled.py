@@ -85,8 +85,10 @@ def test_text() -> None:
     plan = sm90_plan(E4M3, scales=(ROWS, BLOCKS), **LARGE)
     text = str(plan.program("consumer 0"))
     assert "clear    scales" in text
+    assert "load     scales of blocks of the first 64 k-tiles -> lanes" in text
     assert "read     scales of A[k], B[k]" in text
     assert "load     A[k], B[k], SCALE_A[k] -> full[k]" in str(plan.program("producer"))
+    assert "load     scales of blocks of 32 later k-tiles -> lanes, if all lanes have been read" in text
     assert "add      second acc * scales to total" in text
     described = plan.describe()
     assert f"(128,1,{plan.stages}):(1,128,128)" in next(
@@ -94,6 +96,9 @@ def test_text() -> None:
     )
     assert "scale_b f32 k-major, 4-byte aligned" in described
     assert plan.barrier("full").transaction_bytes == 2 * 128 * 128 + 128 * 4
+    of_rows = sm90_plan(E4M3, scales=(ROWS, ROWS), **LARGE)
+    assert "scales of blocks" not in str(of_rows.program("consumer 0"))
+    assert "scales of later k-tiles" not in of_rows.registers()
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -103,13 +108,13 @@ def test_scales_are_read_between_the_barrier_and_the_release(name: str) -> None:
     The other steps are those of accumulator promotion, and at the end the load of later block scales to lanes.
     """
     plan = form(name)
-    mainloop = plan.body.mainloop
+    mainloop, has_blocks = plan.body.mainloop, BLOCKS in FORMS[name][:2]
     _, loop = mainloop.k_tiles(plan)
     _, plain = Promoted(mainloop.at_once).k_tiles(plan)
     order = [type(each) for each in loop.steps if isinstance(each, (ReadScales, Release)) or each == Wait("full")]
     assert order == ([Wait, ReadScales, Release] if mainloop.at_once else [Wait, Release, ReadScales]) * 2
-    assert [type(each) for each in loop.steps].count(ReloadScales) == mainloop.from_lanes(plan)
-    assert isinstance(loop.steps[-1], ReloadScales) == mainloop.from_lanes(plan)
+    assert [type(each) for each in loop.steps].count(ReloadScales) == has_blocks
+    assert isinstance(loop.steps[-1], ReloadScales) == has_blocks
     others = [each for each in loop.steps if not isinstance(each, (ReadScales, ReloadScales))]
     assert [str(each).replace(" * scales", "") for each in others] == [str(each) for each in plain.steps]
 
@@ -125,13 +130,12 @@ def test_one_accumulator_is_as_wide_as_the_tile() -> None:
     """A thread has 96 accumulators, 96 totals, and the scales of 2 rows and of 3 runs of 64 columns."""
     wide = {**LARGE, "tile": (128, 192, 128)}
     assert sm90_plan(E4M3, scales=(ROWS, BLOCKS), **wide).b_column_blocks == 2
-    plan = sm90_plan(E4M3, scales=(ROWS, BLOCKS), at_once=True, in_lanes=True, **wide)
+    plan = sm90_plan(E4M3, scales=(ROWS, BLOCKS), at_once=True, **wide)
     assert plan.b_column_blocks == 1
     registers = plan.registers()
     assert (registers["accumulators of a k-tile"], registers["scales"], registers["scales of later k-tiles"]) == (
         96, 2 + 3, 2 * 3,
     )  # fmt: skip
-    assert "scales of blocks" not in str(sm90_plan(E4M3, scales=(ROWS, ROWS), in_lanes=True, **LARGE))
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
@@ -160,8 +164,6 @@ def test_rules() -> None:
 def test_options_without_what_they_concern() -> None:
     with pytest.raises(PlanError, match="Pass promoted=True or scales too"):
         sm90_plan(E4M3, at_once=True, **LARGE)
-    with pytest.raises(PlanError, match="Pass scales too"):
-        sm90_plan(E4M3, promoted=True, in_lanes=True, **LARGE)
     halves = form("rows_blocks_halves_2x1")
     with pytest.raises(PlanError, match="at_once: a wgmma computes 96 of 192 columns"):
         halves.with_(body=replace(halves.body, mainloop=BlockScaled(at_once=True)))
@@ -237,19 +239,6 @@ def test_reads_of_scales_have_no_bank_conflicts(name: str) -> None:
     assert reads[0].cost.requests == plan.threads // 32 // 3 * 2 * 2 * plan.consumer_tile[0] // 64
 
 
-@pytest.mark.parametrize(("name", "registers"), [("rows_blocks", 1), ("rows_blocks_halves_2x1", 3), ("blocks_rows", 1)])
-def test_reads_of_block_scales_from_global_memory(name: str, registers: int) -> None:
-    """All lanes of a warp read one scale: one sector for each register and k-tile. Runs of 192 columns are of 64."""
-    plan = form(name)
-    problem = problem_of(plan)
-    (read,) = [each for each in check(plan, problem).global_ if each.name.startswith("read SCALE")]
-    assert (read.name, read.instruction) == (f"read SCALE_{'A' if name == 'blocks_rows' else 'B'}", "LDG.32")
-    assert read.requests == read.sectors == read.ideal == 8 * registers  # 8 warps of two consumers
-    tiles = -(-1024 // plan.cta_tile[0]) * -(-1024 // plan.cta_tile[1])
-    assert read.in_grid is not None
-    assert read.in_grid.requests == tiles * 8 * read.requests
-
-
 @pytest.mark.parametrize("columns", [16, 112])
 def test_scales_that_do_not_fill_eight_rows_of_16_bytes(columns: int) -> None:
     """They are written without conflicts: 16 scales are 4 rows of 16 bytes, 112 are 28."""
@@ -260,11 +249,17 @@ def test_scales_that_do_not_fill_eight_rows_of_16_bytes(columns: int) -> None:
 
 
 @pytest.mark.parametrize("k_tiles", [8, 40])
-def test_reads_of_block_scales_in_lanes(k_tiles: int) -> None:
-    """A lane reads the scale of its own k-tile: 32 neighbours along K, four sectors, for every 32 k-tiles."""
-    plan = form("lanes")
+@pytest.mark.parametrize(("name", "registers"), [("rows_blocks", 1), ("rows_blocks_halves_2x1", 3), ("blocks_rows", 1)])
+def test_reads_of_block_scales(name: str, registers: int, k_tiles: int) -> None:
+    """A lane reads the scale of its own k-tile: 32 neighbours along K, four sectors, for every 32 k-tiles.
+
+    Runs of 192 columns are of 64.
+    """
+    plan = form(name)
     problem = Problem(1024, 1024, k_tiles * BLOCK, operands=plan.operands)
     (read,) = [each for each in check(plan, problem).global_ if each.name.startswith("read SCALE")]
-    assert (read.requests, read.sectors, read.per) == (8, 32, "32 k-tiles")
+    assert (read.name, read.instruction) == (f"read SCALE_{'A' if name == 'blocks_rows' else 'B'}", "LDG.32")
+    assert (read.requests, read.sectors, read.per) == (8 * registers, 32 * registers, "32 k-tiles")
+    tiles = -(-1024 // plan.cta_tile[0]) * -(-1024 // plan.cta_tile[1])
     assert read.in_grid is not None
-    assert read.in_grid.requests == 64 * 8 * -(-k_tiles // 32)
+    assert read.in_grid.requests == tiles * 8 * registers * -(-k_tiles // 32)

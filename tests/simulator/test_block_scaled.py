@@ -29,7 +29,14 @@ from tests.kernels.sm90_forms import fitting
 from tests.scaled import FORMS, arguments, check_result, form
 
 RANDOM_PROBLEMS = 12
-IN_LANES = ("lanes", "lanes_rows_pingpong", "at_once_192", "at_once_blocks_split", "at_once_batched")
+WITH_BLOCKS = (
+    "rows_blocks",
+    "rows_blocks_halves_2x1",
+    "blocks_rows_pingpong",
+    "at_once_192",
+    "at_once_blocks_split",
+    "at_once_batched",
+)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -51,7 +58,7 @@ def test_swapped(name: str) -> None:
     check_result(plan, given, simulate(plan, **given).d)
 
 
-@pytest.mark.parametrize("name", IN_LANES)
+@pytest.mark.parametrize("name", WITH_BLOCKS)
 @pytest.mark.parametrize("k_tiles", [31, 32, 33, 64, 65, 97])
 def test_more_k_tiles_than_lanes(name: str, k_tiles: int) -> None:
     """Lanes hold the scales of 64 k-tiles at a time; an odd number of k-tiles begins at the second lane."""
@@ -108,7 +115,7 @@ def with_loop(plan: GemmPlan, change: Callable[[tuple[Step, ...]], tuple[Step, .
             return (*before, replace(loop, steps=change(loop.steps)))
 
     mainloop = plan.body.mainloop
-    return plan.with_(body=replace(plan.body, mainloop=Changed(mainloop.at_once, mainloop.in_lanes)))
+    return plan.with_(body=replace(plan.body, mainloop=Changed(mainloop.at_once)))
 
 
 def faults_of(plan: GemmPlan) -> str:
@@ -132,7 +139,7 @@ def read_first(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(out)
 
 
-@pytest.mark.parametrize("name", ["rows_blocks", "rows_rows", "blocks_rows_pingpong", "lanes", "at_once_2x1"])
+@pytest.mark.parametrize("name", ["rows_blocks", "rows_rows", "blocks_rows_pingpong", "at_once_2x1"])
 def test_scales_that_are_read_before_their_barrier(name: str) -> None:
     wrong = with_loop(form(name), read_first)
     assert "early read" in faults_of(wrong)
@@ -184,7 +191,7 @@ def test_a_stage_that_is_released_before_its_scales_are_read_at_once(name: str) 
     assert "reads k-tile" in faults_of(with_loop(form(name), late))
 
 
-@pytest.mark.parametrize("name", ["rows_blocks", "rows_rows", "lanes", "at_once_2x1"])
+@pytest.mark.parametrize("name", ["rows_blocks", "rows_rows", "at_once_2x1"])
 def test_an_accumulator_that_is_still_being_written(name: str) -> None:
     """Without the waits before promotion, threads add accumulators that MMAs write."""
     plan = form(name)
@@ -240,7 +247,7 @@ def too_early(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return (ReloadScales(), *missing(steps))
 
 
-@pytest.mark.parametrize("name", ["lanes", "at_once_2x1", "at_once_batched"])
+@pytest.mark.parametrize("name", ["rows_blocks", "rows_blocks_halves_2x1", "at_once_2x1", "at_once_batched"])
 @pytest.mark.parametrize("change", [missing, too_early])
 def test_lanes_that_have_the_scales_of_other_k_tiles(name: str, change: Callable[..., tuple[Step, ...]]) -> None:
     plan = form(name)

@@ -24,6 +24,7 @@ from cutegemm.plan.mainloop.block_scaled import (
     ReadScales,
     ReloadScales,
     Scales,
+    block_scales_of,
     scales_of,
 )
 from cutegemm.plan.program.steps import RIGHT
@@ -34,14 +35,14 @@ class Registers:
     """The scales of one k-tile in a thread's registers.
 
     rows, columns   scales of the thread's rows and columns; `Scales.register` gives the index of a scale
-    k_block         (1) register with the index along K of the scales that are read next; if lanes hold the scales of
-                    blocks, the index of the k-tile in the work tile, plus `Lanes.skipped`
-    lanes           scales of blocks that the lanes of a warp hold, by operand; empty if they hold none
+    k               (1) register with the number of k-tiles of the work tile whose scales have been read, plus 1 if the
+                    work tile has an odd number of k-tiles. Lane k % 32 has the block scales of the next k-tile
+    lanes           scales of blocks that the lanes of a warp hold, by operand; empty without scales of blocks
     """
 
     rows: cute.Tensor
     columns: cute.Tensor
-    k_block: cute.Tensor
+    k: cute.Tensor
     lanes: dict[str, Lanes] = field(default_factory=dict)
 
 
@@ -53,7 +54,7 @@ class Lanes:
 
     now, next   one register for each block of the thread's rows or columns
     addresses   address in global memory of the scale that lane would have if its k-tile had the index 0, for each block
-    end         first index along K, as `Registers.k_block` counts, that the lane does not load
+    end         index along K, as `Registers.k` counts, from which the lane has nothing more to load
     """
 
     now: cute.Tensor
@@ -102,7 +103,7 @@ def reloaded(
 
     now, following   scales that the lane holds, one of each block
     addresses        see `Lanes`
-    k                index of the next k-tile, as `Registers.k_block` counts
+    k                index of the next k-tile, as `Registers.k` counts
     end              see `Lanes`
     """
     count = len(now)
@@ -132,13 +133,13 @@ def reloaded(
 
 @ConsumerTracer.handles(ClearScales)
 def clear_scales(tracer: ConsumerTracer, clear: ClearScales, at: At) -> None:
-    """Set the block-scale registers to 0, and the index of the next scales to the work tile's first k-tile."""
+    """Set the registers of scales to 0, and so the number of k-tiles whose scales have been read."""
     rows, columns = (cute.make_rmem_tensor(each.registers, Float32) for each in scales_of(tracer.plan))
     rows.fill(0)
     columns.fill(0)
-    k_block = cute.make_rmem_tensor(1, Int32)
-    k_block[0] = Int32(at.tile.k_first)
-    tracer.scales = Registers(rows, columns, k_block)
+    k = cute.make_rmem_tensor(1, Int32)
+    k.fill(0)
+    tracer.scales = Registers(rows, columns, k)
 
 
 @ConsumerTracer.handles(LoadScales)
@@ -147,9 +148,7 @@ def load_scales(tracer: ConsumerTracer, load: LoadScales, at: At) -> None:
     registers, lane = tracer.scales, tracer.who.lane
     skipped = at.k_count % 2
     end = at.k_count + skipped
-    for scales in scales_of(tracer.plan):
-        if not scales.by_block:
-            continue
+    for scales in block_scales_of(tracer.plan):
         blocks, batch = tracer.pipeline_state.gmem[scales.name], tracer.own_tile(at)[2]
         first_k = Int32(at.tile.k_first) - skipped + lane
         addresses = []
@@ -161,7 +160,7 @@ def load_scales(tracer: ConsumerTracer, load: LoadScales, at: At) -> None:
             now[register] = loaded_if(address, (lane >= skipped) & (lane < end))
             following[register] = loaded_if(address + 4 * LANES, lane + LANES < end)
         registers.lanes[scales.name] = Lanes(now, following, tuple(addresses), Int32(end - LANES - lane))
-    registers.k_block[0] = Int32(skipped)
+    registers.k[0] = Int32(skipped)
 
 
 @ConsumerTracer.handles(ReloadScales)
@@ -170,25 +169,23 @@ def reload_scales(tracer: ConsumerTracer, reload: ReloadScales, at: At) -> None:
     for lanes in tracer.scales.lanes.values():
         count = len(lanes.addresses)
         held = [[each[i] for i in range(count)] for each in (lanes.now, lanes.next)]
-        results = reloaded(*held, [*lanes.addresses], tracer.scales.k_block[0], lanes.end)
+        results = reloaded(*held, [*lanes.addresses], tracer.scales.k[0], lanes.end)
         for i in range(count):
             lanes.now[i], lanes.next[i] = results[i], results[count + i]
 
 
 @ConsumerTracer.handles(ReadScales)
 def read_scales(tracer: ConsumerTracer, read: ReadScales, at: At) -> None:
-    """Read the scales of the thread's rows and columns for one k-tile, and advance the index along K."""
+    """Read the scales of the thread's rows and columns for one k-tile, and count it."""
     registers = tracer.scales
     for scales, own in zip(scales_of(tracer.plan), (registers.rows, registers.columns), strict=True):
-        if scales.by_block and read.from_lanes:
+        if scales.by_block:
             held = registers.lanes[scales.name].now
             for register in range(scales.registers):
-                own[register] = cute.arch.shuffle_sync(held[register], registers.k_block[0])
-        elif scales.by_block:
-            read_blocks(tracer, scales, own, at)
+                own[register] = cute.arch.shuffle_sync(held[register], registers.k[0])
         else:
             read_rows(tracer, scales, own, at.stage)
-    registers.k_block[0] = registers.k_block[0] + 1
+    registers.k[0] = registers.k[0] + 1
 
 
 def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: Any) -> None:
@@ -225,18 +222,6 @@ def blocks_of(tracer: ConsumerTracer, scales: Scales, at: At) -> list[Int32]:
     last = tracer.pipeline_state.gmem[scales.name].shape[0] - 1
     first = tracer.own_tile(at)["mn".index(scales.mode)] * scales.extent
     return [cutlass.min((first + register * scales.run) // BLOCK, last) for register in range(scales.registers)]
-
-
-def read_blocks(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, at: At) -> None:
-    """Read the block scale of each run of the thread's rows or columns from global memory.
-
-    scales   which operand's scales, and how they are laid out
-    own      registers that receive the scales
-    at       the role's position in its program
-    """
-    blocks, batch = tracer.pipeline_state.gmem[scales.name], tracer.own_tile(at)[2]
-    for register, block in enumerate(blocks_of(tracer, scales, at)):
-        own[register] = blocks[block, tracer.scales.k_block[0], batch]
 
 
 @ConsumerTracer.handles(PromoteScaled)

@@ -1,9 +1,8 @@
 """Block-scaled operands: threads multiply the accumulators of a k-tile by scales of A and B, and add them to a total.
 
 An operand has one f32 scale for each row (of B: column) and 128 of K, or one for each block of 128 x 128. Scales of
-rows are an operand stream: TMA loads them with the k-tile. Scales of blocks are few. Threads read them from global
-memory in each k-tile; or a warp loads those of 32 k-tiles at once, one k-tile to each lane, and all lanes read the
-lane of the present k-tile by a shuffle.
+rows are an operand stream: TMA loads them with the k-tile. Scales of blocks are few. A warp loads those of 32 k-tiles
+from global memory at once, one k-tile to each lane. In each k-tile, all lanes read the scales of one lane by a shuffle.
 """
 
 from __future__ import annotations
@@ -129,6 +128,11 @@ def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
     return tuple([Scales(name, mode[0], extents[mode[0]], by_block=len(mode) > 1) for mode, name in along])
 
 
+def block_scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
+    """Return those scales of a consumer's tile that belong to blocks of 128 x 128. The lanes of a warp hold them."""
+    return tuple([scales for scales in scales_of(plan) if scales.by_block])
+
+
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 
@@ -153,15 +157,13 @@ class LoadScales(Step):
 
 @dataclass(frozen=True)
 class ReadScales(Step):
-    """Read the scales of a k-tile to registers: those of rows from its stage, those of blocks as `from_lanes` says.
+    """Read the scales of a k-tile to registers: those of rows from its stage, those of blocks from one lane of a warp.
 
-    from_lanes   False: read block scales from global memory; True: from the lane that has those of the k-tile
+    `LoadScales` and `ReloadScales` load the scales of blocks to the lanes.
     """
 
-    from_lanes: bool = False
-
     def __str__(self) -> str:
-        return f"read     scales of A[k], B[k]{', of blocks from lane k' if self.from_lanes else ''}"
+        return "read     scales of A[k], B[k]"
 
 
 @dataclass(frozen=True)
@@ -203,40 +205,29 @@ def _promote(expansion: Expansion, promote: PromoteScaled, at: State, i: int) ->
 
 @dataclass(frozen=True)
 class BlockScaled(Promoted):
-    """Accumulator promotion with scales: total += accumulators * scale of A * scale of B, for each k-tile of 128.
-
-    in_lanes   whether a warp loads block scales of 32 k-tiles at once, one k-tile to each lane
-    """
-
-    in_lanes: bool = False
+    """Accumulator promotion with scales: total += accumulators * scale of A * scale of B, for each k-tile of 128."""
 
     promote: ClassVar[type[Promote]] = PromoteScaled
     factor: ClassVar[str] = "block scales"
 
-    def from_lanes(self, plan: GemmPlan) -> bool:
-        """Return whether the plan has block scales, and lanes hold them."""
-        return self.in_lanes and any(scales.by_block for scales in scales_of(plan))
-
     def prologue(self, plan: GemmPlan) -> Steps:
         """Return the steps that clear the total, the accumulators and the scales, and load the first block scales."""
-        first = (LoadScales(),) if self.from_lanes(plan) else ()
+        first = (LoadScales(),) if block_scales_of(plan) else ()
         return (*super().prologue(plan), ClearScales(), *first)
 
     def read(self, plan: GemmPlan) -> Steps:
         """Return the step that reads the scales of a k-tile."""
-        return (ReadScales(self.from_lanes(plan)),)
+        return (ReadScales(),)
 
     def after_two(self, plan: GemmPlan) -> Steps:
-        """Return the step that loads block scales of later k-tiles; () if lanes do not hold them."""
-        return (ReloadScales(),) if self.from_lanes(plan) else ()
+        """Return the step that loads block scales of later k-tiles; () if all scales are those of rows and columns."""
+        return (ReloadScales(),) if block_scales_of(plan) else ()
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
         """Return the registers of a thread for accumulators that are added to the total, and for scales, by use."""
-        scales = scales_of(plan)
-        found = {**super().registers(plan, accumulators), "scales": sum(each.registers for each in scales)}
-        if self.from_lanes(plan):
-            found["scales of later k-tiles"] = 2 * sum(each.registers for each in scales if each.by_block)
-        return found
+        found = {**super().registers(plan, accumulators), "scales": sum(each.registers for each in scales_of(plan))}
+        in_lanes = 2 * sum(each.registers for each in block_scales_of(plan))
+        return {**found, "scales of later k-tiles": in_lanes} if in_lanes else found
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
         """Yield the reads of scales from shared memory: of rows one by one, of columns two neighbours at a time."""
@@ -256,10 +247,10 @@ class BlockScaled(Promoted):
 
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
         """Yield the reads of block scales: each warp reads one element for each run of its rows or columns."""
-        warps, k_tiles = plan.consumer_warps * plan.body.readers, LANES if self.from_lanes(plan) else 1
+        warps = plan.consumer_warps * plan.body.readers
         for scales in scales_of(plan):
             if scales.by_block:
-                yield GlobalRead(f"read {scales.name.upper()}", scales.name, warps * scales.registers, k_tiles)
+                yield GlobalRead(f"read {scales.name.upper()}", scales.name, warps * scales.registers, LANES)
 
     def operands(self, plan: GemmPlan) -> Iterable[str]:
         """Return the names of all scales: those of blocks are read from global memory."""
