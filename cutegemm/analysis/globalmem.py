@@ -81,7 +81,7 @@ class Sectors:
     ideal         fewest sectors that contain the requested bytes
     bits          bits of a lane per instruction
     usable_bits   bits of the widest access that majorness and alignment allow
-    per           "k-tile", "tile", or "K split" of a tile
+    per           "k-tile", "32 k-tiles", "tile", or "K split" of a tile
     in_grid       cost in the whole problem; None without a problem, and for accumulators of K splits
     by_l1         whether loaded data are kept in L1
     is_torn       whether rows of a multicast box are not whole 128-byte lines that start at multiples of 64 bytes; then
@@ -199,10 +199,10 @@ def global_accesses(
 
 
 def _single(plan: GemmPlan, read: GlobalRead, problem: Problem | None) -> Sectors:
-    """Return the cost of reading single elements of an operand of the mainloop, at most one for each k-tile.
+    """Return the cost of reading single elements of an operand of the mainloop, one for each k-tile and instruction.
 
-    In the whole problem, each tile reads as much in each k-tile. A CTA fetches a sector once, through L1, of those that
-    its warps read at the same time: it reads one element for each block along the tile.
+    In the whole problem, each tile reads as much for as many k-tiles. A CTA fetches a sector once, through L1, of those
+    that its warps read at the same time: it reads one element for each k-tile and each block along the tile.
     """
     bits = plan.operands.matrix(read.operand).dtype.bits
     of_each = ceil_div(read.k_tiles * bits // 8, SECTOR_BYTES)
@@ -214,7 +214,7 @@ def _single(plan: GemmPlan, read: GlobalRead, problem: Problem | None) -> Sector
         mode, _, every = plan.operands.modes(read.operand)[0].partition("/")
         fetched = ceil_div(bm if mode == "m" else bn, int(every or 1)) * of_each
         in_grid = GridSectors(read.requests * times, read.requests * of_each * times, fetched * times)
-    per = "k-tile" if read.k_tiles == 1 else f"{read.k_tiles} k-tiles"
+    per = f"{read.k_tiles} k-tiles"
     count = read.requests * of_each
     return Sectors(read.label, f"LDG.{bits}", "ld", read.requests, count, count, bits, bits, per, in_grid, by_l1=True)
 

@@ -29,15 +29,15 @@ class SmemAccess:
 
 @dataclass(frozen=True)
 class GlobalRead:
-    """Reads of single elements in global memory by whole warps.
+    """Reads of single elements in global memory by whole warps: each lane reads the element of another k-tile.
 
     label      what it does, in two words
     operand    name of the operand that is read, which is contiguous along K
     requests   instructions of all warps of a CTA for `k_tiles` k-tiles
-    k_tiles    k-tiles whose elements an instruction reads, each by a lane of its own; 1: all lanes read one element
+    k_tiles    k-tiles whose elements an instruction reads
     """
 
     label: str
     operand: str
     requests: int
-    k_tiles: int = 1
+    k_tiles: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -152,6 +152,9 @@ class ReleasedEarly(Mainloop):
 
     promoted: ClassVar[bool] = True
     late: ClassVar[bool] = True
+
+    def operands(self, plan: GemmPlan) -> Iterable[str]:
+        return BlockScaled().operands(plan)
 
     def prologue(self, plan: GemmPlan) -> Steps:
         return BlockScaled().prologue(plan)

@@ -246,11 +246,10 @@ class BlockScaled(Promoted):
             yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64)
 
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
-        """Yield the reads of block scales: each warp reads one element for each run of its rows or columns."""
+        """Yield the reads of block scales: each lane reads one element for each run of its warp's rows or columns."""
         warps = plan.consumer_warps * plan.body.readers
-        for scales in scales_of(plan):
-            if scales.by_block:
-                yield GlobalRead(f"read {scales.name.upper()}", scales.name, warps * scales.registers, LANES)
+        for scales in block_scales_of(plan):
+            yield GlobalRead(f"read {scales.name.upper()}", scales.name, warps * scales.registers, LANES)
 
     def operands(self, plan: GemmPlan) -> Iterable[str]:
         """Return the names of all scales: those of blocks are read from global memory."""
