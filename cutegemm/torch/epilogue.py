@@ -155,7 +155,7 @@ def formula(text: str) -> Formula:
     Traceback (most recent call last):
         ...
     cutegemm.errors.PlanError: epilogue 'lambda acc: acc.real': 1 rule is broken.
-      - acc.real has no place in an epilogue; + - * /, comparisons, numbers and the functions of cutegemm.epilogue have.
+      - acc.real cannot be used in an epilogue. Use + - * /, comparisons, ...
     """
     names, function = operands_of(text), function_of(text)
     epilogue = epilogue_of(function, dict.fromkeys(names, Tensor))

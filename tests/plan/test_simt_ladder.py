@@ -73,14 +73,14 @@ def test_what_is_refused_is_said_at_once():
     assert "a persistent grid of 0 CTAs; expected 1 to 65536" in str(caught.value)
     with pytest.raises(PlanError) as caught:
         simt_plan(waves=1, reduction="last", store="shared", persistent=132)
-    for part in ("not 'blocked' and 'last'", "if K is split, D is stored from registers. Leave smem_d out."):
+    for part in ("not 'blocked' and 'last'", "if K is split, D is stored from registers. Use store = "):
         assert part in str(caught.value)
     with pytest.raises(PlanError, match="stream-K of a thread schedule needs a persistent grid, and a persistent grid"):
         simt_plan(waves=1)
     with pytest.raises(PlanError, match="stream-K of a thread schedule needs a persistent grid, and a persistent grid"):
         simt_plan(persistent=132)
     with pytest.raises(
-        PlanError, match=r"without stages of shared memory D is stored from registers. Leave smem_d out."
+        PlanError, match=r"without stages of shared memory D is stored from registers. Use store = "
     ):
         simt_plan(block=(32, 32, 1), warp=(1, 32), thread=(1, 1), quad=(1, 1), stages=0, store="shared")
     with pytest.raises(PlanError, match="store = 'slow' is neither 'direct' nor 'shared'"):

@@ -146,7 +146,7 @@ class Epilogue(hooks.Shown):
     Traceback (most recent call last):
         ...
     cutegemm.errors.PlanError: epilogue c * c: 2 rules are broken.
-      - the sums of A @ B do not appear in it. Make it of an Accumulator().
+      - it does not use the accumulator. Build it from Accumulator().
       - 'c' names a Scalar and a Tile. Give each operand a name of its own.
     """
 

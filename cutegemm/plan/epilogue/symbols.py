@@ -57,8 +57,8 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
     Traceback (most recent call last):
         ...
     cutegemm.errors.PlanError: epilogue (acc, bais): 2 rules are broken.
-      - it takes 'bais', which is not passed. Pass it by this name: bais=...
-      - 'bias' is passed, but it takes no operand of this name.
+      - it has the parameter 'bais', which is not passed. Pass bais=...
+      - 'bias' is passed, but it has no parameter of this name.
     """
     if not callable(function):
         raise PlanError("epilogue", [f"epilogue = {function!r}; a function of the accumulator is expected."])

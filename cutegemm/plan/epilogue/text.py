@@ -79,7 +79,7 @@ def parse_expression(text: str, kinds: Mapping[str, type[Input]] | None = None) 
     Traceback (most recent call last):
         ...
     cutegemm.errors.PlanError: epilogue 'gelu(acc + bais)': 1 rule is broken.
-      - 'bais' is no operand; acc and bias are there.
+      - 'bais' is not an operand; the operands are acc, bias.
     """
     return _Reader(text, _symbols(kinds)).expression(_parsed(text))
 

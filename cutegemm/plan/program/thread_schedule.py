@@ -175,7 +175,7 @@ class ThreadSchedule(hooks.Shown):
         for k in tile.k_tiles:
           fetch    A[k], B[k]
           commit   the copies fetched
-          store    A[k], B[k] -> their stage, where they came to registers
+          store    A[k], B[k] -> their stage, if they were loaded to registers
           wait     for all copies
           sync     all threads
           for i in 0, 1 .. 7:

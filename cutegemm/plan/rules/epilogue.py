@@ -26,7 +26,7 @@ def epilogue_rules(plan: GemmPlan) -> Iterator[str]:
     Traceback (most recent call last):
         ...
     cutegemm.errors.PlanError: plan 'sm90': 1 rule is broken.
-      - D is s32: whole numbers are made of sums and products of scalars and tiles alone, not by relu(acc). Make D f32.
+      - D is s32; an integer D is computed by additions and multiplications ..., not by relu(acc). Make D f32.
     """
     epilogue, matrix = plan.epilogue, plan.operands.matrix
     for name in (*epilogue.tensors, *epilogue.outputs):

@@ -22,7 +22,7 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     >>> from cutegemm.plan import Operands, Problem
     >>> plan = simt_plan(Operands.of("f32", batched=True))
     >>> list(limits(plan, Problem(128, 128, 16, 2**31, plan.operands)))
-    ['1 x 1 x 2147483648 tiles are more than the 2147483647 CTAs of a grid.']
+    ['1 x 1 x 2147483648 tiles are more than the 2147483647 CTAs that a grid may have.']
     """
     m_tiles, n_tiles, batch = plan.grid(problem)
     (bm, bn, bk), (cm, cn) = plan.cta_tile, plan.cluster_mn

@@ -100,8 +100,7 @@ class GpcRaster:
         """Yield a sentence if the rounds are out of bounds.
 
         >>> list(GpcRaster((2, 3)).bounds())
-        ['rounds of (2, 3) clusters; positive integers, none larger than the one before, and 255 in all at most are \
-expected.']
+        ['rounds = (2, 3); expected positive integers in descending order, with a sum of at most 255.']
         """
         is_tuple = isinstance(self.rounds, tuple) and len(self.rounds) > 0
         are_counts = is_tuple and all(type(count) is int and count > 0 for count in self.rounds)
