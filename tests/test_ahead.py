@@ -136,9 +136,12 @@ class TestCalls:
         torch = pytest.importorskip("torch", reason="torch is not installed")
         from cutegemm.errors import UnsupportedError
 
-        with pytest.raises(UnsupportedError, match=r"computes no layer of these modules. Call cutegemm.use\(model\)"):
+        with pytest.raises(
+            UnsupportedError,
+            match=r"none of these modules has a layer that cutegemm computes. Call cutegemm.use\(model\)",
+        ):
             cutegemm.prepare(torch.nn.Linear(8, 8))
-        with pytest.raises(UnsupportedError, match=r"layers are on cpu; .* Call model.cuda\(\) first"):
+        with pytest.raises(UnsupportedError, match=r"layers are on cpu, .* Call model.cuda\(\) first"):
             cutegemm.prepare([cutegemm.Linear(8, 8)])
 
 

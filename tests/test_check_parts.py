@@ -82,10 +82,10 @@ def test_a_kernel_must_be_named_among_several():
 
 def test_a_thread_value_layout_on_the_command_line():
     given = ("check", "(32,32):(1,32)", "--dtype", "f32", "--access-bits", "32", "--shared")
-    assert "1024 wavefronts, 32 at least: 32-way" in said(*given, "(32,32):(32,1)")[1]
-    assert "32 wavefronts, 32 at least: no conflicts" in said(*given, "(32,32):(33,1)")[1]
+    assert "1024 wavefronts, at least 32: 32-way" in said(*given, "(32,32):(32,1)")[1]
+    assert "32 wavefronts, at least 32: no conflicts" in said(*given, "(32,32):(33,1)")[1]
     rows = ("check", "(32,8):(1,128)", "--shared", "(128,64):(64,1)", "--dtype", "bf16", "--op", "ldmatrix")
-    assert said(*rows)[1].startswith("1 instructions of warps (ldmatrix.x4), 32 wavefronts, 4 at least: 8-way")
+    assert said(*rows)[1].startswith("1 instructions of warps (ldmatrix.x4), 32 wavefronts, at least 4: 8-way")
     code, text = said("check", "(32,32):(1,32)", "--dtype", "f32")
     assert code != 0
     assert "--shared" in text

@@ -73,7 +73,7 @@ def test_a_corner_is_simulated(name: str) -> None:
     found = simulate(corner.plan, a, b)
     exact = (a @ b).astype(np.float64)
     assert np.abs(found.d - exact).max() <= 2.0**-8 * np.abs(exact).max()
-    assert any("in up to" in what for what in corner.exercised)
+    assert any("with up to" in what for what in corner.exercised)
 
 
 def test_a_corner_of_a_batch_and_of_few_k_tiles() -> None:
@@ -90,7 +90,7 @@ def test_what_a_corner_lacks_is_told() -> None:
     small = corner_of(plan, problem, Extents(4096, 4096, 4096, None), 1 << 20)
     assert small is not None
     assert any("through 12 stages" in what for what in small.not_exercised)
-    assert any("in up to" in what for what in small.not_exercised)
+    assert any("with up to" in what for what in small.not_exercised)
     least = corner_of(plan, problem, Extents(4096, 4096, 4096, None), 2048)
     assert least is not None
     assert (least.extents.m, least.extents.n) == (64, 64)

@@ -278,9 +278,9 @@ def test_an_epilogue_with_a_default_of_its_own(launched):
     assert str(launched[-1].plan.epilogue) == "0.5 * acc"
     gemm(A, B, alpha=1.0, epilogue=scaled)
     assert launched[-1].passed()["alpha"] == 1.0
-    with pytest.raises(PlanError, match="it takes 'alpha', which is not passed"):
+    with pytest.raises(PlanError, match="it has the parameter 'alpha', which is not passed"):
         gemm(A, B, epilogue=lambda acc, alpha: alpha * acc)
-    with pytest.raises(PlanError, match="'alpha' is passed, but it takes no operand of this name"):
+    with pytest.raises(PlanError, match="'alpha' is passed, but it has no parameter of this name"):
         gemm(A, B, alpha=1.0, epilogue=lambda acc: acc)
 
 

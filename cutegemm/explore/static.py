@@ -63,8 +63,7 @@ def package() -> bytes:
         for file in sorted(root.rglob("*")):
             within = file.relative_to(root)
             needed = len(within.parts) == 1 or within.parts[0] in _ROOMS
-            served = within.parts[:2] == ("explore", "assets") and file.suffix in (".css", ".js")
-            if needed and not served and file.suffix in (".py", ".html", ".css", ".js", ".json"):
+            if needed and file.suffix in (".py", ".html", ".json"):
                 entry = ZipInfo(
                     (Path(root.name) / within).as_posix()
                 )  # dated 1980, so that the bytes do not depend on the time

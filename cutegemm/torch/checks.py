@@ -26,10 +26,11 @@ def refuse(called: str, tensors: Mapping[str, Any], rules: Sequence[str]) -> Non
     if not rules:
         return
     shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items() if isinstance(x, torch.Tensor))
+    call = f"{called} of {shapes}" if shapes else called
     if len(rules) == 1:
-        raise UnsupportedError(f"{called} of {shapes}: {rules[0]}")
+        raise UnsupportedError(f"{call}: {rules[0]}")
     listed = "\n".join(f"  - {rule}" for rule in rules)
-    raise UnsupportedError(f"{called} of {shapes}: {len(rules)} rules are broken.\n{listed}")
+    raise UnsupportedError(f"{call}: {len(rules)} rules are broken.\n{listed}")
 
 
 def wrong_tensors(tensors: Mapping[str, Any], optional: Sequence[str] = ()) -> list[str]:

@@ -15,7 +15,6 @@ from cutegemm.analysis import (
     check,
     compare_rasters,
     global_accesses,
-    l2,
     occupancy,
     roofline,
     sectors,
@@ -25,6 +24,7 @@ from cutegemm.analysis import (
     waves,
 )
 from cutegemm.analysis.accesses import shared_accesses, stored_by_lanes
+from cutegemm.analysis.cache import l2
 from cutegemm.analysis.cache.pace import Pace, pace_of
 from cutegemm.analysis.cache.traffic import _share_below, work_of
 from cutegemm.analysis.roofline import register_bytes

@@ -42,8 +42,8 @@ def test_names_of_the_instructions():
 @pytest.mark.parametrize(
     ("problem", "rules"),
     [
-        (Problem(4, 4, 2**31 - 1), ["K = 2147483647, up to the end of the last tile"]),
-        (Problem(4, 4, 10**12), ["K = 1000000000000, up to the end of the last tile"]),
+        (Problem(4, 4, 2**31 - 1), ["K = 2147483647, rounded up to whole tiles"]),
+        (Problem(4, 4, 10**12), ["K = 1000000000000, rounded up to whole tiles"]),
         (
             Problem(4, 4, 4, operands=Operands.of("f32", layout="tt")),
             ["A is f32 m-major; the plan is made for f32 k-major", "B is f32 k-major; the plan is made for"],

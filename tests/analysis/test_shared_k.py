@@ -242,7 +242,7 @@ def test_description_says_who_multiplies_and_who_stores() -> None:
     said = {" ".join(line[:2]) if line[0] in ("shared", "load") else line[0]: " ".join(line) for line in lines}
     assert said["k-tiles"].endswith("cluster split-K: each CTA multiplies 64 x 64 by its k-tiles, and stores 64 x 16")
     assert said["consumer"].startswith("consumer 1 64 x 64 128 threads")
-    assert said["shared sums"].startswith("shared sums 4 16384 bytes")
+    assert said["shared accumulators"].startswith("shared accumulators 4 16384 bytes")
     assert said["load B"].startswith("load B 1 64 x 64")
     assert said["thread"].startswith("thread 256 8 of D")
     assert "k-tiles" not in sm90_plan(BF16).describe()

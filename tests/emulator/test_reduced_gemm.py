@@ -98,5 +98,5 @@ def test_invalid_out_is_an_error(monkeypatch, out, says):
 
 def test_a_reduction_inside_an_expression_is_an_error(monkeypatch):
     emulate_launches(monkeypatch, 2)
-    with pytest.raises(CutegemmError, match="is known when all of D is, and may be no part of it"):
+    with pytest.raises(CutegemmError, match="is complete only after all of D, so no expression can use it"):
         gemm(whole(8, 16), whole(16, 24), epilogue=lambda acc: acc / row_sum(acc))

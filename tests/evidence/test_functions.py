@@ -56,7 +56,7 @@ def test_inputs_have_all_exponents_and_signs():
 
 def test_the_command_refuses_other_types():
     done = CliRunner().invoke(app, ["functions", "f16"])
-    assert "no type of theirs" in str(done.exception)
+    assert "is not one of the types" in str(done.exception)
 
 
 def test_the_table_has_a_row_for_each(monkeypatch):

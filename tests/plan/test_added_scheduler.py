@@ -180,9 +180,13 @@ def test_text_and_rules() -> None:
         PlanError, match="'lanes' is not a field of a TwoProblemScheduler; the fields are raster, split"
     ):
         plan.with_scheduler(lanes=2)
-    threads = simt_plan(Operands.of("f32").with_aux(begin=BEGIN))
+    threads = simt_plan()
     with pytest.raises(PlanError, match="TwoProblemScheduler needs warp roles"):
-        threads.with_(scheduler=TwoProblemScheduler(threads.scheduler.raster))
+        replace(
+            threads,
+            operands=threads.operands.with_aux(begin=BEGIN),
+            scheduler=TwoProblemScheduler(threads.scheduler.raster),
+        )
 
 
 @pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])

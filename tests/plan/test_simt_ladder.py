@@ -79,9 +79,7 @@ def test_what_is_refused_is_said_at_once():
         simt_plan(waves=1)
     with pytest.raises(PlanError, match="stream-K of a thread schedule needs a persistent grid, and a persistent grid"):
         simt_plan(persistent=132)
-    with pytest.raises(
-        PlanError, match=r"without stages of shared memory D is stored from registers. Use store = "
-    ):
+    with pytest.raises(PlanError, match=r"without stages of shared memory D is stored from registers. Use store = "):
         simt_plan(block=(32, 32, 1), warp=(1, 32), thread=(1, 1), quad=(1, 1), stages=0, store="shared")
     with pytest.raises(PlanError, match="store = 'slow' is neither 'direct' nor 'shared'"):
         simt_plan(store="slow")

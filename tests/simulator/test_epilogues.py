@@ -76,7 +76,7 @@ WHOLE = Operands.of("s8", layout="nt", out="s32")
 @pytest.mark.parametrize(
     ("text", "kinds", "said"),
     [
-        ("relu(acc)", {}, r"D is s32: .* not by relu\(acc\)\. Make D f32"),
+        ("relu(acc)", {}, r"D is s32; .* not by relu\(acc\)\. Make D f32"),
         ("acc - x", {"x": Tile}, "not by acc - x"),
         ("acc / 2", {}, "not by acc / 2"),
         ("where(acc > 0, acc, 0)", {}, "not by acc > 0"),
@@ -93,13 +93,13 @@ def test_what_whole_numbers_are_not_made_of(text, kinds, said):
 @pytest.mark.parametrize(
     ("text", "aux", "said"),
     [
-        ("acc + x", {"x": Operand.of_kind(Row, tf32)}, "X is tf32, as which tensor cores take A and B"),
+        ("acc + x", {"x": Operand.of_kind(Row, tf32)}, "X is tf32. Only A and B of a tensor-core MMA are tf32"),
         (
             "acc + 1, aux = acc",
             {"aux": Operand(s8, "n")},
             "AUX is s8; an auxiliary output must have a floating-point type",
         ),
-        ("s8(acc) + 1", {}, r"s8\(acc\) rounds to whole numbers; casts are to types of floats"),
+        ("s8(acc) + 1", {}, r"s8\(acc\) rounds to integers; the type of a cast must be"),
     ],
 )
 def test_types_that_no_kernel_serves(text, aux, said):

@@ -66,7 +66,7 @@ def test_a_stage_that_is_read_before_the_barrier(load):
     schedule = plan.body
     without = replace(schedule, prologue=tuple([s for s in schedule.prologue if not isinstance(s, Sync)]))
     found, _, _ = faults(violations(plan, body=without))
-    assert "A: k-tile 0 is read from stage 0, but its copy lies before no barrier yet." in found["stage"].examples
+    assert "A: k-tile 0 is read from stage 0, but its copy is not followed by a barrier." in found["stage"].examples
     assert "CTA 0 of the tile (0, 0, 0): thread 0 reads A(m 0, k 0) of k-tile 0" in found["hole"].examples[0]
 
 

@@ -187,11 +187,11 @@ def test_what_a_result_is_made_of():
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda acc: acc / e.row_sum(acc), "d is acc / row_sum(acc): row_sum(acc) is known when all of D is"),
-        (lambda acc: (acc, 2 * e.total_max(acc)), "aux is 2 * total_max(acc): total_max(acc) is known when all of D"),
-        (lambda acc: (acc, e.row_sum(e.row_max(acc))), "aux is row_sum(row_max(acc)): row_max(acc) is known when all"),
-        (lambda acc: (acc, e.column_max(acc > 0)), "aux reduces the comparison acc > 0, no number"),
-        (lambda acc: e.row_sum(acc), "d is row_sum(acc): row_sum(acc) is known when all of D is"),
+        (lambda acc: acc / e.row_sum(acc), "d is acc / row_sum(acc): the reduction row_sum(acc) is complete only"),
+        (lambda acc: (acc, 2 * e.total_max(acc)), "aux is 2 * total_max(acc): the reduction total_max"),
+        (lambda acc: (acc, e.row_sum(e.row_max(acc))), "aux is row_sum(row_max(acc)): the reduction row_max"),
+        (lambda acc: (acc, e.column_max(acc > 0)), "aux reduces the comparison acc > 0, not a number"),
+        (lambda acc: e.row_sum(acc), "d is row_sum(acc): the reduction row_sum(acc) is complete only"),
     ],
 )  # fmt: skip
 def test_what_is_no_result(function, says):
@@ -213,7 +213,7 @@ def test_a_plan_whose_lanes_have_no_rows_together():
     held[5, 0, 0] = held[6, 0, 0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partials, "held_in_units", lambda plan: held)
-        with pytest.raises(PlanError, match="registers and lanes do not have the values of rows together"):
+        with pytest.raises(PlanError, match="registers and lanes together do not hold whole rows"):
             partials.folding.__wrapped__(plan, ("n",))
 
 
@@ -224,9 +224,9 @@ def test_a_second_kernel_reads_neighbours_together():
 def test_of_a_gated_epilogue_values_of_d_are_reduced():
     """No result has all columns of A @ B: half of the accumulators belong to another element of D."""
     ending = epilogue_of(lambda acc: (e.swiglu(acc), e.row_sum(acc)), {})
-    with pytest.raises(PlanError, match=r"aux = row_sum\(acc\) reduces all columns of A @ B, D half of them"):
+    with pytest.raises(PlanError, match=r"aux = row_sum\(acc\) reduces all N columns of A @ B; D has N / 2"):
         with_epilogue(ending, PLANS["pingpong"](), {"aux": Operand.of_kind(Column, f32)})
-    with pytest.raises(PlanError, match=r"acc stands inside of halves\(\) and outside of it"):
+    with pytest.raises(PlanError, match=r"acc is used both in halves\(\) and outside of it"):
         epilogue_of(lambda acc: (e.swiglu(acc), e.row_sum(e.swiglu(acc) + acc)), {})
 
 

@@ -54,7 +54,7 @@ def test_every_step_is_missed(name, is_async):
 @pytest.mark.parametrize(
     ("steps", "is_async", "message"),
     [
-        ((Fetch(0), Store(0), Read(0), Multiply(0)), False, "lies before no barrier yet"),
+        ((Fetch(0), Store(0), Read(0), Multiply(0)), False, "is not followed by a barrier"),
         ((Fetch(0), Commit(), Sync(), Read(0), Multiply(0)), True, "has not been waited for"),
         (
             (Fetch(0), Fetch(1), Store(0)),
@@ -65,7 +65,7 @@ def test_every_step_is_missed(name, is_async):
         (
             (Fetch(0), Fetch(2)),
             True,
-            "stage 0 is overwritten by k-tile 2 while the copy of k-tile 0 to it is under way",
+            "stage 0 is overwritten by k-tile 2 while the copy of k-tile 0 to",
         ),
         (
             (Fetch(0), Commit(), Wait(0), Sync(), Read(0), Fetch(2)),
@@ -75,7 +75,7 @@ def test_every_step_is_missed(name, is_async):
         ((Read(0),), True, "k-tile 0 is read from stage 0, which holds nothing"),
         ((Multiply(1),), True, "k-block 1 of k-tile 0 is multiplied, but the fragments hold nothing"),
         ((Multiply(0), Multiply(0)), True, "k-block 0 of k-tile 0 is multiplied 2 times"),
-        ((Multiply(5),), True, "k-block 5 of k-tile 0 is multiplied, but there is none"),
+        ((Multiply(5),), True, "k-block 5 of k-tile 0 is multiplied, but it does not exist"),
     ],
 )
 def test_each_hazard_is_told(steps, is_async, message):

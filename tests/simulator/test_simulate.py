@@ -206,12 +206,12 @@ def test_one_cta_at_a_time_and_many_agree(monkeypatch):
         ({"a": np.ones((4, 4)), "b": np.ones((8, 4))}, "do not fit"),
         ({"a": np.ones(4), "b": np.ones((4, 4))}, "Pass two modes"),
         ({"a": np.ones((4, 4)), "b": np.ones((4, 4)), "beta": 1}, "C is missing"),
-        ({"a": np.ones((2, 4, 4)), "b": np.ones((2, 4, 4))}, "no batch mode. Make them batched=True"),
+        ({"a": np.ones((2, 4, 4)), "b": np.ones((2, 4, 4))}, "do not have a batch mode. Make them with batched=True"),
         (
             {"a": np.ones((4, 4)), "b": np.ones((4, 4)), "check": "raise"},
             "check = 'raise' is not one of True",
         ),
-        ({"a": np.ones((4, 3)), "b": np.ones((3, 4))}, "12 bytes, which is not a multiple of 16 "),
+        ({"a": np.ones((4, 3)), "b": np.ones((3, 4))}, "12 bytes, which is not a multiple of 16, "),
         ({"a": np.ones((4, 4)), "b": np.ones((4, 4)), "problem": Problem(4, 4, 8)}, "the problem is 4x4x8"),
         (
             {"a": 1j * np.ones((4, 4)), "b": [["x"]]},

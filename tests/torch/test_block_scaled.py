@@ -219,7 +219,7 @@ def test_quantize_in_a_graph():
         (lambda: quantize(torch.ones(4, 4), (1, 32)), r"block = \(1, 32\); \(1, 128\) or \(128, 128\) is served"),
         (lambda: quantize(torch.ones(4, 4), dtype=torch.int8), "dtype = torch.int8; torch.float8_e4m3fn or"),
         (lambda: quantize(torch.ones(4, 4, requires_grad=True)), r"x requires gradients; .*Pass x.detach\(\)"),
-        (lambda: quantize([1.0]), "x is a list; a torch tensor is expected"),
+        (lambda: quantize([1.0]), "x is a list. Pass a torch tensor."),
         (
             lambda: from_deep_gemm(torch.ones(4, 2).int()),
             "float32 is expected. Packed powers of two belong to Blackwell",

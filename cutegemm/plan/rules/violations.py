@@ -98,7 +98,8 @@ def _types(plan: GemmPlan) -> Iterator[str]:
     ):
         if have != want:
             yield f"{name} is {have}, but the MMA atom {atom.name} takes {want}."
-    unread = [name for name in ops.of_mainloop if name not in plan.body.mainloop.operands(plan)]
+    read = {*plan.body.mainloop.operands(plan), *plan.scheduler.reads}
+    unread = [name for name in ops.of_mainloop if name not in read]
     if unread:
         yield (
             f"the mainloop of this plan does not read {' and '.join(unread)}. Block scales are read by an sm90_plan, "
