@@ -352,6 +352,8 @@ def test_block_scales(arguments: tuple[str, ...]) -> None:
 def test_block_scales_are_explained_checked_and_shown() -> None:
     rows = json.loads(run("explain", "4096", "2112", "7168", *SCALED, "--json", "--count", "3"))
     assert rows[0]["plan"] == "sm90_promoted_128x192_2x1"
+    invariant = json.loads(run("explain", "16", "4096", "7168", *SCALED, "--json", "--count", "1", "--batch-invariant"))
+    assert "sm90_promoted" in invariant[0]["plan"]
     assert {"read SCALE_B", "load SCALE_A"} <= {*re.findall(r"\w+ SCALE_\w", run("check", "sm90_promoted", *SCALED))}
     assert "load     A[k], B[k], SCALE_A[k] -> full[k]" in run("show", "sm90_promoted", *SCALED)
 

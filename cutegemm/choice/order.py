@@ -26,7 +26,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 class Weight:
     """What the order of accumulation of a GEMM depends on: everything except the rows of A.
 
-    operands     types of A, B and D, and majorness of B; A is K-major, D is N-major, and all are aligned
+    operands     types of A, B and D, block scales, and majorness of B; A is K-major, D is N-major, and all are aligned
     n, k         extents
     arch         architecture to compile for
     device       device whose times are predicted
@@ -42,11 +42,12 @@ class Weight:
 
     @staticmethod
     def of(operands: Operands, n: int, k: int, arch: str, device: Device, accumulate: str) -> Weight:
-        """Return the weight of a GEMM with these operands. Only the types and B's majorness count."""
+        """Return the weight of a GEMM with these operands. Only the types, block scales and B's majorness count."""
         letters = f"n{'t' if operands.b.major == 'k' else 'n'}"
         types = {"b": operands.b.dtype, "out": operands.d.dtype, "acc": operands.acc}
         plain = Operands.of(operands.a.dtype, layout=letters, **types)  # type: ignore[arg-type]
-        return Weight(plain.fitted(1, n, k), n, k, arch, device, accumulate)
+        scales = {name: operands.matrix(name) for name in operands.of_mainloop}
+        return Weight(plain.fitted(1, n, k).with_aux(**scales), n, k, arch, device, accumulate)
 
     def problem(self, rows: int) -> Problem:
         """Return the GEMM of this weight with an A of `rows` rows."""

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm import gemm  # noqa: E402
+from cutegemm import batch_invariant, gemm  # noqa: E402
 from cutegemm.epilogue import relu  # noqa: E402
 from cutegemm.errors import PlanError  # noqa: E402
 from tests.emulator.on_cpu import emulate_launches  # noqa: E402
@@ -89,3 +89,14 @@ def test_a_plan_by_name_or_value(launched):
         gemm(case.a, case.b, plan=plan, out_dtype=torch.float32)
     with pytest.raises(PlanError, match=r"does not read scale_a and scale_b. Block scales are read by an sm90_plan"):
         gemm(case.a, case.b, scales=of_gemm(case), plan="gemv_16x16")
+
+
+def test_rows_of_a_batch_invariant_call(launched):
+    """Seven rows alone, by another plan, have the bits that they have among 150."""
+    case = factors(150, 96, 600, "1x128", "128x128")
+    of_a, of_b = of_gemm(case)
+    with batch_invariant():
+        whole = gemm(case.a, case.b, scales=(of_a, of_b), out_dtype=torch.float32)
+        alone = gemm(case.a[:7], case.b, scales=(of_a[:7], of_b), out_dtype=torch.float32)
+    assert torch.equal(whole[:7], alone)
+    assert launched[0].name != launched[1].name
