@@ -169,8 +169,16 @@ def test_export_of_models(monkeypatch, tmp_path):
     ],
 )
 def test_what_export_refuses(tmp_path, given, words):
+    if "--dtype" in given:
+        pytest.importorskip("torch", reason="torch is not installed")
     with pytest.raises(UnsupportedError, match=words):
         CliRunner().invoke(app, ["export", "-o", str(tmp_path / "k.so"), *given], catch_exceptions=False)
+
+
+def test_export_of_models_says_that_torch_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cutegemm.torch.prebuilt", None)
+    with pytest.raises(UnsupportedError, match=r"described by torch, but .* is not installed. Run pip install"):
+        CliRunner().invoke(app, ["export", "-o", str(tmp_path), "--models"], catch_exceptions=False)
 
 
 def test_tune_says_that_torch_is_missing(shapes, monkeypatch):

@@ -277,9 +277,10 @@ def _of_models(dtype: str | None, device: Device) -> list[GemmPlan]:
         )
     try:
         from cutegemm.torch.prebuilt import DTYPES, library_plans
-    except ModuleNotFoundError as error:
+    except ImportError as error:
+        missing = error.name or "torch"
         raise UnsupportedError(
-            f"export --models: the layers are described by torch, but {error.name} is not installed. "
+            f"export --models: the layers are described by torch, but {missing} is not installed. "
             f"{how_to_install('kernels', 'torch')}"
         ) from None
     if dtype is not None and dtype not in DTYPES:

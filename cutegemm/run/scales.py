@@ -197,11 +197,7 @@ def conversion(name: str, by_block: bool, scale: Any, batched: bool) -> Callable
 def padded(scales: Any) -> Any:
     """Return a copy of scales of rows whose columns are contiguous, each padded to a multiple of 16 bytes.
 
-    scales   (rows, K / 128), with or without a batch mode in front
-
-    >>> import torch
-    >>> padded(torch.ones(6, 3)).stride()
-    (1, 8)
+    scales   (rows, K / 128), with or without a batch mode in front. 6 x 3 scales get the strides (1, 8)
     """
     *batch, rows, deep = scales.shape
     room = scales.new_empty((*batch, deep, -(-max(1, rows) // _UNIT) * _UNIT))
