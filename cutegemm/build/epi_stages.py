@@ -13,9 +13,9 @@ from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, coalesce, composition, tile_to_shape
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, WARP_THREADS
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.plan.rules.warp_roles import MIN_EPI_STAGES
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.store import LineStore, StagedStore, TmaStore
+from cutegemm.plan.store.tma import MIN_EPI_STAGES
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import ldmatrix, stmatrix, universal_copy
 from cutegemm.tile.mma_atoms import ROWS_IN_BANKS, WGMMA_M

@@ -27,7 +27,7 @@ from cutegemm.plan.program.barriers import Barrier, barriers_of
 from cutegemm.plan.program.roles import consumer, producer
 from cutegemm.plan.program.steps import Program
 from cutegemm.plan.program.thread_schedule import ThreadSchedule
-from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, exchanged
+from cutegemm.plan.reduction import ACCUMULATOR_VECTOR
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import Buffer
 from cutegemm.plan.store.base import Store
@@ -148,15 +148,23 @@ class GemmPlan(hooks.Shown):
                 kinds = changes.pop("operands")
             plan: GemmPlan = hooks.fused(epilogue, kinds).on(self.with_(**changes))
             return plan
-        known = [field.name for field in fields(self)]
+        self._check_fields("plan", self, changes)
+        return replace(self, **changes)
+
+    def _check_fields(self, kind: str, owner: Any, changes: Mapping[str, Any]) -> None:
+        """Raise PlanError if a change is not of a field of `owner`, which is the plan or one of its components.
+
+        kind      what the owner is, for the message
+        changes   field -> new value
+        """
+        known = [field.name for field in fields(owner)]
         strange = [
-            f"{name!r} is not a field of a plan; the fields are {', '.join(known)}."
+            f"{name!r} is not a field of a {kind}; the fields are {', '.join(known)}."
             for name in changes
             if name not in known
         ]
         if strange:
             raise PlanError(f"plan {self.name!r}", strange)
-        return replace(self, **changes)
 
     def with_stream(self, name: str, **changes: Any) -> GemmPlan:
         """Return the plan with some fields of an operand stream changed, checked again.
@@ -182,14 +190,7 @@ class GemmPlan(hooks.Shown):
         >>> print(sm90_plan().with_scheduler(grid=Persistent(16)).scheduler.grid.ctas)
         16
         """
-        known = [each.name for each in fields(self.scheduler)]
-        strange = [
-            f"{name!r} is not a field of a {type(self.scheduler).__name__}; the fields are {', '.join(known)}."
-            for name in changes
-            if name not in known
-        ]
-        if strange:
-            raise PlanError(f"plan {self.name!r}", strange)
+        self._check_fields(type(self.scheduler).__name__, self.scheduler, changes)
         return self.with_(scheduler=replace(self.scheduler, **changes))
 
     @property
@@ -550,18 +551,14 @@ class GemmPlan(hooks.Shown):
         The names are those of the operand streams, "d", and further buffers of the plan. If D shares the memory of A
         and B, "d" is what it needs beyond them.
         """
-        ops, own = self.operands, self.store.buffers(self)
-        buffers = self.buffers[: len(self.streams)] if self.store.reuses_stages else self.buffers
-        out = {}
-        for buffer, following in zip(buffers, (*buffers[1:], None), strict=True):
+        ops, out = self.operands, {}
+        every = self.buffers
+        apart = len(self.streams) if self.store.reuses_stages else len(every)
+        for buffer, following in zip(every[:apart], (*every[1:apart], None), strict=True):
             align = 1 if following is None else following.align_bytes
             out[buffer.name] = -(-buffer.size_bytes // align) * align
-        if self.store.reuses_stages:
-            out.update({buffer.name: max(0, buffer.size_bytes - sum(out.values())) for buffer in own})
-        if isinstance(self.body, ThreadSchedule):
-            partials = self.body.partial_elements
-        else:
-            partials = exchanged(self).cosize() if self.cluster_k > 1 else 0
+        out.update({buffer.name: max(0, buffer.size_bytes - sum(out.values())) for buffer in every[apart:]})
+        partials = self.body.partial_elements(self)
         if partials:
             out["accumulators"] = partials * ops.acc.bits // 8
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.plan.mainloop.base import Mainloop
+from cutegemm.plan.reduction import exchanged
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -58,6 +59,10 @@ class WarpRoles:
         cluster_mn   CTAs of a cluster along M and N; not used here, but by the same method of `SlicedSchedule`
         """
         return self.cluster_k
+
+    def partial_elements(self, plan: GemmPlan) -> int:
+        """Return the number of accumulators in shared memory that the CTAs of a cluster exchange."""
+        return exchanged(plan).cosize() if self.cluster_k > 1 else 0
 
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
         """Return (rows, columns) of D that a consumer computes at a time.

@@ -50,8 +50,7 @@ class SlicedSchedule(ThreadSchedule):
         """
         return self.sliced_k.added
 
-    @property
-    def partial_elements(self) -> int:
+    def partial_elements(self, plan: GemmPlan) -> int:
         """Return the number of accumulators in shared memory that the warps and CTAs add."""
         by_cta = self.sliced_k.by_cta
         return self.sliced_k.by_warp.cosize() + (by_cta.cosize() if by_cta else 0)

@@ -141,8 +141,7 @@ class ThreadSchedule(hooks.Shown):
         """Return the number of warps of a CTA that split K."""
         return 1
 
-    @property
-    def partial_elements(self) -> int:
+    def partial_elements(self, plan: GemmPlan) -> int:
         """Return the number of accumulators in shared memory that warps and CTAs which split K add."""
         return 0
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from cutegemm.dtypes import f16, f32
-from cutegemm.layout import ComposedLayout, Layout, product_each, size
+from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import (
     MAX_CLUSTER_CTAS,
@@ -19,10 +17,7 @@ from cutegemm.machine.arch import (
     Arch,
 )
 from cutegemm.plan.rules.registers import register_budget
-from cutegemm.plan.shared import SharedLayout
-from cutegemm.plan.store import LineStore, StagedStore, TmaStore
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles, warp_roles
-from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 
 if TYPE_CHECKING:
@@ -38,7 +33,6 @@ WGMMA_REGISTERS_BESIDES = 26
 OVERLAPPED_EXTRA_REGISTERS = 32
 WGMMA_ROWS = 64
 MIN_STAGES = 2
-MIN_EPI_STAGES = 2
 
 
 def arch_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
@@ -55,7 +49,7 @@ def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
     yield from _loads(plan)
     yield from _barriers(plan)
     yield from pipeline.mainloop.rules(plan)
-    yield from _epilogue(plan, pipeline)
+    yield from plan.store.rules(plan)
     if plan.cluster_k > 1:
         yield from _k_ctas(plan, pipeline)
 
@@ -273,94 +267,6 @@ def _barriers(plan: GemmPlan) -> Iterator[str]:
     if named > MAX_NAMED_BARRIERS:
         yield (
             f"the plan needs {named} named barriers, including the one of all threads; a CTA has {MAX_NAMED_BARRIERS}."
-        )
-
-
-def _may_leave_over(plan: GemmPlan, store: StagedStore) -> bool:
-    """Return whether the number of epilogue stages need not divide the number of epilogue tiles.
-
-    A tile then starts on stages whose stores may still run, and waits for them. It may do so if only D is stored, by
-    TMA, and only after the MMAs of the tile.
-    """
-    is_plain = store.stored_by_tma and store.fetched is None and len(plan.epi_stage_results) == 1
-    return is_plain and not plan.body.overlapped
-
-
-def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield violations of the epilogue stages: their shape and number, the stores of D and the loads of C."""
-    store, d = plan.store, plan.operands.d
-    if not isinstance(store, StagedStore):
-        return
-    rows, cols = store.epi_tile
-    tile = plan.consumer_d_tile
-    least = MIN_EPI_STAGES if pipeline.consumer_warps > 1 and store.stored_by_tma else 1
-    if tile[0] % rows or tile[1] % cols:
-        yield f"epilogue tiles of {rows} x {cols} do not divide a consumer's tile of {tile[0]} x {tile[1]}."
-    elif store.count < least or (store.has_remainder(tile) and not _may_leave_over(plan, store)):
-        epi_tiles = product(store.epi_tiles(tile))
-        instead = "" if epi_tiles >= least else " Use a smaller epi_tile_n, or store = 'direct'."
-        yield (
-            f"epi_stages = {store.count}; it must be at least {least} and divide the {epi_tiles} epilogue "
-            f"tiles of {rows} x {cols} of a consumer's tile.{instead}"
-        )
-    want = (rows, cols, store.count, pipeline.consumers)
-    if product_each(store.smem.shape) != want:
-        yield (
-            f"the shared memory of D is {store.smem}; its extents must be {want}: an epilogue tile, epilogue "
-            "stages and consumers."
-        )
-    load_c = store.fetched
-    if isinstance(store, TmaStore):
-        if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
-            yield (
-                f"D is aligned to {d.align_bytes} bytes; a TMA store needs {TMA_INNER_ALIGNED_BYTES} for the "
-                "address, the strides and the contiguous extent. Use shared_d = 'padded', or store = 'direct'."
-            )
-        whole = rows if d.major == "n" else cols
-        if store.box.box[1] < whole and (d.major == "m" or load_c is not None):
-            yield "store = 'tma_warp' needs an n-major D, and no C that is loaded by TMA. Use store = 'tma'."
-    if isinstance(store, LineStore):
-        copy, have = store.copy, pipeline.consumer_threads
-        if copy.threads != have:
-            yield f"the copy of an epilogue stage is made for {copy.threads} threads, but a consumer has {have}."
-        if rows % size(copy.tiler_mn[0]) or cols % size(copy.tiler_mn[1]):
-            yield f"the copy of an epilogue stage, {copy}, does not divide an epilogue tile of {rows} x {cols}."
-        elif store.rotates_lines:
-            yield from _turned(copy, store.smem, "mn".index(d.major))
-    fetched = plan.operands.matrix(plan.fetched_tile or "c")
-    if load_c is not None and fetched.align_bytes < TMA_INNER_ALIGNED_BYTES:
-        name, have = plan.fetched_tile.upper(), fetched.align_bytes
-        yield f"{name} is aligned to {have} bytes; a TMA load needs {TMA_INNER_ALIGNED_BYTES}. Align it."
-    if load_c is not None and (fetched.dtype, fetched.major) != (load_c.dtype, d.major):
-        yield (
-            f"{plan.fetched_tile} is {fetched.dtype} {fetched.major}-major; it must be {load_c.dtype} "
-            f"{d.major}-major like the epilogue stages that it is loaded into."
-        )
-    reads_c = isinstance(store, TmaStore) and store.from_shared is not None
-    if (load_c is not None) != reads_c or (load_c is not None and not plan.epilogue.tiles):
-        yield (
-            "the store must say both how C is loaded (fetched) and how it is read (from_shared), and only if the "
-            "epilogue reads C."
-        )
-
-
-def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]:
-    """Yield a sentence if the copy of an epilogue stage to D cannot rotate lines; see `LineStore`.
-
-    store    the copy, by the threads
-    layout   layout of an epilogue stage
-    along    contiguous mode of D: 0 for M, 1 for N
-    """
-    run, lines = size(store.tiler_mn[along]) // store.atom.values, size(store.tiler_mn[1 - along])
-    if store.layout_tv[1].size() != store.atom.values or run & (run - 1) or lines & (lines - 1):
-        yield (
-            f"the copy of an epilogue stage, {store}, has vectors of less than 16 bytes and rotates rows: it "
-            "needs one vector a thread, and a power of two of vectors in a row and of rows."
-        )
-    if isinstance(layout, ComposedLayout) or (layout[along].offsets() != np.arange(layout[along].size())).any():
-        yield (
-            f"the shared memory of D is {layout}; because the copy of an epilogue stage, {store}, has vectors "
-            "of less than 16 bytes, the elements of a row must be adjacent, without a swizzle."
         )
 
 

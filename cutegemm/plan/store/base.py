@@ -95,9 +95,13 @@ class Store:
         """Return the copy atom of threads that the models of time count for a tile of D."""
         return self.atom
 
+    def tile(self, plan: GemmPlan) -> tuple[int, int]:
+        """Return the (M, N) of D that passes through shared memory at a time: all of the CTA's tile of D."""
+        return plan.d_tile
+
     def buffers(self, plan: GemmPlan) -> tuple[Buffer, ...]:
         """Return the shared memory that D passes through; () if D is stored from registers."""
-        return ()
+        return () if self.layout is None else (Buffer("d", plan.operands.d.dtype, self.layout, self.tile(plan)),)
 
     def results(self, plan: GemmPlan) -> tuple[str, ...]:
         """Return the names of the results that pass through epilogue stages, each through its own; D is the last."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cutegemm.layout import size
+from cutegemm.layout import ComposedLayout, size
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan.program.steps import ALL, EACH_WARP, Step, StoreEpiStage, SyncEpiTile, WriteEpiStage
 from cutegemm.plan.store.base import Steps
@@ -83,3 +84,32 @@ class LineStore(StagedStore):
                 free: Steps = (SyncEpiTile(),) if self.count == 1 else ()
                 body += [*free, WriteEpiStage(name), SyncEpiTile(), StoreEpiStage(ALL, by_tma=False, result=name)]
         return tuple(body)
+
+    def rules(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield a sentence for each rule on the epilogue stages, and on the copy to global memory, that breaks."""
+        yield from super().rules(plan)
+        (rows, cols), copy, have = self.epi_tile, self.copy, plan.consumer_threads
+        if copy.threads != have:
+            yield f"the copy of an epilogue stage is made for {copy.threads} threads, but a consumer has {have}."
+        if rows % size(copy.tiler_mn[0]) or cols % size(copy.tiler_mn[1]):
+            yield f"the copy of an epilogue stage, {copy}, does not divide an epilogue tile of {rows} x {cols}."
+        elif self.rotates_lines:
+            yield from self._rotation_rules("mn".index(plan.operands.d.major))
+
+    def _rotation_rules(self, along: int) -> Iterator[str]:
+        """Yield a sentence if the copy of an epilogue stage to D cannot rotate lines.
+
+        along   contiguous mode of D: 0 for M, 1 for N
+        """
+        copy, layout = self.copy, self.smem
+        run, lines = size(copy.tiler_mn[along]) // copy.atom.values, size(copy.tiler_mn[1 - along])
+        if copy.layout_tv[1].size() != copy.atom.values or run & (run - 1) or lines & (lines - 1):
+            yield (
+                f"the copy of an epilogue stage, {copy}, has vectors of less than 16 bytes and rotates rows: it "
+                "needs one vector a thread, and a power of two of vectors in a row and of rows."
+            )
+        if isinstance(layout, ComposedLayout) or (layout[along].offsets() != np.arange(layout[along].size())).any():
+            yield (
+                f"the shared memory of D is {layout}; because the copy of an epilogue stage, {copy}, has vectors "
+                "of less than 16 bytes, the elements of a row must be adjacent, without a swizzle."
+            )

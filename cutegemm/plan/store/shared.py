@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from cutegemm.plan.rows import Row, copy_row
-from cutegemm.plan.shared import Buffer, SharedLayout
+from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.store.base import Store
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -46,10 +46,6 @@ class SharedStore(Store):
     def line_copy(self) -> TiledCopy:
         """Return the copy of the tile from shared to global memory."""
         return self.copy
-
-    def buffers(self, plan: GemmPlan) -> tuple[Buffer, ...]:
-        """Return the shared memory of the tile."""
-        return (Buffer("d", plan.operands.d.dtype, self.smem, plan.d_tile),)
 
     def rows(self, plan: GemmPlan) -> tuple[Row, ...]:
         """Return the row of `describe` for the copy from shared to global memory."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from cutegemm.errors import UnsupportedError
-from cutegemm.layout import Layout
+from cutegemm.layout import Layout, product_each
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.program import operations as op
 from cutegemm.plan.program.expand import Expansion, State
@@ -28,7 +28,7 @@ from cutegemm.plan.program.steps import (
     WriteEpiStage,
 )
 from cutegemm.plan.rows import Row, copy_row
-from cutegemm.plan.shared import Buffer, SharedLayout
+from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.store.base import Steps, Store
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -75,9 +75,9 @@ class StagedStore(Store):
         """Return the layout of all epilogue stages in shared memory."""
         return self.smem
 
-    def buffers(self, plan: GemmPlan) -> tuple[Buffer, ...]:
-        """Return the shared memory of all epilogue stages."""
-        return (Buffer("d", plan.operands.d.dtype, self.smem, self.epi_tile),)
+    def tile(self, plan: GemmPlan) -> tuple[int, int]:
+        """Return the (M, N) of an epilogue tile."""
+        return self.epi_tile
 
     def epi_tiles(self, consumer_tile: tuple[int, int]) -> tuple[int, int]:
         """Return the number of epilogue tiles of a consumer's tile along M and N."""
@@ -174,6 +174,33 @@ class StagedStore(Store):
         elif plan.has_c:
             out.append(("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to registers, in the epilogue"))
         return (*out, copy_row("epilogue stage to D", self.to_global, self.epi_tile))
+
+    def least_count(self, plan: GemmPlan) -> int:
+        """Return the smallest number of epilogue stages that a consumer needs."""
+        return 1
+
+    def may_have_remainder(self, plan: GemmPlan) -> bool:
+        """Return whether the number of epilogue stages need not divide the number of epilogue tiles."""
+        return False
+
+    def rules(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield a sentence for each rule on the shape and the number of epilogue stages that the plan breaks."""
+        (rows, cols), tile, least = self.epi_tile, plan.consumer_d_tile, self.least_count(plan)
+        if tile[0] % rows or tile[1] % cols:
+            yield f"epilogue tiles of {rows} x {cols} do not divide a consumer's tile of {tile[0]} x {tile[1]}."
+        elif self.count < least or (self.has_remainder(tile) and not self.may_have_remainder(plan)):
+            epi_tiles = product(self.epi_tiles(tile))
+            instead = "" if epi_tiles >= least else " Use a smaller epi_tile_n, or store = 'direct'."
+            yield (
+                f"epi_stages = {self.count}; it must be at least {least} and divide the {epi_tiles} epilogue "
+                f"tiles of {rows} x {cols} of a consumer's tile.{instead}"
+            )
+        want = (rows, cols, self.count, plan.body.consumers)
+        if product_each(self.smem.shape) != want:
+            yield (
+                f"the shared memory of D is {self.smem}; its extents must be {want}: an epilogue tile, epilogue "
+                "stages and consumers."
+            )
 
 
 def _values(plan: GemmPlan) -> Steps:

@@ -27,10 +27,12 @@ from cutegemm.plan.program.steps import (
 from cutegemm.plan.store.base import Steps
 from cutegemm.plan.store.staged import StagedStore, epi_stage_of
 from cutegemm.tile.tiled_copy import TiledCopy
-from cutegemm.tile.tma import TmaBox
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
+
+MIN_EPI_STAGES = 2  # of a consumer of several warps
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,49 @@ class TmaStore(StagedStore):
         """
         rows = self.box.box[1] if plan.operands.d.major == "n" else self.epi_tile[0]
         return plan.consumer_warps == 1 or rows < self.epi_tile[0]
+
+    def least_count(self, plan: GemmPlan) -> int:
+        """Return the smallest number of epilogue stages that a consumer needs: one is written while another is stored.
+
+        A single warp waits for its own stores, so one stage is enough.
+        """
+        return MIN_EPI_STAGES if plan.consumer_warps > 1 else 1
+
+    def may_have_remainder(self, plan: GemmPlan) -> bool:
+        """Return whether the number of epilogue stages need not divide the number of epilogue tiles.
+
+        A tile then starts on stages whose stores may still run, and waits for them. It may do so if only D is stored,
+        and only after the MMAs of the tile.
+        """
+        return self.load_c is None and len(plan.epi_stage_results) == 1 and not plan.body.overlapped
+
+    def rules(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield a sentence for each rule on the epilogue stages, the stores of D and the loads of C that breaks."""
+        yield from super().rules(plan)
+        d, load_c, (rows, cols) = plan.operands.d, self.load_c, self.epi_tile
+        if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
+            yield (
+                f"D is aligned to {d.align_bytes} bytes; a TMA store needs {TMA_INNER_ALIGNED_BYTES} for the "
+                "address, the strides and the contiguous extent. Use shared_d = 'padded', or store = 'direct'."
+            )
+        whole = rows if d.major == "n" else cols
+        if self.box.box[1] < whole and (d.major == "m" or load_c is not None):
+            yield "store = 'tma_warp' needs an n-major D, and no C that is loaded by TMA. Use store = 'tma'."
+        fetched = plan.operands.matrix(plan.fetched_tile or "c")
+        if load_c is not None and fetched.align_bytes < TMA_INNER_ALIGNED_BYTES:
+            name, have = plan.fetched_tile.upper(), fetched.align_bytes
+            yield f"{name} is aligned to {have} bytes; a TMA load needs {TMA_INNER_ALIGNED_BYTES}. Align it."
+        if load_c is not None and (fetched.dtype, fetched.major) != (load_c.dtype, d.major):
+            yield (
+                f"{plan.fetched_tile} is {fetched.dtype} {fetched.major}-major; it must be {load_c.dtype} "
+                f"{d.major}-major like the epilogue stages that it is loaded into."
+            )
+        reads_c = self.from_shared is not None
+        if (load_c is not None) != reads_c or (load_c is not None and not plan.epilogue.tiles):
+            yield (
+                "the store must say both how C is loaded (fetched) and how it is read (from_shared), and only if the "
+                "epilogue reads C."
+            )
 
     def prologue(self, plan: GemmPlan) -> Steps:
         """Return the steps that load the first epilogue tiles of C, after stores have read these epilogue stages."""
