@@ -27,6 +27,7 @@ import numpy as np
 Compute = Callable[..., Any]
 
 _SMALLEST_NORMAL = np.float32(2.0**-126)
+_NAN_OF_NUMBERS = np.uint32(0xFFC00000).view(np.float32)
 _UPPER_HALF = np.uint64(0xFFFFFFFF00000000)
 
 
@@ -41,8 +42,16 @@ def _quiet(compute: Compute) -> Compute:
 
 
 def _by_f64(function: Callable[[Any], Any]) -> Compute:
-    """Return a function of f32 arrays that evaluates `function` in f64 and rounds the result to f32."""
-    return _quiet(lambda a: function(np.asarray(a, np.float64)).astype(np.float32))
+    """Return a function of f32 arrays that evaluates `function` in f64 and rounds the result to f32.
+
+    The sign of a NaN that comes from a number is set, as x86 sets it; numpy's functions differ between processors.
+    """
+
+    def computed(a: Any) -> Any:
+        result = np.asarray(function(np.asarray(a, np.float64)), np.float32)
+        return np.where(np.isnan(result) & ~np.isnan(a), _NAN_OF_NUMBERS, result)
+
+    return _quiet(computed)
 
 
 def _without_subnormals(a: Any) -> Any:

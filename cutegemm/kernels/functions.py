@@ -29,8 +29,9 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Float64
-from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import dsl_user_op
+
+from cutegemm.kernels.assembly import assembler
 
 _LOG2_E = 1 / math.log(2)
 _LN_2 = 0.693147182464599609375  # ln 2 rounded to f32; the next line is the remainder
@@ -92,9 +93,9 @@ def _instruction(name: str, *operands: Any, loc: Any = None, ip: Any = None) -> 
     """
     numbers = ", ".join(f"${i}" for i in range(len(operands) + 1))
     values = [operand.ir_value(loc=loc, ip=ip) for operand in operands]
-    asm = functools.partial(llvm.inline_asm, has_side_effects=False, is_align_stack=False, loc=loc, ip=ip)
+    asm = assembler(loc, ip, has_side_effects=False)
     registers = ",".join(["=f"] + ["f"] * len(operands))
-    return Float32(asm(Float32.mlir_type, values, f"{name} {numbers};", registers, asm_dialect=llvm.AsmDialect.AD_ATT))
+    return Float32(asm(Float32.mlir_type, values, f"{name} {numbers};", registers))
 
 
 def _exp2(x: Any) -> Any:

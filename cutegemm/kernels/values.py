@@ -14,18 +14,17 @@ the range of the type.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Float64, Int32
-from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import scalar_type
+from cutegemm.kernels.assembly import assembler
 from cutegemm.kernels.functions import BINARY, function
 from cutegemm.plan.epilogue import (
     COMPARED,
@@ -57,17 +56,17 @@ WHOLE_BITS = 24  # significand bits of f32
 @dsl_user_op
 def branch(*, loc=None, ip=None) -> None:
     """Emit an empty assembly statement at the start of a branch, so that the compiler does not move code out of it."""
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
-    asm(None, [], "", "", asm_dialect=llvm.AsmDialect.AD_ATT)
+    asm = assembler(loc, ip)
+    asm(None, [], "", "")
 
 
 @dsl_user_op
 def nearest(value: Float32 | Float64, *, loc=None, ip=None) -> Int32:
     """Return the nearest 32-bit integer; ties go to the even one."""
-    asm = functools.partial(llvm.inline_asm, has_side_effects=False, is_align_stack=False, loc=loc, ip=ip)
+    asm = assembler(loc, ip, has_side_effects=False)
     text, register = ("cvt.rni.s32.f64", "d") if value.dtype is Float64 else ("cvt.rni.s32.f32", "f")
     operands = [value.ir_value(loc=loc, ip=ip)]
-    return Int32(asm(T.i32(), operands, f"{text} $0, $1;", f"=r,{register}", asm_dialect=llvm.AsmDialect.AD_ATT))
+    return Int32(asm(T.i32(), operands, f"{text} $0, $1;", f"=r,{register}"))
 
 
 def as_result(value: Any, kind: Any) -> Any:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from cutegemm.plan.problem import Problem
 
 # The properties of an MMA instruction that the bits of an element may depend on, apart from its kind, its extent of K
-# and its types. None of them is listed: it is assumed that the tensor cores add the products of an element in the same
-# order for all N, wherever A comes from, and also if A and B are swapped. No document says so.
-# `python -m docs.evidence instructions` tests it on a GPU; what it finds is recorded in
+# and its types. None of them is listed: the tensor cores of an H100 add the products of an element in the same order
+# for all N, wherever A comes from, and also if A and B are swapped (370 comparisons, 2026-11-27). No document says so.
+# `python -m docs.evidence instructions` compares them on a GPU; what it found is recorded in
 # docs/evidence/data/instructions.json, which a test compares with this set.
 DEPENDS_ON: frozenset[str] = frozenset()
 PROPERTIES = ("n", "a_source", "swap_ab")

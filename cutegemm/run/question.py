@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from cutegemm.build import with_epilogue
 from cutegemm.choice import rows
@@ -45,6 +45,8 @@ _NEAR = 2.0  # candidates up to this multiple of the least predicted time are co
 
 _FEW: dict[Any, tuple[Recipe, ...]] = {}  # `Question.but_rows` -> the recipes of `few_of`
 _SERVED: dict[Weight, ServedRows] = {}  # results of `Question.served_rows`
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -196,17 +198,8 @@ class Question:
         raises   PlanError if no order serves all numbers of rows
         """
         weight = self.weight
-        if weight not in _SERVED:
-            if len(_SERVED) >= _MOST_LAYERS:
-                _SERVED.clear()
-            text = repr(weight)
-            names = recall.remembered("order", text)
-            served = None if names is None else restored(weight, [recipe_named(str(name)) for name in names])
-            if served is None:
-                served = served_rows(weight)
-                recall.remember("order", text, [str(recipe) for recipe in served.recipes])
-            _SERVED[weight] = served
-        return _SERVED[weight]
+        of = functools.partial(restored, weight)
+        return _remembered("order", _SERVED, weight, of, lambda: served_rows(weight), lambda served: served.recipes)
 
     @cached_property
     def orders(self) -> Orders:
@@ -465,17 +458,36 @@ def few_of(question: Question) -> tuple[Recipe, ...]:
 
     question   question of the layer, whose number of rows is ignored
     """
-    key = question.but_rows
-    if key not in _FEW:
-        if len(_FEW) >= _MOST_LAYERS:
-            _FEW.clear()
-        text = repr(key)
-        names = recall.remembered("few", text)
-        recipes = _few(question) if names is None else tuple([recipe_named(str(name)) for name in names])
-        if names is None:
-            recall.remember("few", text, [str(recipe) for recipe in recipes])
-        _FEW[key] = recipes
-    return _FEW[key]
+    return _remembered("few", _FEW, question.but_rows, tuple, lambda: _few(question), lambda recipes: recipes)
+
+
+def _remembered(
+    kind: str,
+    known: dict[Any, _Value],
+    key: Any,
+    restore: Callable[[list[Recipe]], _Value | None],
+    compute: Callable[[], _Value],
+    recipes_of: Callable[[_Value], Iterable[Recipe]],
+) -> _Value:
+    """Return a value that is made of recipes, from this process, else from the disk, else computed and stored there.
+
+    kind         folder of the cache on the disk
+    known        the values of this process, by key
+    key          what the value depends on; its repr is the key on the disk
+    restore      makes the value from the recipes that the disk has; None if they do not fit together
+    compute      computes the value
+    recipes_of   returns the recipes of a value
+    """
+    if key not in known:
+        if len(known) >= _MOST_LAYERS:
+            known.clear()
+        names = recall.remembered(kind, repr(key))
+        value = None if names is None else restore([recipe_named(str(name)) for name in names])
+        if value is None:
+            value = compute()
+            recall.remember(kind, repr(key), [str(recipe) for recipe in recipes_of(value)])
+        known[key] = value
+    return known[key]
 
 
 def _few(question: Question) -> tuple[Recipe, ...]:

@@ -18,6 +18,7 @@ import torch
 from cutegemm.plan.mainloop.block_scaled import BLOCKS, ROWS
 from cutegemm.run.calls import How
 from cutegemm.run.scales import blocks_of
+from cutegemm.torch import checks
 from cutegemm.torch.dispatch import Route, route_of
 from cutegemm.torch.epilogue import PLAIN, OutDtype, types_text
 from cutegemm.torch.launch import AS_CHOSEN, compute
@@ -73,14 +74,12 @@ def wrong_derivatives(tensors: Mapping[str, Any]) -> list[str]:
 
     tensors   all tensors that the call reads, by name; other values are ignored
     """
-    if not torch.is_grad_enabled():
-        return []
-    names = [name for name, x in tensors.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+    names = checks.requiring_gradients(tensors)
     if not names:
         return []
-    verb = "requires" if len(names) == 1 else "require"
     detached = ", ".join(f"{name}.detach()" for name in names)
-    return [f"{' and '.join(names)} {verb} gradients; {_WITHOUT}. Pass {detached}, or call it under torch.no_grad()."]
+    needed = checks.require_gradients(names)
+    return [f"{needed}; {_WITHOUT}. Pass {detached}, or call it under torch.no_grad()."]
 
 
 def as_in_gemm(

@@ -271,13 +271,25 @@ def wrong_gradients(tensors: Mapping[str, Any], out: torch.Tensor | None, called
     named = {**tensors, called: out}
     if carried(named.values()):
         return [f"{called} is passed, but forward-mode derivatives are not recorded into it. Leave out `{called}`."]
-    if not torch.is_grad_enabled():
-        return []
-    names = [name for name, x in named.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+    names = requiring_gradients(named)
     if not names:
         return []
-    need = f"{names[0]} requires" if len(names) == 1 else f"{' and '.join(names)} require"
     return [
-        f"{need} gradients, but a call with {called}= does not record them. Leave out `{called}`, or call it "
+        f"{require_gradients(names)}, but a call with {called}= does not record them. Leave out `{called}`, or call it "
         "under torch.no_grad()."
     ]
+
+
+def requiring_gradients(tensors: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tensors that gradients would be recorded for; [] under torch.no_grad().
+
+    tensors   tensors by name; other values are ignored
+    """
+    if not torch.is_grad_enabled():
+        return []
+    return [name for name, x in tensors.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+
+
+def require_gradients(names: Sequence[str]) -> str:
+    """Return the beginning of a sentence: "x requires gradients", or "x and w require gradients"."""
+    return f"{' and '.join(names)} {'requires' if len(names) == 1 else 'require'} gradients"

@@ -29,10 +29,8 @@ from cutegemm.torch.launch import OF_LAYER, by_gemm
 BF16, F16, E4M3, E5M2 = torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2
 DTYPES = {"bf16": BF16, "f16": F16, "fp8": E4M3}
 SCALED = "lambda acc, scale_a, scale_b: acc * scale_a * scale_b"
-MOST_PLANS, SAMPLES_PER_PLAN = (
-    64,
-    4,
-)  # plans of one group of calls: at most MOST_PLANS, and one for SAMPLES_PER_PLAN samples
+MOST_PLANS = 64  # largest number of plans of one group of calls
+SAMPLES_PER_PLAN = 4  # smallest number of samples for each of them
 LEAST_GAIN = 6e-4  # a plan of a group lowers the mean loss of predicted time by at least this
 _ROWS = 64  # rows of the inputs of the calls that are asked; the samples have other numbers
 _LEAST_TRAINED = 32  # rows of the smallest batch that gradients are sampled for
@@ -266,10 +264,7 @@ def _selection(samples: Sequence[Sample], recipes: tuple[Recipe, ...], loss: flo
     samples   calls of the group. The plan of a recipe is the same for all of them that it serves
     loss      see `Selection`
     """
-    ends = [
-        min(samples, key=lambda sample: sample.question.extents[0]),
-        max(samples, key=lambda s: s.question.extents[0]),
-    ]
+    ends = [end(samples, key=lambda sample: sample.question.extents[0]) for end in (min, max)]
     plans = [_plan_of(sample, recipe) for recipe in recipes for sample in ends]
     kinds = tuple(dict.fromkeys(sample.kind for sample in samples))
     return Selection(kinds, recipes, tuple(dict.fromkeys(plan for plan in plans if plan is not None)), loss)

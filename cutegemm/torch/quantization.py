@@ -57,8 +57,7 @@ def quantize(
             rules.append(f"x has shape {tuple(x.shape)}; a matrix is expected. Pass x.flatten(0, -2).")
         if DTYPES.get(x.dtype) not in _SOURCES:
             rules.append(f"x is of {x.dtype}; float32, float16 or bfloat16 is expected. Pass x.float().")
-    if block not in _GRANULARITIES:
-        rules.append(f"block = {block!r}; {_ROW} or {_SQUARE} is served.")
+    rules += _wrong_block(block)
     if dtype not in FLOAT8:
         rules.append(f"dtype = {dtype}; torch.float8_e4m3fn or torch.float8_e5m2 is served.")
     checks.refuse("quantize", tensors, rules)
@@ -148,6 +147,11 @@ def _scales_of(tops: torch.Tensor, dtype: DType, power_of_two: bool) -> torch.Te
     return torch.where(tops.isfinite(), scales, torch.nan)
 
 
+def _wrong_block(block: tuple[int, int]) -> list[str]:
+    """Return an error message, in a list, if the argument `block` is not one of the two sizes of blocks."""
+    return [] if block in _GRANULARITIES else [f"block = {block!r}; {_ROW} or {_SQUARE} is served."]
+
+
 def from_deep_gemm(scales: torch.Tensor, block: tuple[int, int] = _ROW) -> torch.Tensor:
     """Return block scales of DeepGEMM as `scaled_mm` takes them, as a view if their strides allow it.
 
@@ -171,8 +175,7 @@ def from_deep_gemm(scales: torch.Tensor, block: tuple[int, int] = _ROW) -> torch
         rules.append(f"scales is of {scales.dtype}; float32 is expected.{packed}")
     if not rules and scales.dim() != 2:
         rules.append(f"scales has shape {tuple(scales.shape)}; a matrix is expected.")
-    if block not in _GRANULARITIES:
-        rules.append(f"block = {block!r}; {_ROW} or {_SQUARE} is served.")
+    rules += _wrong_block(block)
     checks.refuse("from_deep_gemm", tensors, rules)
     if block == _SQUARE:
         return scales.t()

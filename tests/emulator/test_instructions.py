@@ -190,10 +190,7 @@ FLOATS = [
 @pytest.mark.parametrize(("line", "words", "expected"), FLOATS)
 def test_floats(line, words, expected):
     found = of_words(line, *words)
-    if value(expected) == value(expected):
-        assert hex(found) == hex(expected), (value(found), value(expected))
-    else:  # the sign of a NaN depends on the processor that runs the emulator
-        assert value(found) != value(found)
+    assert hex(found) == hex(expected), (value(found), value(expected))
 
 
 def test_f64():

@@ -16,18 +16,17 @@ The ragged k-tile is the first one. Its vectors below k = 0 are zeros.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
-from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import launch_arguments
+from cutegemm.kernels.assembly import assembler
 from cutegemm.kernels.launches import begin, release, wait
 from cutegemm.kernels.mma_sync.rounding import round_fragment
 from cutegemm.kernels.reduce import Reducer
@@ -51,9 +50,9 @@ def put(address: Int32, value: Float32, *, loc=None, ip=None) -> None:
 
     address   shared::cluster address, as the instruction `mapa` returns it
     """
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    asm = assembler(loc, ip)
     operands = [Int32(address).ir_value(loc=loc, ip=ip), Float32(value).ir_value(loc=loc, ip=ip)]
-    asm(None, operands, "st.shared::cluster.f32 [$0], $1;", "r,f", asm_dialect=llvm.AsmDialect.AD_ATT)
+    asm(None, operands, "st.shared::cluster.f32 [$0], $1;", "r,f")
 
 
 @dataclass

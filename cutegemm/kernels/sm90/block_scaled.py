@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
-from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.assembly import assembled, assembler
 from cutegemm.kernels.sm90.consumer import NUMBER, ConsumerTracer
 from cutegemm.kernels.trace import At
 from cutegemm.plan.mainloop.block_scaled import (
@@ -69,27 +68,27 @@ def multiplied_and_added_here(value: Float32, scale: Float32, total: Float32, *,
 
     Inline assembly with side effects fixes the position; the compiler would otherwise compute it at the first use.
     """
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    asm = assembler(loc, ip)
     operands = [Float32(each).ir_value(loc=loc, ip=ip) for each in (value, scale, total)]
     text = "fma.rn.f32 $0, $1, $2, $3;"
-    return Float32(asm(T.f32(), operands, text, "=f,f,f,f", asm_dialect=llvm.AsmDialect.AD_ATT))
+    return Float32(asm(T.f32(), operands, text, "=f,f,f,f"))
 
 
 @dsl_user_op
 def computed_here(address: Int64, *, loc=None, ip=None) -> Int64:
     """Return the address, computed before the mainloop and kept in registers, not computed again in each k-tile."""
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    asm = assembler(loc, ip)
     operands = [Int64(address).ir_value(loc=loc, ip=ip)]
-    return Int64(asm(T.i64(), operands, "mov.b64 $0, $1;", "=l,l", asm_dialect=llvm.AsmDialect.AD_ATT))
+    return Int64(asm(T.i64(), operands, "mov.b64 $0, $1;", "=l,l"))
 
 
 @dsl_user_op
 def loaded_if(address: Int64, where: Boolean, *, loc=None, ip=None) -> Float32:
     """Return an f32 from global memory; 0 if `where` does not hold, without an access."""
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    asm = assembler(loc, ip)
     text = "{.reg .pred p; setp.ne.s32 p, $2, 0; mov.b32 $0, 0; @p ld.global.b32 $0, [$1];}"
     operands = [each.ir_value(loc=loc, ip=ip) for each in (Int64(address), Int32(where))]
-    return Float32(asm(T.f32(), operands, text, "=&f,l,r", asm_dialect=llvm.AsmDialect.AD_ATT))
+    return Float32(asm(T.f32(), operands, text, "=&f,l,r"))
 
 
 @dsl_user_op
@@ -116,19 +115,9 @@ def reloaded(
         lines.append(f"@p mov.b32 ${i}, ${count + i};")
         lines.append(f"mad.wide.s32 a, ${at}, 4, ${first + i}; @q ld.global.b32 ${count + i}, [a+{4 * LANES}];")
     constraints = ",".join([*["=&f"] * (2 * count), *["l"] * count, "r", "r", *map(str, range(2 * count))])
-    operands = [each.ir_value(loc=loc, ip=ip) for each in (*addresses, k, end, *now, *following)]
-    results = llvm.inline_asm(
-        llvm.StructType.get_literal([T.f32()] * (2 * count)),
-        operands,
-        "{" + " ".join(lines) + "}",
-        constraints,
-        has_side_effects=True,
-        is_align_stack=False,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
-        loc=loc,
-        ip=ip,
-    )
-    return [Float32(llvm.extractvalue(T.f32(), results, [i], loc=loc, ip=ip)) for i in range(2 * count)]
+    operands, text = (*addresses, k, end, *now, *following), "{" + " ".join(lines) + "}"
+    results = assembled(T.f32(), 2 * count, operands, text, constraints, loc=loc, ip=ip)
+    return [Float32(each) for each in results]
 
 
 @ConsumerTracer.handles(ClearScales)

@@ -15,14 +15,12 @@ thread computes coordinates. Source: PTX ISA, st.async and the complete_tx opera
 
 from __future__ import annotations
 
-import functools
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
-from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import dsl_user_op
 
+from cutegemm.kernels.assembly import assembler
 from cutegemm.kernels.sm90.accumulator_vectors import AccumulatorVectors
 from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import branch
@@ -38,10 +36,10 @@ def send_vector(address: Int32, barrier: Int32, words: tuple, *, loc=None, ip=No
 
     address, barrier   shared::cluster addresses of the target, as `mapa` returns them
     """
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    asm = assembler(loc, ip)
     operands = [Int32(value).ir_value(loc=loc, ip=ip) for value in (address, barrier, *words)]
     text = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [$0], {$2, $3, $4, $5}, [$1];"
-    asm(None, operands, text, "r,r,r,r,r,r", asm_dialect=llvm.AsmDialect.AD_ATT)
+    asm(None, operands, text, "r,r,r,r,r,r")
 
 
 class ClusterSplitK(AccumulatorVectors):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
-from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import warpgroup
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.assembly import assembler
 from cutegemm.kernels.sm90 import integers
 from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.loads import Loads
@@ -49,8 +48,8 @@ class Products:
 @dsl_user_op
 def zero_here(*, loc=None, ip=None) -> Float32:
     """Return 0 in a register that is written before the fence of any later MMA, not at its first use."""
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
-    return Float32(asm(T.f32(), [], "mov.f32 $0, 0f00000000;", "=f", asm_dialect=llvm.AsmDialect.AD_ATT))
+    asm = assembler(loc, ip)
+    return Float32(asm(T.f32(), [], "mov.f32 $0, 0f00000000;", "=f"))
 
 
 class ConsumerTracer(Tracer):

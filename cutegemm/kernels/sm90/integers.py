@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import cutlass.cute as cute
 from cutlass import Int32, Int64
-from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu.tcgen05 import smem_descriptor_to_int
 from cutlass.cutlass_dsl import T, dsl_user_op
+
+from cutegemm.kernels.assembly import assembled
 
 
 def multiply(acc: cute.Tensor, tCrA: cute.Tensor, tCrB: cute.Tensor, adds: Int32) -> None:
@@ -48,16 +49,5 @@ def _wgmma(values: list[Int32], a: Int64, b: Int64, adds: Int32, *, loc=None, ip
     )
     # Outputs, the inputs that are not accumulators, and the inputs that share a register with output i.
     constraints = ",".join([*["=r"] * count, "l", "l", "r", *map(str, range(count))])
-    operands = [value.ir_value(loc=loc, ip=ip) for value in (a, b, adds, *values)]
-    results = llvm.inline_asm(
-        llvm.StructType.get_literal([T.i32()] * count),
-        operands,
-        text,
-        constraints,
-        has_side_effects=True,
-        is_align_stack=False,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
-        loc=loc,
-        ip=ip,
-    )
-    return [Int32(llvm.extractvalue(T.i32(), results, [i], loc=loc, ip=ip)) for i in range(count)]
+    results = assembled(T.i32(), count, (a, b, adds, *values), text, constraints, loc=loc, ip=ip)
+    return [Int32(each) for each in results]

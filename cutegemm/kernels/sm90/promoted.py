@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import cutlass.cute as cute
 from cutlass import Float32
-from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
+from cutegemm.kernels.assembly import assembler
 from cutegemm.kernels.sm90.consumer import NUMBER, ConsumerTracer
 from cutegemm.kernels.trace import At
 from cutegemm.plan.mainloop.promoted import Promote
@@ -21,9 +19,9 @@ def added_here(total: Float32, value: Float32, *, loc=None, ip=None) -> Float32:
 
     Inline assembly with side effects fixes the position; the compiler would otherwise add at the first use.
     """
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    asm = assembler(loc, ip)
     operands = [each.ir_value(loc=loc, ip=ip) for each in (Float32(total), Float32(value))]
-    return Float32(asm(T.f32(), operands, "add.f32 $0, $1, $2;", "=f,f,f", asm_dialect=llvm.AsmDialect.AD_ATT))
+    return Float32(asm(T.f32(), operands, "add.f32 $0, $1, $2;", "=f,f,f"))
 
 
 @ConsumerTracer.handles(Promote)

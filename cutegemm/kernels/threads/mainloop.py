@@ -30,7 +30,6 @@ from global memory, and nothing reads what else they do.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import LaunchArguments, launch_arguments, operands_seen
+from cutegemm.kernels.assembly import assembler
 from cutegemm.kernels.glu import by_blocks, columns_of_b
 from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
 from cutegemm.kernels.lines import ALL_THREADS, from_line
@@ -130,8 +130,8 @@ def reread(register: str, *, loc=None, ip=None) -> Int32:
     register   name of the register
     """
     text = f"mov.u32 $0, {register};"
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
-    return Int32(asm(T.i32(), [], text, "=r", asm_dialect=llvm.AsmDialect.AD_ATT))
+    asm = assembler(loc, ip)
+    return Int32(asm(T.i32(), [], text, "=r"))
 
 
 @dsl_user_op
@@ -141,10 +141,10 @@ def load_half(address: Int64, where: Boolean, *, loc=None, ip=None) -> Int32:
     Two 16-bit elements in one register would make the second load wait for the first, since it is inserted into the
     same register. A k-tile of 96 elements per thread then took 15 us (H200, 2026-11-22).
     """
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    asm = assembler(loc, ip)
     text = "{.reg .pred p; setp.ne.s32 p, $2, 0; mov.b32 $0, 0; @p ld.global.u16 $0, [$1];}"
     operands = [each.ir_value(loc=loc, ip=ip) for each in (Int64(address), Int32(where))]
-    return Int32(asm(T.i32(), operands, text, "=&r,l,r", asm_dialect=llvm.AsmDialect.AD_ATT))
+    return Int32(asm(T.i32(), operands, text, "=&r,l,r"))
 
 
 @dsl_user_op
@@ -155,7 +155,7 @@ def load_words(address: Int64, where: Boolean, words: int, *, loc=None, ip=None)
     registers, the compiler adds a move, which waits for the load. Warps of `simt_128x64/s396` waited 1.17 cycles per
     instruction (5160 x 46 x 12176 nn, 216 us; H200, 2026-11-24).
     """
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    asm = assembler(loc, ip)
     names = [f"${word}" for word in range(words)]
     zeros = " ".join(f"mov.b32 {name}, 0;" for name in names)
     vector, held = ("", names[0]) if words == 1 else (f".v{words}", f"{{{', '.join(names)}}}")
@@ -163,7 +163,7 @@ def load_words(address: Int64, where: Boolean, words: int, *, loc=None, ip=None)
     operands = [each.ir_value(loc=loc, ip=ip) for each in (Int64(address), Int32(where))]
     kind = T.i32() if words == 1 else llvm.StructType.get_literal([T.i32()] * words)
     constraints = ",".join([*["=&r"] * words, "l", "r"])
-    found = asm(kind, operands, text, constraints, asm_dialect=llvm.AsmDialect.AD_ATT)
+    found = asm(kind, operands, text, constraints)
     if words == 1:
         return [Int32(found)]
     return [Int32(llvm.extractvalue(T.i32(), found, [word], loc=loc, ip=ip)) for word in range(words)]

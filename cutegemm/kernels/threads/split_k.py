@@ -25,16 +25,15 @@ two register banks, and the mainloop takes up to a sixth longer (H200, 2048 x 20
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
-from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.assembly import assembler
 from cutegemm.kernels.launches import begin, release, wait
 from cutegemm.kernels.threads.mainloop import ScheduledGemm, reread
 from cutegemm.kernels.values import Values
@@ -53,9 +52,9 @@ _ADDED_BY_LAST = 16  # accumulators that a thread reads at once if it also has a
 @dsl_user_op
 def opaque(value: Int32, *, loc=None, ip=None) -> Int32:
     """Return the value through an opaque move, so that the compiler does not hoist code that depends on it."""
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    asm = assembler(loc, ip)
     operands = [Int32(value).ir_value(loc=loc, ip=ip)]
-    return Int32(asm(T.i32(), operands, "mov.b32 $0, $1;", "=r,r", asm_dialect=llvm.AsmDialect.AD_ATT))
+    return Int32(asm(T.i32(), operands, "mov.b32 $0, $1;", "=r,r"))
 
 
 class SplitKGemm(ScheduledGemm):

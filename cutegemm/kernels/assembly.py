@@ -1,0 +1,43 @@
+"""Inline PTX in kernels."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cutlass._mlir.dialects import llvm
+
+
+def assembler(loc: Any, ip: Any, has_side_effects: bool = True) -> Callable[..., Any]:
+    """Return a function that inserts inline PTX: (type of the result or None, operands, text, constraints) -> result.
+
+    loc, ip            location and insertion point, as a `dsl_user_op` gets them
+    has_side_effects   whether the compiler must keep the instructions where they are
+    """
+    return functools.partial(
+        llvm.inline_asm,
+        has_side_effects=has_side_effects,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+        loc=loc,
+        ip=ip,
+    )
+
+
+def assembled(
+    kind: Any, count: int, operands: Sequence[Any], text: str, constraints: str, *, loc: Any, ip: Any
+) -> list[Any]:
+    """Insert inline PTX with side effects, and return its results, which are of one type.
+
+    kind          MLIR type of a result
+    count         number of results
+    operands      values of the DSL; those that share a register with a result are the last ones
+    text          the PTX, with $0 for the first result
+    constraints   constraints of results and operands, separated by commas
+    loc, ip       location and insertion point
+    """
+    values = [each.ir_value(loc=loc, ip=ip) for each in operands]
+    struct = llvm.StructType.get_literal([kind] * count)
+    results = assembler(loc, ip)(struct, values, text, constraints)
+    return [llvm.extractvalue(kind, results, [i], loc=loc, ip=ip) for i in range(count)]
