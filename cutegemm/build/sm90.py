@@ -117,9 +117,9 @@ def sm90_plan(
     stagger_cycles, promoted, overlapped   see `WarpRoles`
     at_once                                whether promoted accumulators are added to the total as soon as the MMAs of
                                            their k-tile have ended: see `Promoted`
-    scales                                 granularity of the scales of A and of B, "1x128" or "128x128", by which the
-                                           accumulators of each k-tile of 128 are multiplied when they are promoted.
-                                           None: the scales of `operands`, if any
+    scales                                 granularity of the scales of A and of B, "1x128" or "128x128". They multiply
+                                           the accumulators of each k-tile of 128 when it is promoted. None: the scales
+                                           of `operands`, if any
     split_k                                K splits of each tile of D
     stream                                 stream-K: waves whose k-tiles are divided evenly among the grid; 0: none. See
                                            `KSplit.waves`

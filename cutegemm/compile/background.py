@@ -110,7 +110,7 @@ class _Job:
     """A plan that is compiled in the background.
 
     done        set when it was compiled, or has failed
-    error       the error of the compilation; None if there was none, or before `done`
+    error       the error of the compilation; None before `done`, and if the plan was compiled
     is_named    whether a message has named the call
     is_warned   whether a warning has shown the error
     """
@@ -132,7 +132,7 @@ class _Jobs:
         self._workers: set[workers.Worker] = set()
 
     def started(self, plan: GemmPlan, arch: str) -> _Job:
-        """Return the job that compiles a plan, and start it if there is none yet."""
+        """Return the job that compiles a plan. It is started if this is the first call for the plan."""
         key = plan.key(), arch
         with self._lock:
             job = self._by_key.get(key)

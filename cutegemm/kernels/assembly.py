@@ -13,7 +13,7 @@ def assembler(loc: Any, ip: Any, has_side_effects: bool = True) -> Callable[...,
     """Return a function that inserts inline PTX: (type of the result or None, operands, text, constraints) -> result.
 
     loc, ip            location and insertion point, as a `dsl_user_op` gets them
-    has_side_effects   whether the compiler must keep the instructions where they are
+    has_side_effects   whether the compiler must neither move nor remove the instructions
     """
     return functools.partial(
         llvm.inline_asm,

@@ -25,10 +25,10 @@ from cutegemm.tile.atoms import runs_on
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
 
-_WARPS = 8  # of a CTA
+_WARPS = 8  # warps of a CTA
 _COLUMNS = BLOCK // WARP_THREADS  # neighbouring elements of a row that a thread has
 _ROWS = 4  # rows of each warp if every row has its own scales: the scales of a CTA fill a cache line
-_MIN_ARCH = "sm_89"  # of the conversion to float8. Source: PTX ISA, cvt
+_MIN_ARCH = "sm_89"  # first architecture that converts to float8. Source: PTX ISA, cvt
 LEAST_SCALE = 2.0**-126  # its reciprocal is finite
 
 

@@ -184,9 +184,9 @@ def gemm(
     batch_invariant   whether each row of D has the same bits for every number of rows of a, see
                    `cutegemm.batch_invariant`; None: whether such a context is active. A call that no plan with the
                    weight's order of accumulation serves is refused
-    scales         block scales of float8 a and b: a pair of float32 tensors, by which the accumulators of every 128 of
-                   K are multiplied. Those of a have the shape M x K/128, or M/128 x K/128; those of b K/128 x N, or
-                   K/128 x N/128, rounded up. Only on Hopper. See docs/block_scaled.md
+    scales         block scales of float8 a and b: a pair of float32 tensors. They multiply the accumulators of every
+                   128 elements of K. The scales of a have the shape M x K/128 or M/128 x K/128, the scales of b
+                   K/128 x N or K/128 x N/128, rounded up. Only on Hopper. See docs/block_scaled.md
     epilogue       function of the accumulator and of operands by name, made of functions of `cutegemm.epilogue`:
                    `lambda acc, bias: gelu(acc + bias)`. It is called with symbols in the first call, and again after
                    something that it reads has changed. It is called in every call if it reads something whose changes

@@ -37,7 +37,7 @@ def plain(acc: Any) -> Any:
 def with_scales(a: Any, b: Any, scales: Any, named: Mapping[str, Any], operands: dict[str, Any]) -> dict[str, Any]:
     """Return epilogue, alpha and beta of a call of `gemm` with block scales, and add the scales to its operands.
 
-    Without an epilogue, it is made of those of c, alpha and beta that are passed.
+    Without an epilogue, c, alpha and beta form it, as far as they are passed.
 
     scales     scales of a and of b
     named      "c", "alpha", "beta" and "epilogue" of the call; None for one that is not passed

@@ -2,7 +2,7 @@
 
 python -m docs.evidence instructions --json docs/evidence/data/instructions.json
 
-Documents do not say in which order tensor cores add the products of an element. Each plan here multiplies the same
+The order in which tensor cores add the products of an element is not documented. Each plan here multiplies the same
 matrices and differs from the reference in one property: the instruction's N, whether A comes from registers or from
 shared memory, the majorness of A and B there, and swap A/B. Then the same rows and columns are multiplied at other
 places. D is f32, and its bits are compared. `cutegemm.plan.accumulation.DEPENDS_ON` holds the properties that count.

@@ -42,7 +42,7 @@ _TILES: dict[str, dict[str, Any]] = {
     for columns in (128, 192)
     for end, at_once in (("", False), ("/once", True))
 }
-# The same for few rows of A, which are the columns of plans that swap A and B
+# Plans for few rows of A. They swap A and B, so that these rows are columns
 _OF_FEW_ROWS: dict[str, dict[str, Any]] = {
     f"swap_ab:64x64{end}": {"tile": (64, 64, BLOCK), "consumers": 1, "cluster": cluster, **_COOPERATIVE}
     for end, cluster in (("", (1, 1)), ("/2x1", (2, 1)), ("/4x1", (4, 1)))

@@ -19,7 +19,7 @@ from tests.torch.block_scaled import RECIPES, Case, dequantized, factors, of_gem
 pytestmark = pytest.mark.gpu
 
 GUARD = 64  # elements of NaN around a matrix, and after each row
-ERROR = 2.0**-11  # of a sum of products by wgmma, as a share of the sum of their magnitudes
+ERROR = 2.0**-11  # error of a sum of products by wgmma, as a share of the sum of their magnitudes
 ALL = [*product(RECIPES, RECIPES)]
 SHAPES = [(1, 4096, 4096), (16, 576, 1024), (130, 200, 300), (512, 1024, 4096), (1000, 2112, 896), (77, 96, 0)]
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2

@@ -52,8 +52,8 @@ class Lanes:
     A work tile with an odd number of k-tiles skips one lane at its start, so that pairs of k-tiles begin at even lanes.
 
     now, next   one register for each block of the thread's rows or columns
-    addresses   address in global memory of the scale that lane would have if its k-tile had the index 0, for each block
-    end         index along K, as `Registers.k` counts, from which the lane has nothing more to load
+    addresses   for each block, the address in global memory of the lane's scale if its k-tile had the index 0
+    end         index along K, as `Registers.k` counts: the lane loads no scales from there on
     """
 
     now: cute.Tensor

@@ -78,11 +78,11 @@ class Mainloop:
         return ()
 
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
-        """Return the mainloop's reads of global memory by threads, besides the loads of operand streams."""
+        """Return the mainloop's reads of global memory by threads. Loads of operand streams are not among them."""
         return ()
 
     def operands(self, plan: GemmPlan) -> Iterable[str]:
-        """Return the names of the operands that the mainloop reads besides A and B: those that the plan loads."""
+        """Return the names of the operands that the mainloop reads, except A and B: those that the plan loads."""
         return [stream.name for stream in plan.streams if stream.name in plan.operands.of_mainloop]
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:

@@ -108,7 +108,7 @@ def _count(name: str, value: int, least: int = 1, most: int | None = None) -> It
     """Yield a sentence if a count is not in [least, most].
 
     name    name of the field, for the message
-    most    None: there is no upper bound
+    most    largest valid value; None: any
     """
     if value < least:
         yield f"{name} = {value}; at least {least} is expected."

@@ -32,7 +32,7 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-MIN_EPI_STAGES = 2  # of a consumer of several warps
+MIN_EPI_STAGES = 2  # epilogue stages of a consumer that has several warps, at least
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TmaStore(StagedStore):
 
     @property
     def fetched_bytes(self) -> int:
-        """Return the number of bytes of an epilogue tile of C that TMA loads to an epilogue stage; 0 if it does not."""
+        """Return the bytes of an epilogue tile of C that TMA loads to an epilogue stage; 0 if C is not loaded."""
         return 0 if self.load_c is None else product(self.epi_tile) * self.load_c.dtype.bits // 8
 
     def stores_rows(self, plan: GemmPlan) -> bool:

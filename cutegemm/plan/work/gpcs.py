@@ -49,7 +49,7 @@ class LaunchOrder:
         return cluster
 
     def bounds(self) -> Iterator[str]:
-        """Yield nothing: there is no field."""
+        """Yield nothing, because the class has no fields."""
         yield from ()
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:

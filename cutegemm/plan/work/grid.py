@@ -31,7 +31,7 @@ class OneEach:
         return count
 
     def bounds(self) -> Iterator[str]:
-        """Yield nothing: there is no field."""
+        """Yield nothing, because the class has no fields."""
         yield from ()
 
     def __str__(self) -> str:
