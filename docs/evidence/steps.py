@@ -296,6 +296,14 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "scaled", "--json", "scaled_h100.json"), 200, (HOPPER,),
     ),
     Step(
+        "instructions", "which properties of an MMA instruction change the bits of D",
+        ("-m", "docs.evidence", "instructions", "--json", "instructions.json"), 60, (HOPPER,),
+    ),
+    Step(
+        "invariant_h100", "batch-invariant GEMMs, those chosen freely, and cuBLAS, of an H100",
+        ("-m", "docs.evidence", "invariant", "--json", "invariant_h100.json"), 240, (HOPPER,),
+    ),
+    Step(
         "decode", "few rows by many weights, in one CUDA graph",
         ("-m", "docs.evidence", "decode", "--json", "decode.json"), 40, (HOPPER,),
     ),
