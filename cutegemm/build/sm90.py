@@ -17,6 +17,7 @@ from cutegemm.machine.arch import CACHE_LINE_BYTES, MAX_THREADS_PER_BLOCK, WARPG
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
+from cutegemm.plan.groups import with_group_ends
 from cutegemm.plan.mainloop.base import Mainloop
 from cutegemm.plan.mainloop.block_scaled import GRANULARITIES, BlockScaled, column_scales, has_scales, with_scales
 from cutegemm.plan.mainloop.promoted import Promoted
@@ -31,6 +32,7 @@ from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles
 from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR, GpcRaster, LaunchOrder
 from cutegemm.plan.work.grid import grid_of
+from cutegemm.plan.work.grouped import GroupedScheduler
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import by_last_cta
 from cutegemm.tile.copy_atoms import universal_copy
@@ -163,6 +165,7 @@ def sm90_plan(
     )  # fmt: skip
     if scales is not None:
         ops = _with_scales(subject, ops, scales)
+    ops = with_group_ends(ops)
     promoted |= has_scales(ops)
     b = _Builder(subject, ops, tile, ctas_per_sm=ctas_per_sm)
     if at_once and not promoted:
@@ -172,7 +175,7 @@ def sm90_plan(
     b.choices(schedule=(schedule, WARP_ROLES_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
     ctas = None if schedule == "single" else ctas
     gpc_aware = _gpc_raster(b, gpc_raster, tpc_rounds, (cluster[0], cluster[1] * cluster_k), ctas)
-    if gpc_raster is None and not (raster is None and is_gpc_aware(tile, cluster)):
+    if gpc_raster is None and (ops.groups or not (raster is None and is_gpc_aware(tile, cluster))):
         gpc_aware = LaunchOrder()
     order = b.order(_raster_of(cluster, gpc_aware) if raster is None else raster)
     policies = b.policies(l2)
@@ -220,12 +223,19 @@ def sm90_plan(
         name=name,
         summary=summary,
         family="sm90",
-        scheduler=TileScheduler(made(order), made(split), grid_of(ctas), gpc_aware),
+        scheduler=_scheduler(ops, TileScheduler(made(order), made(split), grid_of(ctas), gpc_aware)),
         cluster_mn=(cluster[0], cluster[1] * cluster_k),
         repacks=repacks,
         epilogue=LINEAR if with_c else SCALED,
         further=b.scale_streams(made(buffers).stages),
     )
+
+
+def _scheduler(operands: Operands, dense: TileScheduler) -> TileScheduler:
+    """Return the tile scheduler of a plan: `dense`, or one of groups with the same fields if the GEMM is grouped."""
+    if not operands.groups:
+        return dense
+    return GroupedScheduler(dense.raster, dense.split, dense.grid, dense.order, operands.groups)
 
 
 def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> Operands:

@@ -17,7 +17,8 @@ from cutegemm.plan.epilogue import BROADCAST, Tensor
 from cutegemm.plan.typed import not_of_types
 
 _GATED = ("", "halves", "pairs")  # values of `Operand.gated`
-_TRANSPOSED = {"m": "n", "n": "m", "k": "k"}
+_TRANSPOSED = {"": "", "m": "n", "n": "m", "k": "k", "l": "l", "1": "1"}
+_PER_GROUP = ("l", "1")  # modes of a column vector with one element for each group
 _MODES = {"a": ("m", "k"), "b": ("n", "k"), "c": ("m", "n"), "d": ("m", "n")}
 # BLAS letters for row-major data: if neither is transposed, A is k-major and B is n-major.
 _BLAS = {"a": {"n": "k", "t": "m"}, "b": {"n": "n", "t": "k"}}
@@ -35,8 +36,8 @@ class Operand:
     gated         for B, or a row operand of N elements, of a gated GEMM: "halves" if its columns j and j + N / 2 give
                   column j of D, "pairs" if its columns 2 j and 2 j + 1 do. Otherwise ""
     modes         for a further operand of the mainloop, such as block scales: ("m", "k") or ("n", "k"). A mode "k/128"
-                  or "n/128" has one element for every 128 of K or N. () for all other operands, whose modes follow from
-                  their names
+                  or "n/128" has one element for every 128 of K or N. ("l", "1") for one element for each group of a
+                  grouped GEMM. () for all other operands, whose modes follow from their names
     """
 
     dtype: DType
@@ -94,6 +95,9 @@ class Operands:
     batched      whether the matrices have a batch mode L
     aux          pairs of a name and an operand: operands and auxiliary outputs of an epilogue that differ from C, and
                  further operands of the mainloop, such as block scales
+    groups       for a grouped GEMM of L groups: "m", "n" or "k", the mode that is divided among the groups. Operands
+                 with this mode hold the rows, columns or k of all groups one after the other, and have no batch mode;
+                 see `plan.groups`. "" for all other GEMMs
     raises       PlanError with every violated rule
 
     >>> Operands.of("f32", layout="nt").b.major
@@ -107,6 +111,7 @@ class Operands:
     acc: DType
     batched: bool = False
     aux: tuple[tuple[str, Operand], ...] = ()
+    groups: str = ""
 
     def __post_init__(self) -> None:
         violations = []
@@ -137,6 +142,10 @@ class Operands:
                     'an operand of the mainloop has two, such as ("n", "k/128").'
                 )
         violations += not_of_types({"batched": (self.batched, (bool,))})
+        if self.groups not in ("", "m", "n", "k"):
+            violations.append(f"groups = {self.groups!r}; the mode that groups divide is 'm', 'n' or 'k', or '' for none.")
+        elif self.groups and not self.batched:
+            violations.append("groups need a batch mode, which numbers them. Pass batched=True.")
         if violations:
             raise PlanError("operands", violations)
 
@@ -151,6 +160,7 @@ class Operands:
         out_major: str = "n",
         align_bytes: int = 16,
         batched: bool = False,
+        groups: str = "",
     ) -> Operands:
         """Return operands with the given element types, layout and alignment.
 
@@ -162,6 +172,7 @@ class Operands:
         out_major    "m" or "n": majorness of C and D
         align_bytes  alignment of all four matrices
         batched      whether the matrices have a batch mode L
+        groups       the mode that the groups of a grouped GEMM divide; see `Operands`
 
         >>> str(Operands.of("f32").a)
         'f32 k-major, 16-byte aligned'
@@ -176,7 +187,7 @@ class Operands:
         a = Operand(kind, _BLAS["a"][layout[0]], align_bytes)
         of_b = Operand(kind if b is None else DType.parse(b), _BLAS["b"][layout[1]], align_bytes)
         d = Operand(result, out_major, align_bytes)
-        return Operands(a, of_b, d, d, total, batched)
+        return Operands(a, of_b, d, d, total, batched, groups=groups)
 
     def matrix(self, name: str) -> Operand:
         """Return the operand of a name: A, B, C, D or an operand of `aux`. Any other name gives C.
@@ -198,6 +209,21 @@ class Operands:
         (('n', 'k'), ('m', 'n'))
         """
         return self.matrix(name).modes or _MODES.get(name, _MODES["d"])
+
+    def has_batch(self, name: str) -> bool:
+        """Return whether an operand or result has a batch mode: not if groups divide one of its other modes.
+
+        >>> grouped = Operands.of("bf16", batched=True, groups="m")
+        >>> [grouped.has_batch(name) for name in "abd"]
+        [False, True, False]
+        """
+        modes = self.modes_with_elements(name)
+        return self.batched and "l" not in modes and not (self.groups and self.groups in modes)
+
+    def modes_with_elements(self, name: str) -> tuple[str, ...]:
+        """Return the modes along which an operand has different elements: those that it is not constant along."""
+        broadcast = self.matrix(name).broadcast
+        return tuple([mode[0] for mode in self.modes(name) if mode not in broadcast])
 
     @property
     def of_mainloop(self) -> tuple[str, ...]:
@@ -265,7 +291,7 @@ class Operands:
         """
         parts = {name: getattr(self, of).transposed for name, of in (("a", "b"), ("b", "a"), ("c", "c"), ("d", "d"))}
         aux = tuple([(name, operand.transposed) for name, operand in self.aux])
-        return replace(self, **parts, aux=aux)
+        return replace(self, **parts, aux=aux, groups=_TRANSPOSED[self.groups])
 
     @property
     def as_tf32(self) -> Operands:
@@ -290,11 +316,14 @@ class Operands:
     def __str__(self) -> str:
         batch = ", batched" if self.batched else ""
         aux = "".join([f"; {name} {operand}" for name, operand in self.aux])
-        return f"A {self.a}; B {self.b}; C {self.c}; D {self.d}{aux}; accumulators in {self.acc}{batch}"
+        groups = f", groups along {self.groups}" if self.groups else ""
+        return f"A {self.a}; B {self.b}; C {self.c}; D {self.d}{aux}; accumulators in {self.acc}{batch}{groups}"
 
 
 def _are_of_stream(modes: Any) -> bool:
     """Return whether modes are valid for an operand of the mainloop, such as ("m", "k") or ("n/128", "k/128")."""
+    if modes == _PER_GROUP:
+        return True
     if not isinstance(modes, tuple) or len(modes) != 2 or not all(isinstance(mode, str) for mode in modes):
         return False
     (first, *_), (second, *_) = parted = [mode.partition("/") for mode in modes]
@@ -323,7 +352,8 @@ def _is_leading(ld: Any) -> bool:
 class Problem:
     """The extents, operands and leading strides of one GEMM.
 
-    m, n, k, l   extents, 0 or more; l is the batch
+    m, n, k, l   extents, 0 or more; l is the batch, or the number of groups. The extent that groups divide is that of
+                 all of them together
     operands     element types, majorness and alignment of the matrices
     ld           pairs of an operand's name and its leading stride in elements. An operand without a pair is compact
     raises       PlanError with every violated rule
@@ -386,6 +416,8 @@ class Problem:
         >>> [gated.extent(name, "n") for name in "bcd"]
         [6, 3, 3]
         """
+        if mode == "1":
+            return 1
         whole, _, every = mode.partition("/")
         if every:
             return -(-self.extent(name, whole) // int(every))
@@ -406,19 +438,19 @@ class Problem:
         '(4,6,1):(0,1,6)'
         """
         operand = self.operands.matrix(name)
-        modes = self.operands.modes(name)
-        shape = tuple(self.extent(name, mode) for mode in modes)
+        modes, is_ragged = self.operands.modes(name), self.operands.batched and not self.operands.has_batch(name)
+        shape, batch = tuple(self.extent(name, mode) for mode in modes), 1 if is_ragged else self.l
         if operand.broadcast:
             along = [self.extent(name, mode) for mode in modes if mode not in operand.broadcast]
             unit = operand.align_elems
             of_batch = -(-max([1, *along]) // unit) * unit
-            return Layout((*shape, self.l), (*[int(mode not in operand.broadcast) for mode in modes], of_batch))
+            return Layout((*shape, batch), (*[int(mode not in operand.broadcast) for mode in modes], of_batch))
         like = name if name in _MODES or name in dict(self.operands.aux) else "c"
         major = [mode[0] for mode in modes].index(operand.major)
         leading = dict(self.ld).get(like, max(1, self.extent(like, self.operands.modes(like)[major])))
         stride = tuple(1 if mode == major else leading for mode in (0, 1))
         other = shape[1 - major]
-        return Layout((*shape, self.l), (*stride, leading * max(1, other)))
+        return Layout((*shape, batch), (*stride, leading * max(1, other)))
 
     @property
     def transposed(self) -> Problem:
@@ -433,8 +465,8 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Return the number of multiplications and additions of A @ B, 2 M N K L."""
-        return 2 * self.m * self.n * self.k * self.l
+        """Return the number of multiplications and additions of A @ B: 2 M N K L, or 2 M N K if groups divide a mode."""
+        return 2 * self.m * self.n * self.k * (1 if self.operands.groups else self.l)
 
     def bytes_of(self, name: str) -> int:
         """Return the bytes of all elements of an operand or result, over the whole batch.
@@ -446,7 +478,7 @@ class Problem:
         (64, 48, 24)
         """
         operand = self.operands.matrix(name)
-        count = self.l
+        count = self.l if self.operands.has_batch(name) else 1
         for mode in self.operands.modes(name):
             count *= 1 if mode in operand.broadcast else self.extent(name, mode)
         return count * operand.dtype.bits // 8

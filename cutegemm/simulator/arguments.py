@@ -12,9 +12,10 @@ from cutegemm.dtypes import round_to, tf32
 from cutegemm.errors import PlanError
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.epilogue import LINEAR, Epilogue
+from cutegemm.plan.groups import ENDS, is_clipped, ragged_mode
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem, check_is_problem
-from cutegemm.simulator.memory import GlobalMatrix
+from cutegemm.simulator.memory import GlobalMatrix, GroupsOf
 
 _IDLE = dict([pair for step in LINEAR.steps for pair in step.idle])  # values of alpha and beta without effect
 _NO_NUMBERS = "cOSUMm"  # complex, objects, texts and times, by numpy's letters for kinds of types
@@ -69,6 +70,8 @@ def given_operands(
         except (RuntimeError, TypeError, ValueError) as error:
             violations.append(f"{name.upper()} is a {type(value).__name__} that is not an array of numbers: {error}")
             continue
+        if plan.operands.modes(name) == ("l", "1") and arrays[name].ndim == 1:
+            arrays[name] = arrays[name][:, None]  # one element for each group
         if arrays[name].dtype.kind in _NO_NUMBERS:
             violations.append(f"{name.upper()} has the type {arrays[name].dtype}, which is not a type of real numbers.")
     if violations:
@@ -161,7 +164,34 @@ def laid_out(
         kind = matrices[name].dtype
         seen = np.broadcast_to(_as_modes(array, name), matrices[name].extents)
         matrices[name].view(matrices[name].buffer)[...] = seen if kind is tf32 else round_to(kind, seen)
+    if problem.operands.groups:
+        _divide_into_groups(problem, matrices)
     return matrices
+
+
+def _divide_into_groups(problem: Problem, matrices: dict[str, GlobalMatrix]) -> None:
+    """Tell each matrix with the mode that groups divide where its groups lie. Changes the matrices.
+
+    Rows of results after the last group are not results: they must not be written.
+
+    matrices   matrices in simulated memory, by name. `ends` has the end of each group
+    """
+    ends = matrices[ENDS].view(matrices[ENDS].buffer)[:, 0, 0].astype(np.int64)
+    extent = problem.extent("a" if problem.operands.groups != "n" else "b", problem.operands.groups)
+    ends = np.clip(ends, 0, extent)
+    begins = np.concatenate([[0], ends[:-1]])
+    sizes = np.maximum(ends - begins, 0)
+    for name, matrix in matrices.items():
+        mode = ragged_mode(problem.operands, name)
+        if mode is None:
+            continue
+        by_tma_only = name in ("a", "b", *problem.operands.of_mainloop) and not is_clipped(problem.operands, name)
+        matrix.groups = GroupsOf(mode, begins, extent - begins if by_tma_only else sizes)
+        is_result = np.zeros(extent, bool)
+        for begin, size in zip(begins, sizes, strict=True):
+            is_result[begin : begin + size] = True
+        if name not in ("a", "b", *problem.operands.of_mainloop):
+            matrix.view(matrix.inside)[:] = is_result[:, None, None] if mode == 0 else is_result[:, None]
 
 
 def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
@@ -191,26 +221,29 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
     shapes = {name: _as_modes(array, name).shape for name, array in arrays.items()}
     m, k, batch = shapes["a"]
     n = shapes["b"][0]
-    extents = {"m": m, "n": n, "k": k}
+    if plan.operands.groups:
+        batch = shapes[ENDS][0]
+    extents = {"m": m, "n": n, "k": k, "l": batch, "1": 1}
+    batches = {name: batch if plan.operands.has_batch(name) else 1 for name in shapes}
     expected = {
-        name: (*[_extent(mode, extents) for mode in plan.operands.modes(name)], batch)
+        name: (*[_extent(mode, extents) for mode in plan.operands.modes(name)], batches[name])
         for name in ("a", "b", *plan.operands.of_mainloop)
     }
     caller_shapes = {name: array.shape for name, array in arrays.items()}
     d_columns = n // 2 if plan.operands.gated else n
     matrices = {name: shape for name, shape in shapes.items() if not _is_broadcast(plan, name)}
-    if any(shape != expected.get(name, (m, d_columns, batch)) for name, shape in matrices.items()):
+    if any(shape != expected.get(name, (m, d_columns, batches[name])) for name, shape in matrices.items()):
         raise PlanError(operation, [f"the shapes {caller_shapes} do not fit D = A @ B + C."])
     violations = [
         f"{name} has the shape {caller_shapes[name]}. It is a {_kind(plan, name)}: pass {_shape(plan, name, m, n)}, or "
         "this shape for each matrix of the batch."
         for name, shape in shapes.items()
-        if name not in matrices and not _fits(plan, name, shape, (m, _columns(plan, name, n), batch))
+        if name not in matrices and not _fits(plan, name, shape, (m, _columns(plan, name, n), batches[name]))
     ]
     if violations:
         raise PlanError(operation, violations)
     if problem is None:
-        return Problem(m, n, k, batch, plan.operands, _padded(plan, {"m": m, "n": n, "k": k}))
+        return Problem(m, n, k, batch, plan.operands, _padded(plan, extents))
     if (problem.m, problem.n, problem.k, problem.l) != (m, n, k, batch):
         raise PlanError(operation, [f"the problem is {problem}, but the arrays have the shapes {caller_shapes}."])
     return problem

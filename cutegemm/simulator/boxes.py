@@ -211,7 +211,8 @@ class BoxFlow:
         """
         t = self.tables
         x, y = self._coordinates(origin)
-        inside = self.matrix.has_row(x) & (y < self.matrix.extents[1])
+        batch = self.group.batch
+        inside = self.matrix.has_row(x, batch) & (y < self.matrix.extent(1, batch))
         index = self._index(x, y)
         self.loaded_elems += int(np.count_nonzero(inside))
         self.shared[t.dest[copy]] = np.where(inside, self.matrix.buffer[np.where(inside, index, 0)], 0)
@@ -251,7 +252,7 @@ class BoxFlow:
         values = self.shared[t.dest[copy]]
         x, y = self._coordinates(origin)
         along, across = (x, y) if t.inner == 0 else (y, x)
-        extents = self.matrix.extents
+        extents = [self.matrix.extent(mode, self.group.batch) for mode in (0, 1)]
         inside = (along // t.unit * t.unit < extents[t.inner]) & (across < extents[1 - t.inner])
         index = self._index(x, y)
         holes = is_poison(values) & inside if self.checked else np.zeros(0, bool)
@@ -290,5 +291,5 @@ class BoxFlow:
 
         x, y   coordinates of the elements: (E, C)
         """
-        out: np.ndarray = self.matrix.base + self.matrix.addresses(x, y) + self.group.batch * self.matrix.strides[2]
+        out: np.ndarray = self.matrix.base + self.matrix.addresses(x, y) + self.matrix.first(self.group.batch)
         return out

@@ -80,9 +80,9 @@ class OperandFlow(StageWatch):
         self.address = matrix.addresses(self.rows, self.ks)
         zero = np.zeros_like(origin)
         first = matrix.addresses(origin, zero) - matrix.addresses(zero, zero)
-        self.start = matrix.base + first + group.batch * matrix.strides[2]
+        self.start = matrix.base + first + matrix.first(group.batch)
         # (E, C): accesses whose first element is inside along M or N; None if all are
-        within = matrix.has_row((t.lead % t.extent)[:, None] + origin)
+        within = matrix.has_row((t.lead % t.extent)[:, None] + origin, group.batch)
         self.within: np.ndarray | None = None if within.all() else within
         self.moving: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}
         self.values = np.zeros((len(t.source), ctas), matrix.buffer.dtype)  # registers between load and store

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from cutegemm.dtypes import DType
@@ -45,6 +47,21 @@ def is_poison(values: np.ndarray) -> np.ndarray:
     return values.view(f"u{size}") == values.dtype.type(0).view(f"u{size}").dtype.type(_POISON_BITS[size])
 
 
+@dataclass(frozen=True)
+class GroupsOf:
+    """Where the groups of a grouped GEMM lie in a matrix that holds all of them.
+
+    mode     0 or 1: the mode of the matrix that the groups divide
+    begins   index of the first row (or column) of each group
+    reach    rows from there on that copies may access: those of the group if they are clipped at its end, else all that
+             follow
+    """
+
+    mode: int
+    begins: np.ndarray
+    reach: np.ndarray
+
+
 class GlobalMatrix:
     """One matrix in global memory, as a problem lays it out, between guard bands.
 
@@ -56,6 +73,7 @@ class GlobalMatrix:
     extents   (M, K, L), (N, K, L) or (M, N, L)
     strides   strides of the three modes, in elements
     base      index in `buffer` of element (0, 0, 0)
+    groups    where the groups of a grouped GEMM lie; None if groups do not divide a mode of this matrix
 
     >>> matrix = GlobalMatrix(Problem(2, 3, 4), "a")
     >>> matrix.extents, matrix.strides, matrix.base
@@ -79,6 +97,26 @@ class GlobalMatrix:
         self.buffer = poison(length, operand.dtype)
         self.inside = np.zeros(length, bool)
         self.view(self.inside)[...] = True
+        self.groups: GroupsOf | None = None
+
+    def first(self, batch: np.ndarray) -> np.ndarray:
+        """Return the offset, from `base`, of the first element of a batch or group.
+
+        batch   indices of batches or groups
+        """
+        if self.groups is None:
+            return batch * self.strides[2]
+        return self.groups.begins[batch] * self.strides[self.groups.mode]
+
+    def extent(self, mode: int, batch: np.ndarray) -> np.ndarray | int:
+        """Return the extent of a mode, in each of several batches or groups: how far copies may reach.
+
+        mode    0 or 1
+        batch   indices of batches or groups
+        """
+        if self.groups is None or mode != self.groups.mode:
+            return int(self.extents[mode])
+        return self.groups.reach[batch]
 
     def view(self, memory: np.ndarray) -> np.ndarray:
         """Return the elements of the matrix in `memory` as an array with its three modes.
@@ -95,12 +133,13 @@ class GlobalMatrix:
         """
         return rows * self.strides[0] + columns * self.strides[1]
 
-    def has_row(self, rows: np.ndarray) -> np.ndarray:
+    def has_row(self, rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
         """Return which of the coordinates lie inside of the first mode.
 
-        rows   coordinates of the first mode
+        rows    coordinates of the first mode
+        batch   index of the batch or group of each CTA
         """
-        return np.asarray(rows < self.extents[0])
+        return np.asarray(rows < self.extent(0, batch))
 
     def read(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the values at indices of `buffer`, and which of them are outside of the matrix.
@@ -147,10 +186,11 @@ class GatedB(GlobalMatrix):
         tile, within = np.divmod(rows, self.glu.columns)
         return super().addresses(self.glu.column_of_b(tile, within, self.n), columns)
 
-    def has_row(self, rows: np.ndarray) -> np.ndarray:
+    def has_row(self, rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
         """Return which columns exist in B: booleans.
 
-        rows   columns of B, counted in the order of the tiles
+        rows    columns of B, counted in the order of the tiles
+        batch   not used: all batches have the same columns
         """
         tile, within = np.divmod(rows, self.glu.columns)
         return np.asarray(tile * self.glu.d_columns + self.glu.d_column(within) < self.n // 2)

@@ -119,6 +119,8 @@ def simulate(
     if faults and check is True:
         raise SimulationError(f"simulate: plan {plan.name!r} on {problem}", faults)
     batched = any(array.ndim == 3 for name, array in arrays.items() if name in ("a", "b"))
+    if problem.operands.groups:
+        batched = problem.operands.has_batch("d")
     d, *aux = [as_caller_has(plan, result_of(matrices[name], batched)) for name in plan.epilogue.outputs]
     reduced = {name: of_reduction(matrices[name], one.along, batched) for name, one in plan.epilogue.reductions}
     return SimulationResult(

@@ -13,6 +13,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.reduction import ACCUMULATOR_VECTOR
 from cutegemm.plan.work.division import WorkTile
+from cutegemm.plan.work.work import Work
 from cutegemm.simulator.memory import is_poison, poison
 from cutegemm.simulator.report import Report, tile_text
 from cutegemm.simulator.task import Task
@@ -71,22 +72,34 @@ def work_tiles_of(task: Task) -> WorkTiles:
     tile = assignment.work_tile.map(lambda values: np.tile(values, in_cluster))
     tiles = WorkTiles(turn, cta, ranks, m, n, batch, tile)
     k_tiles = np.broadcast_to(work.k_tiles_of(tile), tiles.turn.shape)
-    _check(tiles, plan.grid(problem), k_tiles, in_cluster, task.report)
+    inside = tiles_inside(plan, work, problem)
+    _check(tiles, inside, k_tiles, in_cluster, task.report)
     return tiles
 
 
-def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: np.ndarray, in_cluster: int, report: Report) -> None:
+def tiles_inside(plan: GemmPlan, work: Work, problem: Problem) -> np.ndarray:
+    """Return which tiles of D exist: booleans (m_tiles, n_tiles, batch). In a group, only those of its rows do."""
+    grid = plan.grid(problem)
+    inside = np.zeros(grid, bool)
+    for batch in range(grid[2]):
+        m_tiles, n_tiles = work.ctas_along(batch)
+        inside[:m_tiles, :n_tiles, batch] = True
+    return inside
+
+
+def _check(tiles: WorkTiles, inside: np.ndarray, k_tiles: np.ndarray, in_cluster: int, report: Report) -> None:
     """Report tiles of D, and k-tiles of them, that are not taken exactly once.
 
     CTAs with tiles outside of the grid are reported as well, unless they belong to a cluster of several CTAs.
 
     tiles        all work tiles that CTAs take
-    grid         number of tiles along M, N and the batch
+    inside       which tiles of D exist: booleans (m_tiles, n_tiles, batch)
     k_tiles      number of k-tiles of the tile that each work tile belongs to
     in_cluster   number of CTAs of a cluster
     """
-    at = np.stack([tiles.m_tile, tiles.n_tile, tiles.batch], axis=1)
+    at, grid = np.stack([tiles.m_tile, tiles.n_tile, tiles.batch], axis=1), inside.shape
     exists = ((at >= 0) & (at < grid)).all(axis=1)
+    exists[exists] = inside[tuple(at[exists].T)]
     if in_cluster == 1:
         report.add_each(
             "raster",
@@ -94,20 +107,20 @@ def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: np.ndarray, in
             lambda i: f"CTA {tiles.cta[i]} takes the tile {tile_text(at[i])}, which is outside of the grid {grid}.",
         )
     number = np.ravel_multi_index(tuple(at[exists].T), grid)
-    inside = tiles.where(exists)
-    times = np.bincount(number[inside.tile.k_split == 0], minlength=product(grid))
+    taken = tiles.where(exists)
+    times = np.bincount(number[taken.tile.k_split == 0], minlength=product(grid))
 
     def describe(tile: int) -> str:
         who = "no CTA takes" if times[tile] == 0 else f"{times[tile]} CTAs take"
         return f"{who} the tile {tile_text(np.unravel_index(tile, grid))}."
 
-    report.add_each("raster", np.flatnonzero(times != 1), describe)
+    report.add_each("raster", np.flatnonzero(times != inside.reshape(-1)), describe)
     wanted = np.zeros(product(grid), np.int64)
     wanted[number] = k_tiles[exists]
     most = int(wanted.max(initial=0))
     covered = np.zeros((product(grid), most + 1), np.int64)
-    np.add.at(covered, (number, inside.tile.k_first), 1)
-    np.add.at(covered, (number, inside.tile.k_first + inside.tile.k_count), -1)
+    np.add.at(covered, (number, taken.tile.k_first), 1)
+    np.add.at(covered, (number, taken.tile.k_first + taken.tile.k_count), -1)
     k_times = covered.cumsum(axis=1)[:, :most]
     report.add_each(
         "split",

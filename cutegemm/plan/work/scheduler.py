@@ -426,4 +426,4 @@ class WorkGrid(Work):
                 own = [state[0] for state in self.states(first)]
                 turn[own] = np.arange(len(own))
         work_tiles = work.work_tile(number).map(lambda value: value + 0 * number)
-        return Assignment(work.tiles, cluster, turn, work_tiles).where(work_tiles.splits > 0)
+        return Assignment(work, cluster, turn, work_tiles).where(work_tiles.splits > 0)

@@ -157,6 +157,14 @@ class Work:
         """Return the number of k-tiles of the whole tile that a work tile belongs to. They start at k-tile 0."""
         return self.k_tiles
 
+    def ctas_along(self, batch: Any) -> tuple[Any, Any]:
+        """Return the number of tiles of a cluster's CTAs along M and N of D of a batch, with those past its edges.
+
+        batch   index of the batch, or of the group
+        """
+        cm, cn = self.tiles.cluster.cluster_mn
+        return self.tiles.m_tiles * cm, self.tiles.n_tiles * cn
+
     def of_rank(self: _Work, rank: Any) -> _Work:
         """Return the work tiles with only the k-tiles that one CTA of each cluster takes.
 
@@ -272,21 +280,20 @@ class Work:
         turns, places, tiles = zip(*taken, strict=True) if taken else ((), (), ())
         kind = type(tiles[0]) if tiles else WorkTile
         columns = [np.array([getattr(tile, f.name) for tile in tiles], np.int64) for f in fields(kind)]
-        tiles_of_arrays = self.of_arrays().tiles
-        return Assignment(tiles_of_arrays, np.array(places, np.int64), np.array(turns, np.int64), kind(*columns))
+        return Assignment(self.of_arrays(), np.array(places, np.int64), np.array(turns, np.int64), kind(*columns))
 
 
 @dataclass(frozen=True)
 class Assignment:
     """Work tiles with the clusters that take them, as arrays with one entry for each.
 
-    tiles       the tiles of D; not an array
+    work        all work tiles of the problem; not an array
     cluster     place of the cluster that takes it
     turn        index of the work tile among those that its cluster takes, empty ones included
     work_tile   the work tile, whose fields are arrays
     """
 
-    tiles: TileGrid
+    work: Work
     cluster: np.ndarray
     turn: np.ndarray
     work_tile: WorkTile
@@ -298,11 +305,11 @@ class Assignment:
     def where(self, which: Any) -> Assignment:
         """Return the selected work tiles, by a boolean mask or an array of indices."""
         work_tile = self.work_tile.map(lambda of: of[which])
-        return Assignment(self.tiles, self.cluster[which], self.turn[which], work_tile)
+        return Assignment(self.work, self.cluster[which], self.turn[which], work_tile)
 
     def tile_mnl(self, rank: int = 0) -> tuple[Any, Any, Any]:
         """Return arrays (m_tile, n_tile, l) of the CTA tiles of D that the CTAs of a rank compute.
 
         rank   rank of the CTA in its cluster
         """
-        return self.tiles.tile_mnl(self.work_tile.tile, rank)
+        return self.work.tile_mnl(self.work_tile, rank)

@@ -273,8 +273,8 @@ class EpiStageStorage:
         """
         rows = self.store.epi_tile[0]
         m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]
-        inside = (m < matrix.extents[0]) & (n < matrix.extents[1])
-        return inside, matrix.base + matrix.addresses(m, n) + group.batch * matrix.strides[2]
+        inside = (m < matrix.extent(0, group.batch)) & (n < matrix.extent(1, group.batch))
+        return inside, matrix.base + matrix.addresses(m, n) + matrix.first(group.batch)
 
     def _operand(self, name: str, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
         """Return the values of an epilogue operand for each register of a thread: (threads, registers, CTAs).

@@ -61,7 +61,7 @@ class TileStore:
         accumulators   (rest_m, rest_n, value * thread * CTA)
         """
         m0, n0 = [at * step for at, step in zip((group.m_tile, group.n_tile), self.plan.d_tile, strict=True)]
-        inside = (self.lead[0][:, None] + m0 < self.d.extents[0]) & (self.lead[1][:, None] + n0 < self.d.extents[1])
+        inside = self._is_inside(self.lead, group, m0, n0)
         totals = accumulators.reshape(-1, len(group))
         if self.pairs is not None:
             totals = totals[self.pairs]  # (2, gates, CTA)
@@ -105,6 +105,18 @@ class TileStore:
         self.d.buffer[index] = out
         if self.checked:
             np.add.at(self.written, index.reshape(-1), 1)
+
+    def _is_inside(
+        self, lead: tuple[np.ndarray, np.ndarray], group: CtaGroup, m0: np.ndarray, n0: np.ndarray
+    ) -> np.ndarray:
+        """Return whether the first element of each access is inside of D: (elements, CTA).
+
+        lead     row and column of that element in the tile, for each element
+        m0, n0   row and column of each tile's first element: (CTA,)
+        """
+        rows, columns = (self.d.extent(mode, group.batch) for mode in (0, 1))
+        out: np.ndarray = (lead[0][:, None] + m0 < rows) & (lead[1][:, None] + n0 < columns)
+        return out
 
     def _reduce(self, name: str, values: np.ndarray, where: Any, shape: tuple[int, ...], group: CtaGroup) -> None:
         """Pass the values of a tile to the reduction `name`.
@@ -159,16 +171,14 @@ class TileStore:
         shared = poison((through.elements, len(group)), kind)
         shared[through.accumulator_index(self.rows, self.columns)] = whole
         values = shared[through.read]
-        inside = (through.lead[0][:, None] + m0 < self.d.extents[0]) & (
-            through.lead[1][:, None] + n0 < self.d.extents[1]
-        )
+        inside = self._is_inside(through.lead, group, m0, n0)
         if self.checked:
             self.report.add_each(
                 "hole", np.argwhere(is_poison(values) & inside),
                 lambda at: f"{group.name(int(at[1]))}: the copy of D reads offset {through.read[at[0]]} of "
                 "shared memory, which has not been written.",
             )  # fmt: skip
-        start = self.d.base + self.d.addresses(m0, n0) + group.batch * self.d.strides[2]
+        start = self.d.base + self.d.addresses(m0, n0) + self.d.first(group.batch)
         index = self.d.addresses(through.rows, through.columns)[:, None] + start
         if self.checked:
             self._check_copied(through, index, inside, group)
@@ -205,7 +215,7 @@ class TileStore:
         group    the CTAs
         m0, n0   row and column of each tile's first element: (CTA,)
         """
-        start = matrix.base + matrix.addresses(m0, n0) + group.batch * matrix.strides[2]
+        start = matrix.base + matrix.addresses(m0, n0) + matrix.first(group.batch)
         index: np.ndarray = matrix.addresses(self.rows, self.columns)[:, None] + start
         return index
 
@@ -367,6 +377,6 @@ def check_written(d: GlobalMatrix, written: np.ndarray, report: Report) -> None:
     times = d.view(written)
     report.add_each(
         "result",
-        np.argwhere(times != 1),
+        np.argwhere(times != d.view(d.inside)),
         lambda at: f"{d.name}(m {at[0]}, n {at[1]}, l {at[2]}) is written {int(times[tuple(at)])} times.",
     )

@@ -1,0 +1,106 @@
+"""How the groups of a grouped GEMM lie in memory, and how one tensor map serves groups of any size.
+
+The rows of all groups lie one after the other in one matrix, and a tensor in device memory says where each group ends.
+A TMA box is clipped at the extents of its tensor map, which the host has written before the sizes are known. So the
+mode that groups divide gets a huge extent, `ROWS`, and a tile is addressed backwards from its end: row r of a group of
+`size` rows has the coordinate ROWS - size + r. It is inside if and only if r < size, so the hardware clips a box at the
+end of its group. Two more modes move the address to where the group is: their strides are 2^34 - s and s elements,
+where s is the stride of a row, and their coordinates ROWS and `end`. Addresses have 64 bits and wrap around:
+
+    ROWS * (2^34 - s) + end * s + (ROWS - size + r) * s = 2^64 + (end - size + r) * s
+
+since ROWS = 2^30. In bytes of elements of 2^b bytes, the first term is a multiple of 2^64 too.
+
+source   the descriptors of Triton's `triton.tools.ragged_tma`, and quack's `create_ragged_tensor_for_tma`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cutegemm.dtypes import s32
+from cutegemm.layout import Layout
+from cutegemm.plan.problem import Operand, Operands
+
+ENDS = "ends"  # name of the operand with the end of each group
+ROWS = 1 << 30  # extent of the ragged mode in a tensor map
+PITCH = 1 << 34  # in elements; ROWS * PITCH elements are a multiple of 2^64 bytes
+MOVES = (1 << 31) - (1 << 16)  # extent of the two modes that move the address
+
+
+def with_group_ends(operands: Operands) -> Operands:
+    """Return the operands of a grouped GEMM with the ends of its groups; operands without groups are returned as is.
+
+    >>> str(with_group_ends(Operands.of("bf16", batched=True, groups="m")).matrix("ends").dtype)
+    's32'
+    """
+    if not operands.groups or ENDS in dict(operands.aux):
+        return operands
+    return operands.with_aux(**{ENDS: Operand(s32, "l", 4, modes=("l", "1"))})
+
+
+def ragged(layout: Layout, mode: int) -> Layout:
+    """Return the layout of a tensor map whose boxes are clipped at the ends of groups.
+
+    layout   (rows, columns) of the matrix that holds all groups, with strides in elements
+    mode     index of the mode that the groups divide. Its stride must not be 1: TMA needs a multiple of 16 bytes
+
+    >>> str(ragged(Layout((1000, 64), (64, 1)), 0))
+    '(1073741824,64,2147418112,2147418112):(64,1,17179869120,64)'
+    """
+    shape, stride = ragged_modes(layout.shape, layout.stride, mode)
+    return Layout(shape, stride)
+
+
+def ragged_modes(shape: Sequence[Any], stride: Sequence[Any], mode: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return shape and stride of `ragged`, from those of a matrix. They may be traced values."""
+    extents = tuple([ROWS if i == mode else extent for i, extent in enumerate(shape)])
+    by_row = stride[mode]
+    return (*extents, MOVES, MOVES), (*stride, PITCH - by_row, by_row)
+
+
+def ragged_origin(begin: Any, size: Any, mode: int) -> tuple[Any, ...]:
+    """Return the coordinate, in `ragged`, of the first element of a group. The others follow in the first two modes.
+
+    begin   index of the group's first row
+    size    number of rows of the group
+
+    >>> matrix = Layout((1000, 64), (64, 1))
+    >>> first = ragged(matrix, 0)(ragged_origin(300, 20, 0))
+    >>> first % 2**63 == matrix((300, 0))  # elements of two bytes: addresses wrap around at 2^63 elements
+    True
+    """
+    origin: list[Any] = [0, 0, ROWS, begin + size]
+    origin[mode] = ROWS - size
+    return tuple(origin)
+
+
+def ragged_mode(operands: Operands, name: str) -> int | None:
+    """Return the index of the mode of an operand that groups divide; None if there is none.
+
+    name   name of the operand or result
+
+    >>> operands = Operands.of("bf16", batched=True, groups="m")
+    >>> ragged_mode(operands, "a"), ragged_mode(operands, "b"), ragged_mode(operands, "d")
+    (0, None, 0)
+    """
+    if not operands.groups or operands.groups not in operands.modes_with_elements(name):
+        return None
+    return [mode[0] for mode in operands.modes(name)].index(operands.groups)
+
+
+def is_clipped(operands: Operands, name: str) -> bool:
+    """Return whether what TMA copies of an operand is clipped at the end of its group.
+
+    Groups that divide M or N need no clipping of A and B: the rows of other groups are multiplied, but not stored.
+    If groups divide K, they would be added, so both are clipped.
+
+    name   name of the operand or result
+
+    >>> [is_clipped(Operands.of("bf16", batched=True, groups=mode), "a") for mode in "mk"]
+    [False, True]
+    """
+    if ragged_mode(operands, name) is None:
+        return False
+    return operands.groups == "k" or name not in ("a", "b", *operands.of_mainloop)
