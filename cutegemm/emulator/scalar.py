@@ -157,6 +157,8 @@ _INTEGER: dict[str, Compute] = {
     "rem": lambda a, b: _divided(a, b)[1],
     "min": np.minimum,
     "max": np.maximum,
+    "min.relu": lambda a, b: np.maximum(np.minimum(a, b), 0),
+    "max.relu": lambda a, b: np.maximum(np.maximum(a, b), 0),
     "neg": lambda a: -a,
     "abs": np.abs,
 }

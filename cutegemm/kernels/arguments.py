@@ -157,7 +157,7 @@ def operands_seen(
         [
             tuple(
                 [
-                    seen_as(tensor, plan.operands.matrix(name), plan.operands.batched, like)
+                    seen_as(tensor, plan.operands.matrix(name), plan.operands.has_batch(name), like)
                     for name, tensor in zip(names, tensors, strict=False)
                 ]
             )

@@ -80,6 +80,6 @@ def _argument(plan: GemmPlan, name: str) -> Argument:
         extents[major] = 1 if is_by_box else align
     if plan.operands.gated and name != "b" and not operand.gated:
         modes = ["n/2" if mode == "n" else mode for mode in modes]
-    if plan.operands.batched:
+    if plan.operands.has_batch(of_plan):
         modes, extents, strides = ["l", *modes], [1, *extents], [align, *strides]
     return Argument(name, operand.dtype, tuple(modes), tuple(extents), tuple(strides), operand.align_bytes)

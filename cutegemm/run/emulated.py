@@ -151,7 +151,7 @@ def emulate(
         raise EmulationError(
             f"emulate: {plan.name} leaves semaphores that are not 0. The next launch on this stream needs zeros."
         )
-    batched = arrays["a"].ndim == 3
+    batched = plan.operands.has_batch("d") if plan.operands.groups else arrays["a"].ndim == 3
     results = {name: _values(matrices[name], buffers[name]) for name in written}
     results = {name: values if batched else values[0] for name, values in results.items()}
     results = {
@@ -257,7 +257,7 @@ def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -
     broadcast = plan.operands.matrix(name).broadcast
     if broadcast:
         order = (0,) if "m" not in broadcast else (1,)
-    if plan.operands.batched:
+    if plan.operands.has_batch(name):
         order = (2, *order)
     extents, strides = list(matrix.extents), list(matrix.strides)
     if len(broadcast) == 2:

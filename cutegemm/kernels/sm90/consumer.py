@@ -118,6 +118,7 @@ class ConsumerTracer(Tracer):
     def begin(self, tile) -> None:
         """Compute the coordinates of a work tile in D, before the consumer waits for its first k-tile."""
         self.tile_mnl = self.work.tile_mnl(tile, self.who.rank)
+        self.storage.begin(tile)
 
     def own_tile(self, at: At):
         """Return (m_tile, n_tile, batch) of the tile that the consumer stores, counted in tiles of a consumer.
@@ -239,7 +240,7 @@ class ConsumerTracer(Tracer):
         if self.who.warp_idx == 0:
             for k_tile in cutlass.range_constexpr(count):
                 if k_tile < k_count:
-                    self.loads.fill(self.tile_mnl, k_tile, k_tile)
+                    self.loads.fill(self.tile_mnl, k_tile, k_tile, None)
 
     @reads(step.Load)
     @cute.jit
@@ -250,7 +251,7 @@ class ConsumerTracer(Tracer):
         """
         if self.who.warp_idx == 0:
             if at.k_tile + load.ahead < at.k_count:
-                self.loads.fill(self.tile_mnl, at.k_tile + load.ahead, at.last)
+                self.loads.fill(self.tile_mnl, at.k_tile + load.ahead, at.last, None)
 
     def for_k_tiles(self, loop, at, names, count, values):
         """Trace the loop over k-tiles.

@@ -27,6 +27,7 @@ from cutegemm.kernels.sm90 import block_scaled as _block_scaled  # noqa: F401 - 
 from cutegemm.kernels.sm90 import line_store, register_store, tma_store  # noqa: F401  (how each store is traced)
 from cutegemm.kernels.sm90 import promoted as _promoted  # noqa: F401 - registers how its step is traced
 from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
+from cutegemm.kernels.sm90.groups import mapped
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
 from cutegemm.kernels.sm90.loads import Loads, ProducerTracer, loaded_mnl
 from cutegemm.kernels.sm90.split_k import Parts
@@ -36,6 +37,7 @@ from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS, Arch
+from cutegemm.plan.groups import ENDS
 from cutegemm.plan.launches import GEMM, REPACK, launches_of, uses_pdl
 from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 from cutegemm.plan.plan import GemmPlan
@@ -87,26 +89,27 @@ class Sm90Gemm:
         a, b, stream = given.a, given.b, given.stream
         arrivals, space = (None, None, *given.spaces)[-2:]
         cm, cn = plan.cluster_mn
-        K = a.shape[1 + plan.operands.batched]
+        K = a.shape[1 + plan.operands.has_batch("a")]
         at_least_one = cutlass.max(K, 1)  # a descriptor has no extent of 0; with K = 0 nothing is loaded
         # (M, K, L), (N, K, L), (M, N, L), (M, N, L)
         sources = {"a": (a, 0, 1), "b": (b, 1, 0)}
-        loaded = {name: self.seen_as(*operand, at_least_one) for name, operand in sources.items()}
+        loaded = {name: self.seen_as(name, *operand, at_least_one) for name, operand in sources.items()}
         for name, tensor in given.mainloop.items():
-            extent = cutlass.max(tensor.shape[1 + plan.operands.batched], 1)
-            loaded[name] = self.seen_as(tensor, 0, 1, extent)
-        mD = self.seen_as(given.d, 0, 1)
+            extent = cutlass.max(tensor.shape[1 + plan.operands.has_batch(name)], 1)
+            loaded[name] = self.seen_as(name, tensor, 0, 1, extent)
+        mD = self.seen_as("d", given.d, 0, 1)
+        L = loaded[ENDS].shape[0] if plan.operands.groups else mD.shape[2]
         tensors, results = operands_seen(plan, given, mD)
         reducer = Reducer(plan, self.launches)
         partials = reducer.partials(given, mD, K)
         operands = (tensors, (*results, *partials))
         columns = columns_of_b(plan, mD)
-        extents = [Int64(extent) for extent in (mD.shape[0], columns, K, mD.shape[2])]
+        extents = [Int64(extent) for extent in (mD.shape[0], columns, K, L)]
         split_k = regions(plan, *extents, TRACED)
         firsts = {r.name: r.first for r in split_k}
         repacked_bytes = repacked_bytes_of(split_k)
         if cutlass.const_expr(plan.repacks):
-            as_they_are = {repack.name: self.seen_as(*sources[repack.name]) for repack in plan.repacks}
+            as_they_are = {repack.name: self.seen_as(repack.name, *sources[repack.name]) for repack in plan.repacks}
             loaded |= Repacker(plan.repacks, self.launches[REPACK]).launch(as_they_are, space, firsts, stream)
         accumulators = (
             region(space, firsts["accumulators"], lower.dtype(plan.operands.acc))
@@ -116,11 +119,14 @@ class Sm90Gemm:
         if cutlass.const_expr(plan.operands.gated):
             loaded["b"] = gate_and_up(loaded["b"], plan, mD.shape[1])
         streams = tuple(
-            [lower.tma_atom(each.load, loaded[each.name], each.smem, box_tile(plan, each)) for each in plan.streams]
+            [
+                lower.tma_atom(each.load, mapped(plan, each.name, loaded[each.name]), each.smem, box_tile(plan, each))
+                for each in plan.streams
+            ]
         )
         read = tuple([loaded[name] for name in self.read])
         (tma_c, tC), (tma_d, tD), more = self.storage.tma_atoms(operands, mD, streams[0][0])
-        work = plan.scheduler.tiles(plan.cluster_tile, mD.shape[0], columns, mD.shape[2], TRACED).along(K)
+        work = plan.scheduler.tiles(plan.cluster_tile, mD.shape[0], columns, L, TRACED).along(K)
         values = work.host_values(Int32, lower.divisors)
         self.kernel(
             streams,
@@ -147,13 +153,14 @@ class Sm90Gemm:
         )
         reducer.launch(partials, given, stream)
 
-    def seen_as(self, tensor: cute.Tensor, first: int, second: int, second_extent=None) -> cute.Tensor:
+    def seen_as(self, name: str, tensor: cute.Tensor, first: int, second: int, second_extent=None) -> cute.Tensor:
         """Return the caller's tensor with its modes in CuTe's order and the batch last: (M or N, K, L) or (M, N, L).
 
+        name            name of the operand
         first, second   modes of the caller's matrix that become the first and the second mode
         second_extent   replaces the extent of the second mode; None: keep it
         """
-        batched = int(self.plan.operands.batched)
+        batched = int(self.plan.operands.has_batch(name))
         shape, stride = tensor.layout.shape, tensor.layout.stride
         extents = [shape[batched + first], shape[batched + second]]
         if second_extent is not None:

@@ -11,6 +11,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.glu import box_tile
+from cutegemm.kernels.sm90.groups import k_of, tiles_along_k
 from cutegemm.kernels.trace import LOADED, At, MainloopPipeline, Tracer
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
@@ -50,11 +51,19 @@ def tiles_of(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Tensor:
 def loaded_mnl(plan: GemmPlan, work: Work, state: State, rank, mA: cute.Tensor, mB: cute.Tensor) -> tuple:
     """Return (m_tile of A, n_tile of B, batch) that a CTA loads for a work tile.
 
+    If groups divide M or N, the result has the first row of the tile of A, or the first column of that of B, instead of
+    the index of the tile, and the group instead of the batch.
+
     state   state of the work tile
     rank    rank of the CTA in its cluster
     """
-    own = work.tile_mnl(work.tile(state), rank)
+    tile = work.tile(state)
+    own = work.tile_mnl(tile, rank)
     bM, bN, _ = plan.mma_tile
+    if plan.operands.groups == "m":
+        return Int32(tile.begin + own[0] * bM), Int32(own[1]), Int32(own[2])
+    if plan.operands.groups == "n":
+        return Int32(own[0]), Int32(tile.begin + own[1] * bN), Int32(own[2])
     rows = ((mA, bM), (mB, bN // 2 if plan.operands.gated else bN))
     tiles = [cute.ceil_div(cute.size(mX, mode=[0]), step) for mX, step in rows]
     return tuple([Int32(each) for each in work.tiles.loaded_mnl(own, *tiles)])
@@ -90,7 +99,8 @@ class Loads:
         extents, boxes = dict(zip("mn", plan.mma_tile, strict=False)), []
         for stream, (atom, mX) in zip(plan.streams, self.streams, strict=True):
             share, mask = shared_by[stream.mode] if stream.multicast > 1 else (0, 0)
-            sX, tile, step = pipeline_state.smem[stream.name], box_tile(plan, stream), extents[stream.mode]
+            sX, tile = pipeline_state.smem[stream.name], box_tile(plan, stream)
+            step = 1 if plan.operands.groups == stream.mode else extents[stream.mode]
             boxes.append(self.partition(stream.load, atom, mX, sX, tile, step, share, mask))
         self.boxes, self.pipeline_state = tuple(boxes), pipeline_state
 
@@ -103,6 +113,8 @@ class Loads:
         """
         if len(tile) == 3:  # (gates, gate or up, bK, tiles, k_tiles, L)
             gX = cute.local_tile(mX, tile, (None, 0, None, None))
+        elif self.plan.operands.groups == "k":
+            gX = tiles_along_k(mX, tile, step)
         else:
             gX = tiles_of(mX, tile, step)  # (b_MN, bK, tiles, k_tiles, L)
         tXsX, tXgX = cpasync.tma_partition(
@@ -117,12 +129,13 @@ class Loads:
             options["mcast_mask"] = Int16(mask)
         return Boxes(atom, tXgX, tXsX, options)
 
-    def fill(self, tile_mnl, k_tile, stage) -> None:
+    def fill(self, tile_mnl, k_tile, stage, work_tile) -> None:
         """Load one k-tile of each operand stream to a stage of shared memory. One warp calls it.
 
-        tile_mnl   (m_tile of A, n_tile of B, batch), as `loaded_mnl` returns it
-        k_tile     index of the k-tile among all k-tiles of the problem
-        stage      index of the stage
+        tile_mnl    (m_tile of A, n_tile of B, batch), as `loaded_mnl` returns it
+        k_tile      index of the k-tile among all k-tiles of the problem; in its group, if groups divide K
+        stage       index of the stage
+        work_tile   the work tile
         """
         m_tile, n_tile, batch = tile_mnl
         tiles = {"m": m_tile, "n": n_tile}
@@ -130,7 +143,11 @@ class Loads:
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(full, self.plan.barrier("full").transaction_bytes)
         for stream, box in zip(self.plan.streams, self.boxes, strict=True):
-            source = box.gX[None, tiles[stream.mode], k_tile, batch]
+            if self.plan.operands.groups == "k":
+                at = k_of(self.plan, k_tile, work_tile)
+            else:
+                at = (k_tile, 0 if self.plan.operands.groups == stream.mode else batch)
+            source = box.gX[None, tiles[stream.mode], *at]
             cute.copy(box.atom, source, box.sX[None, stage], tma_bar_ptr=full, **box.options)
 
 
@@ -174,4 +191,4 @@ class ProducerTracer(Tracer):
 
     @reads(step.Load)
     def on_load(self, load: step.Load, at: At) -> None:
-        self.loads.fill(at.get(LOADED), at.tile.k_first + at.k_tile, at.stage)
+        self.loads.fill(at.get(LOADED), at.tile.k_first + at.k_tile, at.stage, at.tile)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.sm90.groups import extents_of, matrix_of
 from cutegemm.kernels.vectors import by_vectors, copy_vector
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.tile.copy_atoms import universal_copy
@@ -19,6 +22,11 @@ class OwnTile:
 
     def __init__(self, plan: GemmPlan) -> None:
         self.plan, self.tile = plan, plan.consumer_d_tile
+        self.work_tile: Any = None
+
+    def begin(self, work_tile) -> None:
+        """Set the work tile whose results are stored next. If its group has rows of its own, D ends with them."""
+        self.work_tile, self.extents = work_tile, extents_of(self.plan, self.extents, work_tile)
 
     def gate_and_up(self, accumulators):
         """Return the gate accumulators and the up accumulators of a thread, each in the layout of D's tile."""
@@ -37,7 +45,7 @@ class OwnTile:
 
         own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
         """
-        return self.split_of(mX[None, None, own_mnl[2]], own_mnl)
+        return self.split_of(matrix_of(self.plan, mX, own_mnl[2], self.work_tile), own_mnl)
 
     def split_of(self, matrix, own_mnl):
         """Return the part of a matrix (M, N) that this consumer computes.

@@ -10,6 +10,7 @@ from cutlass import Int32
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.sm90.groups import mapped
 from cutegemm.kernels.sm90.staged_store import StagedStorage
 from cutegemm.kernels.sm90.storage import Storage
 from cutegemm.plan.program import steps as step
@@ -34,9 +35,13 @@ class TmaStorage(StagedStorage):
         store = self.store
         if store.fetched is not None:
             mC = operands[0][self.plan.epilogue.tensors.index(self.plan.fetched_tile)]
-            c = lower.tma_atom(store.fetched, mC, store.smem, store.epi_tile)
-        tensors = (mD, *[mX for _, mX in more])
-        d, *more = [lower.tma_atom(store.box, mX, store.smem, self.box_tile) for mX in tensors]
+            c = lower.tma_atom(
+                store.fetched, mapped(self.plan, self.plan.fetched_tile, mC), store.smem, store.epi_tile
+            )
+        tensors = zip(("d", *self.plan.epi_stage_results[:-1]), (mD, *[mX for _, mX in more]), strict=True)
+        d, *more = [
+            lower.tma_atom(store.box, mapped(self.plan, name, mX), store.smem, self.box_tile) for name, mX in tensors
+        ]
         return c, d, tuple(more)
 
     @property

@@ -47,12 +47,13 @@ class GroupTile(WorkTile):
 class GroupedWork(Work):
     """The work tiles of a grouped GEMM: what both kinds of groups have in common.
 
-    ends     (groups, 1, 1) integers: the end of each group along the mode that groups divide
-    extent   extent of that mode, for all groups together
-    groups   number of groups
+    group_ends   (groups, 1, 1) integers: the end of each group along the mode that groups divide. None on the host of a
+                 kernel
+    extent       extent of that mode, for all groups together
+    groups       number of groups
     """
 
-    ends: Any
+    group_ends: Any
     extent: Any
     groups: Any
 
@@ -70,7 +71,7 @@ class GroupedWork(Work):
     def _end(self, group: Any) -> Any:
         """Return the end of a group, at most the extent and at least 0."""
         least, most = self.tiles.arithmetic.minimum, self.tiles.arithmetic.maximum
-        return most(least(self.ends[group, 0, 0], self.extent), 0)
+        return most(least(self.group_ends[group, 0, 0], self.extent), 0)
 
     def own_values(
         self, integer: Callable[[Any], Any], divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]]
@@ -235,7 +236,7 @@ class GroupedScheduler(TileScheduler):
         if ends is None and isinstance(groups, int):  # not known, as in the analysis: groups of equal size
             ends = (np.arange(1, groups + 1) * extent // max(groups, 1)).reshape(-1, 1, 1)
         k_tiles = tiles.arithmetic.ceil_div(k, tiles.cluster.cta_tile[2])
-        fields = {"tiles": tiles, "k_tiles": k_tiles, "ends": ends, "extent": extent, "groups": groups}
+        fields = {"tiles": tiles, "k_tiles": k_tiles, "group_ends": ends, "extent": extent, "groups": groups}
         work = self._kind(**fields, count=tiles.count, clusters=0)
         if isinstance(work, RowGroups) and ends is not None:
             count = int(sum(work.tiles_of(group) for group in range(groups)))
@@ -249,7 +250,7 @@ class GroupedScheduler(TileScheduler):
 
     def received(self, known: Mapping[str, Any], own: tuple[Any, ...], tensors: Mapping[str, Any]) -> Work:
         extent, groups = own
-        return self._kind(**known, ends=tensors[ENDS], extent=extent, groups=groups)
+        return self._kind(**known, group_ends=tensors[ENDS], extent=extent, groups=groups)
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:
         yield from super().rules(plan)
