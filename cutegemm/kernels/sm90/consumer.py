@@ -342,10 +342,9 @@ class ConsumerTracer(Tracer):
     @reads(step.Evaluate)
     def on_evaluate(self, values: step.Evaluate, at: At) -> None:
         if values.section == step.HEAD:
-            if self.shared is None:
-                self.accumulators = self.storage.head(self.products.total, at.k_count)
-            else:
-                self.accumulators = self.storage.head(self.own_accumulators, Int32(1))
+            count = at.k_count if self.shared is None and self.plan.scheduler.has_empty_tiles else Int32(1)
+            own = self.products.total if self.shared is None else self.own_accumulators
+            self.accumulators = self.storage.head(own, count)
             if not self.holds:  # the coordinates are computed as late as possible, to save registers
                 self.own_mnl = self.own_tile(at)
             if self.plan.store.first_wait(self.plan):

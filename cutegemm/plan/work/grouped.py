@@ -161,7 +161,8 @@ class DeepGroups(GroupedWork):
         return GroupTile(number, 0, self._k_tiles(size), 1, 0, 0, group, 0, begin, size)
 
     def _k_tiles(self, size: Any) -> Any:
-        return self.tiles.arithmetic.ceil_div(size, self.tiles.cluster.cta_tile[2])
+        """Return the number of k-tiles of a group. One without elements has one k-tile, of zeros."""
+        return self.tiles.arithmetic.maximum(self.tiles.arithmetic.ceil_div(size, self.tiles.cluster.cta_tile[2]), 1)
 
     def k_tiles_of(self, work_tile: WorkTile) -> Any:
         assert isinstance(work_tile, GroupTile)
@@ -205,6 +206,10 @@ class GroupedScheduler(TileScheduler):
     @property
     def reads(self) -> tuple[str, ...]:
         return (ENDS,)
+
+    @property
+    def has_empty_tiles(self) -> bool:
+        return self.mode != "k"
 
     def tiles(
         self,

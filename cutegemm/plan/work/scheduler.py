@@ -83,6 +83,11 @@ class TileScheduler:
         """Return the names of the mainloop operands in device memory that the scheduler reads. By default none."""
         return ()
 
+    @property
+    def has_empty_tiles(self) -> bool:
+        """Return whether a tile may have no k-tiles, as all tiles if K is 0. Its accumulators are then set to 0."""
+        return True
+
     def tiles(
         self,
         cluster: ClusterTile,
