@@ -34,7 +34,7 @@ OutDtype: TypeAlias = torch.dtype | tuple[torch.dtype | None, ...] | None
 _texts = Calls()  # texts by the state of the caller's function and the names of its operands
 
 
-def constant(function: Callable[..., str]) -> Callable[..., str]:
+def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function of constants cached, and constant for torch.compile.
 
     torch.compile puts its value into the graph and does not trace its steps.
@@ -45,7 +45,7 @@ def constant(function: Callable[..., str]) -> Callable[..., str]:
     cached = lru_cache(maxsize=4096)(function)
 
     @wraps(function)
-    def call(*args: Any) -> str:
+    def call(*args: Any) -> Any:
         return cached(*args)
 
     # The mark of torch.compiler.assume_constant_result, which imports Dynamo.

@@ -1,0 +1,118 @@
+"""The three forms of a grouped GEMM, by the ranks of its factors, and the operands of an epilogue in each of them.
+
+| a         | b         | groups divide | D         |
+|-----------|-----------|---------------|-----------|
+| (M, K)    | (L, K, N) | M             | (M, N)    |
+| (L, M, K) | (K, N)    | N             | (M, N)    |
+| (M, K)    | (K, N)    | K             | (L, M, N) |
+
+`ends` has the end of each of the L groups along the mode that groups divide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cutegemm.plan.epilogue import Column, Element, Row, Tensor, Tile
+from cutegemm.torch.epilogue import Formula
+
+_GROUPS = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}  # ranks of a and b -> the mode that groups divide
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a grouped GEMM, with its extents. Under torch.compile, extents may be symbols.
+
+    groups       the mode that groups divide: "m", "n" or "k"
+    l, m, n, k   number of groups, and extents of a and b
+    """
+
+    groups: str
+    l: Any  # noqa: E741
+    m: Any
+    n: Any
+    k: Any
+
+    @staticmethod
+    def of(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> Form:
+        """Return the form of a call with these factors.
+
+        >>> Form.of(torch.ones(8, 4), torch.ones(3, 4, 2), torch.tensor([2, 5, 8]))
+        Form(groups='m', l=3, m=8, n=2, k=4)
+        """
+        (m, k), n = a.shape[-2:], b.shape[-1]
+        return Form(_GROUPS[a.dim(), b.dim()], ends.shape[0], m, n, k)
+
+    def result_shapes(self, read: Formula) -> list[tuple[Any, ...]]:
+        """Return the shape of each result of an epilogue."""
+        return read.shapes((self.l, self.m) if self.groups == "k" else (self.m,), self.n)
+
+    def operand(self, x: torch.Tensor, columns: Any) -> tuple[type[Tensor], torch.Tensor] | None:
+        """Return the kind of an operand of the epilogue, and the tensor as a kernel takes it; None for a wrong shape.
+
+        An operand has one element, or one for each column of shape (N,), for each row of shape (M, 1), or for each
+        element of D. Rows and columns of single groups have shapes (L, 1, N) and (L, M, 1).
+
+        columns   number of columns of D, or of b for a row of a gated epilogue
+        """
+        shape, of_groups = tuple(x.shape), self.has_groups(x)
+        if shape in ((), (1,)):
+            return Element, x.reshape(1, 1).expand(self.l, 1)
+        if shape == (columns,) or (of_groups and shape == (self.l, 1, columns)):
+            whole = x.reshape(-1, columns).contiguous()
+            return Row, whole[0] if self.groups == "n" else whole.expand(self.l, columns)
+        if shape == (self.m, 1) or (of_groups and shape == (self.l, self.m, 1)):
+            whole = x.reshape(-1, self.m).contiguous()
+            return Column, whole[0] if self.groups == "m" else whole.expand(self.l, self.m)
+        if shape == (self.m, columns) and self.groups != "k":
+            return Tile, x
+        if shape in ((self.l, self.m, columns), (self.m, columns)) and self.groups == "k":
+            return Tile, x.expand(self.l, self.m, columns)
+        return None
+
+    def has_groups(self, x: torch.Tensor) -> bool:
+        """Return whether a row or column operand has an own one for each group."""
+        along_groups = {"m": 1, "n": 2, "k": None}[self.groups]  # dimension that must have the extent 1
+        return x.dim() == 3 and (along_groups is None or x.shape[along_groups] == 1)
+
+    def slices(self, group: int, begin: int, end: int) -> tuple[Any, Any, Any]:
+        """Return the indices of a group in a, in b, and in D.
+
+        begin, end   first element of the group along the mode that groups divide, and the end of the group
+        """
+        own, everything = slice(begin, end), slice(None)
+        if self.groups == "m":
+            return own, group, own
+        if self.groups == "n":
+            return group, (everything, own), (everything, own)
+        return (everything, own), own, group
+
+    def own_operand(self, x: Any, group: int, begin: int, end: int) -> Any:
+        """Return the part of an operand of the epilogue that belongs to a group: it broadcasts to the group's D.
+
+        x            tensor as the caller passes it, or a number
+        begin, end   as for `slices`
+        """
+        if not isinstance(x, torch.Tensor) or x.dim() == 0:
+            return x
+        if self.has_groups(x) or (self.groups == "k" and x.dim() == 3):
+            return x[group]
+        if self.groups == "m" and x.dim() == 2:
+            return x[begin:end]
+        if self.groups == "n" and x.shape[-1] == self.n and x.shape[-1] != 1:
+            return x[..., begin:end]
+        return x
+
+
+def bounds(ends: Sequence[int], extent: int) -> list[tuple[int, int]]:
+    """Return (begin, end) of each group. Ends that decrease or exceed the extent give groups without elements.
+
+    >>> bounds([2, 2, 7], 6)
+    [(0, 2), (2, 2), (2, 6)]
+    """
+    clipped = [min(max(end, 0), extent) for end in ends]
+    return [(begin, max(begin, end)) for begin, end in zip([0, *clipped[:-1]], clipped, strict=True)]

@@ -1,0 +1,205 @@
+"""`grouped_mm`: products of groups of rows, columns or k by matrices of their own, with an epilogue and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from cutegemm.plan.epilogue import Accumulator, Expression, Reduction, Tensor
+from cutegemm.run.calls import How
+from cutegemm.torch import checks
+from cutegemm.torch.dispatch import Route, as_autocast, route_of
+from cutegemm.torch.epilogue import PLAIN, OutDtype, constant, formula, text_of, text_of_function, types_text
+from cutegemm.torch.functional import bmm
+from cutegemm.torch.grouped.forms import Form
+from cutegemm.torch.grouped.launch import is_wide
+from cutegemm.torch.grouped.library import grouped
+
+_RANKS = ((2, 3), (3, 2), (2, 2))
+
+
+def grouped_mm(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    *,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    epilogue: Callable[..., Any] | None = None,
+    plan: Any = None,
+    **operands: Any,
+) -> Any:
+    """Return the products of groups, as torch.nn.functional.grouped_mm, with an epilogue of each group.
+
+    | mat_a     | mat_b     | groups divide                     | result    |
+    |-----------|-----------|-----------------------------------|-----------|
+    | (M, K)    | (L, K, N) | the rows of mat_a, M              | (M, N)    |
+    | (L, M, K) | (K, N)    | the columns of mat_b, N           | (M, N)    |
+    | (M, K)    | (K, N)    | K                                 | (L, M, N) |
+    | (L, M, K) | (L, K, N) | nothing: a batch, without `offs`  | (L, M, N) |
+
+    offs        (L,) int32 on the device of mat_a: the end of each group. Groups may be empty. Rows and columns after
+                the last end are not written. The host does not read it
+    bias        (N,), or (L, N) for a bias of each group, added before the epilogue's function
+    out_dtype   type of the result; None: that of mat_a, or bfloat16 for float8
+    epilogue    function of the accumulator and of `operands` by name, as for `cutegemm.gemm`, without reductions
+    plan        name of a plan, or a plan; None: the one with the lowest predicted time
+    operands    numbers and tensors of the epilogue: (), (N,) or (L, 1, N) for columns, (M, 1) or (L, M, 1) for rows, or
+                the shape of the result
+    returns     the result; a tuple if the epilogue returns several
+    raises      UnsupportedError with every rule that is violated
+
+    >>> x, w = torch.ones(4, 2), torch.stack([torch.eye(2), 3 * torch.eye(2)])
+    >>> grouped_mm(x, w, offs=torch.tensor([1, 4], dtype=torch.int32), bias=torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
+    tensor([[1., 2.],
+            [5., 6.],
+            [5., 6.],
+            [5., 6.]])
+    """
+    mat_a, mat_b = as_autocast(mat_a, mat_b)
+    tensors = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
+    tensors |= {name: x for name, x in operands.items() if isinstance(x, torch.Tensor)}
+    rules = checks.wrong_tensors(tensors, ("offs", "bias"))
+    if not rules:
+        rules = _wrong_factors(mat_a, mat_b, offs, out_dtype)
+    checks.refuse("grouped_mm", tensors, rules)
+    if offs is None:
+        return _batch(mat_a, mat_b, bias, out_dtype, epilogue, operands)
+    if operands and epilogue is None:
+        rule = f"{' and '.join(operands)} are passed without an epilogue. Pass epilogue=, a function that uses them."
+        checks.refuse("grouped_mm", tensors, [rule])
+    names = tuple([name for name, x in operands.items() if isinstance(x, torch.Tensor)])
+    others = tuple([name for name in operands if name not in names])
+    text = PLAIN if epilogue is None else text_of_function(epilogue, names, others)
+    values, numbers = [operands[name] for name in names], [float(operands[name]) for name in others]
+    if bias is not None:
+        text, values = _with_bias(text), [bias.unsqueeze(1) if bias.dim() == 2 else bias, *values]
+    checks.refuse("grouped_mm", tensors, _wrong_operands(Form.of(mat_a, mat_b, offs), text, values))
+    results = product(mat_a, mat_b, offs, text, values, numbers, out_dtype, How(plan=plan))
+    count = _count(text)
+    return results[0] if count == 1 else tuple(results[:count])
+
+
+@constant
+def _with_bias(text: str) -> str:
+    """Return the epilogue of the accumulator plus a bias, which becomes its first operand.
+
+    >>> _with_bias("lambda acc, scale: relu(acc * scale)")
+    'lambda acc, bias, scale: relu((acc + bias) * scale)'
+    """
+
+    def biased(node: Expression) -> Expression:
+        """Return an expression with the accumulator replaced by its sum with the bias."""
+        if isinstance(node, Accumulator):
+            return node + Tensor("bias")
+        return node.with_children(*[biased(child) for child in node.children])
+
+    read = formula(text)
+    return text_of([biased(result) for result in read.results], ("bias", *read.names))
+
+
+def _wrong_factors(
+    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None, out_dtype: torch.dtype | None
+) -> list[str]:
+    """Return error messages for the ranks, extents and types of the factors, and for the ends of groups."""
+    rules = checks.wrong_factors(("mat_a", "mat_b"), a, b) + checks.wrong_out_dtype(a, out_dtype)
+    ranks = a.dim(), b.dim()
+    if offs is None:
+        if ranks != (3, 3):
+            rules.append(f"mat_a has {ranks[0]} dimensions and mat_b {ranks[1]}. Pass offs, the end of each group.")
+        return rules
+    if ranks == (3, 3):
+        return [*rules, "mat_a and mat_b are batches, whose groups have equal sizes. Leave out offs."]
+    if ranks not in _RANKS:
+        shapes = f"mat_a has shape {tuple(a.shape)}, mat_b {tuple(b.shape)}"
+        return [*rules, f"{shapes}. Pass (M, K) by (L, K, N), (L, M, K) by (K, N), or (M, K) by (K, N)."]
+    if a.shape[-1] != b.shape[-2]:
+        remedy = " Pass mat_b.mT, which fits." if a.shape[-1] == b.shape[-1] else ""
+        rules.append(f"mat_a has {a.shape[-1]} columns, mat_b has {b.shape[-2]} rows, but both are K.{remedy}")
+    if offs.dim() != 1 or offs.dtype != torch.int32:
+        rules.append(f"offs has shape {tuple(offs.shape)} and is of {offs.dtype}. Pass one dimension of int32.")
+    else:
+        batch = [x.shape[0] for x in (a, b) if x.dim() == 3]
+        if batch and offs.shape[0] != batch[0]:
+            rules.append(f"offs has {offs.shape[0]} elements, but there are {batch[0]} matrices. Pass one end of each.")
+    return rules
+
+
+def _wrong_operands(form: Form, text: str, tensors: Sequence[torch.Tensor]) -> list[str]:
+    """Return error messages for operands whose shape fits no kind, and for reductions in an epilogue."""
+    names, wide, columns, reduces = _read(text)
+    rules = [
+        f"{name} has shape {tuple(x.shape)}, which does not broadcast to groups. Pass (), ({form.n},), "
+        f"({form.l}, 1, {form.n}), ({form.m}, 1), ({form.l}, {form.m}, 1), or the shape of the result."
+        for name, x in zip(names, tensors, strict=False)
+        if form.operand(x, form.n if name in wide else form.n // columns) is None
+    ]
+    if reduces:
+        rules.append("the epilogue reduces, which grouped kernels do not. Reduce the result instead.")
+    return rules
+
+
+@constant
+def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...], int, bool]:
+    """Return what the checks of an epilogue need to know: constants, which a graph of torch.compile can hold.
+
+    returns   (names of the operands, those of rows with the columns of b, columns of b for each of D, whether it
+              reduces)
+    """
+    read = formula(text)
+    wide = tuple([name for name in read.names if is_wide(read, name)])
+    return read.names, wide, 2 // read.columns_of_d(2), any(isinstance(each, Reduction) for each in read.results)
+
+
+@constant
+def _count(text: str) -> int:
+    """Return the number of results of an epilogue."""
+    return len(formula(text).results)
+
+
+def _batch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+    epilogue: Callable[..., Any] | None,
+    operands: dict[str, Any],
+) -> Any:
+    """Return the result of a call without `offs`: a batch of products of equal sizes."""
+    if epilogue is None and bias is None and not operands:
+        return bmm(a, b, out_dtype)
+    from cutegemm.run.gemm import gemm
+
+    if bias is None:
+        return gemm(a, b, out_dtype=out_dtype, epilogue=epilogue, **operands)
+    names = tuple([name for name, x in operands.items() if isinstance(x, torch.Tensor)])
+    others = tuple([name for name in operands if name not in names])
+    text = _with_bias(PLAIN if epilogue is None else text_of_function(epilogue, names, others))
+    row = bias.unsqueeze(1) if bias.dim() == 2 else bias
+    return gemm(a, b, out_dtype=out_dtype, epilogue=formula(text).function, bias=row, **operands)
+
+
+def product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    ends: torch.Tensor,
+    text: str = PLAIN,
+    operands: Sequence[torch.Tensor] = (),
+    scalars: Sequence[float] = (),
+    out_dtype: OutDtype = None,
+    how: How | None = None,
+    zeroed: bool = False,
+) -> Sequence[torch.Tensor]:
+    """Return the results of an epilogue of a grouped a @ b, D first, and let torch record gradients if they are wanted.
+
+    The arguments are those of `launch.compute_grouped`.
+    """
+    how = how or How()
+    if route_of(a, b, ends, *operands) is Route.DIRECT:
+        from cutegemm.torch.grouped.library import compute
+
+        return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed)
+    types = None if out_dtype is None else types_text(out_dtype)
+    return grouped(a, b, ends, text, list(operands), list(scalars), types, how.plan, how.accumulate, zeroed)

@@ -1,0 +1,266 @@
+"""Kernels of grouped GEMMs: choose and compile a plan for a signature of the arguments once, then launch it.
+
+TMA needs rows whose pitch is a multiple of 16 bytes, and clips matrices at the end of a group only along a mode that is
+not contiguous; see `plan.groups`. Other matrices are copied first, or results are stored to memory that is copied.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from cutegemm.choice.grouped import chosen_grouped
+from cutegemm.choice.names import recipe_named
+from cutegemm.compile.plans import compile_plan
+from cutegemm.errors import CopyWarning, CutegemmError, PlanError
+from cutegemm.plan.epilogue import Input, Row, Scalar, Tensor, Tile, epilogue_of
+from cutegemm.plan.groups import ENDS, with_group_ends
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.plan.rules.limits import limits
+from cutegemm.run import torch_ops
+from cutegemm.run.calls import Calls, How
+from cutegemm.run.launches import on_device
+from cutegemm.run.question import EpilogueSpec
+from cutegemm.run.views import ALIGN_BYTES, View
+from cutegemm.torch.epilogue import Formula, OutDtype, formula
+from cutegemm.torch.grouped.forms import Form
+from cutegemm.torch.reference import result_dtypes
+
+_calls = Calls()
+_MODES = {"a": "mk", "b": "kn", "c": "mn"}
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A prepared grouped GEMM, for all calls of one signature.
+
+    plan      the plan
+    function  the compiled kernel: (a, b, tensors in the order of the plan's signature, numbers)
+    order     index in (ends, operands, results) of each tensor that the kernel takes after A and B
+    """
+
+    plan: GemmPlan
+    function: Callable[..., None]
+    order: tuple[int, ...]
+
+
+def compute_grouped(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    ends: torch.Tensor,
+    text: str,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out_dtype: OutDtype,
+    how: How,
+    zeroed: bool,
+) -> list[torch.Tensor]:
+    """Return the results of an epilogue of a grouped a @ b, D first, by a kernel. The tensors are on a CUDA device.
+
+    a, b        factors in one of the forms of `forms`
+    ends        (groups,) int32: the end of each group
+    text        the epilogue, as `torch.epilogue.formula` parses it
+    operands    tensors of the epilogue, in the order of its parameters, of shapes that `Form.operand` takes
+    scalars     numbers of the epilogue
+    out_dtype   as for `reference.result_dtypes`
+    how         options: a plan or its name, and the accumulation
+    zeroed      whether elements of results that belong to no group are 0. Otherwise they are not written
+    """
+    form, read = Form.of(a, b, ends), formula(text)
+    dtypes = result_dtypes(a, read.results, out_dtype)
+    a, b = loadable("a", a, form), loadable("b", b, form)
+    shapes = form.result_shapes(read)
+    results = [_result(a, shape, dtype, form, zeroed) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    if 0 in shapes[0]:
+        return results
+    tensors = [_seen(read, name, x, form)[1] for name, x in zip(read.names, operands, strict=False)]
+    key: Any = tuple([_signature(each) for each in (a, b, ends, *tensors, *results)])
+    key = (*key, text, tuple(dtypes), how.plan if isinstance(how.plan, str) else id(how.plan), how.accumulate)
+    call = _calls.found.get(key)
+    if call is None:
+        problem, spec = question(form, a, b, operands, read, results)
+        call = _prepared(problem, spec, read, len(tensors), how, a.get_device())
+        _calls.keep(key, call)
+    passed = (ends.unsqueeze(-1), *tensors, *results)
+    try:
+        call.function(a, b, *[passed[index] for index in call.order], *scalars)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CutegemmError(f"grouped_mm of {tuple(a.shape)} by {tuple(b.shape)}, {call.plan.name}: {error}") from error
+    return [each.contiguous() for each in results]
+
+
+def is_wide(read: Formula, name: str) -> bool:
+    """Return whether a row of the epilogue has the columns of b, although a gated D has only half of them.
+
+    >>> is_wide(formula("lambda acc, bias: swiglu(acc + bias)"), "bias")
+    True
+    """
+    return name in epilogue_of(read.function, dict.fromkeys(read.names, Row)).halved
+
+
+def _seen(read: Formula, name: str, x: torch.Tensor, form: Form) -> tuple[type[Tensor], torch.Tensor]:
+    """Return the kind of an operand of the epilogue, and the tensor as a kernel takes it. Its shape was checked."""
+    seen = form.operand(x, form.n if is_wide(read, name) else read.columns_of_d(form.n))
+    assert seen is not None
+    return seen
+
+
+def _signature(tensor: torch.Tensor) -> Any:
+    """Return what a tensor adds to the signature of a call: everything that the choice of a kernel depends on."""
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.data_ptr() % ALIGN_BYTES, tensor.get_device()
+
+
+def _result(a: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, form: Form, zeroed: bool) -> torch.Tensor:
+    """Allocate a result in memory that TMA can store, and clip at the end of a group.
+
+    shape    shape of the result
+    zeroed   whether it is filled with 0
+    """
+    unit = max(1, ALIGN_BYTES // dtype.itemsize)
+    *front, last = shape[::-1] if form.groups == "n" else shape
+    make = a.new_zeros if zeroed else a.new_empty
+    whole = make((*front, -(-last // unit) * unit), dtype=dtype)[..., :last]
+    return whole.mT if form.groups == "n" else whole
+
+
+def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
+    """Return a factor as a grouped kernel can load it: itself, or a copy with other strides, with a warning.
+
+    name   "a" or "b"
+
+    >>> form = Form("k", 2, 64, 64, 128)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     loadable("a", torch.zeros(64, 128), form).stride()
+    (1, 64)
+    """
+    view = View.of(name, x, x.dim() == 3)
+    clipped = _MODES[name].find(form.groups) if form.groups == "k" else -1
+    if view.major is not None and view.boxed >= ALIGN_BYTES and view.major != clipped:
+        return x if view.strides is None else x.as_strided(x.shape, view.strides)
+    what = f"pitch of a multiple of {ALIGN_BYTES} bytes"
+    if clipped >= 0:
+        what += f", and not be contiguous along {form.groups.upper()}, which groups divide"
+    warnings.warn(
+        f"grouped_mm: a copy of {name}, of shape {tuple(x.shape)} and strides {x.stride()}, is made in each call. Its "
+        f"rows or columns must be contiguous with a {what}.",
+        CopyWarning,
+        stacklevel=4,
+    )
+    return padded(x, 1 - clipped if clipped >= 0 else 0 if view.major == 0 else 1)
+
+
+def padded(x: torch.Tensor, major: int) -> torch.Tensor:
+    """Return a copy of a matrix, or of a batch, whose rows or columns are contiguous and start at multiples of 16 bytes.
+
+    major   1 for contiguous rows, 0 for contiguous columns
+
+    >>> padded(torch.zeros(3, 5, dtype=torch.bfloat16), 1).stride()
+    (8, 1)
+    """
+    if major == 0:
+        return padded(x.mT, 1).mT
+    unit = max(1, ALIGN_BYTES // x.element_size())
+    *front, last = x.shape
+    return x.new_empty((*front, -(-last // unit) * unit))[..., :last].copy_(x)
+
+
+def _prepared(problem: Problem, spec: EpilogueSpec, read: Formula, count: int, how: How, index: int) -> _Call:
+    """Choose and compile the plan of a call that is made first with its signature.
+
+    problem, spec   results of `question`
+    count           number of operands of the epilogue that are tensors
+    index           index of the device
+    """
+    plan = plan_for(problem, spec, how, torch_ops.device_arch(index), torch_ops.device_of(index))
+    function = on_device(compile_plan(plan, torch_ops.device_arch(index)).function)
+    at = {name: 1 + i for i, name in enumerate(read.names[:count])} | {ENDS: 0}
+    at |= {name: 1 + count + i for i, name in enumerate(("d", *spec.epilogue.beside))}
+    names = (*plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
+    return _Call(plan, function, tuple([at[name] for name in names]))
+
+
+def plan_for(problem: Problem, spec: EpilogueSpec, how: How, arch: str, device: Any) -> GemmPlan:
+    """Return the plan of a call: the one that the caller wants, or the one with the lowest predicted time.
+
+    raises   PlanError with every rule that a wanted plan breaks, or if no plan can implement the call
+    """
+    has_c = bool(spec.epilogue.tiles)
+
+    def with_ending(plan: GemmPlan, swap_ab: bool) -> GemmPlan | None:
+        """Return the plan with the epilogue of the call; None if it cannot have it at full speed."""
+        return spec.on(plan, swap_ab) if spec.can_implement(plan, problem.m) else None
+
+    if how.plan is None:
+        return chosen_grouped(_rounded(problem), arch, device, how.accumulate, has_c, with_ending)[1]
+    plan = how.plan
+    if isinstance(plan, str):
+        recipe = recipe_named(plan)
+        plan = recipe.as_launched(spec.on(recipe.build(problem.operands, has_c, arch, device), recipe.swap_ab))
+    wrong = list(limits(plan, problem.transposed if plan.swap_ab else problem))
+    if wrong:
+        raise PlanError(f"grouped_mm by {plan.name}", wrong)
+    return plan
+
+
+def _rounded(problem: Problem) -> Problem:
+    """Return a problem with the extent that groups divide rounded up to a power of two: few plans serve all extents."""
+    mode = problem.operands.groups
+    extent = max(1, getattr(problem, mode), problem.l)
+    return replace(problem, ld=(), **{mode: 1 << (extent - 1).bit_length()})
+
+
+def question(
+    form: Form,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    operands: Sequence[torch.Tensor],
+    read: Formula,
+    results: Sequence[torch.Tensor],
+) -> tuple[Problem, EpilogueSpec]:
+    """Return the grouped problem of a call, and its epilogue with the types of its tensors.
+
+    operands   tensors of the epilogue, as the caller passes them
+    results    tensors for the results
+    raises     PlanError for an epilogue that reduces
+    """
+    kinds: dict[str, type[Input]] = dict.fromkeys(read.names, Scalar)
+    tensors = {}
+    for name, x in zip(read.names, operands, strict=False):
+        kinds[name], tensors[name] = _seen(read, name, x, form)
+    epilogue = epilogue_of(read.function, kinds)
+    if epilogue.reductions:
+        rule = f"the epilogue {epilogue} reduces, which grouped kernels do not. Reduce the result."
+        raise PlanError("grouped_mm", [rule])
+    first = epilogue.tiles[0] if epilogue.tiles else None
+    aux = {name: _operand(kinds[name], tensors[name]) for name in epilogue.tensors if name != first}
+    aux |= {name: _matrix("c", x) for name, x in zip(epilogue.beside, results[1:], strict=True)}
+    c = results[0] if first is None else tensors[first]
+    made = _matrix("a", a), _matrix("b", b), _matrix("c", c), _matrix("c", results[0])
+    acc = Operands.of("tf32" if a.dtype == torch.float32 else torch_ops.DTYPES[a.dtype]).acc
+    whole = Operands(*made, acc, batched=True, groups=form.groups).as_tf32
+    return Problem(form.m, form.n, form.k, form.l, with_group_ends(whole)), EpilogueSpec(epilogue, aux)
+
+
+def _matrix(name: str, x: torch.Tensor) -> Operand:
+    """Return type, majorness and alignment of a matrix, or of a batch of them.
+
+    name   "a", "b", or "c" for a matrix with the modes of D
+    """
+    view = View.of(name, x, x.dim() == 3)
+    align = view.align if name == "c" else view.boxed
+    return Operand(torch_ops.DTYPES[x.dtype], _MODES[name][view.major or 0], align)
+
+
+def _operand(kind: type[Input], x: torch.Tensor) -> Operand:
+    """Return type, majorness and alignment of an operand of the epilogue, as a kernel takes it."""
+    assert issubclass(kind, Tensor)
+    if kind is Tile:
+        return _matrix("c", x)
+    row = x.shape[-1] * x.element_size() if kind is Row else x.element_size()
+    bits = ALIGN_BYTES | row | x.data_ptr() % ALIGN_BYTES
+    return Operand.of_kind(kind, torch_ops.DTYPES[x.dtype], align_bytes=bits & -bits)

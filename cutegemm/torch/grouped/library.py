@@ -1,0 +1,185 @@
+"""The operator `cutegemm::grouped_mm` of torch.library: its kernel, its fake, its gradients and its flop count.
+
+Gradients are grouped products too. Let g be the derivative by the accumulator. The gradient by a is g B^T and that by b
+is A^T g, each in the form that its factors have: a group of rows becomes a group of k, and the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from cutegemm.run.calls import How
+from cutegemm.torch.autograd import needed, with_saved
+from cutegemm.torch.derivatives import ACC, TensorRules, pullback
+from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read
+from cutegemm.torch.grouped.forms import Form
+from cutegemm.torch.grouped.launch import compute_grouped
+from cutegemm.torch.grouped.reference import allocated, grouped_by_torch
+from cutegemm.torch.reference import Values, accumulator_dtype
+
+NAME = "cutegemm::grouped_mm"
+SCHEMA = (
+    "(Tensor a, Tensor b, Tensor ends, str epilogue, Tensor[] operands, float[] scalars, str? out_dtype, str? plan, "
+    "str accumulate, bool zeroed) -> Tensor[]"
+)
+
+
+def compute(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    ends: torch.Tensor,
+    text: str,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out_dtype: OutDtype,
+    how: How,
+    zeroed: bool,
+) -> list[torch.Tensor]:
+    """Return the results of a grouped GEMM: by a kernel for CUDA tensors, else by torch.
+
+    The arguments are those of `launch.compute_grouped`.
+    """
+    if not a.is_cuda:
+        return grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed)
+    return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed)
+
+
+def grouped(*args: Any) -> Sequence[torch.Tensor]:
+    """Call the operator. If gradients may be wanted, the value that they need is a further result.
+
+    args   as in `SCHEMA`
+    """
+    a, b, ends, text, operands, *rest = args
+    if torch.is_grad_enabled() and text != PLAIN and any(x.requires_grad for x in (a, b, *operands)):
+        text = with_saved(text, len(operands))
+    results: Sequence[torch.Tensor] = torch.ops.cutegemm.grouped_mm(a, b, ends, text, operands, *rest)
+    return results
+
+
+def _kernel(*args: Any) -> list[torch.Tensor]:
+    """Compute the operator."""
+    a, b, ends, text, operands, scalars, types, plan, accumulate, zeroed = args
+    how = How(plan=plan, accumulate=accumulate)
+    return compute(a, b, ends, text, operands, scalars, types_read(types), how, zeroed)
+
+
+def _fake(*args: Any) -> list[torch.Tensor]:
+    """Return results with only a shape and a type."""
+    a, b, ends, text, _, _, types, *_ = args
+    return allocated(a, b, ends, text, types_read(types))
+
+
+def _flops(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
+    """Return 2 M N K of a grouped a @ b, if groups have no elements after the last end.
+
+    a, b   shapes
+
+    >>> _flops((8, 4), (3, 4, 2)), _flops((8, 4), (4, 2))
+    (128, 128)
+    """
+    return 2 * prod(a[-2:]) * b[-1]
+
+
+# --- gradients ----------------------------------------------------------------------------------------------------
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
+    a, b, ends, text, operands, scalars, *_ = inputs
+    ctx.text, ctx.scalars, ctx.count = text, tuple(scalars), len(operands)
+    names = formula(text).names[: len(operands)]
+    wanted = [ACC] if a.requires_grad or b.requires_grad else []
+    wanted += [name for name, x in zip(names, operands, strict=True) if x.requires_grad]
+    ctx.wanted = frozenset(wanted)
+    ctx.set_materialize_grads(False)
+    reads = needed(text, ctx.wanted) if text != PLAIN else None
+    is_read = [] if reads is None else [name in reads.names for name in names]
+    ctx.again = reads is not None and ACC in reads.names
+    results = [None] * len(output) if reads is None else [x if i in reads.results else None for i, x in enumerate(output)]
+    ctx.shapes = [x.shape for x in operands]
+    ctx.dtypes = a.dtype, b.dtype, *[x.dtype for x in operands]
+    kept = [x if read else None for x, read in zip(operands, is_read or [False] * len(operands), strict=True)]
+    ctx.save_for_backward(a, b, ends, *kept, *results)
+
+
+def _backward(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    from cutegemm.torch.grouped.functional import product
+
+    a, b, ends, *saved = ctx.saved_tensors
+    operands, results = saved[: ctx.count], saved[ctx.count :]
+    form, read = Form.of(a, b, ends), formula(ctx.text)
+    if ctx.text == PLAIN:
+        derivatives: dict[str, Any] = {} if upstream[0] is None else {ACC: upstream[0]}
+    else:
+        shape = form.result_shapes(read)[0]
+        spread = [x if x is None else _spread(x, form, ends) for x in operands]
+        named = dict(zip(read.names, [*spread, *ctx.scalars], strict=True))
+        known = {node: x for node, x in reversed(list(zip(read.results, results, strict=True))) if x is not None}
+        acc_dtype = accumulator_dtype(a.dtype)
+        values = Values(lambda: product(a, b, ends, out_dtype=acc_dtype, zeroed=True)[0], named, shape, known)
+        derivatives = pullback(read.results, upstream, values, ctx.wanted, TensorRules(shape))
+    by_a = by_b = None
+    g = derivatives.get(ACC)
+    if g is not None:
+        dtype = a.dtype if a.dtype.itemsize > 1 else torch.bfloat16
+        g = g.to(dtype)
+        if ctx.needs_input_grad[0]:
+            by_a = product(g, b.to(dtype).mT, ends, out_dtype=dtype, zeroed=True)[0]
+        if ctx.needs_input_grad[1]:
+            by_b = product(a.to(dtype).mT, g, ends, out_dtype=dtype, zeroed=True)[0]
+    names = read.names[: ctx.count]
+    by_operands = [
+        _gathered(derivatives[name], shape, form, ends).to(dtype) if name in derivatives else None
+        for name, shape, dtype in zip(names, ctx.shapes, ctx.dtypes[2:], strict=True)
+    ]
+    scalars: Any = None if ctx.scalars else []
+    return by_a, by_b, None, None, by_operands, scalars, None, None, None, None
+
+
+def _group_of(form: Form, ends: torch.Tensor) -> torch.Tensor:
+    """Return the group of each row, or of each column if groups divide N; L for those after the last group."""
+    extent = form.m if form.groups == "m" else form.n
+    index = torch.arange(extent, device=ends.device, dtype=ends.dtype)
+    return torch.searchsorted(ends, index, right=True)
+
+
+def _spread(x: torch.Tensor, form: Form, ends: torch.Tensor) -> torch.Tensor:
+    """Return an operand of single groups as a tensor that broadcasts to D, if D has the rows of all groups."""
+    if not form.has_groups(x) or form.groups == "k":
+        return x
+    rows = x[_group_of(form, ends).clamp(max=form.l - 1)]  # (M, 1, N) or (N, M, 1)
+    return rows[:, 0] if form.groups == "m" else rows[..., 0].mT
+
+
+def _gathered(g: torch.Tensor, shape: torch.Size, form: Form, ends: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of an operand, of its shape: the sum of the derivatives over what it broadcasts to.
+
+    g   derivative of each element of D by the operand
+    """
+    if form.groups == "k":
+        return g.sum_to_size(shape)
+    group = _group_of(form, ends)
+    inside = (group < form.l).unsqueeze(1 if form.groups == "m" else 0)
+    g = torch.where(inside, g, 0)  # elements that belong to no group were not computed
+    if len(shape) != 3:
+        return g.sum_to_size(shape)
+    member = torch.nn.functional.one_hot(group, form.l + 1)[:, : form.l].to(g.dtype)
+    if form.groups == "m":
+        return (member.mT @ g).unsqueeze(1)
+    return (g @ member).mT.unsqueeze(2)
+
+
+def _define() -> None:
+    """Define the operator, and register its kernel, fake, gradients and flop count."""
+    torch.library.define(NAME, SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.impl(NAME, ("cpu", "cuda"), _kernel)
+    torch.library.register_fake(NAME, _fake)
+    register_flop_formula(torch.ops.cutegemm.grouped_mm)(_flops)
+    torch.library.register_autograd(NAME, _backward, setup_context=_save)
+
+
+_define()

@@ -1,0 +1,58 @@
+"""Grouped GEMMs by operations of torch, one group after the other: for tensors on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cutegemm.torch.epilogue import OutDtype, formula
+from cutegemm.torch.grouped.forms import Form, bounds
+from cutegemm.torch.reference import by_torch, result_dtypes
+
+
+def grouped_by_torch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    ends: torch.Tensor,
+    text: str,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out_dtype: OutDtype,
+    zeroed: bool,
+) -> list[torch.Tensor]:
+    """Return the results of an epilogue of a grouped a @ b. The ends of the groups are read, so this waits for them.
+
+    The arguments are those of `launch.compute_grouped`.
+
+    >>> a, b, ends = torch.ones(3, 2), torch.stack([torch.eye(2), 2 * torch.eye(2)]), torch.tensor([1, 3])
+    >>> grouped_by_torch(a, b, ends, "lambda acc: acc", (), (), None, False)[0]
+    tensor([[1., 1.],
+            [2., 2.],
+            [2., 2.]])
+    """
+    read, form = formula(text), Form.of(a, b, ends)
+    results = allocated(a, b, ends, text, out_dtype, zeroed)
+    extent = {"m": form.m, "n": form.n, "k": form.k}[form.groups]
+    for group, (begin, end) in enumerate(bounds(ends.tolist(), extent)):
+        if begin == end and form.groups != "k":
+            continue
+        of_a, of_b, of_d = form.slices(group, begin, end)
+        own = [form.own_operand(x, group, begin, end) for x in operands]
+        found = by_torch(a[of_a], b[of_b], read, [*own, *scalars], tuple([each.dtype for each in results]))
+        for result, values in zip(results, found, strict=True):
+            result[of_d] = values
+    return results
+
+
+def allocated(
+    a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor, text: str, out_dtype: OutDtype, zeroed: bool = False
+) -> list[torch.Tensor]:
+    """Allocate the results of a grouped GEMM, row-major. A graph of torch.compile takes its fake results from here.
+
+    zeroed   whether they are filled with 0
+    """
+    read, form = formula(text), Form.of(a, b, ends)
+    dtypes = result_dtypes(a, read.results, out_dtype)
+    make = a.new_zeros if zeroed else a.new_empty
+    return [make(shape, dtype=dtype) for shape, dtype in zip(form.result_shapes(read), dtypes, strict=True)]
