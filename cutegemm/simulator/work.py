@@ -71,7 +71,7 @@ def work_tiles_of(task: Task) -> WorkTiles:
     turn, cta, ranks, m, n, batch = (np.concatenate(arrays) for arrays in zip(*by_rank, strict=True))
     tile = assignment.work_tile.map(lambda values: np.tile(values, in_cluster))
     tiles = WorkTiles(turn, cta, ranks, m, n, batch, tile)
-    k_tiles = np.broadcast_to(work.k_tiles_of(tile), tiles.turn.shape)
+    k_tiles = np.broadcast_to(work.of_arrays().k_tiles_of(tile), tiles.turn.shape)
     inside = tiles_inside(plan, work, problem)
     _check(tiles, inside, k_tiles, in_cluster, task.report)
     return tiles

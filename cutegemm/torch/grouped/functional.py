@@ -10,12 +10,12 @@ import torch
 from cutegemm.plan.epilogue import Accumulator, Expression, Reduction, Tensor
 from cutegemm.run.calls import How
 from cutegemm.torch import checks
-from cutegemm.torch.dispatch import Route, as_autocast, route_of
-from cutegemm.torch.epilogue import PLAIN, OutDtype, constant, formula, text_of, text_of_function, types_text
+from cutegemm.torch.dispatch import as_autocast
+from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of, text_of_function
 from cutegemm.torch.functional import bmm
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import is_wide
-from cutegemm.torch.grouped.library import grouped
+from cutegemm.torch.grouped.library import product
 
 _RANKS = ((2, 3), (3, 2), (2, 2))
 
@@ -179,27 +179,3 @@ def _batch(
     text = _with_bias(PLAIN if epilogue is None else text_of_function(epilogue, names, others))
     row = bias.unsqueeze(1) if bias.dim() == 2 else bias
     return gemm(a, b, out_dtype=out_dtype, epilogue=formula(text).function, bias=row, **operands)
-
-
-def product(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    ends: torch.Tensor,
-    text: str = PLAIN,
-    operands: Sequence[torch.Tensor] = (),
-    scalars: Sequence[float] = (),
-    out_dtype: OutDtype = None,
-    how: How | None = None,
-    zeroed: bool = False,
-) -> Sequence[torch.Tensor]:
-    """Return the results of an epilogue of a grouped a @ b, D first, and let torch record gradients if they are wanted.
-
-    The arguments are those of `launch.compute_grouped`.
-    """
-    how = how or How()
-    if route_of(a, b, ends, *operands) is Route.DIRECT:
-        from cutegemm.torch.grouped.library import compute
-
-        return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed)
-    types = None if out_dtype is None else types_text(out_dtype)
-    return grouped(a, b, ends, text, list(operands), list(scalars), types, how.plan, how.accumulate, zeroed)

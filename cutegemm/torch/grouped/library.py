@@ -16,10 +16,12 @@ from torch.utils.flop_counter import register_flop_formula
 from cutegemm.run.calls import How
 from cutegemm.torch.autograd import needed, with_saved
 from cutegemm.torch.derivatives import ACC, TensorRules, pullback
-from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read
+from cutegemm.torch.dispatch import Route, route_of
+from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_text
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import compute_grouped
 from cutegemm.torch.grouped.reference import allocated, grouped_by_torch
+from cutegemm.torch.launch import AS_CHOSEN
 from cutegemm.torch.reference import Values, accumulator_dtype
 
 NAME = "cutegemm::grouped_mm"
@@ -49,15 +51,30 @@ def compute(
     return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed)
 
 
-def grouped(*args: Any) -> Sequence[torch.Tensor]:
-    """Call the operator. If gradients may be wanted, the value that they need is a further result.
+def product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    ends: torch.Tensor,
+    text: str = PLAIN,
+    operands: Sequence[torch.Tensor] = (),
+    scalars: Sequence[float] = (),
+    out_dtype: OutDtype = None,
+    how: How = AS_CHOSEN,
+    zeroed: bool = False,
+) -> Sequence[torch.Tensor]:
+    """Return the results of an epilogue of a grouped a @ b, D first, and let torch record gradients if they are wanted.
 
-    args   as in `SCHEMA`
+    A value that the backward pass reads may come after the results. The arguments are those of
+    `launch.compute_grouped`.
     """
-    a, b, ends, text, operands, *rest = args
+    if route_of(a, b, ends, *operands) is Route.DIRECT:
+        return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed)
     if torch.is_grad_enabled() and text != PLAIN and any(x.requires_grad for x in (a, b, *operands)):
         text = with_saved(text, len(operands))
-    results: Sequence[torch.Tensor] = torch.ops.cutegemm.grouped_mm(a, b, ends, text, operands, *rest)
+    types = None if out_dtype is None else types_text(out_dtype)
+    results: Sequence[torch.Tensor] = torch.ops.cutegemm.grouped_mm(
+        a, b, ends, text, list(operands), list(scalars), types, how.plan, how.accumulate, zeroed
+    )
     return results
 
 
@@ -107,8 +124,6 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> 
 
 
 def _backward(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
-    from cutegemm.torch.grouped.functional import product
-
     a, b, ends, *saved = ctx.saved_tensors
     operands, results = saved[: ctx.count], saved[ctx.count :]
     form, read = Form.of(a, b, ends), formula(ctx.text)
