@@ -176,7 +176,7 @@ def _bounded(out: np.ndarray, exact: np.ndarray, dtype: DType, mode: str) -> np.
     """Return the rounded values `out`, where those beyond `dtype.largest` are saturated or replaced by infinity.
 
     out     rounded values, not yet limited to the range of `dtype`
-    exact   the same values before rounding
+    exact   unrounded values, of the same shape
     mode    one of rne, rna and rz; rz never rounds a finite value to infinity
     """
     bounded: np.ndarray

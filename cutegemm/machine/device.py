@@ -41,9 +41,9 @@ class Measured:
     wgmma_tflops           rate of a long GEMM of 16-bit elements at the power limit, in TFLOP/s
     tma_read_gb_s          rate of TMA loads of A and B from DRAM in a GEMM, after L2 was flushed, in GB/s
     thread_read_gb_s       rate of cp.async loads of A and B from DRAM in a GEMM, in GB/s
-    repack_along_k_gb_s    bytes read plus written per second by the kernel that copies a K-major operand before the
-                           GEMM, in GB/s
-    repack_along_mn_gb_s   the same rate for an M-major or N-major operand, in GB/s
+    repack_along_k_gb_s    rate of the kernel that copies a K-major operand before the GEMM: bytes read plus written, in
+                           GB/s
+    repack_along_mn_gb_s   rate of that kernel for an M-major or N-major operand, in GB/s
     sm_l2_gb_s             rate of TMA loads from L2 into each multiprocessor (SM) if all of them load, in GB/s
     partials_gb_s          rate of split-K accumulators that one kernel writes to L2 and the next one reads, in GB/s
     l2_kept_bytes          largest size of A and B together, or of D, that L2 keeps from one use to the next, in bytes
