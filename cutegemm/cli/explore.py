@@ -46,11 +46,11 @@ def explore(
 
 
 def _serve(port: int | None, browser: bool) -> None:
-    """Serve the explorer until Ctrl-C.
+    """Serve the explorer (the web page of this package) from a local port until Ctrl-C.
 
-    port     None for the default port, or any free one if that is taken
-    browser  whether to open a browser
-    raises   UnsupportedError if `port` cannot be opened
+    port      None for the default port, or any free one if that is taken
+    browser   True to open a browser
+    raises    UnsupportedError if `port` cannot be opened
     """
     from cutegemm.explore.server import Explorer
 

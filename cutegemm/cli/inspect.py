@@ -161,7 +161,10 @@ def plans(
 
 
 def _group(name: str) -> str:
-    """Return the heading under which `cutegemm plans` lists a plan, as a key of `_GROUPS`."""
+    """Return the key in `_GROUPS` of the heading under which `cutegemm plans` lists a plan, e.g. "sm90 ladder".
+
+    name   name of the plan
+    """
     if is_own(name):
         return "own"
     family = recipe_named(name).family.replace("mma_tma", "mma_sync")
@@ -169,7 +172,10 @@ def _group(name: str) -> str:
 
 
 def _ladder_note(name: str) -> str:
-    """Return a note that a plan is a step of a tutorial ladder (a series of plans to learn from); "" if it is not."""
+    """Return a note for the user that a plan is a step of a tutorial ladder (a series of plans to learn from).
+
+    name   name of the plan; the result is "" if it is not such a step
+    """
     position = step_of(name)
     if position is None:
         return ""
@@ -260,13 +266,14 @@ def _check_plan(
     compiled: bool,
     as_json: bool,
 ) -> None:
-    """Print the analysis of a plan, and exit with status 1 if it breaks a rule.
+    """Print the analysis of a plan for `cutegemm check`, and exit with status 1 if the plan breaks a rule.
 
     problem    None to analyse only what does not depend on the problem
     operands   the operands as text, as the user states them
+    arch       architecture, if there is no `device`
     device     None to analyse for the architecture alone, without rates
-    compiled   whether to compile the kernel and add its registers, spills and executed accesses
-    as_json    whether to print JSON
+    compiled   True to compile the kernel and add its registers, spills and executed accesses
+    as_json    True to print JSON
     """
     from cutegemm.analysis import check as analyse
     from cutegemm.analysis import print_report
@@ -292,7 +299,10 @@ def _check_plan(
 
 
 def _file(name: str) -> Path:
-    """Return the path of an input file. Raises UnsupportedError if the file does not exist."""
+    """Return the path of an input file; raise UnsupportedError if the file does not exist.
+
+    name   the path as the user wrote it
+    """
     path = Path(name)
     if not path.is_file():
         raise UnsupportedError(f"check: the file {name} does not exist.")
@@ -300,7 +310,7 @@ def _file(name: str) -> Path:
 
 
 def _dims(name: str, text: str) -> tuple[int, ...]:
-    """Parse one to three extents such as 4x2 and return them as integers.
+    """Parse one to three extents of a grid or block, such as "4x2", as integers.
 
     name     name of the command-line option, for the message
     raises   UnsupportedError if an extent is not a positive integer
