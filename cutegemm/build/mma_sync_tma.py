@@ -248,7 +248,7 @@ class _Builder(PipelineBuilder):
         most = MAX_STAGES if stages is None else stages
 
         def worth(candidate: StagedStore) -> tuple[int, int]:
-            """Return the sort key of a candidate store: (mainloop stages next to it, elements of its epilogue stages)."""
+            """Return the sort key of a candidate store: (mainloop stages next to it, elements in its stages)."""
             return min(most, self.stages_that_fit(candidate.smem)), product(candidate.epi_tile) * candidate.count
 
         return max(divided, key=worth, default=None)
