@@ -220,9 +220,7 @@ def export(
             metavar="[PLANS]", help=f"Plan names or shapes files. {_OF_SHAPES} m may be a range such as 1-8192."
         ),
     ] = None,
-    models: Annotated[
-        bool, typer.Option("--models", help="Export the kernels that serve the layers of public models.")
-    ] = False,
+    models: Annotated[bool, typer.Option("--models", help="Export kernels for the layers of public models.")] = False,
     dtype: Annotated[
         str | None,
         typer.Option(
