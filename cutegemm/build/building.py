@@ -81,7 +81,7 @@ def vector_copy(operand: Operand, elements: int) -> CopyAtom:
 
 
 def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
-    """Return a tiled copy of a tile of D in which neighbouring threads copy neighbouring vectors of a line.
+    """Return a tiled copy of a tile of D whose neighbouring threads copy neighbouring vectors of a line.
 
     A line is a row of an N-major D, or a column of an M-major one. So global accesses are coalesced.
 
@@ -180,7 +180,7 @@ class Complaints:
         return None
 
     def check(self) -> None:
-        """Raise one PlanError with all violations (broken rules) that were collected; return if there are none."""
+        """Raise one PlanError with all violations (broken rules) that were collected, if any."""
         if self.violations:
             raise PlanError(self.subject, self.violations)
 
@@ -284,7 +284,7 @@ class Builder(PlanBuilder):
         kind      "cp.async", or "register" for a load to registers and a store to shared memory
         vector    elements of an access at most; fewer if the tile does not have as many for each thread
         k_run     elements along K of a K-major operand that neighbouring threads copy; None: bK
-        cache     "cg" bypasses L1, "ca" does not; for cp.async of 16 bytes
+        cache     for cp.async of 16 bytes: "cg" bypasses L1, "ca" goes through it
         several   if an access has one element: neighbouring elements that a thread copies one by one, at most; fewer if
                   the tile does not have as many for each thread
         """

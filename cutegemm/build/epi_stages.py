@@ -87,7 +87,7 @@ def warpgroup_epi_stages(
 
 
 class EpiStageBuilder:
-    """Builder of epilogue stages: shared-memory buffers through which D is stored, one epilogue tile each.
+    """Builder of epilogue stages: shared-memory buffers for D on its way to global memory, one epilogue tile each.
 
     A consumer is a warpgroup, or a warp, that multiplies and then stores its tile of D.
 

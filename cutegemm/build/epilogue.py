@@ -104,7 +104,7 @@ def _through_shared(epilogue: Epilogue, plan: GemmPlan, store: SharedStore, oper
 def _through_epi_stages(epilogue: Epilogue, plan: GemmPlan, store: StagedStore, operands: Operands) -> GemmPlan:
     """Return a copy of a plan with warp roles that has another epilogue, and new epilogue stages for it.
 
-    Epilogue stages are shared-memory buffers through which D is stored.
+    Epilogue stages are shared-memory buffers for D on its way to global memory.
 
     store      how the plan stores D now
     operands   the plan's operands with those of the epilogue

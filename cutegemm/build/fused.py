@@ -106,7 +106,7 @@ class FusedEpilogue:
 
 
 def fused(epilogue: Callable[..., Any] | Epilogue | str, operands: Mapping[str, str] | None) -> FusedEpilogue:
-    """Combine an epilogue and the kinds of its operands, in the form in which `gemm` and plan builders take them.
+    """Combine an epilogue and the kinds of its operands, as `gemm` and plan builders take them.
 
     epilogue   a function of the accumulator and of operands by name, e.g. `lambda acc, bias: acc + bias`; or its text
     operands   kind of each operand by name: row, column, tile, element or scalar, and with a type "row:f32". A type

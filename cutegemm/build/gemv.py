@@ -59,7 +59,7 @@ def gemv_plan(
                     columns
     warps           warps of a CTA
     vectors         vectors of 16 bytes that a lane loads of each row at once; with two, four lanes load a cache line
-    load_chunks     number of parts in which a k-tile is loaded; all but one are in flight: see `streamed`
+    load_chunks     number of parts that a k-tile is loaded in; all but one are in flight: see `streamed`
     cluster         CTAs of a cluster that split K too, for problems of few tiles. Each stores an equal number of the
                     rows
     pdl             True if the kernel may begin before the previous kernel ends (programmatic dependent launch)

@@ -225,7 +225,7 @@ class _MmaBuilder(Builder):
         deep          elements along K of the MMA atom
         fragments     2: fragments of the next k-block are read while one is multiplied; 1: just before they are
                       multiplied
-        load_chunks   number of parts in which the copies of a k-tile are issued; None: one for each k-block
+        load_chunks   number of parts that the copies of a k-tile are issued in; None: one for each k-block
         raises        PlanError if `deep` does not divide bK, or `load_chunks` is out of range
         """
         k_blocks = self.block[2] // deep

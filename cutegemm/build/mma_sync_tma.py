@@ -134,7 +134,7 @@ class _Builder(PipelineBuilder):
     """Builder of the components of an `mma_tma_plan`: a producer warp loads by TMA, others multiply by mma.sync."""
 
     def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
-        """Return the tiled MMA in which each warp computes a warp tile of the CTA's tile, as contiguous as possible.
+        """Return the tiled MMA whose warps each compute a warp tile of the CTA's tile, as contiguous as possible.
 
         A warp tile is divided if it would cut 128-byte lines of shared memory, or between gate and up columns.
 

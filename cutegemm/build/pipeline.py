@@ -105,7 +105,7 @@ class PipelineBuilder(PlanBuilder):
     def stages_that_fit(self, epi_stages: SharedLayout | None) -> int:
         """Return the number of mainloop stages that fit in shared memory next to the epilogue stages.
 
-        epi_stages   layout of the buffers through which D is stored; None: D is stored from registers
+        epi_stages   layout of these buffers for D; None: D is stored from registers
         """
         used = 0 if epi_stages is None else epi_stages.cosize() * self.operands.d.dtype.bits // 8
         return min(MAX_STAGES, (self.free_bytes - used) // max(1, self.stage_bytes))

@@ -294,11 +294,11 @@ def _gpc_raster(
     cluster: tuple[int, int],
     ctas: int | None,
 ) -> LaunchOrder | GpcRaster:
-    """Return the order in which clusters take tiles: GPC by GPC if that is possible and wanted, else in launch order.
+    """Return how clusters take tiles: GPC by GPC if that is possible and wanted, else in launch order.
 
     b            builder that collects a violation if the order is requested, but not known
     requested    True, False, or None if the caller leaves it open
-    tpc_rounds   order in which the hardware assigns CTAs, as in `Device`; () if it is not known
+    tpc_rounds   how the hardware assigns CTAs to SMs, as in `Device`; () if it is not known
     cluster      CTAs of a cluster along M and N
     ctas         CTAs of the persistent grid; None: one CTA for each tile
     """

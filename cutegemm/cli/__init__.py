@@ -66,7 +66,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     An error handler for `codecs.register_error`, so that printing "→" never fails.
 
     error     says which characters cannot be encoded
-    returns   the replacement, and the index at which encoding continues
+    returns   the replacement, and the index of the next character to encode
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error

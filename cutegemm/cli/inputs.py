@@ -151,7 +151,7 @@ def extents_of(
 ) -> Extents:
     """Read the matrices that a user gave as .npy files, and return them with the extents of the GEMM.
 
-    extents   (M, N, K, L) of the command line; None for one that a file gives, and None for L if there is no batch
+    extents   (M, N, K, L) of the command line; None for one that a file gives, and for L without a batch
     files     paths of A, B and C by "a", "b" and "c"; None for a random matrix
     raises    PlanError if a file cannot be read, an extent is missing, or files and extents contradict each other
     """
@@ -196,7 +196,7 @@ def _load(what: str, path: Path, violations: list[str]) -> np.ndarray | None:
     """Read a .npy file and return its array; None if it cannot be used.
 
     what         the option and the path, for messages
-    violations   list to which the reason is appended if the file cannot be used
+    violations   list that receives the reason if the file cannot be used
     """
     try:
         array = np.load(path, allow_pickle=False)

@@ -270,7 +270,7 @@ def _check_plan(
 
     problem    None to analyse only what does not depend on the problem
     operands   the operands as text, as the user states them
-    arch       architecture, if there is no `device`
+    arch       architecture, such as sm_90a; used if `device` is None
     device     None to analyse for the architecture alone, without rates
     compiled   True to compile the kernel and add its registers, spills and executed accesses
     as_json    True to print JSON

@@ -283,7 +283,7 @@ def _gate_and_up(columns: np.ndarray, order: str) -> np.ndarray:
 
 
 def _tolerance(operands: Operands, matrices: Matrices, result: DType) -> float:
-    """Return the largest relative error at which a GEMM result counts as correct.
+    """Return the largest relative error of a GEMM result that counts as correct.
 
     It follows from the types that the result, the accumulator and the operands are rounded to.
 

@@ -69,9 +69,9 @@ class ResourceReport:
         return self.count("LDL") + self.count("STL")
 
     def violations(self, plan: GemmPlan, arch: str) -> list[str]:
-        """Return one sentence for each resource of which this kernel's machine code uses more than the plan allows.
+        """Return one sentence for each way that this kernel's machine code exceeds what the plan allows.
 
-        An empty list means that there are, e.g., no spills and few enough registers for the planned CTAs per SM.
+        An empty list means, e.g., that no register spills and that the planned CTAs fit on an SM.
 
         arch   architecture that the kernel was compiled for
         """

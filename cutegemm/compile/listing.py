@@ -24,7 +24,7 @@ _LABEL = re.compile(r"(\.L_\w+):")
 
 @dataclass(frozen=True)
 class Instruction:
-    """A machine instruction, and the line of the plan's program from which it was compiled.
+    """A machine instruction, and the line of the plan's program that it was compiled from.
 
     A plan has a program for each warp role, such as producer and consumer, written in the plan's own notation.
 
@@ -103,7 +103,7 @@ def listing(plan: GemmPlan, arch: str) -> Listing:
 
 
 def _wgmma_lines(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
-    """Return from which line of the plan's programs each wgmma instruction of a kernel was compiled.
+    """Return the program line of a plan that each wgmma instruction of its kernel was compiled from.
 
     ptxas gives a wgmma the line of a neighbouring instruction, so the line table does not have these lines. They follow
     from the plan if its programs have one `mma` line, or one for the first k-block and one for the others.
@@ -130,8 +130,8 @@ def _read(sass: str) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
     """Yield (address, text, label, (file, line)) for each instruction in a disassembly.
 
     sass           output of nvdisasm with line information
-    label          label of the instruction; "" if it has none
-    (file, line)   source line that precedes the instruction; ("", 0) if there is none
+    label          label of the instruction; "" without a label
+    (file, line)   source line that precedes the instruction; ("", 0) without one
     """
     at, label = ("", 0), ""
     for line in sass.splitlines():

@@ -154,7 +154,7 @@ class CompiledKernel:
         return cubin.resources((self.folder / "kernel.cubin").read_bytes(), self.sass)
 
     def violations(self) -> list[str]:
-        """Return one sentence for each resource of which this kernel uses more than its plan allows, e.g. registers."""
+        """Return one sentence for each way that this kernel exceeds what its plan allows, e.g. in registers."""
         return self.resources.violations(self.plan, self.arch)
 
 

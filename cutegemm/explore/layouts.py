@@ -175,7 +175,7 @@ def _drawn(call: Call, state: State) -> Html | None:
 
 
 def _bits(state: State) -> int:
-    """Return the element width in bits that the user has selected; it decides in which bank an offset lies."""
+    """Return the element width in bits that the user has selected; it decides the bank of each offset."""
     return state.number("bits", _MOST_BITS + 1, 16) or 1
 
 

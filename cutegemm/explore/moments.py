@@ -122,7 +122,7 @@ def _moment(
 
 
 def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
-    """Return what the buffers contain in which consumers receive accumulators from other CTAs (cluster split-K).
+    """Return the content of the buffers for accumulators that consumers receive from other CTAs.
 
     Each entry is (content by sending CTA, number of roles that read the buffer), for the simulated CTA. The result is
     empty without cluster split-K.

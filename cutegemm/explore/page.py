@@ -115,7 +115,7 @@ def _plan(state: State) -> Html:
 
 
 def _last(state: State, view: Callable[[State, Chosen], Html]) -> Html | None:
-    """Return a view of the last plan that could be built, as HTML; None if there was none.
+    """Return a view of the last plan that could be built, as HTML; None if no plan could be built yet.
 
     state   the user's choices, which also name that plan
     view    function that makes the view from choices and the plan that they select

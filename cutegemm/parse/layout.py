@@ -405,7 +405,7 @@ class Reader:
     def build(self, at: int, make: Callable[..., Any], *parts: Any) -> Any:
         """Return `make(*parts)`; if that fails, raise a LayoutError that points to the statement.
 
-        at   index of the character in the statement at which the message puts its caret
+        at   index in the statement of the character that the caret of the message points to
         """
         try:
             return make(*parts)

@@ -40,7 +40,7 @@ def launched(folder: Path) -> dict[str, Any] | None:
 
 
 def _log(folder: Path) -> Path:
-    """Return the path in `folder` of the JSON file to which the child process writes its log of launches."""
+    """Return the path in `folder` of the JSON file that the child process writes its log of launches to."""
     return folder / "log.json"
 
 

@@ -468,7 +468,7 @@ def _number(value: float | None) -> str:
 def _error(row: Row) -> str:
     """Return the relative error of a row's prediction as a table cell, e.g. "+1.5%"; "-" if a value is missing.
 
-    "!" follows if the error exceeds the tolerance, and "(not promised)" if there is no tolerance.
+    "!" follows if the error exceeds the tolerance, and "(not promised)" without a tolerance.
     """
     if row.error is None:
         return "-"
