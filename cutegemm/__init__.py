@@ -254,7 +254,7 @@ _hooks.fused.register(_fused)
 
 
 def _through_torch(arguments: Any) -> Any:
-    """Run a call of `gemm` as a registered torch operator, so that torch.compile and autograd see it as one operation.
+    """Run a call of `gemm` as a registered torch operator, so that torch.compile sees it as one operation.
 
     arguments   the parameters of `gemm` and their values, as a dict
     """

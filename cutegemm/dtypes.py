@@ -19,17 +19,18 @@ ROUNDINGS = ("rne", "rna", "rz")
 
 @dataclass(frozen=True)
 class DType:
-    """An element type of a matrix, or the type of the accumulator.
+    """An element type of a matrix, or the type of the accumulator, such as bf16.
 
     name            PTX name: f16, bf16, tf32, f32, f64, e4m3, e5m2, s8 or s32
     bits            size of an element in memory; 32 for tf32
-    exponent_bits   0 for an integer type
+    exponent_bits   number of exponent bits; 0 for an integer type
     mantissa_bits   number of stored mantissa bits, without the leading 1; 0 for an integer type
     largest         largest finite value
-    storage         name of the numpy dtype that holds every value exactly; float32 for types that numpy lacks
-    rounding        default rounding of `round_to`: rne, or rna for tf32 (cvt.rna.tf32)
+    storage         name of the numpy dtype that holds every value exactly, e.g. float32 for bf16, which numpy lacks
+    rounding        default rounding of `round_to`: rne (to nearest, ties to even), or rna (ties away from zero) for
+                    tf32
     saturates       True: a larger value is rounded to `largest`, as cvt.rn.satfinite does. False: it becomes infinity
-    aliases         further names that `parse` accepts
+    aliases         further names that `parse` accepts, such as float32
     """
 
     name: str
@@ -114,15 +115,14 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def round_to(dtype: DType, values: Any, rounding: str | None = None) -> np.ndarray:
-    """Return an array of the values rounded to an element type.
+    """Round numbers to an element type, such as bf16, and return them as an array of numpy floats or integers.
 
     Each value is rounded once, from float64 or float32 directly to the type.
 
+    dtype      the element type
     values     numbers, or an array of any shape
-    rounding   rne   to nearest, ties to even
-               rna   to nearest, ties away from zero
-               rz    towards zero, as mma truncates the low bits of a tf32 operand
-               None  `dtype.rounding`
+    rounding   rne (to nearest, ties to even), rna (to nearest, ties away from zero), rz (towards zero, as mma truncates
+               the low bits of a tf32 operand); None: `dtype.rounding`
     returns    an array of the numpy type `dtype.storage`. NaN stays NaN, or becomes 0 in an integer type. If the type
                saturates, an infinity becomes the largest value
     raises     UnsupportedError for an unknown rounding

@@ -66,7 +66,7 @@ class UnsupportedError(CutegemmError):
 
 
 class CompileError(CutegemmError):
-    """Raised if the CuTe DSL, ptxas or the linker fails on a plan. The message includes the message of that tool."""
+    """Raised if the CuTe DSL, ptxas or the linker fails on a kernel plan. The message includes that of the tool."""
 
 
 def how_to_install(*extras: str) -> str:

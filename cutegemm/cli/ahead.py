@@ -141,7 +141,7 @@ def tune(
         int, typer.Option(min=1, help="Number of plans to time for each shape, those with the lowest predicted times.")
     ] = BEST,
 ) -> None:
-    """Time the best few plans for each shape on the GPU of this machine, and record the fastest.
+    """Time the best few kernel plans for each GEMM shape on the GPU of this machine, and record the fastest.
 
     After `cutegemm.use_tuned(FILE)`, calls use the recorded plans, here or on another machine with the same GPU.
     """

@@ -46,11 +46,11 @@ def explain(
     count: Annotated[int, typer.Option(min=1, help="Number of predicted times to show.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the candidate plans for D[M,N] = A[M,K] @ B[K,N] by predicted time, with what bounds each.
+    """List the candidate kernel plans for D[M,N] = A[M,K] @ B[K,N] by predicted time, and what limits each.
 
     The first plan that is not refused is the one that `gemm` uses for the same types and layout. The times are
-    predicted by a model for a call after a flush of the L2 cache. The last line is the order in which the chosen plan
-    adds products: plans with the same order give the same bits.
+    predicted by a model for a call after a flush of the L2 cache. The last line is the chosen plan's order of adding
+    products: plans with the same order give the same bits.
     """
     complaints = Complaints("explain")
     kind = complaints.attempt(lambda: DType.parse(dtype))

@@ -30,7 +30,7 @@ def explore(
         ),
     ] = None,
 ) -> None:
-    """Open the explorer in a browser: pictures of layouts; banks, pipelines, times and machine code of plans."""
+    """Open the explorer, a web page with pictures of layouts, and with banks, pipelines, times and code of plans."""
     from cutegemm.explore.static import PYODIDE, write
 
     if pyodide is not None and static is None:

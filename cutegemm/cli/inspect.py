@@ -86,7 +86,7 @@ def show(
         bool, typer.Option("--timeline", help="Show a timeline of what each warp role does, instead of the plan.")
     ] = False,
 ) -> None:
-    """Show a layout or a swizzle as a grid, or a plan as its hierarchy and programs.
+    """Show a layout or a swizzle as a grid, or a kernel plan from the grid to a thread's values, with its programs.
 
     --svg and --html also draw it into a file.
     """
@@ -129,7 +129,7 @@ def plans(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the named plans by family with a summary of each: all of them, or `cutegemm plans sm90 'mma_*'`."""
+    """List the named kernel plans by family with a summary of each: all, or e.g. `cutegemm plans sm90 'mma_*'`."""
     listed = [
         (name, summary)
         for name, summary in named_plans()
@@ -231,7 +231,7 @@ def check(
     shared_bytes: Annotated[int, typer.Option(help="For PTX: bytes of dynamic shared memory.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Analyse what a plan does on the hardware: bank conflicts, occupancy, traffic, roofline, and what to change.
+    """Analyse what a kernel plan does on the hardware: bank conflicts, occupancy, traffic, roofline; suggest changes.
 
     For a thread-value layout, or a tiled copy as the CuTe DSL prints it: count the wavefronts of accesses to --shared.
     For a PTX file: execute the kernel on the CPU and count its wavefronts. For a cubin: list its registers, spills and
@@ -331,7 +331,7 @@ def profile(
     ncu: Annotated[str, typer.Option(help="Command that starts Nsight Compute.")] = "ncu",
     as_json: Json = False,
 ) -> None:
-    """Run a plan under Nsight Compute and compare its hardware counters with the predictions of `check`."""
+    """Run a kernel plan under Nsight Compute and compare its hardware counters with the predictions of `check`."""
     from cutegemm import profile as profiling
 
     made, of = described("profile", plan, dtype, layout, problem)

@@ -116,7 +116,7 @@ class Job:
         return report, d
 
     def _head(self, did: str) -> dict[str, Any]:
-        """Return the fields of this job's report that describe the problem and the plan.
+        """Return the part of this GEMM's report that describes the problem and the kernel plan, as a dict of texts.
 
         did   what was done with the plan, as text, such as "simulated on the CPU"
         """
@@ -132,7 +132,7 @@ class Job:
     def _execute(
         self, emulated: str | None, progress: Callable[[float], None]
     ) -> tuple[dict[str, np.ndarray], int, float]:
-        """Simulate this job's plan or execute its PTX on the CPU; return (results by name, number of CTAs, seconds).
+        """Simulate this GEMM's plan, or execute its PTX, on the CPU; return (results by name, number of CTAs, seconds).
 
         The results are D as "d", and the auxiliary outputs and reductions of the epilogue.
 
@@ -155,7 +155,7 @@ class Job:
         return {"d": result.d, **result.aux}, result.ctas, result.seconds
 
     def _orders(self) -> int:
-        """Check the barriers of this job's plan in random interleavings of its warp roles; return their number.
+        """Check the barriers of this GEMM's plan in random interleavings of its warp roles; return their number.
 
         raises   SimulationError with the faults that were found, such as a deadlock
         """
@@ -176,7 +176,7 @@ class Job:
         return played.interleavings
 
     def _agreement(self, results: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Compare all results of this job with float64 references; return the comparison of the least accurate one.
+        """Compare all results of this GEMM with float64 references; return the comparison of the least accurate one.
 
         results   D as "d", and the auxiliary outputs and reductions, by name
         returns   "relative_error", "tolerance" and "correct", see `_compare`
@@ -186,13 +186,13 @@ class Job:
         return min(comparisons, key=lambda one: (one["correct"], -one["relative_error"]))
 
     def _compare(self, name: str, d: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
-        """Compare a result of this job with its float64 reference.
+        """Compare one result of this GEMM with its float64 reference.
 
         name        name of the result, "d" for D
         d           the result
         reference   the expected result, in float64
-        returns     "relative_error" (of the norm), "tolerance" and "correct"; "not_finite" is added if the infinities
-                    and NaN differ, or if no element of the reference is finite
+        returns     "relative_error" (of the Frobenius norm), "tolerance" and "correct"; "not_finite" is added if the
+                    infinities and NaN differ, or if no element of the reference is finite
         """
         if reference.size == 0:
             return {"relative_error": 0.0, "tolerance": 0.0, "correct": True}
@@ -213,7 +213,7 @@ class Job:
         return comparison
 
     def _expected(self) -> dict[str, np.ndarray]:
-        """Return the float64 references of this job's results, by name: D as "d", auxiliary outputs and reductions.
+        """Return the float64 references of this GEMM's results, by name: D as "d", auxiliary outputs and reductions.
 
         Values are clipped to the range of the result's type if the type saturates.
         """
@@ -240,7 +240,7 @@ class Job:
         return out
 
     def _factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return A and B of this job in float64, each element multiplied by its block scale if it has one."""
+        """Return A and B of this GEMM in float64, each element multiplied by its block scale if it has one."""
         a, b = self.matrices.a.astype(np.float64), self.matrices.b.astype(np.float64)
         for name, scales in self.scales.items():
             modes, wide = self.plan.operands.modes(name), scales
@@ -253,7 +253,7 @@ class Job:
         return a, b
 
     def _linear(self) -> np.ndarray:
-        """Return the float64 reference of this job without an epilogue expression: D = alpha * A @ B + beta * C.
+        """Return the float64 reference of this GEMM without an epilogue expression: alpha * A @ B + beta * C.
 
         If D has an integer type, alpha and beta are rounded to f32 and the result is rounded once to an integer.
         """

@@ -182,10 +182,10 @@ def store(folder: Path, build: Callable[[Path], Manifest]) -> Manifest:
 
 
 def _publish(staged: Path, final: Path) -> None:
-    """Move a finished cache entry to its final folder, after removing a damaged entry there.
+    """Rename a finished folder of the kernel cache to its final name; a damaged folder of that name is removed first.
 
-    staged   temporary folder that holds the entry
-    final    final folder. If another process has stored an intact entry there, that one stays
+    staged   temporary folder with the compiled kernel
+    final    final folder. If another process has stored an intact kernel there, that one stays
     raises   CompileError if neither succeeds in three attempts
     """
     for _ in range(3):

@@ -56,7 +56,9 @@ def to_strides(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def from_numpy(array: np.ndarray) -> Layout:
-    """Return the layout of a numpy array: one mode per axis, offsets in elements from the array's first element.
+    """Return the layout of a numpy array: one mode per axis, strides in elements (not bytes).
+
+    Offsets count from the array's first element, so strides may be negative.
 
     raises   LayoutError if a stride is not a multiple of the element size, as in a field of a structured array
 
@@ -93,7 +95,9 @@ def to_numpy(layout: Layout, array: np.ndarray, offset: int = 0) -> np.ndarray:
 
 
 def from_torch(tensor: Any) -> Layout:
-    """Return the layout of a torch tensor: one mode per axis, offsets in elements from the tensor's first element.
+    """Return the layout of a torch tensor: one mode per axis, strides in elements.
+
+    Offsets count from the tensor's first element.
 
     tensor   a tensor, or any object with torch's `shape` and `stride()`
     """

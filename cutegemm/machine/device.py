@@ -199,7 +199,7 @@ class Device:
         return self.tflops.get("wgmma.bf16", self.tflops["mma.bf16"])
 
     def with_sms(self, sms: int) -> Device:
-        """Return this device with another number of multiprocessors (SMs), e.g. for a smaller card or a MIG slice.
+        """Return this device with another number of multiprocessors (SMs), e.g. for a smaller card or part of a card.
 
         Peak rates and the L2 rate are scaled. The rates of each SM, the memory, the size of L2 and the power limit stay
         the same.

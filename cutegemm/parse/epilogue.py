@@ -33,7 +33,7 @@ class ParsedEpilogue(FusedEpilogue):
     scalars: dict[str, float]
 
     def is_end_of(self, plan: GemmPlan) -> bool:
-        """Return True if a kernel plan can be built with this epilogue, e.g. if it has room for the operands' tiles."""
+        """Return True if a kernel plan can be built with this epilogue, i.e. if no rule of the plan is broken."""
         try:
             return bool(self.on(plan))
         except PlanError:

@@ -74,7 +74,7 @@ def profile(cases: Sequence[Case], *, ncu: str = "ncu") -> tuple[list[Comparison
 
 
 def resources_of(plan: GemmPlan, arch: str) -> ResourceReport:
-    """Compile a plan and return the registers, spills and shared memory that its kernel uses.
+    """Compile a kernel plan and return the registers, spills and shared memory that its machine code uses.
 
     arch   architecture to compile for, such as "sm_90a"
     """

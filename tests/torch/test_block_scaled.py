@@ -101,7 +101,7 @@ def changed(**changes):
     [
         (
             changed(scale_a=CASE.scale_a.t()),
-            r"scale_a has shape \(5, 150\), but .* needs \(150, 5\): \(M, K/128\) rounded up. Pass scale_a.t\(\), which",
+            r"scale_a has shape \(5, 150\), but .* needs \(150, 5\): \(M, K/128\) rounded up. Pass scale_a.t\(\)",
         ),
         (
             changed(scale_b=torch.ones(5, 3)),
