@@ -75,7 +75,7 @@ class Shared:
 
 
 def vector_copy(operand: Operand, elements: int) -> CopyAtom:
-    """Return a copy atom that moves `elements` neighbours of an operand with one access of at most 16 bytes."""
+    """Return a copy atom for `elements` neighbouring elements of an operand, at most 16 bytes at once."""
     bits = operand.dtype.bits
     return universal_copy(operand.dtype, min(ACCESS_BITS, bits * max(1, elements)))
 
@@ -188,7 +188,7 @@ class Complaints:
 def made(result: T | None) -> T:
     """Return `result` unchanged, typed as not None.
 
-    For a result of `Complaints.attempt` after `Complaints.check`, which would have raised if it were None.
+    Call it on a result of `Complaints.attempt` after `Complaints.check`, which would have raised if it were None.
     """
     assert result is not None
     return result

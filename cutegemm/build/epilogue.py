@@ -85,11 +85,12 @@ def _most_columns(epilogue: Epilogue, store: StagedStore) -> int | None:
 
 
 def _through_shared(epilogue: Epilogue, plan: GemmPlan, store: SharedStore, operands: Operands) -> GemmPlan:
-    """Return a SIMT or mma.sync plan that stores D through shared memory, with a gated epilogue.
+    """Give a SIMT or mma.sync plan that stores D through shared memory a gated epilogue; return the new plan.
 
     The epilogue halves the columns of D's tile. mma.sync plans then store it through shared memory with a new layout,
     SIMT plans from registers.
 
+    epilogue   the gated epilogue
     store      how the plan stores D now
     operands   the plan's operands with those of the epilogue
     """

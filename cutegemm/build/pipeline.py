@@ -36,9 +36,9 @@ _REGISTERS = {2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
 
 
 def rounding_of(operands: Operands) -> str:
-    """Return how f32 operands are rounded for the tensor cores: "rne" (to nearest) for tf32, else "rz" (no rounding).
+    """Return how operands that TMA loads are rounded for the tensor cores: "rne" (to nearest) for tf32, else "rz".
 
-    operands   operands of a plan that loads by TMA
+    "rz" leaves rounding to the MMA, which ignores low bits; only f32 in memory has such bits.
     """
     return "rne" if operands.a.dtype is tf32 else "rz"
 
@@ -105,7 +105,7 @@ class PipelineBuilder(PlanBuilder):
     def stages_that_fit(self, epi_stages: SharedLayout | None) -> int:
         """Return the number of mainloop stages that fit in shared memory next to the epilogue stages.
 
-        epi_stages   layout of these buffers for D; None: D is stored from registers
+        epi_stages   layout of the epilogue stages (buffers for D); None: D is stored from registers
         """
         used = 0 if epi_stages is None else epi_stages.cosize() * self.operands.d.dtype.bits // 8
         return min(MAX_STAGES, (self.free_bytes - used) // max(1, self.stage_bytes))

@@ -332,12 +332,12 @@ def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
 def _raster_of(cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
     """Return the default order of the tiles of D as text, such as "fitted_m", so that clusters of a GPC share L2 reads.
 
-    They have the same tiles of the operand that is not multicast, so that their loads of it coalesce on the way to L2.
-    In GPC-aware order, clusters with neighbouring numbers are in one GPC, and CTAs without a cluster have a block of
-    tiles. Otherwise every eighth cluster has the same tiles.
+    Clusters of a GPC then need the same tiles of the operand that is not multicast, and their loads of it coalesce on
+    the way to L2. In GPC-aware order, clusters with neighbouring numbers are in one GPC, and CTAs without a cluster
+    have a block of tiles. Otherwise every eighth cluster has the same tiles.
 
     cluster   CTAs of a cluster along M and N
-    order     whether clusters take tiles GPC by GPC or in launch order
+    order     how clusters take tiles: GPC by GPC or in launch order
     """
     is_wide = cluster[1] > cluster[0]
     if isinstance(order, LaunchOrder):

@@ -27,10 +27,10 @@ _NOTES = {
 
 
 def banks(state: State, selected: Chosen) -> Html:
-    """Return the web page's view "banks": a table of a plan's shared-memory accesses, and the banks of one of them.
+    """Return HTML for the explorer's view "banks": a plan's shared-memory accesses, and the banks of one of them.
 
-    state      the user's choices; "access", "warp" and "request" select one instruction of a warp. By default it is the
-               one with the most bank conflicts, or an access by threads if no access has any
+    state      the user's choices on the web page; "access", "warp" and "request" select one instruction of a warp. By
+               default it is the one with the most bank conflicts, or an access by threads if no access has any
     selected   the plan, which must not be None, and the problem
     """
     plan = selected.plan
@@ -53,7 +53,7 @@ def banks(state: State, selected: Chosen) -> Html:
 def _overview(state: State, plan: GemmPlan, accesses: list[Access], costs: list[Wavefronts], picked: int) -> Html:
     """Return an HTML table with the wavefronts and bank conflicts of each shared-memory access of a plan.
 
-    state      the user's choices, which the links of the table keep
+    state      the user's choices on the web page, which the links of the table keep
     accesses   the plan's accesses, one per table row
     costs      wavefronts and conflicts of each access, in the same order
     picked     index of the selected access, whose row is highlighted
@@ -76,7 +76,7 @@ def _overview(state: State, plan: GemmPlan, accesses: list[Access], costs: list[
 def _one(state: State, plan: GemmPlan, access: Access, cost: Wavefronts) -> Html:
     """Return HTML that shows which lanes use each bank of shared memory, for one instruction of a warp.
 
-    state    the user's choices; "warp" and "request" (index of the instruction) select what is shown. By default it is
+    state    the user's choices on the web page; "warp" and "request" (index of the instruction) select what is shown. By default it is
              the instruction with the most conflicts
     access   the shared-memory access to show
     cost     its wavefronts and conflicts

@@ -45,7 +45,7 @@ def chosen(state: State) -> Chosen:
 
     Errors in the typed text become entries of `violations`; CutegemmError is never raised.
 
-    state   the user's choices, as texts
+    state   the user's choices on the web page, as texts
     """
     return _chosen(*[state[name] for name in OF_PLAN])
 
@@ -113,7 +113,7 @@ class _Options:
 def _options(state: State, selected: Chosen) -> _Options | None:
     """Return the options of the selected plan for the form that edits them.
 
-    state      the user's choices
+    state      the user's choices on the web page
     selected   the plan that they select
     returns    None if the plan's name is unknown, if its family has no builder with options, or if the name does not
                list its options and no plan can be built
@@ -140,7 +140,7 @@ def _options(state: State, selected: Chosen) -> _Options | None:
 def asked(state: State, selected: Chosen) -> Html:
     """Return the HTML forms with which a user chooses and edits the plan, the problem, the device and the epilogue.
 
-    state      the user's choices, which are the values of the fields
+    state      the user's choices on the web page, which are the values of the fields
     selected   the plan that they select; its options are the initial values of the form that edits them
     """
     known = [el("option", value=name, label=summary) for name, summary in _names()]
@@ -176,7 +176,7 @@ def _names() -> tuple[tuple[str, str], ...]:
 def _editor(state: State, selected: Chosen) -> Html | None:
     """Return an HTML form with a field for each option of the selected plan; None if it has no editable options.
 
-    state      the user's choices
+    state      the user's choices on the web page
     selected   the plan that they select
     """
     options = _options(state, selected)

@@ -94,7 +94,7 @@ class _Evaluation:
         self.calls: list[Call] = []
 
     def run(self, number: int, statement: str) -> None:
-        """Evaluate one statement of the expression, and append its operations to `self.calls`.
+        """Evaluate one statement of a layout expression, and append its operations to `self.calls`.
 
         number      line number, for error messages
         statement   text of the statement
@@ -109,8 +109,7 @@ class _Evaluation:
             self.calls[-1] = replace(self.calls[-1], target=reader.target)
 
     def record(self, name: str, function: Callable[..., Any], values: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Call an operation of the expression, append it to `self.calls` with its result or error, and return the
-        result.
+        """Call an operation of a layout expression, record it in `self.calls` with its result, and return the result.
 
         name       name of the operation; "" for a layout with a coordinate or the index of a mode
         function   Python function that computes the operation

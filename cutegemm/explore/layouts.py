@@ -36,9 +36,9 @@ _MOST_BITS = 1024  # limit of the bits of an element
 
 
 def layouts(state: State) -> Html:
-    """Return the web page's view "layouts": a form for a layout expression, and the result of each of its operations.
+    """Return HTML for the explorer's view "layouts": a form for a layout expression, and the result of each operation.
 
-    state   the user's choices, among them the expression
+    state   the user's choices on the web page, among them the expression
     """
     calls = evaluated(state["expr"])
     steps = [_step(number, call, state) for number, call in enumerate(calls, 1)]
@@ -59,7 +59,7 @@ def _status(calls: list[Call]) -> str:
 def _form(state: State) -> Html:
     """Return the HTML form for a layout expression and the options of its pictures, with links to examples.
 
-    state   the user's choices, which are the values of the fields
+    state   the user's choices on the web page, which are the values of the fields
     """
     options = el(
         "div",
@@ -82,7 +82,7 @@ def _step(number: int, call: Call, state: State) -> Html:
 
     number   index of the operation in the expression, which its heading shows
     call     the operation
-    state    the user's choices, such as the colours of pictures
+    state    the user's choices on the web page, such as the colours of pictures
     """
     title: list[Html | str] = [el("span", f"{number}", class_="number", aria_hidden="true"), code(call.text)]
     if call.target:
@@ -161,7 +161,7 @@ def _drawn(call: Call, state: State) -> Html | None:
 
     None if the result is not a layout, or the operation failed.
 
-    state   the user's choices, such as the colours of pictures
+    state   the user's choices on the web page, such as the colours of pictures
     """
     if call.error or not isinstance(call.value, (Layout, ComposedLayout, Swizzle, HeldBy)):
         return None

@@ -43,7 +43,7 @@ def measured(state: State, selected: Chosen) -> list[Html]:
 
     The last section lists the plans whose counters were measured. Sections without measurements are left out.
 
-    state      the user's choices
+    state      the user's choices on the web page
     selected   the plan, which must not be None, and the problem
     """
     assert selected.plan is not None
@@ -156,7 +156,7 @@ def _number(value: float | None) -> str:
 def _all_counted(state: State) -> Html:
     """Return an HTML table of links to all plans whose hardware counters were measured.
 
-    state   the user's choices, which the links change
+    state   the user's choices on the web page, which the links change
     """
     rows = []
     for entry in recorded()["counted"]:

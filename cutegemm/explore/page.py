@@ -78,7 +78,7 @@ def answer(query: str) -> Answer:
 def _head(state: State) -> Html:
     """Return the header of the explorer's web page as HTML: its name, and a tab for each view.
 
-    state   the user's choices, which the tabs keep
+    state   the user's choices on the web page, which the tabs keep
     """
     tabs = [link(state.with_(view="layouts"), "layouts", current=state.view == "layouts")]
     tabs += [link(state.with_(view=view), name, current=state.view == view) for view, (name, _) in _OF_PLAN.items()]
@@ -95,11 +95,11 @@ def _head(state: State) -> Html:
 
 
 def _plan(state: State) -> Html:
-    """Return HTML for a view of a plan, next to the forms that choose the plan.
+    """Return HTML for a view of a kernel plan on the explorer's web page, next to the forms that choose the plan.
 
     If the plan cannot be built, its broken rules are shown, and the view of the last plan that could be built.
 
-    state   the user's choices
+    state   the user's choices on the web page
     """
     selected = chosen(state)
     view = _OF_PLAN[state.view][1]
@@ -115,9 +115,9 @@ def _plan(state: State) -> Html:
 
 
 def _last(state: State, view: Callable[[State, Chosen], Html]) -> Html | None:
-    """Return a view of the last plan that could be built, as HTML; None if no plan could be built yet.
+    """Return HTML for a view of the last plan that could be built; None if no plan could be built yet.
 
-    state   the user's choices, which also name that plan
+    state   the user's choices on the web page, which also name that plan
     view    function that makes the view from choices and the plan that they select
     """
     before = state.remembered

@@ -18,12 +18,12 @@ _K_TILES = 3  # k-tiles of a thread schedule to show after those of the prologue
 
 
 def pipeline(state: State, selected: Chosen) -> Html:
-    """Return the web page's view "pipeline": what each warp role of a plan does, event by event.
+    """Return HTML for the explorer's view "pipeline": what each warp role of a plan does, event by event.
 
     For a plan with warp roles it has the timeline with the selected event, the programs with the line that each role is
     at, and the state of stages and barriers. For other plans it has the thread schedule with the selected step.
 
-    state      the user's choices; "t" is the index of the event or step
+    state      the user's choices on the web page; "t" is the index of the event or step
     selected   the plan, which must not be None
     """
     plan = selected.plan
@@ -53,7 +53,7 @@ def pipeline(state: State, selected: Chosen) -> Html:
 def _stepper(state: State, number: int, count: int) -> Html:
     """Return HTML links to the first, previous, next and last event of a timeline, and a slider.
 
-    state    the user's choices, which the links keep
+    state    the user's choices on the web page, which the links keep
     number   index of the current event
     count    number of events
     """
@@ -192,7 +192,7 @@ def _barriers(plan: GemmPlan, now: Moment) -> Html:
 def _scheduled(state: State, plan: GemmPlan, schedule: ThreadSchedule) -> Html:
     """Return HTML with the thread schedule of a plan without warp roles, where the selected step is marked.
 
-    state      the user's choices; "t" is the index of the step
+    state      the user's choices on the web page; "t" is the index of the step
     schedule   the steps that every thread executes: a prologue, then the steps of each k-tile
     """
     count = len(schedule.prologue) and schedule.stages

@@ -19,9 +19,9 @@ from cutegemm.plan.describe import describe_programs
 
 
 def rules(state: State, selected: Chosen) -> Html:
-    """Return the web page's view "rules": the rules that the selected plan breaks, its levels and its programs.
+    """Return HTML for the explorer's view "rules": broken rules of the selected plan, its levels and its programs.
 
-    state      the user's choices
+    state      the user's choices on the web page
     selected   the plan and problem; without a plan only the broken rules are shown
     """
     kept = card("Rules", verdict(selected))
@@ -31,7 +31,7 @@ def rules(state: State, selected: Chosen) -> Html:
 def hierarchy(state: State, selected: Chosen) -> Html:
     """Return HTML with the levels of the selected plan, from the grid to a value, and the programs of its warp roles.
 
-    state      the user's choices, not used here
+    state      the user's choices on the web page, not used here
     selected   the plan, which must not be None, and the problem
     """
     plan = selected.plan
@@ -42,9 +42,9 @@ def hierarchy(state: State, selected: Chosen) -> Html:
 
 
 def report(state: State, selected: Chosen) -> Html:
-    """Return the web page's view "time": the analysis that `cutegemm check` prints, with roofline and advice first.
+    """Return HTML for the explorer's view "time": the analysis of `cutegemm check`, with roofline and advice first.
 
-    state      the user's choices
+    state      the user's choices on the web page
     selected   the plan, which must not be None, the problem and the device
     """
     assert selected.plan is not None

@@ -23,11 +23,11 @@ _SHOWN_OPCODES = 4  # limit of the opcodes that are listed for a program line
 
 
 def sass(state: State, selected: Chosen) -> Html:
-    """Return the web page's view "code": the instruction counts of each program line, and the machine instructions.
+    """Return HTML for the explorer's view "code": instruction counts of each program line, and machine instructions.
 
     A program lists the operations of a warp role. If a line is selected, only its instructions are shown.
 
-    state      the user's choices; "role" and "find" select the program and its line
+    state      the user's choices on the web page; "role" and "find" select the program and its line
     selected   the plan, which must not be None, and the device to compile for
     """
     plan = selected.plan
@@ -63,7 +63,7 @@ def _programs(state: State, plan: GemmPlan, compiled: Listing) -> Html:
 
     A program lists the operations of a warp role, such as producer or consumer.
 
-    state      the user's choices, which the links of the tables keep
+    state      the user's choices on the web page, which the links of the tables keep
     compiled   machine instructions, with the program line of each
     """
     of_line: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
@@ -95,7 +95,7 @@ def _opcodes(counts: Counter[str]) -> str:
 def _code(state: State, plan: GemmPlan, arch: str, compiled: Listing) -> Html:
     """Return HTML with the machine instructions of the selected program line, or all of them if none is selected.
 
-    state      the user's choices; "role" and "find" select the program and its line
+    state      the user's choices on the web page; "role" and "find" select the program and its line
     arch       architecture that the plan was compiled for
     compiled   the instructions, with the program line of each
     """

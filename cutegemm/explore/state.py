@@ -52,7 +52,7 @@ class State:
 
     @staticmethod
     def of(query: str) -> State:
-        """Return the choices that the query of a URL describes.
+        """Return a user's choices on the explorer's web page, as the query of its URL describes them.
 
         query   such as "view=banks&plan=simt_64x64". Unknown names are ignored and missing ones have their defaults
 
@@ -66,7 +66,7 @@ class State:
         return State({**DEFAULTS, **known}, edits)
 
     def __getitem__(self, name: str) -> str:
-        """Return the text of one of these choices.
+        """Return one of a user's choices on the web page, as text.
 
         name   its name, such as "plan"; a key of `DEFAULTS`
         """
@@ -74,11 +74,11 @@ class State:
 
     @property
     def view(self) -> str:
-        """Name of the view that is chosen, such as "layouts" or "banks"."""
+        """Name of the web page's view that the user has chosen, such as "layouts" or "banks"."""
         return self.values["view"]
 
     def number(self, name: str, below: int, otherwise: int = 0) -> int:
-        """Return one of these choices as an integer, clamped to [0, below).
+        """Return one of a user's choices on the web page as an integer, clamped to [0, below).
 
         name        name of the choice, such as "warp"
         below       first value that is not allowed
@@ -90,16 +90,16 @@ class State:
             return otherwise
 
     def with_(self, **changes: str | int) -> State:
-        """Return these choices with some values changed, and without edited options of the plan.
+        """Return a user's choices on the web page with some of them changed, and without edited options of the plan.
 
         changes   new values by name
         """
         return State({**self.values, **{name: str(value) for name, value in changes.items()}}, {})
 
     def remembering(self, names: Iterable[str]) -> State:
-        """Return these choices with a note of the present values of `names`, kept as a query in the value "last".
+        """Return a user's choices on the web page, with the present values of `names` also stored in the choice "last".
 
-        The page uses it to keep the last plan that could be built while the user types; `remembered` restores it.
+        So the page keeps the last plan that could be built while the user types another one; `remembered` restores it.
 
         names   names of choices, such as "plan"
         """
@@ -107,9 +107,9 @@ class State:
 
     @property
     def remembered(self) -> State | None:
-        """These choices with the values that `remembering` noted, e.g. the last plan that could be built.
+        """A user's choices with the values that `remembering` stored, e.g. the last plan that could be built.
 
-        None if nothing was noted.
+        None if nothing is stored.
 
         >>> state = State.of("view=banks&plan=simt_64x64").remembering(["plan"])
         >>> State.of(state.with_(plan="simt_64x6").query).remembered["plan"]
@@ -120,7 +120,7 @@ class State:
 
     @property
     def query(self) -> str:
-        """Shortest query of a URL that shows these choices: the view, and the values that differ from their defaults.
+        """Shortest query of a URL for a user's choices: the view, and the values that differ from their defaults.
 
         >>> State.of("view=banks&bits=16").with_(warp=2).query
         '?view=banks&warp=2'

@@ -18,12 +18,12 @@ from cutegemm.plan import GemmPlan, Problem
 
 
 def tile(state: State, selected: Chosen) -> Html:
-    """Return the web page's view "tile": an interactive picture of a CTA's tile of A, B and D.
+    """Return HTML for the explorer's view "tile": an interactive picture of a CTA's tile of A, B and D.
 
     For the element of D that the user points at, it shows the thread, the register and the addresses that feed it.
     Errors, such as a problem with too many tiles, are shown in its place.
 
-    state      the user's choices; "m" and "n" are the element that is shown first
+    state      the user's choices on the web page; "m" and "n" are the element that is shown first
     selected   the plan, which must not be None, the problem and the device
     """
     plan, (bm, bn, _) = selected.plan, selected.plan.mma_tile if selected.plan else (1, 1, 1)
