@@ -76,8 +76,8 @@ def _overview(state: State, plan: GemmPlan, accesses: list[Access], costs: list[
 def _one(state: State, plan: GemmPlan, access: Access, cost: Wavefronts) -> Html:
     """Return HTML that shows which lanes use each bank of shared memory, for one instruction of a warp.
 
-    state    the user's choices on the web page; "warp" and "request" (index of the instruction) select what is shown. By default it is
-             the instruction with the most conflicts
+    state    the user's choices on the web page; "warp" and "request" (index of the instruction) select what is shown.
+             By default it is the instruction with the most conflicts
     access   the shared-memory access to show
     cost     its wavefronts and conflicts
     """
