@@ -68,14 +68,14 @@ def printed(command: Sequence[str], within: Mapping[str, str], seconds: float | 
     except subprocess.TimeoutExpired:
         # The child stays in this process's group, so that a signal to the group also ends the child. Therefore kill its
         # processes one by one.
-        for pid in _family(process.pid):
+        for pid in _descendants(process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.communicate()
         raise TimeoutError(f"{Path(command[0]).name} took longer than {seconds:.0f} s.") from None
 
 
-def _family(process: int) -> list[int]:
+def _descendants(process: int) -> list[int]:
     """Return the ids of a process and all its descendants; only its own id if the system has no /proc.
 
     process   id of the process

@@ -80,7 +80,7 @@ def _sectors(*ops: str) -> Callable[[Analysis], float]:
     return lambda a: float(sum(a.sector_count(op)[1] for op in ops))
 
 
-def _moved(read: Callable[[Traffic], float | None]) -> Callable[[Analysis], float | None]:
+def _of_traffic(read: Callable[[Traffic], float | None]) -> Callable[[Analysis], float | None]:
     """Return a function that applies `read` to the memory traffic of an analysis; None if the analysis has no traffic.
 
     read   function from the traffic to one of its numbers, such as bytes read from DRAM
@@ -88,19 +88,19 @@ def _moved(read: Callable[[Traffic], float | None]) -> Callable[[Analysis], floa
     return lambda a: None if a.traffic is None else read(a.traffic)
 
 
-def _arriving(a: Analysis) -> float | None:
+def _sm_sectors(a: Analysis) -> float | None:
     """Return how many 32-byte sectors arrive at the SMs, as analysis `a` predicts; None if it has no traffic."""
     if a.traffic is None:
         return None
     return float(a.arriving() + a.sum_sectors("ld"))
 
 
-def _asked(a: Analysis) -> float | None:
+def _l2_sectors(a: Analysis) -> float | None:
     """Return how many 32-byte sectors SMs request from L2, as analysis `a` predicts; None if it has no traffic."""
     return None if a.traffic is None else a.traffic.l2_read_bytes / SECTOR_BYTES + a.sum_sectors("ld")
 
 
-def _written(a: Analysis) -> float | None:
+def _dram_write_bytes(a: Analysis) -> float | None:
     """Return how many bytes the GEMM writes to DRAM, as the analysis `a` predicts; None if it has no traffic."""
     if a.traffic is None or a.ends is None:
         return None
@@ -108,7 +108,7 @@ def _written(a: Analysis) -> float | None:
     return stored + a.sum_sectors("st") * SECTOR_BYTES
 
 
-def _from_dram(t: Traffic) -> float:
+def _dram_read_bytes(t: Traffic) -> float:
     """Return how many bytes the GEMM reads from DRAM: A, B and C, and partial results of split-K.
 
     t   predicted traffic
@@ -121,12 +121,12 @@ def _l2_hits(a: Analysis) -> float | None:
 
     A line of the far L2 partition misses in the near partition, and misses again in the far partition if it is absent.
     """
-    asked = _asked(a)
+    asked = _l2_sectors(a)
     if a.traffic is None or asked is None:
         return None
     far = a.traffic.far_bytes or 0.0
     total = asked * SECTOR_BYTES + far
-    return 100 * (1 - (_from_dram(a.traffic) + far) / total) if total else 100.0
+    return 100 * (1 - (_dram_read_bytes(a.traffic) + far) / total) if total else 100.0
 
 
 def _shares_tiles(a: Analysis) -> bool:
@@ -254,24 +254,24 @@ QUANTITIES = (
     ),
     Quantity("global store sectors", (_SECTORS.format("st"),), _sectors("st"), _COUNTS),
     Quantity(
-        "sectors read into L1", ("l1tex__m_xbar2l1tex_read_sectors.sum",), _arriving, _COUNTS,
+        "sectors read into L1", ("l1tex__m_xbar2l1tex_read_sectors.sum",), _sm_sectors, _COUNTS,
         unless=_arrives_otherwise,
     ),
     Quantity(
-        "L2 read sectors from L1", (_L2_READ_OF_L1,), _asked, None, _COALESCED,
+        "L2 read sectors from L1", (_L2_READ_OF_L1,), _l2_sectors, None, _COALESCED,
     ),
     Quantity(
         "L2 read sectors from another partition", (_L2_READ,),
-        _moved(lambda t: None if t.far_bytes is None else t.far_bytes / SECTOR_BYTES), None,
+        _of_traffic(lambda t: None if t.far_bytes is None else t.far_bytes / SECTOR_BYTES), None,
         "which side of the chip a CTA runs on is not known", less=(_L2_READ_OF_L1,),
     ),
     Quantity(
-        "DRAM bytes read", ("dram__bytes_read.sum",), _moved(_from_dram), _DRAM,
+        "DRAM bytes read", ("dram__bytes_read.sum",), _of_traffic(_dram_read_bytes), _DRAM,
         unless=_shares_tiles,  # measured for one such plan only
         between=lambda a: None if a.traffic is None else a.traffic.dram_range,
     ),
     Quantity(
-        "DRAM bytes written", ("dram__bytes_write.sum",), _written, None,
+        "DRAM bytes written", ("dram__bytes_write.sum",), _dram_write_bytes, None,
         "data that is still in L2 at the end of the kernel is written later",
     ),
     Quantity("L2 hit rate of reads, %", ("lts__t_sector_op_read_hit_rate.pct",), _l2_hits, None, _COALESCED),
