@@ -462,7 +462,7 @@ class _Builder(PipelineBuilder):
     def line_columns(self, consumers: int, stages: int | None) -> int:
         """Return the widest epilogue tile, in columns, that leaves shared memory for enough mainloop stages.
 
-        For a D that threads store because TMA cannot. Enough are `stages`, but at least 3.
+        For a D that threads store because TMA cannot. Enough means `stages`, but at least 3.
 
         consumers   number of consumer warpgroups
         stages      requested number of mainloop stages, or None
