@@ -30,8 +30,9 @@ class SmemAccess:
 
 @dataclass(frozen=True)
 class GlobalRead:
-    """Describe scattered reads of an operand in global memory: lanes of a warp read single elements of different
-    k-tiles.
+    """Describe scattered reads of an operand in global memory by the lanes of a warp.
+
+    Each lane reads single elements of another k-tile.
 
     label      what the read does, in two words
     operand    name of the operand, which is contiguous along K, such as block scales

@@ -38,8 +38,7 @@ _MOST_SHOWN = 4  # terms of a sum that are printed
 
 @dataclass(frozen=True)
 class Instruction:
-    """Describe the MMA instruction that adds a k-block to an accumulator, with everything that the resulting bits
-    depend on.
+    """Describe the MMA instruction that adds a k-block to an accumulator, and all that its result's bits depend on.
 
     kind       "wgmma", "mma" (mma.sync) or "fma"; "any instruction" for integers
     k          extent of the instruction along K: the number of products that it adds at once
@@ -182,8 +181,9 @@ def joined(runs: list[tuple[int, int]]) -> Runs:
 
 
 def added(terms: list[Total], factor: str = "") -> Total:
-    """Return the sum of terms as a value of an accumulation order; a single term itself, unless it is multiplied by a
-    factor.
+    """Return the sum of terms as a value of an accumulation order.
+
+    A single term is returned itself, unless it is multiplied by a factor.
 
     factor   what each term is multiplied by before it is added, as text; "" for nothing
     """
@@ -204,8 +204,7 @@ def accumulation_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) 
 
 
 def row_independent_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) -> AccumulationOrder | None:
-    """Return the plan's accumulation order if it is the same for all extents M and L; None if K is split among
-    clusters.
+    """Return the plan's accumulation order if it is the same for all M and L; None if K is split among clusters.
 
     Use: a result for a row of A does not change with the number of rows. With stream-K the order depends on the number
     of tiles. With split-K, some plans scale the accumulators before they are added, so that the epilogue is a part of
@@ -220,9 +219,7 @@ def row_independent_order(plan: GemmPlan, problem: Problem, swap_ab: bool = Fals
 
 
 def _splits_k(plan: GemmPlan) -> bool:
-    """Return whether several clusters may share a tile of D, each with some of its k-tiles (split-K, stream-K or
-    fixup).
-    """
+    """Return whether several clusters may share a tile of D, each with some of its k-tiles (e.g. split-K)."""
     return plan.scheduler.split.is_split
 
 
@@ -249,8 +246,7 @@ _Pieces = tuple[Runs, ...]  # for each K split, in order: its ranges of k-tiles
 
 
 def _divisions(plan: GemmPlan, problem: Problem) -> list[_Pieces]:
-    """Return all divisions of a tile's k-tiles among K splits that occur in a problem; one entry if all tiles are
-    alike.
+    """Return all divisions of a tile's k-tiles among K splits that occur in a problem; one if all tiles are alike.
 
     An entry has, for each K split in order, its ranges (first, end) of k-tiles. For example (((0, 4),), ((4, 8),))
     divides 8 k-tiles into two halves. Only this function and `_splits_k` read how K is split among clusters.

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
-    """Return a plan as text: its name and operands, then aligned columns (level, count, shape, layout) from the grid to
-    a value.
+    """Return a plan as text: name, operands, and rows (level, count, shape, layout) from the grid to a value.
 
     problem   the problem whose tiles are counted; None: the grid is given as a formula in M, N and L
     """
@@ -40,8 +39,9 @@ def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
 
 
 def stated_operands(plan: GemmPlan) -> str:
-    """Return a text of a plan's operands as the user gave them; with swap A/B, a second line says that A and B are
-    swapped.
+    """Return a text of a plan's operands as the user gave them.
+
+    If the plan swaps A and B, a second line says so.
     """
     if not plan.swap_ab:
         return str(plan.operands)
@@ -131,8 +131,9 @@ def _per_sm(plan: GemmPlan) -> str:
 
 
 def _memory(plan: GemmPlan) -> list[Row]:
-    """Return the lines (level, count, shape, details) of a plan's description for shared memory, copies, epilogue and
-    stores.
+    """Return the lines of a plan's description for shared memory, copies, epilogue and stores.
+
+    A line is (level, count, shape, details).
     """
     used = plan.smem_bytes()
     rows = [

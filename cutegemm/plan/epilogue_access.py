@@ -37,8 +37,9 @@ def elements_at_hand(plan: GemmPlan) -> np.ndarray:
 
 
 def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
-    """Return the elements of a broadcast operand, e.g. a bias, that each thread reads: an array (pieces, threads,
-    elements).
+    """Return the elements of a broadcast operand, e.g. a bias, that each thread reads.
+
+    The result is an integer array (pieces, threads, elements).
 
     A piece is what the epilogue processes at a time: see `elements_at_hand`. An element is listed once per piece. An
     entry is the index m + bM * n of an element in the CTA tile, with m or n 0 along broadcast modes.
@@ -54,8 +55,7 @@ def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
 
 
 def registers_at_end(plan: GemmPlan) -> dict[str, int]:
-    """Return the 32-bit registers per thread that the epilogue needs, as a dict: operand or auxiliary output ->
-    registers.
+    """Return the 32-bit registers of a thread for each operand and auxiliary output of the epilogue, by name.
 
     If D is stored through epilogue stages, broadcast operands count twice, because those of the next epilogue tile are
     loaded ahead. `GemmPlan.registers` does not include these registers, as stored accumulators make room for them.

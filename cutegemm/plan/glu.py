@@ -43,15 +43,14 @@ class Glu:
 
     @property
     def d_columns(self) -> int:
-        """Return the number of columns of D that a CTA's tile of gate and up columns yields: half of the tile's
-        columns.
-        """
+        """Return the number of columns of D that a CTA's tile yields: half of its gate and up columns."""
         return self.columns // 2
 
     @property
     def blocks(self) -> int:
-        """Return the number of blocks of adjacent gate columns in this CTA tile. An equally large block of up columns
-        follows each.
+        """Return the number of blocks of adjacent gate columns in this CTA tile.
+
+        An equally large block of up columns follows each.
         """
         return self.columns // (2 * self.block)
 
@@ -95,8 +94,7 @@ def half_column(by: str, column: Any, is_up: Any, half: Any) -> Any:
 
 @dataclass(frozen=True)
 class GluPairs:
-    """Which accumulators of a thread belong together in a gated epilogue: a gate and the up projection of one element
-    of D.
+    """Which accumulators of a thread are gate and up projection of the same element of D (gated epilogue).
 
     block   number of adjacent gate columns in the CTA's tile
     gates   indices of the thread's accumulators that are gates, ascending
@@ -110,8 +108,9 @@ class GluPairs:
 
 @lru_cache(maxsize=1024)
 def glu_pairs(mma: TiledMma, tile: tuple[int, int]) -> GluPairs | None:
-    """Return which accumulators of a thread are gate and up of one element of D; None if some thread would lack one of
-    a pair.
+    """Return which accumulators of a thread are gate and up of one element of D (gated epilogue).
+
+    None if some thread would lack one of a pair.
 
     Gate and up columns alternate in the tile in blocks. The largest block size is taken for which every thread holds
     both accumulators of each of its pairs. The pairs are the same in all threads.
@@ -160,8 +159,7 @@ def _paired(held: np.ndarray, rows: int, block: int) -> GluPairs | None:
 
 
 def accumulator_vectors(shape: tuple[int, int, int], vector: int, major: str) -> np.ndarray:
-    """Return the indices of a thread's accumulators, grouped into the vectors that are stored: (vector length,
-    vectors).
+    """Return the indices of a thread's accumulators, grouped into stored vectors: (vector length, vectors).
 
     The accumulators of a vector are adjacent values of an MMA atom, if the vector length divides their number.
     Otherwise they are values of neighbouring atoms along the contiguous mode of D.
@@ -184,8 +182,7 @@ def accumulator_vectors(shape: tuple[int, int, int], vector: int, major: str) ->
 def paired_vectors(
     pairs: GluPairs, shape: tuple[int, int, int], vector: int, major: str
 ) -> tuple[tuple[int, int], ...] | None:
-    """Return (index of a vector of gates, index of the vector of their up projections) for all vectors of gates of a
-    thread.
+    """Return (index of a vector of gates, index of the vector of their ups) for all gate vectors of a thread.
 
     Vectors are groups of accumulators that are stored together, in the order of `accumulator_vectors`. None if a vector
     contains both gates and up projections, or if the up projections of a vector do not form one vector.

@@ -50,8 +50,9 @@ class Room:
     cluster_ctas: int = 1
 
     def is_left(self, ctas: Any, sms: Any) -> Any:
-        """Return whether it pays off to let the next kernel start early: if a grid fills at most 1/2, or at least 7/8,
-        of the device.
+        """Return whether the grid leaves room so that an early start of the next kernel pays off.
+
+        True if the grid fills at most 1/2, or at least 7/8, of the device.
 
         Then either all CTAs of a next kernel of the same size fit next to this grid, or nearly none of them do, and
         `griddepcontrol.launch_dependents` pays off. In between, some CTAs of the next kernel start before the others,
@@ -91,8 +92,7 @@ class Launch:
 
 
 def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
-    """Return the kernels that one call of a plan launches, in launch order: name -> how the kernel overlaps with the
-    others.
+    """Return the kernels that a call of a plan launches, in order: name -> how it overlaps with the others.
 
     The names are "repack" for the kernel that copies A or B to a better layout first, "gemm", "accumulators" for the
     kernel that adds the accumulators of K splits, and "reduce NAME" for each reduction in the epilogue. Only "gemm" is
@@ -126,8 +126,7 @@ def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
 
 
 def launches_dependents(plan: GemmPlan) -> bool:
-    """Return whether a plan's GEMM, as the last kernel of a call, lets the next kernel in the stream begin while it
-    runs (PDL).
+    """Return whether a plan's GEMM, if it ends a call, lets the next kernel in the stream begin early (PDL).
 
     True for GEMV-like plans, and for wgmma plans with small tiles and one CTA per SM. A kernel that begins early gets
     the SMs that are free first, which has three effects (CUDA graphs of equal GEMMs, H200, 2026-11-24):
@@ -148,8 +147,7 @@ def launches_dependents(plan: GemmPlan) -> bool:
 
 
 def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:
-    """Return whether a kernel is launched with PDL (programmatic dependent launch), before the previous kernel has
-    ended.
+    """Return whether a kernel is launched with PDL (programmatic dependent launch), before the previous one ends.
 
     This needs `launch.waits`, and at most 12 MiB that the repack pass before it writes.
 

@@ -110,8 +110,7 @@ class GemmPlan(hooks.Shown):
             raise PlanError(f"plan {self.name!r}", violations)
 
     def violations(self, arch: str | None = None, problem: Problem | None = None) -> list[str]:
-        """Return a sentence for every rule that this plan breaks on an architecture and for a problem; [] if it breaks
-        none.
+        """Return a sentence for every rule that this plan breaks on an architecture and for a problem.
 
         A plan that exists breaks none on its own architecture. It may break some on another one, or for a problem.
 
@@ -155,8 +154,7 @@ class GemmPlan(hooks.Shown):
         return replace(self, **changes)
 
     def _check_fields(self, kind: str, owner: Any, changes: Mapping[str, Any]) -> None:
-        """Raise PlanError if a change names something that is not a field of `owner`, the plan or one of its
-        components.
+        """Raise PlanError if a change names something that is not a field of `owner`.
 
         kind      what the owner is, for the message, such as "plan"
         changes   field -> new value
@@ -214,8 +212,7 @@ class GemmPlan(hooks.Shown):
         return self.streams[1]
 
     def stream(self, name: str) -> OperandStream:
-        """Return how this plan loads the operand `name` of the mainloop: the copies of its k-tiles, and their shared
-        memory.
+        """Return how this plan loads an operand of the mainloop: its copies, and its stages in shared memory.
 
         name     "a", "b", or the name of a further operand of the mainloop
         raises   UnsupportedError for an unknown name
@@ -288,10 +285,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def multicast_mn(self) -> tuple[int, int]:
-        """Return how many CTAs of a cluster share a load: (along M, which share a tile of B; along N, which share a
-        tile of A).
+        """Return how many CTAs of a cluster share a load: (along M, along N).
 
-        CTAs that split K load different k-tiles and share nothing.
+        CTAs along M share a tile of B, CTAs along N share a tile of A. CTAs that split K load different k-tiles and
+        share nothing.
         """
         (across, along), shared = self.cluster_mn, self.cluster_k
         return (across // shared, along) if not self.body.has_roles else (across, max(1, along // shared))
@@ -336,8 +333,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def tail(self) -> Epilogue:
-        """Return the part of this plan's epilogue that follows `head`; it is applied to one epilogue tile after the
-        other.
+        """Return the part of this plan's epilogue after `head`; it is applied to one epilogue tile at a time.
 
         For alpha * acc + beta * c it is acc + beta * c; if D is an integer type, it is the whole epilogue.
         """
@@ -345,8 +341,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def pairs(self) -> GluPairs | None:
-        """Return which accumulators of a thread are gate and up projection of one element of D, in a gated epilogue
-        (GLU).
+        """Return which accumulators of a thread are gate and up of one element of D, in a gated epilogue (GLU).
 
         None if no thread has both accumulators of an element.
         """
@@ -354,8 +349,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def stored_pairs(self) -> GluPairs:
-        """Return which accumulators of a thread are gates, in the order of D's stores, and which are their up
-        projections.
+        """Return which accumulators of a thread are gates, in the order of D's stores, and which are their ups.
 
         The plan must have warp roles and a gated epilogue.
         """
@@ -366,9 +360,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def glu(self) -> Glu | None:
-        """Return how gate and up columns alternate in a CTA's tile of this plan; None if its epilogue is not gated
-        (GLU).
-        """
+        """Return how gate and up columns alternate in a CTA's tile; None if the epilogue is not gated (GLU)."""
         if not self.operands.gated:
             return None
         assert self.pairs is not None
@@ -442,8 +434,9 @@ class GemmPlan(hooks.Shown):
 
     @property
     def consumer_mma_tile(self) -> tuple[int, int]:
-        """Return (rows, columns) that a consumer multiplies: those of all CTAs of its cluster if they split K, else its
-        own.
+        """Return (rows, columns) that a consumer of this plan multiplies.
+
+        They are its own, or those of all CTAs of its cluster if they split K.
 
         The plan must have warp roles.
         """
@@ -471,8 +464,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def epi_stage_results(self) -> tuple[str, ...]:
-        """Return the names of the results that are stored through epilogue stages (shared memory), in store order; "d"
-        is last.
+        """Return the names of the results that are stored through epilogue stages (shared memory), "d" last.
 
         Each result has a stage of its own. () if D is not stored through epilogue stages.
         """
@@ -508,15 +500,12 @@ class GemmPlan(hooks.Shown):
 
     @property
     def stages(self) -> int:
-        """Return the number of k-tiles that shared memory of this plan holds; 0 if fragments are read from global
-        memory.
-        """
+        """Return the number of k-tiles that shared memory holds; 0 if fragments are read from global memory."""
         return self.body.stages
 
     @functools.cached_property
     def programs(self) -> dict[str, Program]:
-        """Return the program (the steps) of each warp role of this plan by its name; {} if all threads follow one
-        schedule.
+        """Return the program (the steps) of each warp role by its name; {} if all threads follow one schedule.
 
         >>> from cutegemm.build import sm90_plan
         >>> print(sm90_plan().programs["producer"])
@@ -547,8 +536,9 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def barriers(self) -> tuple[Barrier, ...]:
-        """Return the barriers of this plan's CTA: number, arrivals and bytes of each, counted from the programs of the
-        roles.
+        """Return the barriers of a CTA of this plan: number, arrivals and bytes of each.
+
+        They are counted from the programs of the roles.
 
         If all threads follow one schedule, there is a single barrier of the whole CTA.
         """
@@ -571,8 +561,9 @@ class GemmPlan(hooks.Shown):
         return _of_name(self.name, self.barriers, name)
 
     def barrier_id(self, name: str) -> int:
-        """Return the hardware number (for bar.sync) of the first named barrier called `name`. Number 0 is the barrier
-        of all threads.
+        """Return the hardware number (for bar.sync) of the first named barrier called `name`.
+
+        Number 0 is the barrier of all threads.
 
         raises   UnsupportedError for an unknown name
         """
@@ -596,8 +587,7 @@ class GemmPlan(hooks.Shown):
         return (*streams, *self.store.buffers(self))
 
     def smem_bytes(self) -> dict[str, int]:
-        """Return the bytes of shared memory that each buffer of this plan takes, padding for the next one included, by
-        name.
+        """Return the bytes of shared memory of each buffer of this plan, with the padding after it, by name.
 
         The names are "a", "b", further operands, "d", and others such as "barriers". If D shares the memory of A and B,
         "d" is what it needs beyond them.
@@ -620,8 +610,9 @@ class GemmPlan(hooks.Shown):
         return out
 
     def registers(self) -> dict[str, int]:
-        """Return the number of 32-bit registers that the data of a thread takes, by use: e.g. {"accumulators": 64,
-        "fragments": 32}.
+        """Return the number of 32-bit registers that the data of a thread takes, by use.
+
+        For example {"accumulators": 64, "fragments": 32}.
 
         Uses are accumulators, fragments, and tiles in flight. The compiler adds addresses, counters and predicates.
         """
@@ -663,8 +654,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def vectors_at_once(self) -> int:
-        """Return how many vectors a consumer's thread reads at once from the workspace when it adds accumulators of
-        other K splits.
+        """Return how many vectors a consumer's thread reads at once when it adds accumulators of other K splits.
 
         It is the largest of 16, 8, 4, 2 and 1 for which registers are left: each vector takes them twice, for what is
         read and for what it is added to.
@@ -706,15 +696,12 @@ class GemmPlan(hooks.Shown):
 
     @property
     def b_column_blocks(self) -> int:
-        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately; 1 for no
-        division.
-        """
+        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately."""
         return self.body.mainloop.b_column_blocks(self)
 
     @property
     def piece_n(self) -> int:
-        """Return how many adjacent columns of the CTA's tile one consumer takes before the next consumer's columns
-        begin.
+        """Return how many adjacent columns one consumer takes before the next consumer's columns begin.
 
         If the consumers do not interleave their columns, it is the width of a consumer's tile.
         """
@@ -738,8 +725,7 @@ class GemmPlan(hooks.Shown):
         return first + column // piece * (piece * across) + column % piece
 
     def accumulator_order(self, shape: tuple[int, int, int]) -> Layout:
-        """Return the layout from the coordinates of an accumulator, (values, MMA_M, MMA_N), to the index of its
-        register.
+        """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
 
         Registers are in the order in which accumulators are stored: those of a warp's epilogue tile are adjacent.
 
@@ -759,8 +745,9 @@ class GemmPlan(hooks.Shown):
         return self.accumulator_order((product(values), *rest)).offsets()
 
     def own_tile(self, tile_mnl: tuple[Any, Any, Any], consumer: Any) -> tuple[Any, Any, Any]:
-        """Return the coordinates (m_tile, n_tile, batch) of a consumer's part of a CTA's tile, counted in consumer
-        tiles.
+        """Return the coordinates (m_tile, n_tile, batch) of a consumer's tile in a CTA's tile.
+
+        They are counted in consumer tiles.
 
         E.g. with two consumers along M, consumer 1 of CTA tile (3, 5, 0) has (7, 5, 0).
 
@@ -780,8 +767,7 @@ class GemmPlan(hooks.Shown):
         return m_tile * down + consumer // across, n_tile * across + consumer % across, batch
 
     def tile_of_own(self, own_mnl: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], Any]:
-        """Return the CTA's tile that contains a consumer's tile, and the consumer's index in it: the inverse of
-        `own_tile`.
+        """Return the CTA's tile that contains a consumer's tile, and the consumer's index: inverse of `own_tile`.
 
         own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
         returns   ((m_tile, n_tile, batch) counted in tiles of a CTA, index). The index is 0 if each consumer has a CTA
@@ -800,8 +786,7 @@ class GemmPlan(hooks.Shown):
         return (m // down, n // across, batch), m % down * across + n % across
 
     def access(self, name: str) -> CopyAtom:
-        """Return the copy atom (vector width) between global memory and registers for an operand or result of the
-        epilogue.
+        """Return the copy atom between global memory and registers for an operand or result of the epilogue.
 
         It has the vector length of D's stores if the operand is contiguous along the same mode as D. With warp roles it
         has the two neighbours of a row that a thread holds.
@@ -821,16 +806,18 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def cluster_tile(self) -> ClusterTile:
-        """Return what the tile scheduler needs to know of this plan's clusters: the CTA tile, CTAs along M and N, and K
-        splits.
+        """Return what the tile scheduler needs to know of this plan's clusters.
+
+        It has the CTA tile, and the CTAs along M, N and K.
         """
         return ClusterTile(
             self.cta_tile, self.cluster_mn, self.body.cluster_k, self.operands.batched, not self.body.has_roles
         )
 
     def work(self, problem: Problem, tensors: Mapping[str, Any] | None = None) -> Work:
-        """Return the work tiles of a problem (a tile of D with all or some of its k-tiles), and which cluster takes
-        which.
+        """Return the work tiles of a problem, and which cluster takes which.
+
+        A work tile is a tile of D with all or some of its k-tiles.
 
         tensors   operands that the scheduler reads, as arrays by name; None: their contents are not known, or it reads
                   none
@@ -897,8 +884,7 @@ class GemmPlan(hooks.Shown):
         return describe(self, problem)
 
     def key(self) -> str:
-        """Return a text that identifies the kernel of this plan: plans that lead to different kernels have different
-        texts.
+        """Return a text that identifies the kernel of this plan: different kernels have different texts.
 
         It has all fields that affect the kernel; the name and the summary are left out.
         """

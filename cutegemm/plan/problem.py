@@ -48,8 +48,7 @@ class Operand:
 
     @property
     def transposed(self) -> Operand:
-        """Return this operand as the transposed GEMM sees it, with the modes M and N exchanged: m-major becomes
-        n-major.
+        """Return this operand as the transposed GEMM sees it: M and N are exchanged, m-major becomes n-major.
 
         >>> print(Operand(f32, "m", 4, ("n",)).transposed)
         f32 row of N, 4-byte aligned
@@ -183,8 +182,9 @@ class Operands:
         return Operands(a, of_b, d, d, total, batched)
 
     def matrix(self, name: str) -> Operand:
-        """Return the description of the operand called `name`: "a", "b", "c", "d" or a name in `aux`. Any other name
-        gives C.
+        """Return the description of the operand called `name`.
+
+        It is "a", "b", "c", "d" or a name in `aux`. Any other name gives C.
 
         Epilogue operands that are like C need no entry in `aux`.
 
@@ -246,14 +246,14 @@ class Operands:
 
     @property
     def gated(self) -> str:
-        """Return how a gated GEMM (GLU) pairs the columns of B: "halves" (j and j + N / 2) or "pairs" (2j and 2j + 1);
-        "" if none.
+        """Return how a gated GEMM (GLU) pairs the columns of B: "halves" or "pairs"; "" if it is not gated.
+
+        "halves": columns j and j + N / 2 give column j of D. "pairs": columns 2j and 2j + 1 do.
         """
         return self.b.gated
 
     def as_gated(self, by: str, rows: tuple[str, ...] = ()) -> Operands:
-        """Return these operands for a gated GEMM (GLU): C, D and the M x N operands of the epilogue then have N / 2
-        columns.
+        """Return these operands for a gated GEMM (GLU): C, D and the epilogue's tiles then have N / 2 columns.
 
         by     how the columns of B are paired: "halves" (j and j + N / 2) or "pairs" (2j and 2j + 1); "" for operands
                that are not gated
@@ -266,8 +266,9 @@ class Operands:
         return replace(self, b=replace(self.b, gated=by), aux=tuple(aux))
 
     def with_aux(self, **operands: Operand) -> Operands:
-        """Return these operands with further ones in `aux`, by name, such as bias=Operand(...). One of the same name is
-        replaced.
+        """Return these operands with further ones in `aux`, by name, such as bias=Operand(...).
+
+        One of the same name is replaced.
         """
         return replace(self, aux=tuple({**dict(self.aux), **operands}.items()))
 
@@ -469,8 +470,7 @@ class Problem:
 
     @property
     def min_bytes(self) -> int:
-        """Return the minimum global memory traffic of this problem in bytes: each operand read once, each result
-        written once.
+        """Return the minimum global memory traffic in bytes: each operand read once, each result written once.
 
         It counts A, B, D and the operands and results of `aux`, but not C.
         """

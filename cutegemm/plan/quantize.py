@@ -67,8 +67,7 @@ class Quantize:
         return f"{self.name} {self.vector}"
 
     def violations(self, arch: str) -> Iterator[str]:
-        """Yield a sentence for each rule that this kernel breaks on an architecture, such as a missing conversion to
-        float8.
+        """Yield a sentence for each rule that this kernel breaks on an architecture, e.g. no float8 there.
 
         arch   name of the architecture, such as "sm_90a"
         """
@@ -92,8 +91,9 @@ class Quantize:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Return (rows, columns) of the tile that a CTA quantizes: (128, 128) with one scale per tile, (32, 128) with
-        one per row.
+        """Return (rows, columns) of the tile that a CTA quantizes.
+
+        It is (128, 128) with one scale for each 128 rows, and (32, 128) with one for each row.
         """
         return self.rows_of_warp * _WARPS, BLOCK
 
@@ -109,16 +109,15 @@ class Quantize:
 
     @cached_property
     def load(self) -> TiledCopy:
-        """Return the tiled copy from the matrix to registers. Each warp reads whole rows; a lane has 4 adjacent
-        elements of a row.
+        """Return the tiled copy from the matrix to registers.
+
+        Each warp reads whole rows of the tile; a lane has 4 adjacent elements of a row.
         """
         return self._copy(self.source)
 
     @cached_property
     def store(self) -> TiledCopy:
-        """Return the tiled copy of the float8 values from registers to global memory, with the threads and values of
-        `load`.
-        """
+        """Return the tiled copy of float8 values from registers to global memory, divided like `load`."""
         return self._copy(self.target)
 
     def _copy(self, dtype: DType) -> TiledCopy:

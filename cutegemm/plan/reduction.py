@@ -48,8 +48,7 @@ class SlicedK:
 
 
 def exchanged(plan: GemmPlan) -> Layout:
-    """Return the layout of the accumulators that a CTA receives in its shared memory when the CTAs of a cluster split
-    K.
+    """Return the layout of the accumulators that a CTA receives in shared memory if its cluster splits K.
 
     The layout maps (vector, threads, vectors, CTAs, consumers) to an offset in elements. CTAs are the senders, the CTA
     itself included; the first mode has the 4 accumulators of a 16-byte vector. Each thread sends its accumulators of

@@ -13,8 +13,7 @@ SharedLayout = Union[Layout, ComposedLayout]
 
 
 def smem_align_bytes(dtype: DType, layout: SharedLayout) -> int:
-    """Return the alignment in bytes that a buffer in shared memory needs: 128, or the swizzle's period if that is
-    larger.
+    """Return the alignment in bytes that a buffer in shared memory needs: 128, or the swizzle's period if larger.
 
     Why: the hardware swizzles addresses, the plan's layout swizzles offsets. Both are the same permutation if the
     buffer starts at a multiple of the swizzle's period. The result is at most 1024, the largest alignment of shared

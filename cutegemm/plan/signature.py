@@ -17,8 +17,7 @@ _FACTORS_OF_TRANSPOSE = {"a": "b", "b": "a"}
 
 @dataclass(frozen=True)
 class Argument:
-    """Describe one tensor argument of a compiled GEMM function: the element type, shape, strides and alignment it
-    requires.
+    """Describe one tensor argument of a compiled GEMM function: required type, shape, strides and alignment.
 
     name         "a", "b", "d", or the name of a further operand or result, such as "bias"
     dtype        element type; tf32 is f32 in memory
@@ -66,8 +65,7 @@ def tensor_names(plan: GemmPlan) -> tuple[str, ...]:
 
 
 def _argument(plan: GemmPlan, name: str) -> Argument:
-    """Return what a plan's compiled function requires of one tensor argument: element type, shape, strides and
-    alignment.
+    """Return what a plan's compiled function requires of one tensor argument: type, shape, strides, alignment.
 
     name   name as the caller uses it. If the plan swaps A and B, the caller's "a" is the plan's B
     """

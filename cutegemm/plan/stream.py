@@ -13,8 +13,7 @@ from cutegemm.tile.tma import TmaBox
 
 @dataclass(frozen=True)
 class OperandStream:
-    """Describe an operand that the mainloop loads k-tile by k-tile: the copies that load it, and its stages in shared
-    memory.
+    """Describe an operand that the mainloop loads k-tile by k-tile: its copies, and its stages in shared memory.
 
     name   "a" or "b", or the name of another operand of the mainloop, such as block scales
     mode   "m" or "n": mode of D that the operand's rows run along; "m" for A, "n" for B
@@ -38,7 +37,5 @@ class OperandStream:
 
     @property
     def multicast(self) -> int:
-        """Return the number of CTAs of a cluster that receive each load of this operand by TMA multicast; 1 without
-        multicast.
-        """
+        """Return the number of CTAs of a cluster that receive each load of this operand; 1 without TMA multicast."""
         return self.load.multicast if isinstance(self.load, TmaBox) else 1

@@ -62,8 +62,9 @@ class WarpRoles:
         return self.cluster_k
 
     def partial_elements(self, plan: GemmPlan) -> int:
-        """Return the number of accumulators that a CTA receives in shared memory if the CTAs of a cluster split K; else
-        0.
+        """Return the number of accumulators that a CTA receives in shared memory from its cluster.
+
+        It is 0 unless the CTAs of a cluster split K.
         """
         return exchanged(plan).cosize() if self.cluster_k > 1 else 0
 
@@ -84,9 +85,7 @@ class WarpRoles:
 
     @property
     def promoted(self) -> bool:
-        """Return whether threads add the accumulators of each k-tile to a total in f32 (accumulator promotion, for
-        fp8).
-        """
+        """Return whether threads add the accumulators of each k-tile to a total in f32 (accumulator promotion)."""
         return self.mainloop.promoted
 
     @property
@@ -96,9 +95,7 @@ class WarpRoles:
 
     @property
     def readers(self) -> int:
-        """Return the number of consumers that read each k-tile: 1 for pingpong, else all consumers, which share a tile
-        of D.
-        """
+        """Return the number of consumers that read each k-tile: 1 for pingpong, else all, which share a tile."""
         return 1 if self.kind == "pingpong" else self.consumers
 
     @property

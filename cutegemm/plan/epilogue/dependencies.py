@@ -72,8 +72,7 @@ class _Latest(NamedTuple):
 
 
 class _Reader:
-    """The names that a function's bytecode reads, including the bytecode of functions nested in it. Cached per code
-    object.
+    """The names that a function's bytecode reads, with those of functions nested in it; cached per code object.
 
     code         the code object. This reference keeps its id from being reused
     names        names of global variables that are read
@@ -105,8 +104,9 @@ class _Reader:
         self._of_globals: Any = itemgetter(*names) if names else None
 
     def read(self, function: FunctionType) -> list[Any]:
-        """Return the objects that a function reads: its two kinds of defaults, then its global variables and closure
-        variables.
+        """Return the objects that a function reads: defaults, global variables and closure variables.
+
+        The first two entries are its positional and its keyword defaults.
 
         function   a function with the code of this reader
         raises     _Unknown if a variable has no value
@@ -157,9 +157,7 @@ _readers: dict[int, _Reader] = {}  # by the id of the code
 
 
 def _reader_of(code: CodeType) -> _Reader:
-    """Return the names that a function's bytecode reads. They are found on the first call for a code object, then
-    cached.
-    """
+    """Return the names that a function's bytecode reads; they are found once for each code object, then cached."""
     found = _readers.get(id(code))
     if found is None:
         if len(_readers) >= _MOST_READERS:
@@ -211,8 +209,7 @@ def state_of(function: Any) -> tuple[Any, ...] | None:
 
 
 class _Key:
-    """Builder of a function's cache key: collects all values that the function reads, also through functions that it
-    calls.
+    """Builder of a function's cache key: collects all values that the function, or one that it calls, reads.
 
     found        the entries of the key so far
     attributes   names of the attributes that the functions read
@@ -281,8 +278,7 @@ class _Key:
             raise _Unknown
 
     def add_attributes(self) -> None:
-        """Add to this cache key the values of all attributes that the functions read, from every module that defines
-        them.
+        """Add to this key the values of all attributes that the functions read, from all modules that define them.
 
         raises   _Unknown if no module defines one of them: then it is an attribute of another object
         """

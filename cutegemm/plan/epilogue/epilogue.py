@@ -80,9 +80,7 @@ class Step:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of all operands that this step of the epilogue reads from global memory, such as "c" or
-        "bias".
-        """
+        """Return the names of the operands that this step of the epilogue reads from global memory, such as "c"."""
         return _distinct([expression.tensors for expression in self.expressions])
 
     @property
@@ -97,8 +95,9 @@ class Step:
 
     @cached_property
     def idle(self) -> tuple[tuple[str, float], ...]:
-        """Return (scalar's name, value) pairs that each make this step change nothing, e.g. ("beta", 0.0) for acc +
-        beta * c.
+        """Return (scalar's name, value) pairs that each make this step change nothing.
+
+        For acc + beta * c it is (("beta", 0.0),).
 
         If a scalar has such a value, the kernel does not read the operands of the step. A step with auxiliary outputs
         or reductions has no such pairs.
@@ -113,8 +112,9 @@ class Step:
         return tuple([p for p in pairs if self.expression.given(dict([p])) == Accumulator()])
 
     def is_idle(self, scalars: Mapping[str, float]) -> bool:
-        """Return whether this step of the epilogue changes nothing for these values of the scalars, like + beta * c if
-        beta is 0.
+        """Return whether this step of the epilogue changes nothing for these values of the scalars.
+
+        For example, + beta * c changes nothing if beta is 0.
 
         scalars   value of each scalar, by its name
         """
@@ -175,9 +175,7 @@ class Epilogue(hooks.Shown):
 
     @property
     def _whole(self) -> Step:
-        """Return all expressions of this epilogue as a single step, for an epilogue that cannot be divided into
-        several.
-        """
+        """Return all expressions of this epilogue as a single step, for use if it cannot be divided into several."""
         return Step(self.expression, self.aux, self.reductions)
 
     @property
@@ -216,15 +214,17 @@ class Epilogue(hooks.Shown):
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """Return the names of this epilogue's M x N operands, such as "c". Scalars may decide whether a kernel reads
-        them.
+        """Return the names of this epilogue's M x N operands, such as "c".
+
+        Scalars may decide whether a kernel reads them.
         """
         return self._whole.tiles
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of this epilogue's operands in global memory. Scalars may decide whether a kernel reads
-        them.
+        """Return the names of this epilogue's operands in global memory.
+
+        Scalars may decide whether a kernel reads them.
         """
         return self._whole.tensors
 
@@ -236,8 +236,7 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def gated(self) -> str:
-        """Return how a gated epilogue (GLU) pairs the columns of A @ B: "halves" or "pairs"; "" if the epilogue is not
-        gated.
+        """Return how a gated epilogue (GLU) pairs the columns of A @ B: "halves" or "pairs"; "" if not gated.
 
         "halves": columns j and j + N / 2 give column j of D. "pairs": columns 2j and 2j + 1 do.
 
@@ -304,8 +303,9 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def transposed(self) -> Epilogue:
-        """Return the epilogue of D^T = B^T A^T: this one with rows and columns exchanged, e.g. a Row operand becomes a
-        Column.
+        """Return the epilogue of D^T = B^T A^T: this one with rows and columns exchanged.
+
+        For example, a Row operand becomes a Column.
 
         raises   PlanError if the epilogue is gated
 
@@ -388,8 +388,7 @@ def _transposed(node: Expression) -> Expression:
 
 
 def _printed(expression: Expression, aux: Iterable[tuple[str, Expression]]) -> str:
-    """Return the text of an epilogue: D's expression, then ", name = expression" for each auxiliary output or
-    reduction.
+    """Return the text of an epilogue: D's expression, then ", name = expression" for each further result.
 
     aux   (name, expression) pairs of the auxiliary outputs and reductions
     """
@@ -452,9 +451,7 @@ def _violations(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
-    """Yield a sentence for each wrong use of gate and up projections in an epilogue; nothing if the epilogue is not
-    gated.
-    """
+    """Yield a sentence for each wrong use of gate and up projections in an epilogue; none if it is not gated."""
     by, wholes = epilogue.gated, [each for _, each in (*epilogue.results, *epilogue.reductions)]
     if not by:
         return
@@ -483,8 +480,9 @@ def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _outside(node: Expression) -> Iterator[Expression]:
-    """Yield the nodes of an expression that are not inside a gate or up projection (`Half`), and the `Half` nodes
-    themselves.
+    """Yield the nodes of an expression that are outside of gate and up projections (`Half`).
+
+    The `Half` nodes themselves are included.
     """
     yield node
     for child in () if isinstance(node, Half) else node.children:

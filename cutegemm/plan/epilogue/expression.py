@@ -35,14 +35,13 @@ class Expression(hooks.Shown):
 
     @property
     def children(self) -> tuple[Expression, ...]:
-        """Return the operands of this operation of an epilogue, from left to right; () for a leaf such as the
-        accumulator.
-        """
+        """Return the operands of this operation of an epilogue, from left to right; () for a leaf."""
         return ()
 
     def with_children(self, *children: Expression) -> Expression:
-        """Return this operation of an epilogue with `children` in place of its operands, in the order of the property
-        `children`.
+        """Return this operation of an epilogue with other operands.
+
+        children   new operands, in the order of the property `children`
         """
         assert not children
         return self
@@ -90,9 +89,7 @@ class Expression(hooks.Shown):
         return _compare(">=", self, other)
 
     def nodes(self) -> Iterator[Expression]:
-        """Yield all nodes of this expression tree in postorder: operands from left to right, then the expression
-        itself.
-        """
+        """Yield all nodes of this expression tree in postorder: operands from left to right, then itself."""
         for child in self.children:
             yield from child.nodes()
         yield self
@@ -121,8 +118,9 @@ class Expression(hooks.Shown):
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of the operands that this expression reads from global memory: tiles, rows, columns, single
-        elements.
+        """Return the names of the operands that this expression reads from global memory.
+
+        They are tiles, rows, columns and single elements, but not scalars.
 
         >>> (Row("bias") * Scalar("s") + Tile("c")).tensors
         ('bias', 'c')
@@ -152,9 +150,7 @@ class Expression(hooks.Shown):
         return self.with_children(*[child.given(values) for child in self.children]).simplified()
 
     def simplified(self) -> Expression:
-        """Return an equal expression without this operation if a constant operand makes it superfluous, e.g. x for x +
-        0.
-        """
+        """Return an equal expression without this operation if it is superfluous, e.g. x for x + 0."""
         return self
 
 
@@ -213,8 +209,9 @@ class Scalar(Input):
 
 @dataclass(frozen=True)
 class Tensor(Input):
-    """Base class of an epilogue's operands in global memory. The plan's `Operands` have the element type of each, by
-    name.
+    """Base class of an epilogue's operands in global memory.
+
+    The plan's `Operands` have the element type of each, by name.
     """
 
 
@@ -240,8 +237,7 @@ class Element(Tensor):
 
 @dataclass(frozen=True)
 class Half(Expression):
-    """The gate or the up projection in a gated epilogue (GLU): half of the columns of a value with the N columns of A @
-    B.
+    """The gate or the up projection in a gated epilogue (GLU): half of the N columns of a value.
 
     child         value with N columns: an expression of the accumulator, rows, columns and numbers. In an `Epilogue` it
                   is the accumulator or a row: see `distributed`
@@ -569,9 +565,7 @@ class Reduction(_Called):
 
     @property
     def kind(self) -> type[Tensor]:
-        """Return the class of this reduction's result in memory: a Column of M numbers, a Row of N numbers, or an
-        Element.
-        """
+        """Return the class of this reduction's result in memory: Column (M numbers), Row (N numbers) or Element."""
         return REDUCED[self.along][1]
 
     @property

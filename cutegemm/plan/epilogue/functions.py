@@ -251,8 +251,9 @@ def cast(x: Any, dtype: DType | str) -> Expression:
 
 
 def halves(x: Any) -> tuple[Expression, Expression]:
-    """Split the columns of x for a gated activation (GLU), and return (gate, up): columns j and j + N / 2 give column j
-    of D.
+    """Split the columns of x for a gated activation (GLU), and return (gate, up).
+
+    Columns j and j + N / 2 of x are gate and up of column j of D.
 
     x has the N columns of A @ B, D has N / 2.
 
@@ -268,8 +269,9 @@ def halves(x: Any) -> tuple[Expression, Expression]:
 
 
 def pairs(x: Any) -> tuple[Expression, Expression]:
-    """Split the columns of x for a gated activation (GLU), and return (gate, up): columns 2j and 2j + 1 give column j
-    of D.
+    """Split the columns of x for a gated activation (GLU), and return (gate, up).
+
+    Columns 2j and 2j + 1 of x are gate and up of column j of D.
 
     x has the N columns of A @ B, D has N / 2.
 

@@ -85,8 +85,7 @@ def parse_expression(text: str, kinds: Mapping[str, type[Input]] | None = None) 
 
 
 def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) -> Epilogue:
-    """Parse an epilogue from text: the expression of D, then further results, such as "relu(acc + bias), pre = acc +
-    bias".
+    """Parse an epilogue from text, such as "relu(acc + bias), pre = acc + bias".
 
     text     the expression of D, then `expression` or `name = expression` for each further result. Results without a
              name are called "aux", "aux2" and so on. Or a lambda of the accumulator and of operands by name, which
@@ -195,9 +194,7 @@ def _symbols(kinds: Mapping[str, type[Input]] | None) -> dict[str, Expression]:
 
 
 def _several(returned: Any) -> tuple[Expression, ...]:
-    """Return the results of an epilogue's Python function as a tuple, also if the function returned a single
-    expression.
-    """
+    """Return the results of an epilogue's Python function as a tuple, also if it returned a single expression."""
     return returned if isinstance(returned, tuple) else (returned,)
 
 
@@ -294,8 +291,7 @@ class _Reader:
         return found
 
     def value(self, node: ast.AST, depth: int) -> Any:
-        """Return the value of a Python syntax node: an expression, a number, a string, or the tuple (gate, up) of
-        `halves`.
+        """Return the value of a Python syntax node: an expression, a number, a string, or a tuple (gate, up).
 
         depth    number of operations that enclose the node; the nesting is limited
         raises   PlanError if the node is not allowed in an epilogue
@@ -334,8 +330,9 @@ class _Reader:
         )
 
     def negative(self, node: ast.UnaryOp, depth: int) -> Any:
-        """Return the negated value of a syntax node: a negative number for "-2", a `Negative` expression for "-(2)" and
-        "-acc".
+        """Return the negated value of a syntax node.
+
+        It is a negative number for "-2", and a `Negative` expression for "-(2)" and "-acc".
 
         node    the unary minus
         depth   number of operations that enclose the node; the nesting is limited

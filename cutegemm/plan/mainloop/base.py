@@ -29,8 +29,9 @@ class Mainloop:
     promoted: ClassVar[bool] = False
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the program steps before the first k-tile of a work tile; pingpong consumers run them before their
-        turn.
+        """Return the program steps before the first k-tile of a work tile.
+
+        Pingpong consumers run them before their turn to issue MMAs.
         """
         return ()
 
@@ -50,9 +51,7 @@ class Mainloop:
         return (WaitMma(0), If(HAS_K_TILES, (Release(previous=True),)))
 
     def b_column_blocks(self, plan: GemmPlan) -> int:
-        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately; 1 if
-        undivided.
-        """
+        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately."""
         return 1
 
     def partial_accumulators(self, plan: GemmPlan) -> str:
@@ -63,8 +62,7 @@ class Mainloop:
         return ACC
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
-        """Return the 32-bit registers that a thread needs for this mainloop in addition to fragments and accumulators,
-        by use.
+        """Return the 32-bit registers of a thread for this mainloop, except fragments and accumulators, by use.
 
         accumulators   number of registers of the accumulators
         returns        use, such as "scales" -> number of registers; {} for none
@@ -79,14 +77,13 @@ class Mainloop:
         return Chain(runs)
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
-        """Return this mainloop's accesses to shared memory in addition to the reads of A and B by MMAs, for the
-        analysis.
-        """
+        """Return this mainloop's accesses to shared memory, except the MMAs' reads of A and B, for the analysis."""
         return ()
 
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
-        """Return this mainloop's reads of global memory by threads, for the analysis. Loads of k-tiles are not among
-        them.
+        """Return this mainloop's reads of global memory by threads, for the analysis.
+
+        Loads of k-tiles are not among them.
         """
         return ()
 

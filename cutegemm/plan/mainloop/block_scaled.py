@@ -111,8 +111,7 @@ class Scales:
         return self.extent // self.run if self.by_block else 2 * self.extent // _PERIOD[self.mode]
 
     def register(self, place: int, neighbour: int) -> int:
-        """Return the index of the block scale that an accumulator is multiplied by, among the scales that a thread
-        holds.
+        """Return which of the block scales that a thread holds an accumulator is multiplied by, as an index.
 
         place       first row of the accumulator's 64 rows, or first column of its 8 columns, in the consumer's tile
         neighbour   0 or 1: the first or the second row, or column, that the thread has of these
@@ -131,8 +130,9 @@ def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
 
 
 def block_scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
-    """Return those scales of a consumer's tile that belong to blocks of 128 x 128; () for none. The lanes of a warp
-    hold them.
+    """Return those scales of a consumer's tile that belong to blocks of 128 x 128; () for none.
+
+    The lanes of a warp hold them.
     """
     return tuple([scales for scales in scales_of(plan) if scales.by_block])
 
@@ -154,8 +154,7 @@ class ClearScales(Step):
 
 @dataclass(frozen=True)
 class LoadScales(Step):
-    """Program step: load the 128 x 128 block scales of a work tile's first 32 k-tiles from global memory, one k-tile to
-    a lane.
+    """Program step: load the 128 x 128 block scales of a work tile's first 32 k-tiles, one k-tile to each lane.
 
     The scales of the next 32 k-tiles are loaded too, to other registers. See `ReloadScales`.
     """
@@ -166,8 +165,9 @@ class LoadScales(Step):
 
 @dataclass(frozen=True)
 class ReadScales(Step):
-    """Program step: read the block scales of a k-tile to registers: those of rows from its stage, those of blocks by
-    shuffles.
+    """Program step: read the block scales of a k-tile to registers.
+
+    Scales of rows are read from the k-tile's stage, those of 128 x 128 blocks from a lane by shuffles.
 
     `LoadScales` or `ReloadScales` has loaded the scales of each k-tile to one lane of the warp; a shuffle reads them
     there.
@@ -179,8 +179,9 @@ class ReadScales(Step):
 
 @dataclass(frozen=True)
 class ReloadScales(Step):
-    """Program step, after every 32 k-tiles: replace the block scales in the lanes by those of the next 32, loaded
-    before.
+    """Program step, after every 32 k-tiles: replace the block scales in the lanes by those of the next 32.
+
+    These have been loaded to other registers before.
 
     Then load those of the 32 k-tiles after these. They are not needed until 32 k-tiles later, so no thread waits.
     """
@@ -226,9 +227,7 @@ class BlockScaled(Promoted):
     factor: ClassVar[str] = "block scales"
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the program steps that set the total, the accumulators and the scales to 0, and load the first block
-        scales.
-        """
+        """Return the program steps that clear total, accumulators and scales, and load the first block scales."""
         first = (LoadScales(),) if block_scales_of(plan) else ()
         return (*super().prologue(plan), ClearScales(), *first)
 
@@ -237,14 +236,11 @@ class BlockScaled(Promoted):
         return (ReadScales(),)
 
     def after_two(self, plan: GemmPlan) -> Steps:
-        """Return the program step that loads block scales of later k-tiles; () if no scale belongs to a block of 128 x
-        128.
-        """
+        """Return the program step that loads block scales of later k-tiles; () without 128 x 128 blocks."""
         return (ReloadScales(),) if block_scales_of(plan) else ()
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
-        """Return the registers of a thread for accumulators that are added to the total, and for block scales: use ->
-        number.
+        """Return the registers of a thread for accumulators of a k-tile, and for block scales: use -> number.
 
         accumulators   registers of one set of accumulators
         """
@@ -253,8 +249,9 @@ class BlockScaled(Promoted):
         return {**found, "scales of later k-tiles": in_lanes} if in_lanes else found
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
-        """Yield the reads of block scales from shared memory: those of rows one by one, of columns two neighbours at a
-        time.
+        """Yield the reads of block scales from shared memory, for the analysis.
+
+        Scales of rows are read one by one, those of columns two neighbours at a time.
         """
         rows, columns = scales_of(plan)
         lanes = np.arange(32)
@@ -271,16 +268,18 @@ class BlockScaled(Promoted):
             yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64)
 
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
-        """Yield the reads of 128 x 128 block scales from global memory: a lane reads one element for each scale of a
-        k-tile.
+        """Yield the reads of 128 x 128 block scales from global memory, for the analysis.
+
+        A lane reads one element for each scale of a k-tile.
         """
         warps = plan.consumer_warps * plan.body.readers
         for scales in block_scales_of(plan):
             yield GlobalRead(f"read {scales.name.upper()}", scales.name, warps * scales.registers, LANES)
 
     def operands(self, plan: GemmPlan) -> Iterable[str]:
-        """Return the names of all operands with block scales, whether they are loaded with k-tiles or read from global
-        memory.
+        """Return the names of all operands with block scales.
+
+        Some are loaded with k-tiles, those of 128 x 128 blocks are read from global memory.
         """
         return plan.operands.of_mainloop
 

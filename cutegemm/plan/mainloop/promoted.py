@@ -54,8 +54,7 @@ def _promote(expansion: Expansion, promote: Promote, at: State, i: int) -> Itera
 
 @dataclass(frozen=True)
 class Promoted(Mainloop):
-    """Mainloop with accumulator promotion: wgmma starts from 0 at each k-tile, and threads add its accumulators to a
-    total.
+    """Mainloop with accumulator promotion: MMAs of a k-tile start from 0, and threads add the result to a total.
 
     By default they do so while the next MMAs run. Two sets of accumulators alternate. If registers do not hold two sets
     and a total, there is one set, whose left and right half of the columns alternate.
@@ -73,8 +72,7 @@ class Promoted(Mainloop):
     factor: ClassVar[str] = ""
 
     def read(self, plan: GemmPlan) -> Steps:
-        """Return the program steps that read the factors of a k-tile's accumulators, such as scales; () without
-        factors.
+        """Return the program steps that read the factors of a k-tile's accumulators, such as scales; () for none.
 
         They run while the stage of the k-tile is full, after the accumulators of the k-tile before have been added.
         """
@@ -92,8 +90,9 @@ class Promoted(Mainloop):
         return (Clear("total"),) if self.at_once else (Clear("total"), Clear(self.partial_accumulators(plan)))
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the program's loop over k-tiles, two in each iteration, with one wait for all MMAs when the next stage
-        is full.
+        """Return the program's loop over k-tiles, two in each iteration.
+
+        It has one wait for all MMAs in each iteration, when the next stage is full.
 
         ptxas follows MMAs around a loop only to a wait for all of them.
         """
@@ -102,9 +101,7 @@ class Promoted(Mainloop):
         return self._by_halves(plan) if self.partial_accumulators(plan) == RIGHT else self._by_accumulators(plan)
 
     def epilogue(self, plan: GemmPlan) -> Steps:
-        """Return the program steps after the last k-tile: they add its accumulators to the total, if that is not done
-        yet.
-        """
+        """Return the program steps after the last k-tile: add its accumulators to the total, if not done yet."""
         return () if self.at_once else (*super().epilogue(plan), self.promote(self.partial_accumulators(plan)))
 
     def accumulation(self, plan: GemmPlan, runs: tuple[tuple[int, int], ...]) -> Total:
@@ -117,9 +114,7 @@ class Promoted(Mainloop):
         return Sum(tuple(k_tiles), self.factor)
 
     def b_column_blocks(self, plan: GemmPlan) -> int:
-        """Return the number of column blocks that are multiplied separately: 2 if the halves of the columns alternate,
-        else 1.
-        """
+        """Return the number of column blocks that are multiplied separately: 2 if halves alternate, else 1."""
         return plan.consumer_mma_tile[1] // plan.consumer_mma.tile_mnk[1]
 
     def partial_accumulators(self, plan: GemmPlan) -> str:
@@ -145,16 +140,18 @@ class Promoted(Mainloop):
             yield f"at_once: a wgmma computes {own} of {columns} columns; it must compute all."
 
     def _by_k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the program's loop with one set of accumulators, added to the total before the next k-tile is
-        multiplied.
+        """Return the program's loop with one set of accumulators.
+
+        They are added to the total before the next k-tile is multiplied.
         """
         k_tile = (Wait("full"), Multiply(FIRST), *self.read(plan), WaitMma(0), Release(), self.promote(FIRST))
         odd = If(HAS_ODD_K_TILES, (*k_tile, Advance()))
         return (odd, ForKTiles((*k_tile, Advance(), *k_tile, *self.after_two(plan)), by=2))
 
     def _by_accumulators(self, plan: GemmPlan) -> Steps:
-        """Return the program's loop with two alternating sets of accumulators: MMAs write one while the other is added
-        to the total.
+        """Return the program's loop with two alternating sets of accumulators.
+
+        MMAs write one set while the other is added to the total.
         """
         read = self.read(plan)
         odd = (Wait("full"), Multiply(SECOND), *read, Advance())
@@ -164,8 +161,9 @@ class Promoted(Mainloop):
         return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
 
     def _by_halves(self, plan: GemmPlan) -> Steps:
-        """Return the program's loop with alternating halves of the columns: MMAs write one while the other is added to
-        the total.
+        """Return the program's loop with alternating halves of the columns.
+
+        MMAs write one half while the other is added to the total.
         """
         before, half = (Release(previous=True), self.promote(RIGHT)), WaitMma(1, "half")
         right = (Multiply(RIGHT), *self.read(plan), half, self.promote(LEFT))

@@ -15,8 +15,9 @@ class SharedShared(Mainloop):
     """Mainloop in which wgmma reads A and B from shared memory and adds every k-tile to the same accumulators."""
 
     def k_tile(self, plan: GemmPlan) -> Steps:
-        """Return the program steps that multiply one k-tile: wait until its stage is full, issue its MMAs, release the
-        stage before.
+        """Return the program steps that multiply one k-tile.
+
+        They wait until its stage is full, issue its MMAs, and release the stage of the k-tile before.
 
         The wait for the MMAs of the previous k-tile comes after the first k-block, not after all k-blocks. So its stage
         is released as soon as its MMAs have ended, while the tensor cores work on the first k-block.

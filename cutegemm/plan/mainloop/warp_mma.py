@@ -40,8 +40,7 @@ class ReadFirst(Step):
 
 @dataclass(frozen=True)
 class MultiplyBlock(Step):
-    """Program step: issue the mma.sync of a k-block whose fragments have been read, and read the next fragments
-    meanwhile.
+    """Program step: issue the mma.sync of a k-block that has been read, and read the next fragments meanwhile.
 
     k_block    index of the k-block in the k-tile
     ahead      what is read meanwhile: 0, the next k-block; 1, the first k-block of the next k-tile; None, nothing
@@ -84,8 +83,9 @@ class WarpMma(Mainloop):
     """Mainloop in which warps multiply by mma.sync, and read the fragments of the next k-block while they do."""
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the program steps for all k-tiles of a work tile. The last k-tile follows the loop: nothing is read
-        ahead there.
+        """Return the program steps for all k-tiles of a work tile.
+
+        The last k-tile follows the loop, because nothing is read ahead there.
         """
         loop = ForKTiles(tuple(_k_blocks(plan.k_blocks, reads_on=True)), but_last=True)
         last = _k_blocks(plan.k_blocks, reads_on=False)

@@ -88,8 +88,7 @@ class Folding:
 
 
 def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: Any) -> tuple[Any, Any, Any]:  # noqa: E741
-    """Return the shape of a reduction's partial results in the workspace: (results, partial results of each, L),
-    compact.
+    """Return the shape of a reduction's partial results in the workspace: (results, partials of each, L).
 
     along     modes of D that are reduced: ("n",), ("m",) or ("m", "n")
     m, n, l   extents of D; n is half of the columns of A @ B if the plan is gated
@@ -130,8 +129,7 @@ def kept(along: tuple[str, ...], m: Any, n: Any) -> Any:
 
 
 def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
-    """Regroup a table with an entry for each accumulator register by the sets of registers that a thread reduces at a
-    time.
+    """Regroup a table of accumulator registers by the sets of registers that a thread reduces at a time.
 
     Such a set is called a unit: a vector if a second kernel adds the K splits, else all registers of the thread.
 
@@ -230,8 +228,9 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
 
 
 def _groups(keys: np.ndarray) -> tuple[int, ...]:
-    """Return, for each register of the first thread, the number of its group: registers whose values give the same
-    result.
+    """Return, for each register of the first thread, the number of its group.
+
+    The values of a group's registers give the same result.
 
     Groups are numbered by first appearance, e.g. (0, 0, 1, 1).
 

@@ -84,8 +84,9 @@ class Repack:
         return tuple([of_first[0].index(place) for place in of_first[1]])
 
     def run(self, elements: Any) -> Any:
-        """Return the distance between two runs of the repacked matrix, in elements: `elements` rounded up to whole
-        cache lines.
+        """Return the distance between two runs of the repacked matrix, in elements.
+
+        It is `elements`, rounded up to whole cache lines.
 
         A run is a row or column along the contiguous mode. It is padded with zeros.
 
@@ -210,15 +211,14 @@ def repacked_for_wgmma(operands: Operands) -> str:
 
 
 def needs_transpose(operand: Operand) -> bool:
-    """Return whether wgmma needs a k-major copy of an operand: it is m- or n-major and its elements do not have 16
-    bits.
-    """
+    """Return whether wgmma needs a k-major copy of an operand: one that is not k-major, of other than 16 bits."""
     return operand.dtype.bits != 16 and operand.major != "k"
 
 
 def is_to_read(operands: Operands) -> bool:
-    """Return whether wgmma can read A from registers instead of a transposed copy: A has 32-bit elements and is not
-    k-major.
+    """Return whether wgmma can read A from registers instead of a transposed copy.
+
+    It can if A has 32-bit elements and is not k-major.
     """
     return operands.a.dtype.bits == REGISTER_BITS and needs_transpose(operands.a)
 

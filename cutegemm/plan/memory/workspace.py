@@ -77,8 +77,7 @@ def regions(
 
 
 def partials_bytes(plan: GemmPlan, m: Any, n: Any, l: Any) -> dict[str, Any]:  # noqa: E741
-    """Return the bytes of workspace for the partial results of each reduction in the epilogue: name of the result ->
-    bytes.
+    """Return the bytes of workspace for the partial results of each reduction: name of the result -> bytes.
 
     m, n, l   extents of A @ B and the batch
     """
@@ -98,8 +97,7 @@ def repacked_bytes_of(parts: list[Region]) -> Any:
 
 
 def region_of(reduction: str) -> str:
-    """Return the name of the workspace region for the partial results of a reduction: "partials of largest" for
-    "largest".
+    """Return the name of the workspace region for a reduction's partial results, e.g. "partials of largest".
 
     reduction   name of the result in the epilogue
     """

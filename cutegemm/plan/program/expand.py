@@ -44,8 +44,7 @@ class Place:
 
 @dataclass
 class State:
-    """The position of a role in its program and in the mainloop pipeline; it changes as steps are expanded to
-    operations.
+    """The position of a role in its program and in the mainloop pipeline, while steps are expanded to operations.
 
     position    number of k-tiles that the CTA has passed through the mainloop pipeline before the present one
     previous    `position` of the k-tile before in the same work tile; None at the first k-tile of a work tile
@@ -95,9 +94,7 @@ def expand(
 def lines_of(
     plan: GemmPlan, program: Program, place: Place, tiles: Sequence[Any], reads_c: bool = True
 ) -> tuple[int, ...]:
-    """Return the line number in the printed program, from 0, of each operation of an expanded program.
-
-    The operations are those that `expand` returns for the same arguments:
+    """Return the line number in the printed program, from 0, of each operation that `expand` returns.
 
     program   program of a role
     place     the CTA, the role and its warps
@@ -444,8 +441,7 @@ class _WithLines(Expansion):
 
 
 def accumulators_sender(rank: int, warp: int = 0) -> str:
-    """Return the name under which the simulator tracks the accumulators that one warp sends to the other CTAs of its
-    cluster.
+    """Return the simulator's name of the accumulators that one warp sends to the other CTAs of its cluster.
 
     They are sent with cluster split-K. E.g. "sums 1.0" for warp 0 of the CTA of rank 1.
 

@@ -67,8 +67,7 @@ class Arrive:
 
 @dataclass(frozen=True)
 class Expect:
-    """Operation of a role: arrive once on an mbarrier and announce the bytes that its phase waits for
-    (arrive.expect_tx).
+    """Operation of a role: arrive once on an mbarrier and announce bytes to wait for (arrive.expect_tx).
 
     barrier      name of the mbarrier, such as "full"
     index        index among the barriers of this name
@@ -199,8 +198,9 @@ class Branch:
 
 @dataclass(frozen=True)
 class Compute:
-    """Operation of a role: execute a program step whose results are in registers, or in memory that no other operation
-    reads.
+    """Operation of a role: execute a program step that has no effect on barriers or shared memory.
+
+    Its results are in registers, or in global memory that no other operation reads.
 
     step    the step, such as a `Multiply`
     tag     (tile, k-tile or epilogue tile) that it works on
@@ -330,8 +330,7 @@ class IncrementSemaphore:
 
 @dataclass(frozen=True)
 class ReadSemaphore:
-    """Operation of a role: read the semaphore's old value, and set the flag `LAST` if this K split is the last one to
-    end.
+    """Operation of a role: read the semaphore's old value, and set the flag `LAST` if this K split ends last.
 
     tile       index of the semaphore
     consumer   index of the consumer
@@ -345,8 +344,7 @@ class ReadSemaphore:
 
 @dataclass(frozen=True)
 class WriteAccumulators:
-    """Operation of a role: store a warp's accumulators to a slot of the workspace, unless this is the last K split to
-    end.
+    """Operation of a role: store a warp's accumulators to the workspace, unless this K split ends last.
 
     tile   index of the tile's semaphore
     slot   index of the slot: one for each K split, CTA of a cluster and consumer
@@ -411,8 +409,7 @@ class ReadAccumulators:
 
 @dataclass(frozen=True)
 class EndTile:
-    """Operation that marks, for the simulator, that a warp has stored its rows of a tile, or has started the last
-    store.
+    """Operation that tells the simulator that a warp has stored its rows of a tile, or started the last store.
 
     tile   index of the tile's semaphore, which identifies the consumer's rows of the tile
     warp   index of the warp in its consumer

@@ -29,8 +29,7 @@ def reads(*kinds: type[Step]) -> Callable[[_Function], _Function]:
 
 
 class StepReader:
-    """Base class of objects that process the program of a warp role step by step, such as a kernel tracer or the
-    simulator.
+    """Base class of objects that process a warp role's program step by step, e.g. a kernel tracer or simulator.
 
     A method decorated with `reads` handles the steps of a class. A function of another file is registered by `handles`,
     so that a component can define steps of its own:
@@ -61,8 +60,7 @@ class StepReader:
 
     @classmethod
     def handles(cls, *kinds: type[Step]) -> Callable[[_Function], _Function]:
-        """Decorate a function outside of this class, so that the class calls it for program steps of the classes
-        `kinds`.
+        """Decorate a function outside of this class as the handler of program steps of the classes `kinds`.
 
         The function is called with the reader, the step, and the other arguments of `read`.
         """
@@ -75,8 +73,7 @@ class StepReader:
 
     @classmethod
     def handler_of(cls, kind: type[Step]) -> str | Callable[..., Any] | None:
-        """Return the handler of a class of program steps: the name of a method, or a function; None if none is
-        registered.
+        """Return the handler of a class of program steps: a method's name, or a function; None if none.
 
         Handlers of base classes are included.
         """

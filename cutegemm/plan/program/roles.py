@@ -76,8 +76,9 @@ def consumer(plan: GemmPlan) -> Program:
 
 
 def _pingpong(plan: GemmPlan) -> Program:
-    """Return the program of pingpong consumers: they take alternate tiles, and an order barrier lets one at a time
-    issue MMAs.
+    """Return the program of pingpong consumers, which take alternate tiles.
+
+    An order barrier lets one consumer at a time issue MMAs.
     """
     mainloop = warp_roles(plan).mainloop
     tile = (
@@ -110,8 +111,9 @@ def _cooperative(plan: GemmPlan) -> Program:
 
 
 def _overlapped(plan: GemmPlan) -> Program:
-    """Return the program of consumers with an overlapped epilogue: they share each tile, and store it during the next
-    one's MMAs.
+    """Return the program of consumers with an overlapped epilogue.
+
+    They share each tile, and store it during the MMAs of the next one.
     """
     epi_tile, aux = plan.store.epi_tile_steps(plan), plan.epilogue.outputs[1:]
     mainloop = warp_roles(plan).mainloop
@@ -126,9 +128,7 @@ def _overlapped(plan: GemmPlan) -> Program:
 
 
 def _stagger(plan: GemmPlan) -> Steps:
-    """Return the program step that delays the start of each consumer, so that they do not store together; () if not
-    planned.
-    """
+    """Return the program step that delays each consumer's start, so that stores do not coincide; () if not planned."""
     cycles = warp_roles(plan).stagger_cycles
     return (Stagger(cycles),) if cycles else ()
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlicedSchedule(ThreadSchedule):
-    """A thread schedule for sliced-K: the warps multiply different k of the same tile, and add their accumulators at
-    the end.
+    """A thread schedule for sliced-K: warps multiply different k of a tile, and add their accumulators at the end.
 
     sliced_k   how the warps, and the CTAs of a cluster along M, add their accumulators
     """
@@ -56,8 +55,7 @@ class SlicedSchedule(ThreadSchedule):
         return self.sliced_k.added
 
     def partial_elements(self, plan: GemmPlan) -> int:
-        """Return the number of accumulators in shared memory that the warps, and the CTAs of a cluster, add after the
-        loop.
+        """Return the number of accumulators in shared memory that warps and CTAs of a cluster add after the loop.
 
         plan   not used here, but by the same method of `WarpRoles`
         """
@@ -66,8 +64,7 @@ class SlicedSchedule(ThreadSchedule):
 
 
 def sliced_schedule(plan: GemmPlan) -> SlicedSchedule:
-    """Return the thread schedule of a plan with sliced-K (the warps of a CTA split K); use it where a plan must have
-    one.
+    """Return the thread schedule of a plan with sliced-K, i.e. whose warps split K; use it where a plan must be so.
 
     raises   UnsupportedError if the warps of the plan do not split K
     """

@@ -157,8 +157,9 @@ class WaitMma(Step):
 
 @dataclass(frozen=True)
 class Release(Step):
-    """Program step: release a stage. Each warp that has read it arrives at its empty barrier, in every CTA that loads
-    to it.
+    """Program step: release a stage, so that it can be loaded again.
+
+    Each warp that has read the stage arrives at its empty barrier, in every CTA that loads to it.
 
     previous   False: the stage of this k-tile. True: that of the k-tile before. At the first k-tile of a work tile this
                releases nothing; after the loop over k-tiles it releases the last k-tile
@@ -274,8 +275,9 @@ class IncrementSemaphore(Step):
 
 @dataclass(frozen=True)
 class ReduceSplits(Step):
-    """Program step: reduce the K splits of a tile. The K split that ends last adds all accumulators; the others store
-    theirs.
+    """Program step: reduce the K splits of a tile.
+
+    The K split that ends last adds all accumulators; the others store theirs.
     """
 
     def __str__(self) -> str:
@@ -295,8 +297,9 @@ class SendAccumulators(Step):
 
 @dataclass(frozen=True)
 class AddAccumulators(Step):
-    """Program step of cluster split-K: add the accumulators that all CTAs have sent for this CTA's columns, in their
-    order.
+    """Program step of cluster split-K: add the accumulators that all CTAs have sent for this CTA's columns.
+
+    They are added in the order of the CTAs.
 
     Afterwards the shared memory that received them is free.
     """
@@ -309,8 +312,7 @@ class AddAccumulators(Step):
 
 @dataclass(frozen=True)
 class AwaitConsumed(Step):
-    """Program step of cluster split-K: wait until all CTAs of the cluster have added the accumulators that this CTA
-    sent last.
+    """Program step of cluster split-K: wait until all CTAs have added the accumulators that this CTA sent last.
 
     After that no other CTA arrives at a barrier of this CTA, so it may end.
     """
@@ -388,8 +390,7 @@ class Reduce(Step):
 
 @dataclass(frozen=True)
 class KeepTile(Step):
-    """Program step: evaluate the epilogue of a tile and keep D in registers, to be stored during the MMAs of the next
-    tile.
+    """Program step: evaluate a tile's epilogue and keep D in registers, to be stored during the next tile's MMAs.
 
     read      names of the operands that are read from global memory
     aux       names of the auxiliary outputs, which are stored at once
@@ -491,8 +492,9 @@ def _matrix(name: str) -> str:
 
 
 def _reduced(names: tuple[str, ...]) -> str:
-    """Return the end of a step's printed line that names its reductions, such as "; reduce total -> workspace"; "" for
-    none.
+    """Return the end of a step's printed line that names its reductions; "" for none.
+
+    For example "; reduce total -> workspace".
     """
     return f"; reduce {', '.join(names)} -> workspace" if names else ""
 
@@ -545,8 +547,7 @@ class ForKTiles(Block):
 
 @dataclass(frozen=True)
 class ForAhead(Block):
-    """Loop of a program: run the steps for the first `count` k-tiles of the work tile, before the loop over all of
-    them.
+    """Loop of a program: run the steps for the first `count` k-tiles, before the loop over all k-tiles.
 
     The role's position in the mainloop pipeline is the same afterwards as before.
     """
@@ -657,9 +658,7 @@ def _walk(steps: tuple[Step, ...]) -> Iterator[Step]:
 
 
 def _lines(steps: tuple[Step, ...], depth: int) -> Iterator[str]:
-    """Yield the printed lines of some program steps, indented by `depth` levels; steps inside loops are one level
-    deeper.
-    """
+    """Yield the printed lines of some program steps, indented by `depth` levels; steps inside loops by one more."""
     for step in steps:
         yield f"{'  ' * depth}{step}"
         if isinstance(step, Block):

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Step of a thread schedule: start to load a k-tile from global memory, to its stage by cp.async, or else to
-    registers.
+    """Step of a thread schedule: start to load a k-tile, to its stage by cp.async, or else to registers.
 
     ahead    number of k-tiles from t, the one that is multiplied, to the one that is loaded
     chunk    index of the piece of the k-tile's copies that this step issues. Piece 0 overwrites the stage
@@ -54,8 +53,9 @@ class Store:
 
 @dataclass(frozen=True)
 class Wait:
-    """Step of a thread schedule: wait until at most `pending` committed groups of copies are unfinished
-    (cp.async.wait_group).
+    """Step of a thread schedule: wait until at most `pending` groups of copies are unfinished.
+
+    In the kernel it is cp.async.wait_group.
     """
 
     pending: int
@@ -82,8 +82,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Multiply:
-    """Step of a thread schedule: multiply the fragments of a k-block of the present k-tile, and add to the
-    accumulators.
+    """Step of a thread schedule: multiply the fragments of a k-block, and add to the accumulators.
 
     k_block   index of the k-block in its k-tile
     """
@@ -149,8 +148,7 @@ class ThreadSchedule(hooks.Shown):
         return 1
 
     def partial_elements(self, plan: GemmPlan) -> int:
-        """Return the number of accumulators that warps or CTAs exchange in shared memory: 0, since this schedule does
-        not split K.
+        """Return the number of accumulators that warps or CTAs exchange in shared memory: 0 without a split of K.
 
         plan   not used here, but by the same method of `WarpRoles`
         """
@@ -164,8 +162,9 @@ class ThreadSchedule(hooks.Shown):
         return 1
 
     def stored_mma(self, tiled_mma: TiledMma) -> TiledMma:
-        """Return the tiled MMA whose accumulator (C) layout says which thread stores which element of D: the plan's
-        own.
+        """Return the tiled MMA whose accumulator (C) layout says which thread stores which element of D.
+
+        Here it is the plan's own.
 
         tiled_mma   tiled MMA of the plan
         """
@@ -204,8 +203,7 @@ class ThreadSchedule(hooks.Shown):
         return "\n".join(lines)
 
     def lined(self, steps: tuple[Step, ...]) -> list[tuple[int, Step]]:
-        """Return (line, step) for some steps of this schedule: the line of each in the printed schedule, counted from
-        0.
+        """Return (line, step) for some steps: the line of each in the printed schedule, counted from 0.
 
         steps   `prologue`, `k_tile`, or the steps of a `Repeat` in one of them
 
@@ -228,8 +226,9 @@ class ThreadSchedule(hooks.Shown):
         return found
 
     def play(self, k_tiles: int) -> Iterator[tuple[int, Step]]:
-        """Yield (t, step) for a tile of `k_tiles` k-tiles, in the order of execution; t is the k-tile that is
-        multiplied.
+        """Yield (t, step) for a tile of `k_tiles` k-tiles, in the order of execution.
+
+        t is the k-tile that is multiplied.
 
         The prologue has t = 0. Loops are expanded. Nothing is yielded if there are no k-tiles.
         """
@@ -369,8 +368,9 @@ class StageWatch:
         self.found: list[str] = []
 
     def fetched(self, tile: int) -> None:
-        """Handle the start of a load of k-tile `tile` from global memory. A hook: does nothing here, moves data in the
-        simulator.
+        """Handle the start of a load of k-tile `tile` from global memory.
+
+        A hook: does nothing here, moves data in the simulator.
         """
 
     def started(self, tile: int, stage: int) -> None:
@@ -506,8 +506,10 @@ class StageWatch:
                 self.shown(tile, stage)
 
     def _read(self, tile: int, k_block: int) -> None:
-        """Check and record the effect of a `Read` step, which reads a k-block of k-tile `tile` to its buffer of
-        fragments.
+        """Check and record the effect of a `Read` step, which reads a k-block to its buffer of fragments.
+
+        tile      k-tile that is read
+        k_block   index of the k-block in it
         """
         if tile >= self.k_tiles:
             return
@@ -563,9 +565,7 @@ def single_stage(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
 
 
 def direct() -> ThreadSchedule:
-    """Return the thread schedule without shared memory: each k-tile is one k-block, read from global memory to
-    fragments.
-    """
+    """Return the thread schedule without shared memory: k-tiles of one k-block, read from global to fragments."""
     return ThreadSchedule(0, 1, (), (Read(0), Multiply(0)))
 
 
@@ -595,8 +595,7 @@ def streamed(k_blocks: int, load_chunks: int = 2) -> ThreadSchedule:
 
 
 def prefetched(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
-    """Return the thread schedule with one stage that loads the next k-tile to registers while the present one is
-    multiplied.
+    """Return the thread schedule with one stage that loads the next k-tile to registers while one is multiplied.
 
     It needs two barriers for each k-tile.
 

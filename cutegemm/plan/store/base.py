@@ -62,9 +62,7 @@ class Store:
 
     @property
     def layout(self) -> SharedLayout | None:
-        """Return the layout of the shared memory that D passes through in this store; None if D is stored from
-        registers.
-        """
+        """Return the layout of the shared memory that D passes through; None if D is stored from registers."""
         return None
 
     @property
@@ -86,8 +84,7 @@ class Store:
         return None
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
-        """Return where vectors of D are stored after the rotation of lines: the first element of each, as indices in a
-        tile.
+        """Return where vectors of D are stored after the rotation of lines: first elements, as indices in a tile.
 
         With rotation, the lanes of a line start at its first aligned address. Here, without it, the result is
         `elements`.
@@ -113,8 +110,9 @@ class Store:
         return () if self.layout is None else (Buffer("d", plan.operands.d.dtype, self.layout, self.tile(plan)),)
 
     def results(self, plan: GemmPlan) -> tuple[str, ...]:
-        """Return the names of the results that pass through epilogue stages (shared memory), each through its own; D is
-        the last.
+        """Return the names of the results that pass through epilogue stages (shared memory); D is the last.
+
+        Each result has stages of its own.
 
         () if this store does not use epilogue stages.
         """
@@ -132,8 +130,7 @@ class Store:
         return elements // self.atom.values
 
     def accumulator_order(self, plan: GemmPlan, shape: tuple[int, int, int]) -> Layout:
-        """Return the layout from the coordinates of an accumulator, (values, MMA_M, MMA_N), to the index of its
-        register.
+        """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
 
         shape   (values of an atom, atoms along M, atoms along N) of a thread
         """
@@ -150,9 +147,7 @@ class Store:
         raise NotImplementedError
 
     def first_wait(self, plan: GemmPlan) -> Steps:
-        """Return the program steps that wait for earlier stores before the first epilogue tile; () if no wait is
-        needed.
-        """
+        """Return the program steps that wait for earlier stores before the first epilogue tile; () for none."""
         return ()
 
     def epi_tile_steps(self, plan: GemmPlan) -> Steps:
@@ -164,8 +159,9 @@ class Store:
         return ()
 
     def read_fetched(self, expansion: Expansion, at: State, i: int) -> Iterable[Op]:
-        """Return the simulated operations that read an M x N operand, such as C, from an epilogue stage; () if TMA
-        loads none.
+        """Return the simulated operations that read an M x N operand, such as C, from an epilogue stage.
+
+        () if TMA loads none.
 
         expansion   the program that is expanded to operations
         at          position of the role in its program

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LineStore(StagedStore):
-    """Store of D through epilogue stages in shared memory, whose lines the threads of the consumer store to global
-    memory.
+    """Store of D through epilogue stages in shared memory, which threads copy line by line to global memory.
 
     The accesses are as wide as D is aligned.
 
@@ -52,8 +51,7 @@ class LineStore(StagedStore):
         return self.copy
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
-        """Return where vectors of D are stored after the rotation of lines: the first element of each, as indices in a
-        tile.
+        """Return where vectors of D are stored after the rotation of lines: first elements, as indices in a tile.
 
         With rotation, the lanes of a line start at its first aligned address. The tile may have several epilogue tiles;
         a line ends at the edge of its epilogue tile.

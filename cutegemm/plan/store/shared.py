@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SharedStore(Store):
-    """Store of D through shared memory, a whole tile at once: all threads write it there, then copy it in wider
-    accesses.
+    """Store of D through shared memory, a whole tile at once.
+
+    All threads write the tile there, and then copy it to global memory in wider accesses.
 
     The tile takes the memory of A and B, which have been read by then.
 

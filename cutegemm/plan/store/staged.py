@@ -96,8 +96,7 @@ class StagedStore(Store):
         return i // across, i % across
 
     def has_remainder(self, consumer_tile: tuple[int, int]) -> bool:
-        """Return whether the number of epilogue stages does not divide the number of epilogue tiles of a consumer's
-        tile.
+        """Return whether the number of epilogue stages fails to divide that of a consumer's epilogue tiles.
 
         The next tile then starts with another stage than this one.
 
@@ -113,8 +112,9 @@ class StagedStore(Store):
         return i % self.count, i // self.count
 
     def results(self, plan: GemmPlan) -> tuple[str, ...]:
-        """Return the names of the results that are stored through epilogue stages, each through its own; "d" is the
-        last.
+        """Return the names of the results that are stored through epilogue stages; "d" is the last.
+
+        Each result has stages of its own.
 
         Results of another type or majorness than D are stored from registers. So are all but D if TMA loads an M x N
         operand, if the epilogue is overlapped, or if the epilogue stages do not divide the epilogue tiles.
@@ -140,8 +140,9 @@ class StagedStore(Store):
         return self.epi_tile_count(plan)
 
     def atoms_at_once(self, plan: GemmPlan) -> tuple[int, int]:
-        """Return (atoms along M, atoms along N) that a warp writes to an epilogue stage at once, if consumers are
-        single warps.
+        """Return (atoms along M, atoms along N) that a warp writes to an epilogue stage at once.
+
+        The consumers of the plan are single warps.
 
         "At once" is one instruction, or several that cover the same lines of shared memory.
         """
@@ -149,8 +150,7 @@ class StagedStore(Store):
         return int(tile[0]) // atom[0], int(tile[1]) // atom[1]
 
     def accumulator_order(self, plan: GemmPlan, shape: tuple[int, int, int]) -> Layout:
-        """Return the layout from the coordinates of an accumulator, (values, MMA_M, MMA_N), to the index of its
-        register.
+        """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
 
         Registers are in the order in which accumulators are stored: those of a warp's epilogue tile are adjacent.
 
@@ -166,9 +166,7 @@ class StagedStore(Store):
     # --- the program of a consumer ------------------------------------------------------------------------------
 
     def steps(self, plan: GemmPlan) -> Steps:
-        """Return the program steps that evaluate the epilogue of a tile and store it, one epilogue tile after the
-        other.
-        """
+        """Return the program steps that evaluate a tile's epilogue and store it, one epilogue tile after the other."""
         return (Evaluate(HEAD), *self.first_wait(plan), ForEpiTiles((*_values(plan), *self.epi_tile_steps(plan))))
 
     def barriers(self, plan: GemmPlan) -> Mapping[str, int]:
@@ -194,9 +192,7 @@ class StagedStore(Store):
         return 1
 
     def may_have_remainder(self, plan: GemmPlan) -> bool:
-        """Return whether the number of epilogue stages may fail to divide the number of epilogue tiles of a tile: here
-        never.
-        """
+        """Return whether the number of epilogue stages may fail to divide that of epilogue tiles: here never."""
         return False
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:

@@ -125,8 +125,7 @@ class TmaStore(StagedStore):
         return () if self.load_c is None else (If(TILES_ARE_READ, (WaitStores(0, ALL), LoadEpiTile())),)
 
     def first_wait(self, plan: GemmPlan) -> Steps:
-        """Return the program steps that wait for earlier stores before the first epilogue tile; () if no wait is
-        needed.
+        """Return the program steps that wait for earlier stores before the first epilogue tile; () for none.
 
         A wait is needed only if the number of epilogue stages does not divide the number of epilogue tiles. The tile
         then starts with the stages that the tile before ended with. Their stores have usually read them during the
@@ -159,14 +158,14 @@ class TmaStore(StagedStore):
         return tuple(body)
 
     def epilogue(self, plan: GemmPlan) -> Steps:
-        """Return the program step after a consumer's last tile: wait for all bulk stores, which still read this CTA's
-        stages.
+        """Return the program step after a consumer's last tile: wait for all bulk stores.
+
+        They still read epilogue stages of this CTA.
         """
         return (WaitStores(0, ALL),)
 
     def read_fetched(self, expansion: Expansion, at: State, i: int) -> Iterator[Op]:
-        """Yield the simulated operations that wait until TMA has loaded an epilogue tile of C, and read it from its
-        stage.
+        """Yield the simulated operations that wait for an epilogue tile of C, and read it from its stage.
 
         expansion   the program that is expanded to operations
         at          position of the role in its program
