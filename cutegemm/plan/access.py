@@ -12,10 +12,9 @@ class SmemAccess:
     """Describe one kind of shared-memory access of a CTA as data, so that bank conflicts can be counted.
 
     label      what the access does, in two words, such as "store A"
-    buffer     name of the operand whose tile is accessed: "a", "b" or "d"
+    buffer     name of the operand whose tile is accessed, such as "a" or "scale_a"; "d" for D
     op         "load" or "store"
-    elements   integer array (warps, lanes, values): indices of the buffer's tile elements that each lane accesses, in
-               order
+    elements   integer array (warps, lanes, values): index in the buffer's tile of each element that a lane accesses
     bits       width of one lane's access in bits
     per        "k-tile" or "tile": whether a CTA does it once for each k-tile or once for each tile of D
     """
@@ -30,13 +29,13 @@ class SmemAccess:
 
 @dataclass(frozen=True)
 class GlobalRead:
-    """Describe scattered reads of an operand in global memory by the lanes of a warp.
+    """Describe scattered reads of an operand in global memory: each lane of a warp reads those of another k-tile.
 
-    Each lane reads single elements of another k-tile.
+    The lanes read single elements.
 
-    label      what the read does, in two words
+    label      what the read does, in two words, such as "read SCALE_A"
     operand    name of the operand, which is contiguous along K, such as block scales
-    requests   load instructions that all warps of a CTA issue for `k_tiles` k-tiles
+    requests   number of load instructions that all warps of a CTA issue for `k_tiles` k-tiles
     k_tiles    number of k-tiles whose elements one instruction reads
     """
 

@@ -181,10 +181,9 @@ def joined(runs: list[tuple[int, int]]) -> Runs:
 
 
 def added(terms: list[Total], factor: str = "") -> Total:
-    """Return the sum of terms as a value of an accumulation order.
+    """Combine terms of an accumulation order: return their `Sum`, or a single term itself if it has no factor.
 
-    A single term is returned itself, unless it is multiplied by a factor.
-
+    terms    accumulators (`Chain`) or sums, in the order of the additions
     factor   what each term is multiplied by before it is added, as text; "" for nothing
     """
     return terms[0] if len(terms) == 1 and not factor else Sum(tuple(terms), factor)

@@ -39,10 +39,9 @@ def elements_at_hand(plan: GemmPlan) -> np.ndarray:
 def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
     """Return the elements of a broadcast operand, e.g. a bias, that each thread reads.
 
-    The result is an integer array (pieces, threads, elements).
-
-    A piece is what the epilogue processes at a time: see `elements_at_hand`. An element is listed once per piece. An
-    entry is the index m + bM * n of an element in the CTA tile, with m or n 0 along broadcast modes.
+    The result is an integer array (pieces, threads, elements). A piece is what the epilogue processes at a time: see
+    `elements_at_hand`. An element is listed once per piece. An entry is the index m + bM * n of an element in the CTA
+    tile, with m or n 0 along broadcast modes.
 
     name   name of a row, a column or a single element that the epilogue reads
     """

@@ -110,10 +110,9 @@ class GluPairs:
 def glu_pairs(mma: TiledMma, tile: tuple[int, int]) -> GluPairs | None:
     """Return which accumulators of a thread are gate and up of one element of D (gated epilogue).
 
-    None if some thread would lack one of a pair.
-
-    Gate and up columns alternate in the tile in blocks. The largest block size is taken for which every thread holds
-    both accumulators of each of its pairs. The pairs are the same in all threads.
+    None if some thread would lack one of a pair. Gate and up columns alternate in the tile in blocks. The largest block
+    size is taken for which every thread holds both accumulators of each of its pairs. The pairs are the same in all
+    threads.
 
     mma    tiled MMA whose C layout assigns accumulators to threads
     tile   (rows, columns) of the accumulators

@@ -40,25 +40,23 @@ MAX_REPACKED_BYTES = 12 << 20  # most bytes of a repack pass that the GEMM overl
 
 @dataclass(frozen=True)
 class Room:
-    """The capacity of a device for CTAs of one kernel, as far as the kernel decides it.
+    """How many CTAs of one kernel a device has room for at once: CTAs per SM, in clusters of some CTAs.
 
-    ctas_per_sm    CTAs that an SM holds
-    cluster_ctas   CTAs of a cluster; 1 without clusters
+    ctas_per_sm    number of CTAs that an SM holds
+    cluster_ctas   number of CTAs of a cluster; 1 without clusters
     """
 
     ctas_per_sm: int = 1
     cluster_ctas: int = 1
 
     def is_left(self, ctas: Any, sms: Any) -> Any:
-        """Return whether the grid leaves room so that an early start of the next kernel pays off.
+        """Return whether an early start of the next kernel pays off: the grid fills at most 1/2, or at least 7/8.
 
-        True if the grid fills at most 1/2, or at least 7/8, of the device.
-
-        Then either all CTAs of a next kernel of the same size fit next to this grid, or nearly none of them do, and
-        `griddepcontrol.launch_dependents` pays off. In between, some CTAs of the next kernel start before the others,
-        and it ends with the last one. For 22 of 28 plans that fill between 1/2 and 7/8, an early launch is slower, by
-        up to 8.7 us. For 142 other plans it is 3% faster on average, and slower for 11, by up to 0.9 us (CUDA graphs,
-        H200, 2026-11-25).
+        The fractions are of the CTA slots of the device. If they hold, either all CTAs of a next kernel of the same
+        size fit next to this grid, or nearly none of them do. In between, some CTAs of the next kernel start before the
+        others, and it ends with the last one. For 22 of 28 plans that fill between 1/2 and 7/8, an early launch is
+        slower, by up to 8.7 us. For 142 other plans it is 3% faster on average, and slower for 11, by up to 0.9 us
+        (CUDA graphs, H200, 2026-11-25).
 
         ctas   CTAs of the grid: an integer, or an integer value inside a kernel that is traced
         sms    SMs of the device, likewise

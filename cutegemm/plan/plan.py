@@ -59,7 +59,7 @@ class GemmPlan(hooks.Shown):
     """A GEMM kernel as data: everything that is decided before it is compiled, for given operand types and any extents.
 
     name, summary    name, and what distinguishes the plan
-    family           "simt", "mma_sync", "gemv" or "sm90": the kernel that carries the plan out
+    family           "simt", "mma_sync" or "sm90": the kernel that carries the plan out
     arch             the oldest architecture that it runs on
     operands         element types, majorness and alignment of A, B, C, D and the epilogue's operands
     cta_tile         (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
@@ -135,10 +135,9 @@ class GemmPlan(hooks.Shown):
     def with_(self, **changes: Any) -> GemmPlan:
         """Return a copy of this plan with some fields changed, checked again: `plan.with_(ctas_per_sm=2)`.
 
-        changes              new value of each field by its name. `epilogue` may also be a function or a text, as a
-                             builder takes it; `operands` may then be the kind of each operand of that epilogue, such as
-                             {"bias": "row"}
-        raises               PlanError for an unknown field, or with every rule that is then broken
+        changes   new value of each field by its name. `epilogue` may also be a function or a text, as a builder takes
+                  it; `operands` may then be the kind of each operand of that epilogue, such as {"bias": "row"}
+        raises    PlanError for an unknown field, or with every rule that is then broken
 
         >>> from cutegemm.build import sm90_plan
         >>> print(sm90_plan().with_(epilogue=lambda acc, bias: acc + bias, operands={"bias": "row"}).epilogue)
@@ -436,9 +435,7 @@ class GemmPlan(hooks.Shown):
     def consumer_mma_tile(self) -> tuple[int, int]:
         """Return (rows, columns) that a consumer of this plan multiplies.
 
-        They are its own, or those of all CTAs of its cluster if they split K.
-
-        The plan must have warp roles.
+        They are its own, or those of all CTAs of its cluster if they split K. The plan must have warp roles.
         """
         rows, columns = self.consumer_tile
         return rows, columns * self.cluster_k
@@ -466,12 +463,14 @@ class GemmPlan(hooks.Shown):
     def epi_stage_results(self) -> tuple[str, ...]:
         """Return the names of the results that are stored through epilogue stages (shared memory), "d" last.
 
-        Each result has a stage of its own. () if D is not stored through epilogue stages.
+        Each result of an epilogue tile takes a stage of its own. () if D is not stored through epilogue stages.
         """
         return self.store.results(self)
 
     def epi_stage_number(self, i: int, result: str = "d") -> int:
-        """Return the index of one store among all stores of a CTA's tile through epilogue stages (shared memory).
+        """Return the index of one store among all stores of a tile through epilogue stages (shared memory).
+
+        For example, with the results "aux" and "d", D of epilogue tile 2 has the index 5.
 
         i        index of the epilogue tile that is stored
         result   "d", or the name of an auxiliary output
@@ -538,9 +537,8 @@ class GemmPlan(hooks.Shown):
     def barriers(self) -> tuple[Barrier, ...]:
         """Return the barriers of a CTA of this plan: number, arrivals and bytes of each.
 
-        They are counted from the programs of the roles.
-
-        If all threads follow one schedule, there is a single barrier of the whole CTA.
+        They are counted from the programs of the roles. If all threads follow one schedule, there is a single barrier
+        of the whole CTA.
         """
         if not self.body.has_roles:
             return (Barrier("cta", "cta", 1, self.threads),)
@@ -612,9 +610,8 @@ class GemmPlan(hooks.Shown):
     def registers(self) -> dict[str, int]:
         """Return the number of 32-bit registers that the data of a thread takes, by use.
 
-        For example {"accumulators": 64, "fragments": 32}.
-
-        Uses are accumulators, fragments, and tiles in flight. The compiler adds addresses, counters and predicates.
+        For example {"accumulators": 64, "fragments": 32}; k-tiles in flight are a use too. The compiler adds registers
+        for addresses, counters and predicates.
         """
         ops, mma = self.operands, self.tiled_mma
         bm, bn, _ = self.mma_tile
@@ -747,9 +744,8 @@ class GemmPlan(hooks.Shown):
     def own_tile(self, tile_mnl: tuple[Any, Any, Any], consumer: Any) -> tuple[Any, Any, Any]:
         """Return the coordinates (m_tile, n_tile, batch) of a consumer's tile in a CTA's tile.
 
-        They are counted in consumer tiles.
-
-        E.g. with two consumers along M, consumer 1 of CTA tile (3, 5, 0) has (7, 5, 0).
+        They are counted in consumer tiles. E.g. with two consumers along M, consumer 1 of CTA tile (3, 5, 0) has (7, 5,
+        0).
 
         tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
         consumer   index of the consumer among those that share the CTA's tile

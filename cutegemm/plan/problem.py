@@ -184,9 +184,8 @@ class Operands:
     def matrix(self, name: str) -> Operand:
         """Return the description of the operand called `name`.
 
-        It is "a", "b", "c", "d" or a name in `aux`. Any other name gives C.
-
-        Epilogue operands that are like C need no entry in `aux`.
+        It is "a", "b", "c", "d" or a name in `aux`. Any other name gives C. Epilogue operands that are like C need no
+        entry in `aux`.
 
         >>> operands = Operands.of("f32")
         >>> operands.matrix("a") is operands.a, operands.matrix("residual") is operands.c

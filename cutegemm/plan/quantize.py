@@ -67,7 +67,7 @@ class Quantize:
         return f"{self.name} {self.vector}"
 
     def violations(self, arch: str) -> Iterator[str]:
-        """Yield a sentence for each rule that this kernel breaks on an architecture, e.g. no float8 there.
+        """Yield a sentence for each rule that this kernel breaks on an architecture, such as a lack of float8.
 
         arch   name of the architecture, such as "sm_90a"
         """

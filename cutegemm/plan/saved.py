@@ -61,9 +61,8 @@ def loaded(text: str) -> Any:
 def _to_data(value: Any) -> Any:
     """Convert a value of a plan to data that `json.dumps` accepts.
 
-    For example, a layout becomes {"layout": "(8,64):(64,1)"}.
-
-    A dataclass becomes its class name and its fields, a tuple becomes a list.
+    For example, a layout becomes {"layout": "(8,64):(64,1)"}. A dataclass becomes its class name and its fields, a
+    tuple becomes a list.
 
     raises   UnsupportedError if the value has a type that cannot be saved
     """

@@ -105,7 +105,7 @@ class WarpRoles:
 
 
 def warp_roles(plan: GemmPlan) -> WarpRoles:
-    """Return the warp roles (producer and consumers) of a plan; use it where the plan must have them.
+    """Return the warp roles (producer and consumers) of a plan, for code that needs a plan with them.
 
     raises   UnsupportedError if all threads of the plan follow one schedule instead
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BoxTables:
-    """Index tables of a tile that TMA (or threads, in boxes) copies between global and shared memory.
+    """Index tables of a tile that TMA, or a copy by threads, moves between global and shared memory.
 
     The tile has E elements in all boxes of all CTAs that share it.
 
@@ -251,9 +251,8 @@ class BoxFlow:
     def store(self, origin: tuple[np.ndarray, np.ndarray], copy: int, written: np.ndarray) -> None:
         """Store one copy of the buffer, such as a stage, to global memory.
 
-        Whole units that start inside of the matrix are written.
-
-        Elements that were never written, and writes outside of the matrix, are reported.
+        Whole units that start inside of the matrix are written. Elements that were never written, and writes outside of
+        the matrix, are reported.
 
         origin    coordinates of the first element of each CTA's tile: two arrays (C,)
         copy      index of the copy

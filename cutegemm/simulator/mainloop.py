@@ -27,9 +27,8 @@ def run_mainloop(
 ) -> np.ndarray:
     """Execute the mainloop of a group of CTAs in numpy, and return their accumulators.
 
-    The result has the shape (rest_m, rest_n, value * thread * CTA).
-
-    rest_m and rest_n count the MMA atoms of a thread along M and N.
+    The result has the shape (rest_m, rest_n, value * thread * CTA). rest_m and rest_n count the MMA atoms of a thread
+    along M and N.
 
     plan       plan whose threads all follow one schedule
     tables     index tables of the plan

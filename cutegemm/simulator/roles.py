@@ -132,9 +132,8 @@ def _batches(plan: GemmPlan, grid: Work, ctas_at_once: int) -> list[list[int]]:
 def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
     """Return the clusters whose CTAs are executed operation by operation.
 
-    They are all clusters if K is split, else the first one of the batch.
-
-    The others of a batch do the same, so only their data is simulated.
+    They are all clusters if K is split, else the first one of the batch. The others of a batch do the same, so only
+    their data is simulated.
     """
     return clusters if plan.scheduler.split.is_split else clusters[:1]
 

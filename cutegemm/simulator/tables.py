@@ -123,9 +123,10 @@ def plan_tables(plan: GemmPlan) -> PlanTables:
 
 
 def accumulator_elements(plan: GemmPlan) -> np.ndarray:
-    """Return which element of the tile that a CTA multiplies each accumulator holds: (rest_m, rest_n, value, thread).
+    """Return which element of a CTA's MMA tile each accumulator holds: (rest_m, rest_n, value, thread).
 
-    An entry is the index m + bM * n.
+    An entry is the index m + bM * n. The MMA tile is what the CTA multiplies; if a cluster splits K, it is larger than
+    the CTA's tile of D.
 
     >>> from cutegemm.build import sm90_plan
     >>> accumulator_elements(sm90_plan()).shape  # 2 x 1 MMAs of 64 x 128 by 128 threads
@@ -262,7 +263,7 @@ def _table(atom: MmaAtom, operand: str) -> np.ndarray:
 
 
 def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
-    """Invert an MMA atom's thread-value layout: return, for each element of its tile, a lane and value.
+    """Invert an MMA atom's thread-value layout: return a lane, and its value, that hold each element of its tile.
 
     operand   "a", "b" or "c"
     returns   two arrays over the elements: lanes, and values

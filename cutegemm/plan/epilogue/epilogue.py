@@ -97,10 +97,8 @@ class Step:
     def idle(self) -> tuple[tuple[str, float], ...]:
         """Return (scalar's name, value) pairs that each make this step change nothing.
 
-        For acc + beta * c it is (("beta", 0.0),).
-
-        If a scalar has such a value, the kernel does not read the operands of the step. A step with auxiliary outputs
-        or reductions has no such pairs.
+        For acc + beta * c it is (("beta", 0.0),). If a scalar has such a value, the kernel does not read the operands
+        of the step. A step with auxiliary outputs or reductions has no such pairs.
 
         >>> acc, s, t, e = Accumulator(), Scalar("s"), Scalar("t"), Tile("e")
         >>> Step(acc + s * (t * e)).idle, Step(acc + e).idle

@@ -285,7 +285,7 @@ def distributed(node: Expression) -> Expression:
         return node
 
     def half(of: Expression) -> Expression:
-        """Return the same half of a subexpression, gate or up, as the enclosing `Half` selects."""
+        """Return the gate or the up half of a subexpression: the half that the enclosing `Half` selects."""
         if isinstance(of, Accumulator | Row):
             return Half(of, node.side, node.interleaved)
         return of.with_children(*[half(child) for child in of.children])

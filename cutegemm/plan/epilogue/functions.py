@@ -253,9 +253,7 @@ def cast(x: Any, dtype: DType | str) -> Expression:
 def halves(x: Any) -> tuple[Expression, Expression]:
     """Split the columns of x for a gated activation (GLU), and return (gate, up).
 
-    Columns j and j + N / 2 of x are gate and up of column j of D.
-
-    x has the N columns of A @ B, D has N / 2.
+    Columns j and j + N / 2 of x are gate and up of column j of D. x has the N columns of A @ B, D has N / 2.
 
     x        an expression of the accumulator, rows of N numbers, columns and numbers
     raises   PlanError if x contains a gate or an up already
@@ -271,9 +269,7 @@ def halves(x: Any) -> tuple[Expression, Expression]:
 def pairs(x: Any) -> tuple[Expression, Expression]:
     """Split the columns of x for a gated activation (GLU), and return (gate, up).
 
-    Columns 2j and 2j + 1 of x are gate and up of column j of D.
-
-    x has the N columns of A @ B, D has N / 2.
+    Columns 2j and 2j + 1 of x are gate and up of column j of D. x has the N columns of A @ B, D has N / 2.
 
     x        an expression of the accumulator, rows of N numbers, columns and numbers
     raises   PlanError if x contains a gate or an up already

@@ -111,7 +111,7 @@ class Scales:
         return self.extent // self.run if self.by_block else 2 * self.extent // _PERIOD[self.mode]
 
     def register(self, place: int, neighbour: int) -> int:
-        """Return which of the block scales that a thread holds an accumulator is multiplied by, as an index.
+        """Return the index, among a thread's block scales, of the scale that an accumulator is multiplied by.
 
         place       first row of the accumulator's 64 rows, or first column of its 8 columns, in the consumer's tile
         neighbour   0 or 1: the first or the second row, or column, that the thread has of these
@@ -167,10 +167,8 @@ class LoadScales(Step):
 class ReadScales(Step):
     """Program step: read the block scales of a k-tile to registers.
 
-    Scales of rows are read from the k-tile's stage, those of 128 x 128 blocks from a lane by shuffles.
-
-    `LoadScales` or `ReloadScales` has loaded the scales of each k-tile to one lane of the warp; a shuffle reads them
-    there.
+    Scales of rows are read from the k-tile's stage. Scales of 128 x 128 blocks are read by a shuffle from one lane of
+    the warp, where `LoadScales` or `ReloadScales` has put those of this k-tile.
     """
 
     def __str__(self) -> str:
@@ -181,9 +179,8 @@ class ReadScales(Step):
 class ReloadScales(Step):
     """Program step, after every 32 k-tiles: replace the block scales in the lanes by those of the next 32.
 
-    These have been loaded to other registers before.
-
-    Then load those of the 32 k-tiles after these. They are not needed until 32 k-tiles later, so no thread waits.
+    These have been loaded to other registers before. Then start to load those of the 32 k-tiles after these, which are
+    not needed until 32 k-tiles later, so no thread waits.
     """
 
     def __str__(self) -> str:

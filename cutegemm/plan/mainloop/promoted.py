@@ -92,9 +92,8 @@ class Promoted(Mainloop):
     def k_tiles(self, plan: GemmPlan) -> Steps:
         """Return the program's loop over k-tiles, two in each iteration.
 
-        It has one wait for all MMAs in each iteration, when the next stage is full.
-
-        ptxas follows MMAs around a loop only to a wait for all of them.
+        It has one wait for all MMAs in each iteration, when the next stage is full. ptxas follows MMAs around a loop
+        only to a wait for all of them.
         """
         if self.at_once:
             return self._by_k_tiles(plan)

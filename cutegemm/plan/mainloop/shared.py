@@ -17,10 +17,9 @@ class SharedShared(Mainloop):
     def k_tile(self, plan: GemmPlan) -> Steps:
         """Return the program steps that multiply one k-tile.
 
-        They wait until its stage is full, issue its MMAs, and release the stage of the k-tile before.
-
-        The wait for the MMAs of the previous k-tile comes after the first k-block, not after all k-blocks. So its stage
-        is released as soon as its MMAs have ended, while the tensor cores work on the first k-block.
+        They wait until its stage is full, issue its MMAs, and release the stage of the k-tile before. The wait for the
+        MMAs of the previous k-tile comes after the first k-block, not after all k-blocks. So its stage is released as
+        soon as its MMAs have ended, while the tensor cores work on the first k-block.
         """
         if plan.k_blocks == 1:
             return (Wait("full"), Multiply(), WaitMma(1), Release(previous=True))

@@ -230,9 +230,7 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
 def _groups(keys: np.ndarray) -> tuple[int, ...]:
     """Return, for each register of the first thread, the number of its group.
 
-    The values of a group's registers give the same result.
-
-    Groups are numbered by first appearance, e.g. (0, 0, 1, 1).
+    The values of a group's registers give the same result. Groups are numbered by first appearance, e.g. (0, 0, 1, 1).
 
     keys   array (threads, units, registers): the result that each register contributes to
     """

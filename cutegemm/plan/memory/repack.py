@@ -86,9 +86,8 @@ class Repack:
     def run(self, elements: Any) -> Any:
         """Return the distance between two runs of the repacked matrix, in elements.
 
-        It is `elements`, rounded up to whole cache lines.
-
-        A run is a row or column along the contiguous mode. It is padded with zeros.
+        It is `elements`, rounded up to whole cache lines. A run is a row or column along the contiguous mode. It is
+        padded with zeros.
 
         elements   elements of a run without the padding: an integer, or a value that a kernel computes
 
@@ -211,7 +210,10 @@ def repacked_for_wgmma(operands: Operands) -> str:
 
 
 def needs_transpose(operand: Operand) -> bool:
-    """Return whether wgmma needs a k-major copy of an operand: one that is not k-major, of other than 16 bits."""
+    """Return whether wgmma needs a k-major copy of an operand.
+
+    It does if the operand is m- or n-major and its elements do not have 16 bits.
+    """
     return operand.dtype.bits != 16 and operand.major != "k"
 
 

@@ -94,7 +94,7 @@ def expand(
 def lines_of(
     plan: GemmPlan, program: Program, place: Place, tiles: Sequence[Any], reads_c: bool = True
 ) -> tuple[int, ...]:
-    """Return the line number in the printed program, from 0, of each operation that `expand` returns.
+    """Return the line of the printed program, counted from 0, for each operation that `expand` returns.
 
     program   program of a role
     place     the CTA, the role and its warps
@@ -327,17 +327,17 @@ class Expansion(StepReader):
         """
         return self.place_of(int(tile.tile))
 
-    def place_of(self, epi_stage: int) -> int:
+    def place_of(self, slot: int) -> int:
         """Return the index of this consumer's rows of this CTA's tile, among all consumers and CTAs of the cluster.
 
         The index counts (slot, CTA of the cluster, consumer), the consumer fastest.
 
-        epi_stage   index of a tile: the result is the index of a semaphore. Or a workspace slot: the result is the
-                    index of accumulators in the workspace
+        slot   index of a workspace slot: the result is the index of accumulators in the workspace. Or index of a tile:
+               the result is the index of a semaphore
         """
         readers = self.pipeline.readers
         own = self.consumer if readers > 1 else 0
-        return (epi_stage * product(self.plan.cluster_mn) + self.rank) * readers + own
+        return (slot * product(self.plan.cluster_mn) + self.rank) * readers + own
 
     @reads(step.IncrementSemaphore)
     def on_increment_semaphore(self, semaphore: step.IncrementSemaphore, at: State, i: int) -> Iterator[Op]:

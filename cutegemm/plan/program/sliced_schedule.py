@@ -64,7 +64,7 @@ class SlicedSchedule(ThreadSchedule):
 
 
 def sliced_schedule(plan: GemmPlan) -> SlicedSchedule:
-    """Return the thread schedule of a plan with sliced-K, i.e. whose warps split K; use it where a plan must be so.
+    """Return the sliced-K schedule of a plan, i.e. one whose warps split K, for code that needs such a plan.
 
     raises   UnsupportedError if the warps of the plan do not split K
     """

@@ -299,9 +299,7 @@ class SendAccumulators(Step):
 class AddAccumulators(Step):
     """Program step of cluster split-K: add the accumulators that all CTAs have sent for this CTA's columns.
 
-    They are added in the order of the CTAs.
-
-    Afterwards the shared memory that received them is free.
+    They are added in the order of the CTAs. Afterwards the shared memory that received them is free.
     """
 
     changes: ClassVar[tuple[str, ...]] = ("accumulators_phase",)

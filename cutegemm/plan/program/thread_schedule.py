@@ -228,9 +228,8 @@ class ThreadSchedule(hooks.Shown):
     def play(self, k_tiles: int) -> Iterator[tuple[int, Step]]:
         """Yield (t, step) for a tile of `k_tiles` k-tiles, in the order of execution.
 
-        t is the k-tile that is multiplied.
-
-        The prologue has t = 0. Loops are expanded. Nothing is yielded if there are no k-tiles.
+        t is the k-tile that is multiplied. The prologue has t = 0. Loops are expanded. Nothing is yielded if there are
+        no k-tiles.
         """
         if k_tiles == 0:
             return
@@ -260,7 +259,7 @@ class ThreadSchedule(hooks.Shown):
 
 
 def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
-    """Return the thread schedule of a plan; use it where all threads of the plan must follow one schedule.
+    """Return the thread schedule of a plan, for code that needs a plan whose threads all follow one schedule.
 
     raises   UnsupportedError if the plan has warp roles
     """

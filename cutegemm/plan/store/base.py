@@ -84,9 +84,9 @@ class Store:
         return None
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
-        """Return where vectors of D are stored after the rotation of lines: first elements, as indices in a tile.
+        """Return the first element of each stored vector of D after the rotation of lines, as indices in a tile.
 
-        With rotation, the lanes of a line start at its first aligned address. Here, without it, the result is
+        A line is rotated so that its lanes start at its first aligned address. Here, without rotation, the result is
         `elements`.
 
         elements    first element of each vector without the rotation, as indices in the tile
@@ -112,9 +112,7 @@ class Store:
     def results(self, plan: GemmPlan) -> tuple[str, ...]:
         """Return the names of the results that pass through epilogue stages (shared memory); D is the last.
 
-        Each result has stages of its own.
-
-        () if this store does not use epilogue stages.
+        Each result of an epilogue tile takes a stage of its own. () if this store does not use epilogue stages.
         """
         return ()
 
@@ -174,7 +172,7 @@ class Store:
         return {}
 
     def rows(self, plan: GemmPlan) -> tuple[Row, ...]:
-        """Return the lines of the plan's description for the copies of D after the one out of registers."""
+        """Return the lines of the plan's description for the copies of D that follow the one out of registers."""
         return ()
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:

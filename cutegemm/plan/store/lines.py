@@ -51,10 +51,10 @@ class LineStore(StagedStore):
         return self.copy
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
-        """Return where vectors of D are stored after the rotation of lines: first elements, as indices in a tile.
+        """Return the first element of each stored vector of D after the rotation of lines, as indices in a tile.
 
-        With rotation, the lanes of a line start at its first aligned address. The tile may have several epilogue tiles;
-        a line ends at the edge of its epilogue tile.
+        A line is rotated so that its lanes start at its first aligned address. The tile may have several epilogue
+        tiles; a line ends at the edge of its epilogue tile.
 
         elements    first element of each vector without the rotation, as indices in the tile
         addresses   byte address in D of each element of the tile

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 class SharedStore(Store):
     """Store of D through shared memory, a whole tile at once.
 
-    All threads write the tile there, and then copy it to global memory in wider accesses.
-
-    The tile takes the memory of A and B, which have been read by then.
+    All threads write the tile there, and then copy it to global memory in wider accesses. The tile takes the memory of
+    A and B, which have been read by then.
 
     atom   copy atom that stores one vector from registers to shared memory
     smem   layout (rows, columns) of the tile in shared memory

@@ -114,10 +114,9 @@ class StagedStore(Store):
     def results(self, plan: GemmPlan) -> tuple[str, ...]:
         """Return the names of the results that are stored through epilogue stages; "d" is the last.
 
-        Each result has stages of its own.
-
-        Results of another type or majorness than D are stored from registers. So are all but D if TMA loads an M x N
-        operand, if the epilogue is overlapped, or if the epilogue stages do not divide the epilogue tiles.
+        Each result of an epilogue tile takes a stage of its own. Results of another type or majorness than D are stored
+        from registers. So are all but D if TMA loads an M x N operand, if the epilogue is overlapped, or if the
+        epilogue stages do not divide the epilogue tiles.
         """
         if plan.fetched_tile or plan.body.overlapped or self.has_remainder(plan.consumer_d_tile):
             return ("d",)
@@ -142,9 +141,8 @@ class StagedStore(Store):
     def atoms_at_once(self, plan: GemmPlan) -> tuple[int, int]:
         """Return (atoms along M, atoms along N) that a warp writes to an epilogue stage at once.
 
-        The consumers of the plan are single warps.
-
-        "At once" is one instruction, or several that cover the same lines of shared memory.
+        The plan must have single warps as consumers. "At once" is one instruction, or several that cover the same lines
+        of shared memory.
         """
         atom, tile = plan.tiled_mma.atom.shape_mnk, self.to_shared.tiler_mn
         return int(tile[0]) // atom[0], int(tile[1]) // atom[1]
@@ -229,7 +227,7 @@ def _values(plan: GemmPlan) -> Steps:
 
 
 def staged(plan: GemmPlan) -> StagedStore:
-    """Return the store of a plan that stores D through epilogue stages; use it where a plan must do so.
+    """Return the store of a plan, for code that needs a plan that stores D through epilogue stages.
 
     raises   UnsupportedError if D is stored in another way
     """

@@ -171,9 +171,8 @@ class EpiStageState:
     def _take(self, cta: int, op: CopyEpiStage) -> None:
         """Copy a warp's share of pieces of an epilogue stage to global memory.
 
-        A piece has the rows that one warp wrote.
-
-        A piece becomes free when the last of the operation's `readers` warps has copied it.
+        A piece has the rows that one warp wrote. A piece becomes free when the last of the operation's `readers` warps
+        has copied it.
 
         raises   Misuse if one of the pieces has not been written
         """

@@ -183,7 +183,9 @@ def _extreme(number: int, is_first: bool, loads_first: bool, count: int) -> Call
 
 
 def _at_random(rng: random.Random, count: int) -> Callable[[Machine], int]:
-    """Return a function that chooses the next process or load at random, at speeds that differ by up to 1000.
+    """Return a function that chooses the next process or load at random, at very different speeds.
+
+    The speeds differ by up to a factor of 1000.
 
     rng     random number generator
     count   number of processes, which is also the choice of the first load

@@ -167,7 +167,7 @@ def protocol_for(
 
     work       work tiles of each cluster, in order
     warps      whether each warp of a consumer is a process of its own
-    programs   program of each role, by name, that replaces the plan's; None for those of the plan
+    programs   program of each role, by name, that replaces the plan's; None: no replacement
     reads_c    whether the epilogue reads C
     """
     in_cluster = product(plan.cluster_mn)

@@ -26,7 +26,7 @@ from cutegemm.simulator.values import results
 
 
 class TileStore:
-    """Simulated stores of whole tiles of D from registers, or through shared memory at once, with counts of the writes.
+    """Simulated stores of whole tiles of D, from registers or through shared memory, with counts of the writes.
 
     task       the simulation
     elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
@@ -322,7 +322,7 @@ def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
 def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
     """Return the first element of the access that stores each accumulator.
 
-    It decides whether the access is executed.
+    The access is executed if that element is inside of D.
 
     elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
     vector     elements of an access
