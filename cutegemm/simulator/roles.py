@@ -65,11 +65,11 @@ NOTHING_MNL = (0, 0, 0)  # coordinates of a work tile past the last tile of D, w
 
 @dataclass(frozen=True)
 class Shape:
-    """The tile of one CTA position in every cluster that is executed together, as arrays over the clusters.
+    """One tile of a CTA for the simulation of several clusters at once: the tile of the same CTA in each cluster.
 
-    group     index and tile coordinates of the CTA in each cluster
+    group     index and tile coordinates of the CTA in each cluster, as arrays over the clusters
     tile      work tile of the first cluster; the number of k-tiles is the same in all clusters
-    k_first   first k-tile of each CTA
+    k_first   first k-tile of each CTA, as an array over the clusters
     """
 
     group: CtaGroup

@@ -51,7 +51,10 @@ class Mainloop:
         return (WaitMma(0), If(HAS_K_TILES, (Release(previous=True),)))
 
     def b_column_blocks(self, plan: GemmPlan) -> int:
-        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately."""
+        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately.
+
+        It is 1 if the columns are not divided.
+        """
         return 1
 
     def partial_accumulators(self, plan: GemmPlan) -> str:

@@ -54,7 +54,7 @@ def with_scales(operands: Operands, scales: tuple[str, str]) -> Operands:
 
 
 def has_scales(operands: Operands) -> bool:
-    """Return whether operands include block scales of A or B."""
+    """Return whether some operands include block scales of A or B, which the mainloop reads."""
     return any(name in _NAMES for name in operands.of_mainloop)
 
 

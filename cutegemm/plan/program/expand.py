@@ -328,12 +328,11 @@ class Expansion(StepReader):
         return self.place_of(int(tile.tile))
 
     def place_of(self, slot: int) -> int:
-        """Return the index of this consumer's rows of this CTA's tile, among all consumers and CTAs of the cluster.
+        """Return the index of this consumer's part of a tile in an array over (slot, CTA of the cluster, consumer).
 
-        The index counts (slot, CTA of the cluster, consumer), the consumer fastest.
+        The consumer is the fastest mode. Semaphores and accumulators in the workspace are such arrays.
 
-        slot   index of a workspace slot: the result is the index of accumulators in the workspace. Or index of a tile:
-               the result is the index of a semaphore
+        slot   for a semaphore: index of the cluster's tile. For accumulators: index of the workspace slot
         """
         readers = self.pipeline.readers
         own = self.consumer if readers > 1 else 0

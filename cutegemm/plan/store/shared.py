@@ -40,7 +40,7 @@ class SharedStore(Store):
 
     @property
     def store_atom(self) -> CopyAtom:
-        """Return the copy atom that stores D from shared to global memory."""
+        """Return the copy atom that stores the tile of D from shared to global memory, e.g. 128-bit vectors."""
         return self.copy.atom
 
     @property

@@ -42,7 +42,7 @@ class TmaStore(StagedStore):
     box           TMA box that stores a stage, or a warp's rows of it, to global memory
     load_c        TMA box that loads C to the stage that D is stored from later; None: the threads read C from global
                   memory
-    from_shared   tiled copy of C from a stage to registers; None exactly if `load_c` is
+    from_shared   tiled copy of C from a stage to registers; None if and only if `load_c` is None
     """
 
     box: TmaBox

@@ -168,7 +168,7 @@ def _extreme(number: int, is_first: bool, loads_first: bool, count: int) -> Call
     number        index of the process (role of a CTA)
     is_first      whether it comes before the others, if it can continue
     loads_first   whether loads come before the processes
-    count         number of processes, which is also the choice of the first load
+    count         number of processes. Choices below it are processes, choices from it on are loads
     """
 
     def choose(machine: Machine) -> int:
@@ -188,7 +188,7 @@ def _at_random(rng: random.Random, count: int) -> Callable[[Machine], int]:
     The speeds differ by up to a factor of 1000.
 
     rng     random number generator
-    count   number of processes, which is also the choice of the first load
+    count   number of processes. Choices below it are processes, choices from it on are loads
     """
     *speeds, load_speed = [10 ** rng.uniform(0, 3) for _ in range(count + 1)]
 
