@@ -217,7 +217,10 @@ if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers an
 else:
 
     def __getattr__(name: str) -> Any:
-        """Import a public name or subpackage when it is first used."""
+        """Import a public name or subpackage of cutegemm when it is first used, so that `import cutegemm` stays fast.
+
+        raises   AttributeError if cutegemm has no such name
+        """
         if name in _LATER:
             return getattr(import_module(_LATER[name]), name)
         if name in _OF_TORCH:
@@ -228,7 +231,7 @@ else:
 
 
 def __dir__() -> list[str]:
-    """Return all public names, also those that are not imported yet."""
+    """Return the sorted public names of the package, including those that are not imported yet."""
     return sorted({*__all__, *_OF_TORCH, *_MODULES, *(name for name in globals() if name.startswith("__"))})
 
 
@@ -236,7 +239,7 @@ def __dir__() -> list[str]:
 
 
 def _notebook(thing: Any) -> Any:
-    """Return the HTML that a notebook displays for a layout or a plan."""
+    """Return the HTML that a Jupyter notebook displays for a layout or a plan."""
     return import_module(f"{__name__}.draw").notebook(thing)
 
 
@@ -251,7 +254,10 @@ _hooks.fused.register(_fused)
 
 
 def _through_torch(arguments: Any) -> Any:
-    """Run a call of `gemm` as a torch operator. `arguments` maps the parameters of `gemm` to their values."""
+    """Run a call of `gemm` as a registered torch operator, so that torch.compile sees it as one operation.
+
+    arguments   the parameters of `gemm` and their values, as a dict
+    """
     from cutegemm.torch.gemm import gemm_in_torch  # an import statement: Dynamo does not trace `import_module`
 
     return gemm_in_torch(arguments)
@@ -261,7 +267,10 @@ _graph.through_torch.register(_through_torch)
 
 
 def _by_torch(arguments: Any) -> Any:
-    """Compute a call of `gemm` by operations of torch. `arguments` maps the parameters of `gemm` to their values."""
+    """Compute a call of `gemm` by torch's own operations instead of a kernel of this package.
+
+    arguments   the parameters of `gemm` and their values, as a dict
+    """
     return import_module(f"{__name__}.torch.gemm").gemm_by_torch(arguments)
 
 
@@ -269,7 +278,12 @@ _graph.by_torch.register(_by_torch)
 
 
 def _questions_of(modules_and_rows: Any) -> Any:
-    """Return a `Question` for each layer in a pair (torch modules, numbers of rows of their inputs)."""
+    """Return pairs (`Question`, numbers of rows): one for each distinct GEMM that the layers of torch models run.
+
+    A `Question` holds shapes, types and epilogue of a GEMM, i.e. what the choice of a kernel depends on.
+
+    modules_and_rows   pair (torch modules, numbers of rows M of their inputs)
+    """
     return import_module(f"{__name__}.torch.models.preparation").questions_of(*modules_and_rows)
 
 

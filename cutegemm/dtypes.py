@@ -19,17 +19,18 @@ ROUNDINGS = ("rne", "rna", "rz")
 
 @dataclass(frozen=True)
 class DType:
-    """An element type of a matrix, or the type of the accumulator.
+    """An element type of a matrix, or the type of the accumulator, such as bf16.
 
     name            PTX name: f16, bf16, tf32, f32, f64, e4m3, e5m2, s8 or s32
     bits            size of an element in memory; 32 for tf32
-    exponent_bits   0 for an integer type
+    exponent_bits   number of exponent bits; 0 for an integer type
     mantissa_bits   number of stored mantissa bits, without the leading 1; 0 for an integer type
     largest         largest finite value
-    storage         name of the numpy dtype that holds every value exactly; float32 for types that numpy lacks
-    rounding        default rounding of `round_to`: rne, or rna for tf32 (cvt.rna.tf32)
+    storage         name of the numpy dtype that holds every value exactly, e.g. float32 for bf16, which numpy lacks
+    rounding        default rounding of `round_to`: rne (to nearest, ties to even), or rna (ties away from zero) for
+                    tf32
     saturates       True: a larger value is rounded to `largest`, as cvt.rn.satfinite does. False: it becomes infinity
-    aliases         further names that `parse` accepts
+    aliases         further names that `parse` accepts, such as float32
     """
 
     name: str
@@ -46,23 +47,24 @@ class DType:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the type by its name, so that each process has one object of each type."""
+        """Pickle this type by its name, so that each process has only one object per type and `is` comparisons work."""
         return DType.parse, (self.name,)
 
     @property
     def is_float(self) -> bool:
-        """Return whether this is a floating type."""
+        """True if this is a floating-point type, False for s8 and s32."""
         return self.exponent_bits > 0
 
     @property
     def smallest_exponent(self) -> int:
-        """Return the exponent of the smallest normal value, which all subnormal values have too."""
+        """Base-2 exponent of this type's smallest normal value, e.g. -14 for f16. Subnormal values share it."""
         return 2 - (1 << (self.exponent_bits - 1))
 
     @staticmethod
     def parse(name: str | DType) -> DType:
-        """Return the element type of a name: `float32`, `fp32`, `f32` and `torch.float32` are the same type.
+        """Return the element type that a name means; `float32`, `fp32`, `f32` and `torch.float32` are the same type.
 
+        name     a name or alias in upper or lower case, or a numpy or torch dtype; a DType is returned as it is
         raises   UnsupportedError for an unknown name; the message lists the types and names that are similar
 
         >>> DType.parse("torch.bfloat16"), str(DType.parse("fp8_e4m3"))
@@ -113,15 +115,14 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def round_to(dtype: DType, values: Any, rounding: str | None = None) -> np.ndarray:
-    """Return an array of the values rounded to an element type.
+    """Round numbers to an element type, such as bf16, and return them as an array of numpy floats or integers.
 
     Each value is rounded once, from float64 or float32 directly to the type.
 
+    dtype      the element type
     values     numbers, or an array of any shape
-    rounding   rne   to nearest, ties to even
-               rna   to nearest, ties away from zero
-               rz    towards zero, as mma truncates the low bits of a tf32 operand
-               None  `dtype.rounding`
+    rounding   rne (to nearest, ties to even), rna (to nearest, ties away from zero), rz (towards zero, as mma truncates
+               the low bits of a tf32 operand); None: `dtype.rounding`
     returns    an array of the numpy type `dtype.storage`. NaN stays NaN, or becomes 0 in an integer type. If the type
                saturates, an infinity becomes the largest value
     raises     UnsupportedError for an unknown rounding
@@ -146,7 +147,11 @@ def round_to(dtype: DType, values: Any, rounding: str | None = None) -> np.ndarr
 
 
 def _rounded(exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
-    """Return the values rounded to the type's mantissa bits; values beyond `dtype.largest` are not bounded here."""
+    """Return float64 values rounded to the mantissa bits of a floating type. Overflow is left for `_bounded`.
+
+    exact   values of any shape
+    mode    rne (nearest, ties to even), rna (nearest, ties away from zero) or rz (towards zero)
+    """
     _, exponent = np.frexp(exact)  # |x| = m * 2**exponent, 0.5 <= m < 1
     quantum = np.maximum(exponent - 1, dtype.smallest_exponent) - dtype.mantissa_bits
     out: np.ndarray = np.ldexp(_to_integer(np.ldexp(exact, -quantum), mode), quantum)
@@ -154,7 +159,10 @@ def _rounded(exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
 
 
 def _to_integer(values: np.ndarray, mode: str) -> np.ndarray:
-    """Return the values rounded to integers by one of `ROUNDINGS`."""
+    """Return the values rounded to integers, as floats.
+
+    mode   rne (nearest, ties to even), rna (nearest, ties away from zero) or rz (towards zero)
+    """
     if mode == "rne":
         out: np.ndarray = np.rint(values)
         return out
@@ -165,10 +173,11 @@ def _to_integer(values: np.ndarray, mode: str) -> np.ndarray:
 
 
 def _bounded(out: np.ndarray, exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
-    """Return the rounded values `out` with those beyond `dtype.largest` saturated, or replaced by infinity.
+    """Return the rounded values `out`, where those beyond `dtype.largest` are saturated or replaced by infinity.
 
-    exact   the values before rounding
-    mode    one of `ROUNDINGS`: rz rounds a finite value to a finite one
+    out     rounded values, not yet limited to the range of `dtype`
+    exact   unrounded values, of the same shape
+    mode    one of rne, rna and rz; rz never rounds a finite value to infinity
     """
     bounded: np.ndarray
     too_large = np.abs(out) > dtype.largest

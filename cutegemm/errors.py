@@ -21,7 +21,7 @@ class LayoutError(CutegemmError, ValueError):
 
 
 class PlanError(CutegemmError, ValueError):
-    """Raised if a plan, or the arguments that it is made from, break rules of the algebra or of the hardware.
+    """Raised if a kernel plan, or an argument that it is built from, breaks a rule of the algebra or the hardware.
 
     subject      the operation and its argument, such as "sm90_plan(cluster=(3, 1))"
     violations   one sentence for each broken rule
@@ -39,9 +39,9 @@ class PlanError(CutegemmError, ValueError):
 
 
 class SimulationError(CutegemmError):
-    """Raised if a plan that is simulated on the CPU computes wrong results or makes a faulty access.
+    """Raised if a kernel plan that is simulated on the CPU computes wrong results or makes a faulty access.
 
-    subject   what was simulated: the plan and the problem
+    subject   what was simulated: the plan and the problem, as text
     faults    one `cutegemm.simulator.Fault` for each kind of fault, with examples
     """
 
@@ -66,11 +66,11 @@ class UnsupportedError(CutegemmError):
 
 
 class CompileError(CutegemmError):
-    """Raised if the CuTe DSL, ptxas or the linker fails on a plan. The message includes the message of that tool."""
+    """Raised if the CuTe DSL, ptxas or the linker fails on a kernel plan. The message includes that of the tool."""
 
 
 def how_to_install(*extras: str) -> str:
-    """Return the sentence that says how extras of this package are installed from a clone of its repository.
+    """Return the sentence that tells a user how to install optional dependencies of this package.
 
     extras   names of optional dependencies in pyproject.toml
 
@@ -81,16 +81,22 @@ def how_to_install(*extras: str) -> str:
 
 
 class PendingError(Exception):
-    """Raised inside of a call of `gemm` whose kernel is compiled in the background, so that torch computes the call."""
+    """Signals inside `gemm` that the kernel of a call is still being compiled in the background.
+
+    The caller catches it and lets torch compute the call instead; users never see it.
+    """
 
 
 class CopyWarning(UserWarning):
-    """Issued if `gemm` copies an operand before the launch: the result is right, but slower. The message names it."""
+    """Issued if `gemm` copies an operand before the launch; the message names the operand.
+
+    The result is right, but the call is slower.
+    """
 
 
 @contextmanager
 def ended_in_words(program: str) -> Iterator[None]:
-    """Turn an error that the user can correct into a message on stderr and exit status 2.
+    """Turn an error that the user can correct into a message on stderr and exit status 2, within a `with` block.
 
     program   name of the program, which the message starts with
     raises    SystemExit instead of a CutegemmError, an OSError or a MemoryError; other errors pass through

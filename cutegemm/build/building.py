@@ -36,11 +36,11 @@ LOADS = (None, "cp.async", "register")  # how threads load A and B; None: as the
 
 @dataclass(frozen=True)
 class Shared:
-    """How a tile of A or B is laid out in shared memory.
+    """Describes how a tile of A or B is laid out in shared memory: majorness, padding and swizzle.
 
     major     contiguous mode: "mn" for M or N, along which threads read fragments, or "k"
-    pad       unused elements after each contiguous run
-    swizzle   swizzle of the offsets in elements, or None
+    pad       unused elements after each contiguous run, e.g. after each row of a row-major tile
+    swizzle   XOR swizzle of the offsets in elements, or None
     raises    PlanError with every rule that is broken
     """
 
@@ -58,11 +58,11 @@ class Shared:
             raise PlanError("Shared", violations)
 
     def layout(self, extent: int, bk: int, stages: int) -> SharedLayout:
-        """Return the shared-memory layout (extent, bK, stages) of the tiles of all stages.
+        """Return the shared-memory layout (extent, bK, stages) for all pipeline stages of an A or B tile.
 
         extent   rows of A, or columns of B, of a tile
         bk       elements of a tile along K
-        stages   number of tiles, one after the other
+        stages   number of tiles, which lie one after the other
 
         >>> str(Shared(pad=4).layout(128, 8, 3))
         '(128,8,3):(1,132,1056)'
@@ -75,18 +75,19 @@ class Shared:
 
 
 def vector_copy(operand: Operand, elements: int) -> CopyAtom:
-    """Return a copy atom that moves `elements` elements of an operand at once, but at most 16 bytes."""
+    """Return a copy atom for `elements` neighbouring elements of an operand, at most 16 bytes at once."""
     bits = operand.dtype.bits
     return universal_copy(operand.dtype, min(ACCESS_BITS, bits * max(1, elements)))
 
 
 def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
-    """Return the tiled copy of a tile of D in which neighbouring threads copy neighbouring vectors of a line.
+    """Return a tiled copy of a tile of D whose neighbouring threads copy neighbouring vectors of a line.
 
-    A line is a row of an N-major D, or a column of an M-major one.
+    A line is a row of an N-major D, or a column of an M-major one. So global accesses are coalesced.
 
+    d         the operand D: element type and majorness
     vector    elements of one access
-    run       threads that copy neighbouring vectors of one line; the other threads copy further lines
+    run       number of threads that share a line; the other threads copy further lines
     threads   number of threads
     """
     atom, across = vector_copy(d, vector), threads // run
@@ -96,7 +97,10 @@ def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
 
 
 class _Builds(Protocol[P]):
-    """Type of a plan builder that has the arguments `epilogue` and `operands`, which `takes_epilogue` adds."""
+    """Type of a plan builder, such as `sm90_plan`, that has the arguments `epilogue` and `operands`.
+
+    The decorator `takes_epilogue` adds these arguments.
+    """
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> GemmPlan: ...
@@ -113,11 +117,11 @@ class _Builds(Protocol[P]):
 
 
 def takes_epilogue(builder: Callable[P, GemmPlan]) -> _Builds[P]:
-    """Return a builder with two more arguments, for a plan with a custom epilogue.
+    """Decorate a plan builder, such as `sm90_plan`, with two more arguments for a custom epilogue.
 
-    epilogue   a function of the accumulator and of operands by name, as `gemm` takes it; or its text
-    operands   kind of each operand by name, such as {"bias": "row"} or {"bias": "row:f32"}: row, column, tile,
-               element or scalar. A type alone, {"aux": "f16"}, is that of an auxiliary output
+    epilogue   a function of the accumulator and of operands by name, e.g. `lambda acc, bias: acc + bias`; or its text
+    operands   kind of each operand by name, such as {"bias": "row"} or {"bias": "row:f32"}: row, column, tile, element
+               or scalar. A type alone, {"aux": "f16"}, is that of an auxiliary output
     raises     PlanError if the plan cannot have this epilogue
 
     >>> from cutegemm.build import sm90_plan
@@ -149,6 +153,8 @@ def takes_epilogue(builder: Callable[P, GemmPlan]) -> _Builds[P]:
 class Complaints:
     """Collects the violations (broken rules) of several arguments, so that one error reports all of them.
 
+    Call `attempt` for each computation that may fail, then `check`, which raises the error.
+
     subject   what the error is about, such as "sm90_plan 'mine'"
 
     >>> complaints = Complaints("a caller")
@@ -161,7 +167,10 @@ class Complaints:
         self.violations: list[str] = []
 
     def attempt(self, make: Callable[[], T]) -> T | None:
-        """Return `make()`. If it raises an error of cutegemm, collect the error's violations and return None."""
+        """Return `make()`; if it raises an error of cutegemm, remember the broken rules for `check` and return None.
+
+        make   function without arguments
+        """
         try:
             return make()
         except PlanError as error:
@@ -171,19 +180,22 @@ class Complaints:
         return None
 
     def check(self) -> None:
-        """Raise PlanError with all violations if any was collected."""
+        """Raise one PlanError with all violations (broken rules) that were collected, if any."""
         if self.violations:
             raise PlanError(self.subject, self.violations)
 
 
 def made(result: T | None) -> T:
-    """Return `result` unchanged. It is a result of `Complaints.attempt`, which is not None after `Complaints.check`."""
+    """Return `result` unchanged, typed as not None.
+
+    Call it on a result of `Complaints.attempt` after `Complaints.check`, which would have raised if it were None.
+    """
     assert result is not None
     return result
 
 
 class PlanBuilder(Complaints):
-    """Base class of the plan builders: the operands, and the violations of the arguments.
+    """Base class of the builders that make a kernel plan from options; it collects the broken rules of the options.
 
     subject    what errors are about, such as "sm90_plan 'mine'"
     operands   types, majorness and alignment of A, B, C and D
@@ -194,9 +206,9 @@ class PlanBuilder(Complaints):
         self.operands = operands
 
     def choices(self, **arguments: tuple[object, tuple[object, ...]]) -> None:
-        """Collect a violation for each argument whose value is not among the allowed ones.
+        """Collect a violation (broken rule) for each argument whose value is not among the allowed ones.
 
-        arguments   name of the argument -> (its value, allowed values)
+        arguments   (value, allowed values) of each argument by name, e.g. store=(store, ("tma", "direct"))
         """
         for name, (value, known) in arguments.items():
             if value not in known:
@@ -204,9 +216,9 @@ class PlanBuilder(Complaints):
                 self.violations.append(f"{name} = {value!r} is neither {names}.")
 
     def order(self, raster: Raster | str) -> Raster | None:
-        """Return the rasterization (order of the tiles of D), parsed if it is a text.
+        """Return the order of the tiles of D (rasterization), parsed if it is a text such as "grouped_m:8".
 
-        None if it is not valid, which is collected as a violation.
+        None if it is not valid; the violation is collected for `check`.
         """
         if isinstance(raster, Raster):
             return raster
@@ -217,10 +229,10 @@ class PlanBuilder(Complaints):
 
 
 class Builder(PlanBuilder):
-    """Base class of the builders of SIMT, mma.sync and gemv plans, whose threads all copy and multiply.
+    """Base class of the builders of plans without warp roles (SIMT, mma.sync, gemv): all threads copy and multiply.
 
     block    tile (bM, bN, bK) of a CTA
-    stages   stages of shared memory
+    stages   number of k-tiles in shared memory at a time
     """
 
     least_stages = 1
@@ -232,7 +244,7 @@ class Builder(PlanBuilder):
             self.violations.append(f"stages = {stages}; at least {self.least_stages} is expected.")
 
     def plan(self, mma: TiledMma, a: OperandStream, b: OperandStream, store: Store, **others: Any) -> GemmPlan:
-        """Assemble the plan from its components. All threads have the same role and meet at the barrier of the CTA.
+        """Assemble a plan without warp roles from its components: all threads load, multiply and store.
 
         mma      tiled MMA of the CTA's tile
         a, b     how the tiles of A and B are loaded and read
@@ -262,16 +274,17 @@ class Builder(PlanBuilder):
         cache: str = "cg",
         several: int = 1,
     ) -> TiledCopy:
-        """Return the tiled copy that the threads of a CTA use to load a tile of A or B.
+        """Return the tiled copy with which the threads of a CTA load a tile of A or B, coalesced.
 
-        Neighbouring threads lie along the contiguous mode, the others across it.
+        Neighbouring threads lie along the operand's contiguous mode, the others across it.
 
+        operand   A or B: element type, majorness and alignment
         extent    extent of the tile along M or N
-        threads   threads of the CTA
-        kind      "cp.async" or "register"
+        threads   number of threads of the CTA
+        kind      "cp.async", or "register" for a load to registers and a store to shared memory
         vector    elements of an access at most; fewer if the tile does not have as many for each thread
         k_run     elements along K of a K-major operand that neighbouring threads copy; None: bK
-        cache     "cg" or "ca", for cp.async of 16 bytes
+        cache     for cp.async of 16 bytes: "cg" bypasses L1, "ca" goes through it
         several   if an access has one element: neighbouring elements that a thread copies one by one, at most; fewer if
                   the tile does not have as many for each thread
         """
@@ -299,11 +312,11 @@ class Builder(PlanBuilder):
         return make_tiled_copy_tv(atom, thr, Layout((1, own)))
 
     def copy_of_lines(self, vector: int, threads: int) -> TiledCopy:
-        """Return the tiled copy of a tile of D from shared to global memory, with neighbouring threads along its lines.
+        """Return the tiled copy of a tile of D from shared to global memory, coalesced along D's rows (or columns).
 
         vector    elements of an access
-        threads   threads of the CTA
-        raises    PlanError if the threads do not divide the lines evenly
+        threads   number of threads of the CTA
+        raises    PlanError if the threads do not divide the tile evenly
         """
         d, (bm, bn, _) = self.operands.d, self.block
         line = bn if d.major == "n" else bm

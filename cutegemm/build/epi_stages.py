@@ -44,12 +44,12 @@ _FRAGMENT_OF_8 = Layout(((4, 8, 4), (2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8)
 
 
 def fragment_of(a_source: str, columns: int = WHOLE_COLUMNS) -> Layout:
-    """Return the layout of a consumer warpgroup's accumulators: (thread, value) -> place in a tile (64, columns).
+    """Return the accumulator layout of a warpgroup's wgmma as a map from (thread, value) to an offset in a tile.
 
-    The tile is column-major: row 1 of column 0 is place 1.
+    The tile is column-major of shape (64, columns): offset 1 is row 1 of column 0.
 
-    a_source   "shared" or "register": where wgmma reads A from. Rows are permuted if it is "register"
-    columns    16 or 8
+    a_source   "shared" or "register": where wgmma reads A from. The rows are permuted if it is "register"
+    columns    columns of the tile, 16 or 8
 
     >>> print(fragment_of("register"))
     ((4,(4,2),(2,2)),(2,2,2)):((128,(1,16),(8,32)),(64,4,512))
@@ -70,33 +70,35 @@ def warpgroup_epi_stages(
     most: int | None = None,
     stages: Callable[[SharedLayout], int] | None = None,
 ) -> EpiStageBuilder:
-    """Return the builder of epilogue stages for plans whose consumers are warpgroups.
+    """Return the builder of epilogue stages (shared-memory buffers for D) for plans that multiply by wgmma.
 
-    Epilogue tiles have a multiple of 16 columns, or of 8 if 16 does not divide `columns`.
+    An epilogue tile, i.e. what a stage holds, has a multiple of 16 columns, or of 8 if 16 does not divide `columns`.
 
     subject    what an error is about
-    columns    columns of a consumer's tile
+    operands   types and majorness of C and D
+    columns    columns of D that a consumer warpgroup computes
     a_source   "shared" or "register": where wgmma reads A from
     most       largest number of columns of an epilogue tile that the builder chooses; None: no limit
-    stages     see `EpiStageBuilder`
+    stages     function that returns how many mainloop stages fit next to a layout of epilogue stages; None: epilogue
+               stages may take their room
     """
     step = FEWEST_COLUMNS if columns % WHOLE_COLUMNS else WHOLE_COLUMNS
     return EpiStageBuilder(subject, operands, fragment_of(a_source, step), (WGMMA_M, step), most=most, stages=stages)
 
 
 class EpiStageBuilder:
-    """Builder of the epilogue stages: buffers in shared memory that D is stored through, one epilogue tile each.
+    """Builder of epilogue stages: shared-memory buffers for D on its way to global memory, one epilogue tile each.
 
     A consumer is a warpgroup, or a warp, that multiplies and then stores its tile of D.
 
-    fragment    (thread, value) -> place in a column-major tile: a consumer's accumulators, in the order of its
+    fragment    (thread, value) -> offset in a column-major tile: a consumer's accumulators, in the order of its
                 registers
-    tile        (M, N) of that tile: the rows of an epilogue tile, and the step of its columns
-    in_places   whether neighbours in a fragment are neighbours in D, so that stmatrix can be used
-    least       smallest number of epilogue stages of a consumer
+    tile        (M, N) of that tile: an epilogue tile has its rows and a multiple of its columns
+    in_places   True if neighbours in a fragment are neighbours in D, so that stmatrix can be used
+    least       smallest number of epilogue stages per consumer
     most        largest number of columns of an epilogue tile that the builder chooses; None: no limit
-    stages      function that returns the number of mainloop stages that fit next to a layout of epilogue stages; None:
-                epilogue stages may take the room of mainloop stages
+    stages      function that returns how many mainloop stages fit next to a layout of epilogue stages; None: epilogue
+                stages may take the room of mainloop stages
     """
 
     def __init__(
@@ -125,16 +127,17 @@ class EpiStageBuilder:
         with_c: bool,
         with_operands: bool = False,
     ) -> StagedStore:
-        """Return the store of D through epilogue stages.
+        """Choose the epilogue stages (shared-memory buffers for D) of a plan, and return how D is stored through them.
 
-        consumer_tile   (M, N) of D that a consumer computes
+        consumer_tile   (M, N) of D that a consumer (a warpgroup or warp that multiplies) computes
         consumers       number of consumers of a CTA
         stored          rows of a TMA box of an N-major D, and the L2 policy of D
-        shared_d        one of `SHARED_D`: see `sm90_plan`
+        shared_d        layout in shared memory: "swizzled" or "plain", which TMA stores, or "padded", which threads
+                        store
         epi_tile_n      columns of an epilogue tile; None: the builder chooses
-        epi_stages      epilogue stages of a consumer; None: the builder chooses
-        with_c          whether the epilogue reads C or another tile operand
-        with_operands   whether the epilogue reads anything but the accumulators
+        epi_stages      epilogue stages per consumer; None: the builder chooses
+        with_c          True if the epilogue reads C or another matrix of D's shape
+        with_operands   True if the epilogue reads anything but the accumulators
         raises          PlanError if no epilogue tiles fill the consumer's tile
         """
         c, d = self.operands.c, self.operands.d
@@ -164,11 +167,14 @@ class EpiStageBuilder:
     ) -> tuple[int, int, int]:
         """Divide a consumer's tile of D into epilogue tiles, which are stored one by one through epilogue stages.
 
-        consumer_tile, consumers   (M, N) of D that a consumer computes, and the number of consumers
-        epi_tile_n, epi_stages     as in `epi_stages`
-        shared_d                   one of `SHARED_D`: see `sm90_plan`
-        with_operands              whether the epilogue reads anything but the accumulators
-        returns                    (columns of an epilogue tile, epilogue tiles and epilogue stages of a consumer)
+        consumer_tile, consumers   (M, N) of D that a consumer (warpgroup or warp) computes, and the number of consumers
+        epi_tile_n, epi_stages     requested columns of an epilogue tile, and stages per consumer; None: the builder
+                                   chooses
+        shared_d                   layout in shared memory: "swizzled" or "plain", which TMA stores, or "padded", which
+                                   threads store
+        with_operands              True if the epilogue reads anything but the accumulators
+        returns                    (columns of an epilogue tile, epilogue tiles per consumer, epilogue stages per
+                                   consumer)
         raises                     PlanError if no epilogue tiles fill the consumer's tile
         """
         if epi_tile_n is not None:
@@ -184,16 +190,16 @@ class EpiStageBuilder:
         return columns, epi_tiles, epi_stages
 
     def count(self, epi_tiles: int, columns: int, consumers: int, with_operands: bool) -> int:
-        """Return the number of epilogue stages of a consumer that the builder chooses by default.
+        """Return the default number of epilogue stages (shared-memory buffers for D) per consumer.
 
-        It divides the number of epilogue tiles, and is three rather than two, so that two stores can run while a third
+        It divides the number of epilogue tiles. Three are preferred to two, so that two stores can run while a third
         stage is written. But epilogue stages never take the room of a mainloop stage. 2816 x 2208 x 256 of bf16 in 128
         x 96, clusters of two, takes 10.95 us with three stages and 11.31 us with two (H100, 2026-11-25).
 
-        epi_tiles       number of epilogue tiles of a consumer
+        epi_tiles       number of epilogue tiles per consumer (warpgroup or warp that multiplies)
         columns         columns of an epilogue tile
         consumers       number of consumers of a CTA
-        with_operands   whether the epilogue reads anything but the accumulators
+        with_operands   True if the epilogue reads anything but the accumulators
         """
         usual = next((s for s in (2, 3, 5) if epi_tiles % s == 0), max(self.least, epi_tiles))
         if self.stages is None or with_operands or epi_tiles < self.least:
@@ -203,19 +209,19 @@ class EpiStageBuilder:
         return next(count for count in (*dividing, usual, 3, 2) if self.stages_left(count, columns, consumers) == most)
 
     def stages_left(self, count: int, columns: int, consumers: int) -> int:
-        """Return the number of mainloop stages that fit next to the epilogue stages of all consumers.
+        """Return the number of mainloop stages that fit in shared memory next to the epilogue stages of all consumers.
 
-        count       epilogue stages of a consumer
+        count       epilogue stages per consumer (warpgroup or warp that multiplies)
         columns     columns of an epilogue stage
-        consumers   number of consumers
+        consumers   number of consumers of a CTA
         """
         assert self.stages is not None
         return self.stages(Layout((self.tile[0], columns, count, consumers)))
 
     def check_columns(self, columns: int, tile_columns: int) -> None:
-        """Check that epilogue tiles of `columns` columns fill a consumer's tile of `tile_columns` columns.
+        """Raise PlanError unless epilogue tiles of `columns` columns fill a consumer's tile of `tile_columns` columns.
 
-        raises   PlanError if they do not
+        `columns` must divide `tile_columns` and be a multiple of what one stmatrix covers.
         """
         step = self.tile[1]
         if tile_columns % columns or columns % step:
@@ -228,14 +234,15 @@ class EpiStageBuilder:
             raise PlanError(self.subject, [rule])
 
     def epi_tile_columns(self, consumer_tile: tuple[int, int], consumers: int, epi_stages: int | None = None) -> int:
-        """Return the number of columns that the builder chooses by default for an epilogue tile that TMA stores.
+        """Return the default width of an epilogue tile that TMA stores.
 
         It is the widest row of a swizzle (128, 64 or 32 bytes) that leaves enough epilogue tiles for the epilogue
         stages, and room for mainloop stages. For an M-major D it may also be eight columns.
 
-        consumer_tile   (M, N) of D that a consumer computes
+        consumer_tile   (M, N) of D that a consumer (warpgroup or warp) computes
         consumers       number of consumers of a CTA
-        epi_stages      epilogue stages of a consumer; None: not given
+        epi_stages      epilogue stages per consumer; None: not requested
+        returns         number of columns
         raises          PlanError if no row of a swizzle is possible
         """
         rows, columns = consumer_tile
@@ -271,12 +278,11 @@ class EpiStageBuilder:
         return widths[0]
 
     def line_columns(self, tile_columns: int, with_operands: bool) -> int:
-        """Return the number of columns of an epilogue tile for a D that threads store, because TMA cannot.
+        """Return the width of an epilogue tile for a D that threads store because TMA cannot, e.g. if it is unaligned.
 
-        See the function `line_columns`.
-
-        tile_columns    columns of a consumer's tile
-        with_operands   whether the epilogue reads anything but the accumulators
+        tile_columns    columns of D that a consumer (warpgroup or warp) computes
+        with_operands   True if the epilogue reads anything but the accumulators
+        returns         number of columns, a divisor of `tile_columns`, chosen as by the function `line_columns`
         raises          PlanError if `tile_columns` is not a multiple of the step of columns
         """
         step, most = self.tile[1], tile_columns if self.most is None else self.most
@@ -289,16 +295,16 @@ class EpiStageBuilder:
     def boxed_epi_stages(
         self, shape: tuple[int, int], copies: tuple[int, int], swizzles: bool, store_rows: int, l2: str
     ) -> tuple[SharedLayout, TmaBox, TmaBox]:
-        """Return (layout of the epilogue stages, TMA box that stores D, TMA box that loads C).
+        """Return the layout of epilogue stages for TMA, the box that stores D and the box that loads C.
 
         Rows of an odd multiple of 16 bytes are not swizzled: eight such rows begin in eight different groups of banks
         anyway.
 
         shape        (rows, columns) of an epilogue tile
-        copies       (epilogue stages of a consumer, consumers)
-        swizzles     whether rows may be swizzled
+        copies       (epilogue stages per consumer, consumers)
+        swizzles     False if rows must not be swizzled
         store_rows   rows of a box of an N-major D
-        l2           L2 policy of D
+        l2           L2 policy of D, such as "evict_first"
         """
         d = self.operands.d
         n_major = d.major == "n"
@@ -317,12 +323,12 @@ class EpiStageBuilder:
     def padded_epi_stages(
         self, shape: tuple[int, int], copies: tuple[int, int], store_rows: int
     ) -> tuple[SharedLayout, TiledCopy]:
-        """Return (layout of epilogue stages with padded rows, tiled copy that stores them to global memory).
+        """Return the layout of epilogue stages with padded rows, and the tiled copy that stores them to global memory.
 
-        Neighbouring lanes copy neighbouring vectors of a row; a vector is as wide as D is aligned, at most 16 bytes.
+        Neighbouring threads copy neighbouring vectors of a row; a vector is as wide as D is aligned, at most 16 bytes.
 
         shape        (rows, columns) of an epilogue tile
-        copies       (epilogue stages of a consumer, consumers)
+        copies       (epilogue stages per consumer, consumers)
         store_rows   rows that are stored at a time; it must be all rows of an epilogue tile
         raises       PlanError if warps are to store their own rows by TMA, or if threads do not divide the rows evenly
         """
@@ -344,12 +350,12 @@ class EpiStageBuilder:
         return layout, copy_of_lines(d, vector, run, threads)
 
     def padded_rows(self, shape: tuple[int, int], copies: tuple[int, int]) -> Layout:
-        """Return the layout of epilogue stages whose rows are padded, so that lanes write them without bank conflicts.
+        """Return the layout of epilogue stages with rows padded so that a warp writes them without bank conflicts.
 
         The padding is what lanes write of a row at once: 16 bytes for stmatrix, 32 bytes for pairs of 32-bit elements.
 
         shape    (rows, columns) of an epilogue tile
-        copies   (epilogue stages of a consumer, consumers)
+        copies   (epilogue stages per consumer, consumers)
         """
         d = self.operands.d
         n_major = d.major == "n"
@@ -357,12 +363,12 @@ class EpiStageBuilder:
         return _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
 
     def _matrices(self, move: Callable[..., CopyAtom]) -> CopyAtom:
-        """Return the copy atom between accumulator fragments and an epilogue stage.
+        """Return the copy atom that moves accumulator fragments to or from an epilogue stage in shared memory.
 
-        It is `move` for 16-bit elements. Other elements are copied as pairs along an N-major D, or one by one: stmatrix
-        of 8-bit elements would need four neighbours per lane, but wgmma gives a lane two.
+        It is stmatrix or ldmatrix for 16-bit elements. Other elements are copied as pairs along an N-major D, or one by
+        one: stmatrix of 8-bit elements would need four neighbours per lane, but wgmma gives a lane two.
 
-        move   `stmatrix` or `ldmatrix`
+        move   the function `stmatrix` or `ldmatrix`, which makes the atom for 16-bit elements
         """
         d = self.operands.d
         if d.dtype.bits == 16 and self.in_places:
@@ -371,7 +377,7 @@ class EpiStageBuilder:
 
 
 def has_odd_groups(columns: int | None) -> bool:
-    """Return whether a tile's columns are an odd number of groups of eight.
+    """Return True if a tile's columns are an odd number of groups of eight, i.e. not a multiple of 16.
 
     columns   number of columns, a multiple of 8; None: not yet chosen, for which the result is False
 
@@ -382,9 +388,12 @@ def has_odd_groups(columns: int | None) -> bool:
 
 
 def odd_columns(tile_columns: int) -> int:
-    """Return the number of columns of an epilogue tile for a tile with an odd number of groups of eight columns.
+    """Return the width of an epilogue tile for a tile of D whose columns are an odd number of groups of eight.
 
-    It is the largest odd number of groups that divides the tile and is less than the tile, at most 72 columns.
+    It is the largest odd number of groups, less than the tile's and at most 9, that divides the tile.
+
+    tile_columns   columns of the tile, e.g. 200
+    returns        columns of an epilogue tile, e.g. 40
 
     >>> [odd_columns(columns) for columns in (200, 168, 216, 120, 152)]
     [40, 56, 72, 40, 8]
@@ -401,17 +410,18 @@ def line_columns(
     most: int | None = None,
     with_operands: bool = False,
 ) -> int:
-    """Return the number of columns of an epilogue tile for a D that threads store by accesses of less than 16 bytes.
+    """Return the width of an epilogue tile for a D that threads store by accesses of less than 16 bytes.
 
-    They are at most `_LINE_BYTES`, so that few sectors are partial, and at most 128 bytes if operands of the epilogue
-    need registers. They may be twice as many if the tile would otherwise have many epilogue tiles, since threads wait
-    for each of them.
+    A row has at most 768 bytes for an N-major D (256 for an M-major one), so that few sectors are partial, and at most
+    128 bytes if operands of the epilogue need registers. It may be twice as long if the tile would otherwise have many
+    epilogue tiles, since threads wait for each of them.
 
-    tile_columns    columns of a consumer's tile
+    d               element type and majorness of D
+    tile_columns    columns of D that a consumer (warpgroup) computes
     step            the result is a multiple of it
     most            largest result; None: no limit
-    with_operands   whether the epilogue reads anything but the accumulators
-    returns         a divisor of `tile_columns`; 0 if no multiple of `step` divides it
+    with_operands   True if the epilogue reads anything but the accumulators
+    returns         number of columns, a divisor of `tile_columns`; 0 if no multiple of `step` divides it
 
     >>> from cutegemm.dtypes import bf16, f32
     >>> [line_columns(Operand(kind, "n", kind.bits // 8), 256) for kind in (bf16, f32)]
@@ -429,17 +439,17 @@ def line_columns(
 
 
 def _either(numbers: list[int]) -> str:
-    """Return the numbers as English text, such as "8, 16 or 32"."""
+    """Join numbers to English text for a message, such as "8, 16 or 32"."""
     *others, last = [str(number) for number in numbers]
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: int = 0) -> Layout:
-    """Return the layout (rows, columns, *copies) of tiles one after the other, without a swizzle.
+    """Return the layout (rows, columns, *copies) of row- or column-major tiles one after the other, without a swizzle.
 
     shape     (rows, columns) of a tile
-    copies    (epilogue stages of a consumer, consumers)
-    n_major   whether tiles are row-major; else they are column-major
+    copies    (epilogue stages per consumer, consumers)
+    n_major   True if tiles are row-major, False if they are column-major
     pad       unused elements after each contiguous row or column
     """
     pitch = (shape[1] if n_major else shape[0]) + pad
@@ -449,11 +459,13 @@ def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: i
 
 @lru_cache(maxsize=1024)
 def swizzled(dtype: DType, second_major: bool, shape: tuple[int, int], copies: tuple[int, ...]) -> ComposedLayout:
-    """Return the swizzled shared-memory layout (*shape, *copies) of tiles one after the other, cached.
+    """Return the shared-memory layout (*shape, *copies) of tiles one after the other, with a swizzle.
 
-    The swizzle is the widest of the canonical ones (128, 64 or 32 bytes) that fits a tile.
+    The swizzle is the widest of the canonical ones for TMA and wgmma (128, 64 or 32 bytes) that fits. Results are
+    cached.
 
-    second_major   whether the second mode is contiguous: in a K-major (M, K) or an N-major (M, N)
+    dtype          element type
+    second_major   True if the second mode is contiguous, as in a K-major (M, K) or an N-major (M, N)
     shape          (M, K), (N, K) or (M, N) of a tile
     copies         extents of the modes after the tile's: stages, or epilogue stages and consumers
 

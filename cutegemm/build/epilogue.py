@@ -19,14 +19,16 @@ _COLUMNS_OF_SEVERAL = 32
 
 
 def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand] | None = None) -> GemmPlan:
-    """Return a copy of a plan with another epilogue: the expression that computes D from the accumulators.
+    """Return a copy of a plan with another epilogue, i.e. another expression that computes D from the accumulators.
 
-    A gated epilogue halves the columns of D's tile, so the shared memory for D is laid out again. It is also laid out
-    again if threads store long rows and the epilogue needs their registers.
+    The shared memory for D is laid out again if the epilogue is gated, which halves the columns of D's tile, or if
+    threads store long rows and the epilogue needs their registers.
 
-    aux      element type, majorness and alignment of the epilogue's operands and auxiliary outputs, by name, if they
-             differ from those of C and D
-    raises   PlanError with every rule that the new plan breaks
+    epilogue   the new epilogue
+    plan       the plan to copy
+    aux        element type, majorness and alignment of the epilogue's operands and auxiliary outputs, by name; None:
+               those of C and D
+    raises     PlanError with every rule that the new plan breaks
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan.epilogue import Accumulator
@@ -54,9 +56,9 @@ def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand]
 
 
 def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
-    """Return whether a plan's epilogue tiles are so wide that the new epilogue would lack registers.
+    """Return True if a plan's epilogue tiles are so wide that its threads would lack registers for a new epilogue.
 
-    It concerns epilogue tiles that threads store by accesses of less than 16 bytes. They must be narrower if the
+    Only tiles that threads store by accesses of less than 16 bytes can be too wide: they must be narrower if the
     epilogue has functions, operands, auxiliary outputs or reductions.
 
     epilogue   the new epilogue
@@ -72,22 +74,24 @@ def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
 
 
 def _most_columns(epilogue: Epilogue, store: StagedStore) -> int | None:
-    """Return the largest number of columns of an epilogue tile that threads store; None: no limit.
+    """Return the largest width of an epilogue tile that threads store, in columns; None: no limit.
 
-    Auxiliary outputs limit it, because all outputs of a line are computed together.
+    Auxiliary outputs limit it, because all outputs of a row are computed together and need registers.
 
     epilogue   the new epilogue
-    store      the plan's present store
+    store      how the plan stores D now
     """
     return _COLUMNS_OF_SEVERAL if store.rotates_lines and epilogue.outputs[1:] else None
 
 
 def _through_shared(epilogue: Epilogue, plan: GemmPlan, store: SharedStore, operands: Operands) -> GemmPlan:
-    """Return a SIMT or mma.sync plan that stores D through shared memory with a gated epilogue.
+    """Give a SIMT or mma.sync plan that stores D through shared memory a gated epilogue; return the new plan.
 
-    The epilogue halves the columns of D's tile. mma.sync plans then store it through shared memory that is laid out
-    again, SIMT plans from registers.
+    The epilogue halves the columns of D's tile. mma.sync plans then store it through shared memory with a new layout,
+    SIMT plans from registers.
 
+    epilogue   the gated epilogue
+    store      how the plan stores D now
     operands   the plan's operands with those of the epilogue
     """
     changed: Store = RegisterStore(store.atom)
@@ -99,8 +103,11 @@ def _through_shared(epilogue: Epilogue, plan: GemmPlan, store: SharedStore, oper
 
 
 def _through_epi_stages(epilogue: Epilogue, plan: GemmPlan, store: StagedStore, operands: Operands) -> GemmPlan:
-    """Return a plan that has warp roles with another epilogue, and with new epilogue stages for its tile of D.
+    """Return a copy of a plan with warp roles that has another epilogue, and new epilogue stages for it.
 
+    Epilogue stages are shared-memory buffers for D on its way to global memory.
+
+    store      how the plan stores D now
     operands   the plan's operands with those of the epilogue
     """
     rows, columns = plan.consumer_tile

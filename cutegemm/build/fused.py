@@ -36,11 +36,11 @@ KINDS: Mapping[str, type[Input]] = {
 
 @dataclass(frozen=True)
 class FusedEpilogue:
-    """An epilogue (expression that computes D from the accumulators), and the types of what it reads and writes.
+    """A custom epilogue (an expression that computes D from the accumulators) with the types of its operands.
 
-    epilogue   the expression
-    kinds      name of each operand -> its class: Row, Column, Tile, Element or Scalar
-    dtypes     name of a tensor operand or auxiliary output -> its element type; others have the type of D
+    epilogue   the expression, such as gelu(acc + bias)
+    kinds      class of each operand by name: Row, Column, Tile, Element or Scalar
+    dtypes     element type of tensor operands and auxiliary outputs by name; others have the type of D
     """
 
     epilogue: Epilogue
@@ -49,13 +49,15 @@ class FusedEpilogue:
 
     @property
     def reads_tiles(self) -> bool:
-        """True if the epilogue reads a matrix of D's shape (a tile operand). The first one takes the place of C."""
+        """True if this epilogue reads a matrix of D's shape. The first one is loaded in the place of C."""
         return bool(self.epilogue.tiles)
 
     def made_for(self, operands: Operands) -> Operands:
-        """Return the operands with C replaced by the first tile operand that the epilogue reads.
+        """Return the operands with C replaced by the first matrix of D's shape that this epilogue reads.
 
-        Builders plan the loads of C for it. The operands are returned unchanged if the epilogue reads no tile.
+        Builders plan the loads of C for it. The operands are returned unchanged if the epilogue reads no such matrix.
+
+        operands   A, B, C and D of a GEMM
         """
         if not self.reads_tiles:
             return operands
@@ -64,9 +66,9 @@ class FusedEpilogue:
     def ends(self, operands: Operands) -> Operands:
         """Return the operands of a GEMM with this epilogue: A to D, and the tensors that the epilogue reads and writes.
 
-        Tiles and outputs have the majorness and the alignment of D. The other tensors are aligned to one element.
+        Matrices of D's shape have the majorness and the alignment of D. Other tensors are aligned to one element.
 
-        operands   the operands of the GEMM
+        operands   A, B, C and D of the GEMM
         """
         others = {}
         for name in self.epilogue.tensors:
@@ -83,16 +85,19 @@ class FusedEpilogue:
         return whole.as_gated(self.epilogue.gated, self.epilogue.halved)
 
     def _matrix(self, operands: Operands, name: str) -> Operand:
-        """Return an operand of D's shape, majorness and alignment, with the element type that is set for `name`."""
+        """Describe a matrix that this epilogue reads or writes: it has D's shape, majorness and alignment in elements.
+
+        name   its name, for which an element type may be set; otherwise it has D's type
+        """
         d = operands.d
         dtype = self.dtypes.get(name, d.dtype)
         return Operand(dtype, d.major, min(ACCESS_BITS, d.align_elems * dtype.bits) // 8)
 
     def on(self, plan: GemmPlan, swap_ab: bool = False) -> GemmPlan:
-        """Return a plan with its epilogue replaced by this one.
+        """Return a copy of a plan that has this epilogue.
 
         plan      plan of the GEMM
-        swap_ab   whether the plan computes D^T (swap A/B), so that rows of the epilogue's operands become columns
+        swap_ab   True if the plan computes D^T (swap A/B), so that rows of the epilogue's operands become columns
         raises    PlanError if the plan cannot have this epilogue
         """
         epilogue = self.epilogue.transposed if swap_ab else self.epilogue
@@ -101,11 +106,11 @@ class FusedEpilogue:
 
 
 def fused(epilogue: Callable[..., Any] | Epilogue | str, operands: Mapping[str, str] | None) -> FusedEpilogue:
-    """Return the epilogue that the arguments `epilogue` and `operands` of a builder describe.
+    """Combine an epilogue and the kinds of its operands, as `gemm` and plan builders take them.
 
-    epilogue   a function of the accumulator and of operands by name, as `gemm` takes it; or its text
-    operands   kind of each operand by name: row, column, tile, element or scalar, and with a type bias="row:f32".
-               A type alone is that of an auxiliary output. Without a type an operand has the type of D
+    epilogue   a function of the accumulator and of operands by name, e.g. `lambda acc, bias: acc + bias`; or its text
+    operands   kind of each operand by name: row, column, tile, element or scalar, and with a type "row:f32". A type
+               alone is that of an auxiliary output. Without a type an operand has the type of D. None: no operands
     raises     PlanError with everything that is wrong
 
     >>> spec = fused(lambda acc, bias: (acc + bias, acc), {"bias": "row:f32", "aux": "f16"})

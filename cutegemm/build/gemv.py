@@ -44,7 +44,7 @@ def gemv_plan(
     raster: Raster | str = "along_m",
     ctas_per_sm: int = 2,
 ) -> GemmPlan:
-    """Return a plan for a D of few columns, which reads A once, at the bandwidth of memory.
+    """Return a kernel plan for a D of few columns (GEMV-like), which reads A once, at the bandwidth of DRAM.
 
     The warps of a CTA split K. A lane loads 16 bytes of a row at once, and these are its fragments of two k-blocks: any
     permutation of K is allowed if A and B have the same. So only the accumulators of the warps pass through shared
@@ -52,19 +52,19 @@ def gemv_plan(
 
     For a problem of few rows use the transpose D^T = B^T A^T, which has few columns.
 
-    operands        f16, bf16, e4m3, e5m2 or tf32, K-major and aligned to 16 bytes; None: bf16
+    operands        types, majorness and alignment of A to D: f16, bf16, e4m3, e5m2 or tf32, K-major and aligned to 16
+                    bytes; None: bf16
     name, summary   name of the plan, and what is special about it
     tile            (bM, bN) that each CTA of a cluster multiplies: a multiple of 16 rows of A, and a multiple of 8
                     columns
     warps           warps of a CTA
-    vectors         vectors of 16 bytes that a lane loads of each row in a load chunk; with two, four lanes load a cache
-                    line
-    load_chunks     chunks that a k-tile is loaded in; all but one are in flight: see `streamed`
+    vectors         vectors of 16 bytes that a lane loads of each row at once; with two, four lanes load a cache line
+    load_chunks     number of parts that a k-tile is loaded in; all but one are in flight: see `streamed`
     cluster         CTAs of a cluster that split K too, for problems of few tiles. Each stores an equal number of the
                     rows
-    pdl             whether the kernel may begin before the previous kernel ends: see `GemmPlan`
-    rounding        rounding of tf32 operands: see `GemmPlan`; None: to nearest
-    raster          order of the tiles: see `Raster.parse`
+    pdl             True if the kernel may begin before the previous kernel ends (programmatic dependent launch)
+    rounding        rounding of tf32 operands: "rz", "rna" or None, which is "rna" (to nearest)
+    raster          order of the tiles, such as "along_m": see `Raster.parse`
     ctas_per_sm     CTAs that an SM must hold; it limits registers and shared memory
     raises          PlanError with every rule that is broken
 
@@ -117,10 +117,10 @@ def gemv_plan(
 
 
 class _GemvBuilder(Builder):
-    """Builder of the components of a gemv plan, for few columns of D.
+    """Builder of the components of a plan for a D of few columns (GEMV-like), whose warps split K.
 
-    warps     warps of a CTA, which split K
-    vectors   vectors of 16 bytes that a lane loads of each row in a load chunk
+    warps     number of warps of a CTA
+    vectors   vectors of 16 bytes that a lane loads of each row at once
     """
 
     least_stages = 0
@@ -134,10 +134,10 @@ class _GemvBuilder(Builder):
     def mma(self, atom: MmaAtom) -> TiledMma:
         """Return the tiled MMA whose warps lie along K: each multiplies another part of the k-tile.
 
-        Each vector that a lane loads serves two k-blocks: one takes its first two registers, the next one the other
-        two.
+        Each 16-byte vector that a lane loads holds fragments of two k-blocks: its first two registers are for one, the
+        others for the next one.
 
-        atom   MMA of a warp
+        atom   MMA instruction of a warp
         """
         in_register, vector = self.packed, self.vector
         warp_k = self.vectors * _LANES_K * vector
@@ -150,9 +150,9 @@ class _GemvBuilder(Builder):
     def load(self, cache: str) -> TiledCopy:
         """Return the tiled copy that loads A or B from global memory straight to the fragments of mma.sync.
 
-        Each lane loads the vectors that it multiplies.
+        Each lane loads the vectors of 16 bytes that it multiplies.
 
-        cache   cache hint of the loads
+        cache   cache hint of the loads: "streaming" or "kept"
         """
         operand, vector = self.operands.a, self.vector
         warp_k, deep = self.vectors * _LANES_K * vector, self.warps * self.vectors * _LANES_K * vector
@@ -163,11 +163,11 @@ class _GemvBuilder(Builder):
         return make_tiled_copy(global_load(operand.dtype, ACCESS_BITS, cache), layout, (_LANES_MN, deep))
 
     def sliced_k(self, cluster: int) -> SlicedK:
-        """Return how the accumulators of the warps, which multiply different k, are added through shared memory.
+        """Return how the accumulators of the warps, each for another part of K, are added through shared memory.
 
         All threads of the CTA add them, neighbouring threads for neighbouring rows of D.
 
-        cluster   CTAs of a cluster that split K as well
+        cluster   number of CTAs of a cluster that split K as well
         raises    PlanError if the threads do not divide the tile evenly
         """
         rows, columns, _ = self.block

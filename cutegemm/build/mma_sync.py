@@ -67,15 +67,17 @@ def mma_sync_plan(
     persistent: int | None = None,
     arch: str | None = None,
 ) -> GemmPlan:
-    """Return an mma.sync plan from tile sizes.
+    """Return a kernel plan for tensor cores that multiply by mma.sync (sm_80 and later), from tile sizes and options.
 
-    operands                        f16, bf16, tf32, e4m3 or e5m2; None: bf16 with K-major A, N-major B and D
+    operands                        types, majorness and alignment of A to D: f16, bf16, tf32, e4m3 or e5m2; None: bf16
+                                    with K-major A, N-major B and D
     name, summary                   name of the plan, and what is special about it
     block                           tile (bM, bN, bK) of a CTA; None: 128 x 256, and 128 bytes along K (64 bytes for
                                     e4m3 and e5m2, for which sm_89 has room for three stages)
     warp                            tile (M, N) of a warp
-    atom_k                          elements along K of the atom; None: the deepest atom
-    stages                          stages of shared memory; 1: the textbook loop with two barriers per k-tile
+    atom_k                          elements along K of the MMA instruction; None: the largest possible
+    stages                          k-tiles in shared memory at a time; 1: the textbook loop with two barriers per
+                                    k-tile
     fragments                       2: fragments of the next k-block are read while one is multiplied; 1: just before
                                     they are multiplied
     load_chunks                     chunks that the copies of a k-tile are divided into; None: one for each k-block
@@ -92,13 +94,14 @@ def mma_sync_plan(
     store                           "shared": D is stored through shared memory by whole lines; "direct": from
                                     registers; None: "direct" if K is split, else "shared"
     store_elems                     neighbours that a thread stores at once from registers, 1 or 2
-    rounding                        rounding of tf32 operands: see `GemmPlan`
+    rounding                        rounding of tf32 operands: "rz" (the MMA ignores low bits) or "rna" (to nearest)
     warps_along                     "m" or "n": the mode along which neighbouring warps lie
-    raster                          order of the tiles: see `Raster.parse`
-    mma_order                       "m" or "n": see `GemmPlan`
+    raster                          order of the tiles, such as "grouped_m:8": see `Raster.parse`
+    mma_order                       "m" or "n": the outer mode in the order of the MMAs of a k-block
     ctas_per_sm                     CTAs that an SM must hold; it limits registers and shared memory
     split_k                         K splits of each tile of D
-    split_order, reduction, waves   see `KSplit`
+    split_order, reduction, waves   how K is split, as in `KSplit`: which k-tiles a split takes; who adds ("kernel" or
+                                    "last"); waves of stream-K, 0 for none
     persistent                      CTAs of the grid for stream-K, as many as the device runs at a time; None: one CTA
                                     per tile
     arch                            oldest architecture, whose shared memory is the limit; None: sm_80, or sm_89 for
@@ -167,13 +170,14 @@ def mma_sync_plan(
 
 
 def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
-    """Return the copy atom that mma.sync plans use to read fragments of A or B from shared memory.
+    """Return the copy atom with which a warp reads fragments of A or B from shared memory for mma.sync.
 
     It is ldmatrix if `read` asks for it and the layout allows it. Otherwise it copies one register of neighbours along
     K, or one element.
 
-    read     "ldmatrix" or "plain"
-    shared   layout of the tile in shared memory
+    operand   A or B: its element type
+    read      "ldmatrix" or "plain"
+    shared    layout (extent, bK, stages) of the operand in shared memory
     """
     dtype, along_k = operand.dtype, _runs_along_k(shared)
     if read == "ldmatrix" and (along_k or dtype.bits == 16):
@@ -182,21 +186,21 @@ def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
 
 
 def _runs_along_k(shared: SharedLayout) -> bool:
-    """Return whether K is the contiguous mode of a shared-memory layout (extent, bK, stages)."""
+    """Return True if K is the contiguous mode of a shared-memory layout (extent, bK, stages)."""
     outer = shared.outer if isinstance(shared, ComposedLayout) else shared
     return bool(outer(0, 1, 0) == 1)
 
 
 class _MmaBuilder(Builder):
-    """Builder of the components of an mma.sync plan."""
+    """Builder of the components of an mma.sync plan: tiled MMA, copies, shared-memory layouts and schedule."""
 
     def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
         """Return the tiled MMA in which each warp computes a warp tile of the CTA's tile.
 
-        The rows of a warp tile are contiguous if that keeps cache lines whole, else they are interleaved: see
-        `_warp_rows`.
+        The rows of a warp tile are contiguous if that keeps cache lines whole, else they are interleaved with those of
+        other warps.
 
-        atom          MMA of a warp
+        atom          MMA instruction of a warp
         warp          (M, N) of a warp tile
         warps_along   "m" or "n": the mode along which neighbouring warps lie
         raises        PlanError if the CTA's tile does not divide into warp tiles of whole atoms
@@ -218,9 +222,11 @@ class _MmaBuilder(Builder):
     def schedule(self, deep: int, fragments: int, load_chunks: int | None) -> ThreadSchedule:
         """Return the mainloop's schedule: the textbook loop for one stage, else a pipeline of several stages.
 
-        deep                     elements along K of the MMA atom
-        fragments, load_chunks   as in `mma_sync_plan`
-        raises                   PlanError if `deep` does not divide bK, or `load_chunks` is out of range
+        deep          elements along K of the MMA atom
+        fragments     2: fragments of the next k-block are read while one is multiplied; 1: just before they are
+                      multiplied
+        load_chunks   number of parts that the copies of a k-tile are issued in; None: one for each k-block
+        raises        PlanError if `deep` does not divide bK, or `load_chunks` is out of range
         """
         k_blocks = self.block[2] // deep
         if k_blocks < 1 or self.block[2] % deep:
@@ -244,14 +250,16 @@ class _MmaBuilder(Builder):
         load_bytes: int,
         **how: Any,
     ) -> OperandStream | None:
-        """Return how the tiles of A or B are loaded, laid out in shared memory and read; None after a violation.
+        """Return how tiles of A or B are loaded, laid out in shared memory and read by an mma.sync plan.
 
-        A violation is collected for `Complaints.check`.
+        None after a violation (broken rule), which is collected for `Complaints.check`.
 
-        name                             "a" or "b"
-        threads                          threads of the CTA
-        shared, read, load, load_bytes   as in `mma_sync_plan`
-        how                              further arguments of `Builder.copy`
+        name               "a" or "b"
+        threads            number of threads of the CTA
+        shared             "swizzled", "padded", "plain" or a `Shared`: the layout in shared memory
+        read               "ldmatrix" or "plain"
+        load, load_bytes   "cp.async", "register" or None (as the alignment allows), and bytes of an access at most
+        how                further arguments of `Builder.copy`
         """
         operand: Operand = getattr(self.operands, name)
         first = "ab".index(name)
@@ -268,7 +276,7 @@ class _MmaBuilder(Builder):
     def storing(self, threads: int, store: str, store_elems: int) -> Store:
         """Return how a tile of D is stored: through swizzled shared memory, without bank conflicts, or from registers.
 
-        threads       threads of the CTA
+        threads       number of threads of the CTA
         store         "shared" or "direct"
         store_elems   neighbours that a thread stores at once, 1 or 2
         """
@@ -277,10 +285,10 @@ class _MmaBuilder(Builder):
         return RegisterStore(atom) if store != "shared" else self.shared_store(atom, threads)
 
     def shared_store(self, atom: CopyAtom, threads: int) -> SharedStore:
-        """Return how a tile of D is stored through shared memory, by whole lines.
+        """Return how a tile of D is stored through swizzled shared memory, by whole rows (or columns) of D.
 
         atom      copy that writes a thread's elements to shared memory
-        threads   threads of the CTA
+        threads   number of threads of the CTA
         """
         d, (bm, bn, _) = self.operands.d, self.block
         copy = self.copy_of_lines(min(ACCESS_BITS // d.dtype.bits, d.align_elems), threads)
@@ -301,21 +309,23 @@ class _MmaBuilder(Builder):
 def lines_of_d(
     subject: str, operands: Operands, tile: tuple[int, int, int], threads: int, atom: CopyAtom
 ) -> SharedStore:
-    """Return how an mma.sync plan stores a tile of D through shared memory, by whole lines.
+    """Return how an mma.sync plan stores a tile of D through shared memory, by whole rows (or columns) of D.
 
-    subject   what an error is about
-    tile      (bM, bN, bK), with the rows and columns of D's tile
-    threads   threads of the CTA
-    atom      copy that writes a thread's elements to shared memory
+    subject    what an error is about
+    operands   type, majorness and alignment of D
+    tile       (bM, bN, bK), with the rows and columns of D's tile
+    threads    number of threads of the CTA
+    atom       copy that writes a thread's elements to shared memory
     """
     return _MmaBuilder(subject, operands, tile, 1).shared_store(atom, threads)
 
 
 def _warp_rows(extent: int, own: int, step: int) -> Layout:
-    """Return where the rows (or columns) of warp tiles lie in the CTA's tile: (atom, warps, atoms of a warp) -> place.
+    """Return where the rows (or columns) of warp tiles lie in the CTA's tile.
 
-    Each warp tile is contiguous. If that would cut cache lines of 128 bytes, each warp has the largest contiguous
-    pieces that keep lines whole.
+    The result maps (row of the atom, warp, atom of the warp) to a row of the CTA's tile. Each warp tile is contiguous,
+    unless that would cut cache lines of 128 bytes: then each warp has the largest contiguous pieces that keep lines
+    whole.
 
     extent   rows of the CTA's tile
     own      rows of a warp tile
@@ -332,18 +342,19 @@ def _warp_rows(extent: int, own: int, step: int) -> Layout:
 
 
 def _k_tile(operands: Operands) -> int:
-    """Return the default bK in elements: 128 bytes along K, or 64 bytes for 8-bit elements."""
+    """Return the default bK of mma.sync plans in elements: 128 bytes along K, or 64 bytes for 8-bit elements."""
     bits = operands.a.dtype.bits
     return CACHE_LINE_BYTES * 8 // max(16, bits)
 
 
 def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -> None:
-    """Check that mma.sync kernels can multiply the types of A and B.
+    """Raise PlanError if mma.sync kernels cannot multiply the types of A and B.
 
-    There are mma.sync atoms for 8-bit integers, but no kernel uses them. Float8 operands are loaded and read by at
-    least four elements along K.
+    There are mma.sync atoms for 8-bit integers, but no kernel uses them. Float8 operands must be of one type, K-major
+    and aligned to four elements.
 
     subject      what the error is about
+    operands     types, majorness and alignment of A and B
     least_bits   smallest size of an element that the plan can multiply, in bits
     raises       PlanError with every rule that is broken
 
@@ -378,11 +389,12 @@ def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -
 
 
 def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str) -> SharedLayout:
-    """Return the shared-memory layout (extent, bK, stages) of the tiles of A or B of all stages.
+    """Return the shared-memory layout (extent, bK, stages) of the tiles of A or B of an mma.sync plan.
 
     extent   rows of A, or columns of B, of a tile
     bk       elements of a tile along K
-    shared   a `Shared`, or "swizzled" (fragments are read without bank conflicts), "padded" or "plain"
+    stages   number of k-tiles in shared memory
+    shared   "swizzled" (fragments are read without bank conflicts), "padded" or "plain"; or a `Shared`
     raises   PlanError for any other text
     """
     dtype, along_k = operand.dtype, operand.major == "k"
@@ -402,7 +414,7 @@ def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shar
 
 
 def _lines_of_words(extent: int) -> ComposedLayout:
-    """Return a swizzled layout (rows, 4 k) of 32-bit elements of an M- or N-major tile, read without bank conflicts.
+    """Return a swizzled layout (rows, 4 k) for 32-bit elements of an M- or N-major tile, read without bank conflicts.
 
     ldmatrix cannot transpose 32-bit elements, so a read takes 8 neighbours for each of 4 k. The two low bits of k
     select one of four groups of 8 banks: by the swizzle, or by the stride if a row is too short for four groups. A row

@@ -53,17 +53,18 @@ def mma_tma_plan(
     ctas: int | None = DEFAULT_DEVICE.sms,
     arch: str = "sm_90a",
 ) -> GemmPlan:
-    """Return a plan with a producer warp, which fills a mainloop pipeline by TMA, and warps that multiply by mma.sync.
+    """Return a plan whose producer warp fills a mainloop pipeline by TMA, and whose other warps multiply by mma.sync.
 
-    operands        f16, bf16 or tf32, aligned to 16 bytes; None: bf16 with K-major A, N-major B and D
+    operands        types, majorness and alignment of A to D: f16, bf16 or tf32, aligned to 16 bytes; None: bf16 with
+                    K-major A, N-major B and D
     name, summary   name of the plan, and what is special about it
     block           tile (bM, bN, bK) of a CTA; None: 256 x 128, and 128 bytes along K
     warp            tile (M, N) of a warp; warps fill the block row by row
-    stages          mainloop stages; None: as many as fit shared memory
+    stages          mainloop stages, i.e. k-tiles in shared memory; None: as many as fit
     store           "shared": each warp stores D through its own epilogue stages, by TMA, or line by line if D is not
                     aligned to 16 bytes; "direct": from registers. D is also stored from registers if its lines would
                     not be contiguous
-    raster          order of the tiles: see `Raster.parse`
+    raster          order of the tiles, such as "grouped_m:8": see `Raster.parse`
     mma_order       "m" or "n": the mode whose fragments are outermost; see `GemmPlan.fragment_buffers`
     ctas            CTAs of the persistent grid, one per multiprocessor; None: one CTA for each tile
     arch            oldest architecture, whose shared memory is the limit; if it has setmaxnreg, the producer gives
@@ -112,10 +113,10 @@ def mma_tma_plan(
 
 
 def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str, Any]:
-    """Return the fields of an `mma_tma_plan` that change if B is gated (gate and up projection): name -> new value.
+    """Return the fields of an `mma_tma_plan` that change if B is gated (a GLU's gate and up projection), by name.
 
-    Each warp multiplies gate columns of the first half of the tile and their up columns of the second half. Its
-    epilogue stages have half as many columns.
+    Each warp then multiplies gate columns of the first half of the tile and their up columns of the second half. Its
+    epilogue stages (shared-memory buffers for D) have half as many columns.
 
     subject    what an error is about
     plan       the plan without a gate
@@ -133,9 +134,11 @@ class _Builder(PipelineBuilder):
     """Builder of the components of an `mma_tma_plan`: a producer warp loads by TMA, others multiply by mma.sync."""
 
     def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
-        """Return the tiled MMA in which each warp computes a warp tile, contiguous as far as `piece` allows.
+        """Return the tiled MMA whose warps each compute a warp tile of the CTA's tile, as contiguous as possible.
 
-        atom     MMA of a warp
+        A warp tile is divided if it would cut 128-byte lines of shared memory, or between gate and up columns.
+
+        atom     MMA instruction of a warp
         warp     (M, N) of a warp tile
         raises   PlanError with every rule that the tiles break
         """
@@ -178,7 +181,7 @@ class _Builder(PipelineBuilder):
         return TiledMma(atom, Layout((*counts, 1), (counts[1], 1, 0)), (permutation[0], permutation[1], None))
 
     def piece(self, mode: str, extent: int, own: int) -> int:
-        """Return the number of rows (or columns) of a warp tile that lie next to each other in the CTA's tile.
+        """Return how many rows (or columns) of a warp tile are contiguous in the CTA's tile.
 
         They are all of the warp's, or half of them for a gated B. If that would cut lines of shared memory, it is the
         largest number that keeps lines whole.
@@ -196,21 +199,21 @@ class _Builder(PipelineBuilder):
 
     @property
     def is_spread(self) -> tuple[bool, bool]:
-        """Return whether an atom's rows are spread over a line of A, and its columns over a line of B.
+        """Whether the rows of an MMA atom are spread over a 128-byte line of A, and its columns over a line of B.
 
-        They are for 32-bit elements that ldmatrix cannot transpose: see `_places`.
+        They are for 32-bit elements that ldmatrix cannot transpose, to avoid bank conflicts: see `_places`.
         """
         return _is_spread(self.operands.a), _is_spread(self.operands.b)
 
     def storing(self, mma: TiledMma, warp: tuple[int, int], stages: int | None) -> StagedStore | None:
-        """Return how each warp stores its tile of D through epilogue stages.
+        """Choose epilogue stages (shared-memory buffers for D) for each warp, and return how D is stored through them.
 
-        The chosen epilogue tiles leave room for the most mainloop stages. An epilogue tile has the 16 rows of an atom,
-        or 32 rows if the rows of an atom are spread over a line: see `_places`.
+        They leave room for the most mainloop stages. An epilogue tile has the 16 rows of an atom, or 32 rows if the
+        rows of an atom are spread over a line.
 
         mma       tiled MMA of the CTA
         warp      tile (M, N) of D that a warp stores
-        stages    mainloop stages that the caller gives, or None
+        stages    requested number of mainloop stages, or None
         returns   None if D must be stored from registers: no epilogue stages fit, or D is not aligned to 16 bytes and
                   the columns of a warp are not contiguous
         raises    PlanError if no epilogue tiles fill the warp's tile
@@ -245,32 +248,35 @@ class _Builder(PipelineBuilder):
         most = MAX_STAGES if stages is None else stages
 
         def worth(candidate: StagedStore) -> tuple[int, int]:
-            """Return the sort key of a candidate: (mainloop stages that fit, elements in epilogue stages)."""
+            """Return the sort key of a candidate store: (mainloop stages next to it, elements in its stages)."""
             return min(most, self.stages_that_fit(candidate.smem)), product(candidate.epi_tile) * candidate.count
 
         return max(divided, key=worth, default=None)
 
 
 def _is_spread(operand: Operand) -> bool:
-    """Return whether an operand is read by plain loads, because ldmatrix cannot transpose its 32-bit elements.
+    """Return True if a warp reads an operand by plain loads, because ldmatrix cannot transpose its 32-bit elements.
 
-    Such a load takes 8 neighbours along M or N for each of 4 neighbouring k. The rows of an atom are then spread over a
-    line of shared memory: see `_places`.
+    Such a load takes 8 neighbours along M or N for each of 4 neighbouring k. To avoid bank conflicts, the rows of an
+    MMA atom are then spread over a 128-byte line of shared memory.
     """
     return operand.dtype.bits > 16 and operand.major != "k"
 
 
 def _places(step: int, own: int, is_spread: bool) -> tuple[Layout, Layout]:
-    """Return two layouts along M or N of a warp tile: atom's row -> place, and atom's index -> place of its first row.
+    """Return where the rows of MMA atoms lie in a warp tile, as two layouts along M or N.
+
+    The first one maps a row of an atom to an offset, the second one the index of an atom to the offset of its first
+    row; offsets are rows of the tile. Rows stand for columns along N.
 
     step        rows of the MMA atom
     own         rows of a warp tile
-    is_spread   whether the rows of an atom are spread over a line of 32 elements
+    is_spread   True if the rows of an atom are spread over a line of 32 elements
 
-    Rows stand for columns along N. In memory that TMA swizzles, k selects among the eight 16-byte chunks of a line by
-    exclusive or. Eight neighbouring rows are two chunks, and for four k they would be the same two chunks twice: a bank
-    conflict. Chunks 0 and 4, and their counterparts for the other k, are eight different chunks. So the second half of
-    eight rows lies 16 elements further.
+    Why spread: in memory that TMA swizzles, k selects among the eight 16-byte chunks of a line by XOR. Eight
+    neighbouring rows are two chunks, and for four k they would be the same two chunks twice: a bank conflict. Chunks 0
+    and 4, and their counterparts for the other k, are eight different chunks. So the second half of eight rows lies 16
+    elements further.
 
     >>> [str(layout) for layout in _places(8, 64, True)]
     ['(4,2,1):(1,16,4)', '(4,2):(4,32)']

@@ -36,16 +36,19 @@ _REGISTERS = {2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
 
 
 def rounding_of(operands: Operands) -> str:
-    """Return how operands that TMA loads are rounded for the tensor cores: "rne" (to nearest) for tf32, else "rz"."""
+    """Return how operands that TMA loads are rounded for the tensor cores: "rne" (to nearest) for tf32, else "rz".
+
+    "rz" leaves rounding to the MMA, which ignores low bits; only f32 in memory has such bits.
+    """
     return "rne" if operands.a.dtype is tf32 else "rz"
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """Shared-memory buffers of a plan with warp roles: how A and B are loaded, and how D is stored.
+    """Shared-memory buffers of a plan with warp roles: for k-tiles of A and B, and for D.
 
     stages   number of mainloop stages
-    a, b     operand streams: their TMA boxes, and the layouts of all stages in shared memory
+    a, b     how TMA loads A and B: the box, and the layout of all stages in shared memory
     store    how D is stored
     """
 
@@ -56,8 +59,10 @@ class Buffers:
 
 
 class PipelineBuilder(PlanBuilder):
-    """Base class of the builders of plans with warp roles: a producer fills a mainloop pipeline by TMA.
+    """Base class of the builders of warp-specialized plans: a producer fills a mainloop pipeline by TMA.
 
+    subject       what errors are about, such as "sm90_plan 'mine'"
+    operands      types, majorness and alignment of A to D
     tile          (bM, bN, bK) of a CTA
     arch          architecture, whose shared memory is the limit
     ctas_per_sm   CTAs that share the shared memory of a multiprocessor
@@ -78,29 +83,29 @@ class PipelineBuilder(PlanBuilder):
 
     @property
     def stage_bytes(self) -> int:
-        """Return the size of a mainloop stage, with a k-tile of A and of B, in bytes."""
+        """Size in bytes of one mainloop stage of this plan: a k-tile of A and one of B."""
         bm, _, bk = self.tile
         return (bm * bk * self.operands.a.dtype.bits + self.b_columns * bk * self.operands.b.dtype.bits) // 8
 
     @property
     def free_bytes(self) -> int:
-        """Return the shared memory that a CTA has for mainloop stages and epilogue stages together, in bytes."""
+        """Shared memory in bytes that a CTA has for mainloop stages and epilogue stages together."""
         return arch_named(self.arch).smem_of_each_bytes(self.ctas_per_sm) - _SLACK_BYTES - self.partials_bytes_
 
     def keep_room(self, consumer_tile: tuple[int, int], consumers: int, cluster_k: int) -> None:
-        """Reserve shared memory for the accumulators that CTAs exchange with cluster split-K: see `exchanged`.
+        """Reserve shared memory for the accumulators that the CTAs of a cluster exchange if they split K.
 
-        consumer_tile   (M, N) of D that a consumer stores
-        consumers       consumers of a CTA
+        consumer_tile   (M, N) of D that a consumer (warpgroup that multiplies) stores
+        consumers       number of consumers of a CTA
         cluster_k       CTAs of a cluster that split K; 1: nothing is reserved
         """
         elements = product(consumer_tile) * consumers * cluster_k if cluster_k > 1 else 0
         self.partials_bytes_ = elements * self.operands.acc.bits // 8
 
     def stages_that_fit(self, epi_stages: SharedLayout | None) -> int:
-        """Return the number of mainloop stages that fit shared memory next to the epilogue stages.
+        """Return the number of mainloop stages that fit in shared memory next to the epilogue stages.
 
-        epi_stages   their layout in shared memory; None: D is stored from registers
+        epi_stages   layout of the epilogue stages (buffers for D); None: D is stored from registers
         """
         used = 0 if epi_stages is None else epi_stages.cosize() * self.operands.d.dtype.bits // 8
         return min(MAX_STAGES, (self.free_bytes - used) // max(1, self.stage_bytes))
@@ -113,11 +118,13 @@ class PipelineBuilder(PlanBuilder):
         sharers: tuple[int, int] = (1, 1),
         l2: tuple[str, str, str] = NORMAL_L2,
     ) -> Buffers | None:
-        """Return the mainloop and epilogue buffers; None after a violation, which is collected for `check`.
+        """Return the shared-memory buffers of a plan, for k-tiles of A and B and for D.
 
-        loaded    operands as they are loaded, after repack passes
+        None after a violation (broken rule), which is collected for `check`.
+
+        loaded    operands as the GEMM loads them: those that another kernel copies first (repack) as it leaves them
         storing   how D is stored through epilogue stages; None: it is stored from registers
-        stages    mainloop stages; None: as many as fit
+        stages    number of mainloop stages; None: as many as fit
         sharers   CTAs of a cluster along M, which share the tiles of B, and along N, which share the tiles of A
         l2        L2 policies of A, B and D
         """
@@ -147,15 +154,16 @@ class PipelineBuilder(PlanBuilder):
         further: tuple[OperandStream, ...] = (),
         **others: Any,
     ) -> GemmPlan:
-        """Assemble the plan from its components.
+        """Assemble a warp-specialized plan from its components.
 
-        mma          tiled MMA of the consumers
+        mma          tiled MMA of the consumers (warpgroups or warps that multiply)
         buffers      how A and B are loaded, and how D is stored
         pipeline     warp roles: the producer and the consumers
-        registers    registers of a thread of the producer and of a consumer; None: all threads have the same number
-        reads        name of an operand -> copy atom that reads its fragments from shared memory
+        registers    registers per thread of the producer and of a consumer; None: all threads have the same number
+        reads        copy atom that reads an operand's fragments from shared memory, by operand name; empty if the MMA
+                     reads shared memory
         cluster_mn   CTAs of a cluster along M and N
-        further      operand streams in addition to A and B
+        further      how operands other than A and B are loaded, e.g. block scales
         others       fields of `GemmPlan` that do not follow from the components
         raises       PlanError with every rule that is broken
         """
@@ -177,9 +185,10 @@ class PipelineBuilder(PlanBuilder):
     def _stream(
         self, name: str, operand: Operand, extent: int, cluster: tuple[int, int], stages: int, l2: str
     ) -> OperandStream:
-        """Return how TMA loads A or B: see `operand`. An error names the arguments that the user gave.
+        """Return how TMA loads A or B, as `operand` does, with errors that name the user's `tile` and `cluster`.
 
         name      "a" or "b"
+        operand   its element type and majorness
         extent    rows of A, or columns of B, of a tile
         cluster   CTAs of a cluster along M and N
         stages    number of mainloop stages
@@ -196,12 +205,13 @@ class PipelineBuilder(PlanBuilder):
     def operand(
         self, name: str, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"
     ) -> OperandStream:
-        """Return the operand stream of A or B: the TMA box that loads it, and the layout of its mainloop stages.
+        """Return how TMA loads A or B: the box, and the shared-memory layout of its mainloop stages.
 
         With multicast, a box is the share of a tile that one of `sharers` CTAs loads for all of them. A share may begin
         at any row, because the swizzle permutes bits of addresses.
 
         name      "a" or "b"
+        operand   its element type and majorness
         extent    rows of A, or columns of B, of a tile
         sharers   number of CTAs of a cluster that load the same tile; 1: no multicast
         stages    number of mainloop stages
@@ -235,7 +245,7 @@ class PipelineBuilder(PlanBuilder):
     def direct_store(self) -> RegisterStore:
         """Return how D is stored from registers to global memory.
 
-        It stores two neighbours of a thread at once if D is N-major and aligned to two elements.
+        A thread stores two neighbours at once if D is N-major and aligned to two elements, else one element.
         """
         d = self.operands.d
         pair = d.major == "n" and d.align_elems >= 2
@@ -243,11 +253,11 @@ class PipelineBuilder(PlanBuilder):
 
 
 def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:
-    """Return the number of registers of a producer's thread and of a consumer's, which setmaxnreg sets.
+    """Return the registers per thread of the producer and of a consumer, which setmaxnreg sets.
 
-    pipeline   warp roles of the plan
-    many       whether consumers need as many registers as they can get
-    returns    None if every thread keeps those of the launch
+    pipeline   warp roles of the plan; a consumer is a warpgroup that multiplies
+    many       True if consumers need as many registers as they can get
+    returns    (producer, consumer); None if every thread keeps the registers of the launch
     """
     warpgroups = pipeline.consumers * pipeline.consumer_threads // WARPGROUP_THREADS
     if pipeline.kind == "single" or warpgroups not in _REGISTERS:
@@ -256,10 +266,10 @@ def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:
 
 
 def roles_of(pipeline: WarpRoles, registers: tuple[int, int] | None) -> tuple[Role, ...]:
-    """Return the roles of a CTA's warps: the producer, unless the plan has none, then the consumers.
+    """Return the warp roles of a CTA: the producer, unless the plan has none, then the consumers.
 
-    pipeline    warp roles of the plan
-    registers   registers of a thread of the producer and of a consumer; None: those of the launch
+    pipeline    kind and number of the roles
+    registers   registers per thread of the producer and of a consumer; None: those of the launch
     """
     producer_registers, consumer_registers = registers or (None, None)
     consumers = [Role(f"consumer {i}", pipeline.consumer_warps, consumer_registers) for i in range(pipeline.consumers)]

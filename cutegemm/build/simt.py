@@ -58,29 +58,30 @@ def simt_plan(
     persistent: int | None = None,
     store: str | None = None,
 ) -> GemmPlan:
-    """Return a SIMT plan from tile sizes.
+    """Return a kernel plan that multiplies by scalar FMA instructions (SIMT), from tile sizes and options.
 
     operands                        element types, majorness and alignment; None: f32 with K-major A, N-major B and D
     name, summary                   name of the plan, and what is special about it
     block, warp, thread             tiles (bM, bN, bK) of a CTA, (M, N) of a warp, (M, N) of a thread
-    quad                            (M, N) of neighbouring elements of a thread, which it reads at once
-    stages                          stages of shared memory; 1: the textbook loop with two barriers per k-tile; 0:
-                                    fragments are read from global memory
-    unroll                          k-blocks that the code unrolls; None: all of a k-tile. See `multistage`
+    quad                            (M, N) of neighbouring elements of a thread; it reads each side with one access
+    stages                          k-tiles in shared memory at a time; 1: the textbook loop with two barriers per
+                                    k-tile; 0: fragments are read from global memory
+    unroll                          k-blocks that the code unrolls; None: all of a k-tile
     load_a, load_b                  "cp.async" or "register"; None: by registers for a K-major operand, which is
                                     transposed on its way, and for an alignment below 4 bytes, else by cp.async
     shared_a, shared_b              layout in shared memory; None: along M or N, padded by 16 bytes for a K-major
                                     operand
     lanes_along                     "m" or "n": the mode along which neighbouring lanes of a warp lie
-    raster                          order of the tiles: see `Raster.parse`
-    mma_order                       "m" or "n": see `GemmPlan`
+    raster                          order of the tiles, such as "grouped_m:8": see `Raster.parse`
+    mma_order                       "m" or "n": the outer mode in the order of a thread's FMAs
     ctas_per_sm                     CTAs that an SM must hold; it limits registers and shared memory
     access_bits                     widest access to any memory, in bits
-    prefetch                        with one stage: whether the next k-tile is loaded to registers while one is
-                                    multiplied
-    repack                          "a", "b" or "ab": operands that go through a repack pass first; "": none
+    prefetch                        with one stage: True to load the next k-tile to registers while one is multiplied
+    repack                          "a", "b" or "ab": operands that another kernel copies to a better layout first; "":
+                                    none
     split_k                         K splits of each tile of D
-    split_order, reduction, waves   see `KSplit`
+    split_order, reduction, waves   how K is split, as in `KSplit`: which k-tiles a split takes; who adds ("kernel" or
+                                    "last"); waves of stream-K, 0 for none
     persistent                      CTAs of the grid for stream-K, as many as the device runs at a time; None: one CTA
                                     per tile
     store                           "direct": D is stored from registers; "shared": through shared memory, so that
@@ -137,7 +138,7 @@ def simt_plan(
 
 
 class _SimtBuilder(Builder):
-    """Builder of the components of a SIMT plan.
+    """Builder of the components of a SIMT plan: tiled MMA, copies, shared-memory layouts and schedule.
 
     quad          (M, N) of neighbouring elements of a thread
     access_bits   widest access to any memory, in bits
@@ -159,16 +160,18 @@ class _SimtBuilder(Builder):
 
     @property
     def accessed(self) -> Operands:
-        """Return the operands with their alignment limited to `access_bits`, so that no access is wider."""
+        """Operands of this plan with their alignment limited to `access_bits`, so that no access is wider."""
         if self.access_bits >= ACCESS_BITS:
             return self.operands
         return self.operands.aligned(max(self.access_bits, self.operands.a.dtype.bits) // 8)
 
     def schedule(self, unroll: int | None, prefetch: bool) -> ThreadSchedule:
-        """Return the mainloop's schedule for the number of stages: direct, single-stage, prefetched or multistage.
+        """Return the mainloop's schedule that belongs to the number of stages.
+
+        0 stages: fragments are read from global memory. 1: two barriers per k-tile. 2 or more: a multistage pipeline.
 
         unroll     k-blocks that the code unrolls; None: all of a k-tile
-        prefetch   with one stage: whether the next k-tile is loaded to registers while one is multiplied
+        prefetch   with one stage: True to load the next k-tile to registers while one is multiplied
         raises     PlanError if a k-tile has too many k-blocks, or `unroll` does not divide them
         """
         k_blocks = self.block[2]
@@ -188,14 +191,15 @@ class _SimtBuilder(Builder):
     def operand(
         self, name: str, mma: TiledMma, repacks: tuple[Repack, ...], load: str | None, shared: Shared | None
     ) -> OperandStream | None:
-        """Return how the tiles of A or B are loaded, laid out in shared memory and read; None after a violation.
+        """Return how tiles of A or B are loaded, laid out in shared memory and read by a SIMT plan.
 
-        A violation is collected for `Complaints.check`.
+        None after a violation (broken rule), which is collected for `Complaints.check`.
 
-        name           "a" or "b"
-        mma            tiled MMA of the CTA
-        repacks        repack passes that copy operands first
-        load, shared   as `load_a` and `shared_a` of `simt_plan`
+        name      "a" or "b"
+        mma       tiled MMA of the CTA
+        repacks   kernels that copy operands to a better layout first; empty for none
+        load      "cp.async", "register" or None (as the alignment allows)
+        shared    layout in shared memory; None: along M or N, padded by 16 bytes for a K-major operand
         """
         first = "ab".index(name)
         extent, bk = self.block[first], self.block[2]
@@ -220,14 +224,15 @@ class _SimtBuilder(Builder):
         return OperandStream(name, "mn"[first], copy, layout, vector_copy(operand, neighbours))
 
     def storing(self, threads: int, store: str | None, is_split: bool) -> Store:
-        """Return how a tile of D is stored: from registers, or through shared memory.
+        """Return how a tile of D is stored: from registers, or through shared memory so that stores are coalesced.
 
-        In shared memory the lanes of a warp write vectors whose lines are a quad apart. The swizzle moves those of four
+        In shared memory the lanes of a warp write vectors whose rows are a quad apart. The swizzle moves those of four
         neighbouring quads to different banks.
 
-        threads    threads of the CTA
-        store      "direct", "shared" or None, as in `simt_plan`
-        is_split   whether K is split
+        threads    number of threads of the CTA
+        store      "direct", "shared", or None: through shared memory if D is aligned to less than a quad and K is not
+                   split
+        is_split   True if K is split among CTAs
         """
         d, (bm, bn, _) = self.operands.d, self.block
         along, across = self.quad[::-1] if d.major == "n" else self.quad

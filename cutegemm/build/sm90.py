@@ -91,28 +91,30 @@ def sm90_plan(
     gpc_raster: bool | None = None,
     tpc_rounds: tuple[int, ...] = DEFAULT_DEVICE.tpc_rounds,
 ) -> GemmPlan:
-    """Return a Hopper plan (wgmma, TMA, warp roles) from tile sizes and a few options.
+    """Return a Hopper kernel plan (TMA, wgmma, warp roles) from tile sizes and a few options.
 
-    operands                               f16, bf16, tf32, e4m3, e5m2 or s8; None: bf16, with K-major A and B
+    operands                               types, majorness and alignment of A to D: f16, bf16, tf32, e4m3, e5m2 or s8;
+                                           None: bf16, with K-major A and B
     name, summary                          name of the plan, and what is special about it
     tile                                   (bM, bN, bK) of a CTA
-    schedule                               "pingpong", "cooperative" or "single": see `WarpRoles`
+    schedule                               "pingpong": consumers alternate in taking tiles of D; "cooperative": they
+                                           share each tile; "single": no producer warp
     cluster                                CTAs of a cluster along M, which share the tiles of B, and along N, which
                                            share the tiles of A
-    consumers                              warpgroups that multiply; None: 2, or 1 for "single"
-    stages                                 mainloop stages; None: as many as fit shared memory
+    consumers                              warpgroups that multiply and store; None: 2, or 1 for "single"
+    stages                                 mainloop stages, i.e. k-tiles in shared memory; None: as many as fit
     store                                  "tma": a consumer stores an epilogue tile by TMA; "tma_warp": each warp
                                            stores its 16 rows by TMA; "direct": threads store from registers
     shared_d                               layout of an epilogue tile in shared memory: "swizzled" or "plain", which TMA
                                            stores, or "padded", which threads store
-    epi_tile_n                             columns of an epilogue tile; None: 128 bytes if that leaves enough epilogue
-                                           tiles, and 32 columns for an 8-bit D if registers are short
-    epi_stages                             epilogue stages of a consumer; None: chosen
-    raster                                 order of the tiles of D, a `Raster` or its text; None: clusters of a GPC
-                                           share what they load
+    epi_tile_n                             columns of D in an epilogue stage; None: 128 bytes if that leaves enough
+                                           epilogue tiles, and 32 columns for an 8-bit D if registers are short
+    epi_stages                             epilogue stages (shared-memory buffers for D) per consumer; None: chosen
+    raster                                 order of the tiles of D, a `Raster` or its text such as "grouped_m:8"; None:
+                                           clusters of a GPC share what they load
     l2                                     L2 policies of A, B and D
-    registers                              registers of a thread of the producer and of a consumer; None: chosen
-    with_c                                 whether the epilogue reads C: by TMA if C has the type and majorness of D and
+    registers                              registers per thread of the producer and of a consumer; None: chosen
+    with_c                                 True if the epilogue reads C: by TMA if C has the type and majorness of D and
                                            is aligned to 16 bytes
     ctas                                   CTAs of the persistent grid, one per multiprocessor; None: one CTA for each
                                            tile
@@ -131,7 +133,7 @@ def sm90_plan(
                                            columns, whose accumulators the others send it through distributed shared
                                            memory
     ctas_per_sm                            CTAs that an SM must hold; it limits registers and shared memory
-    repack                                 "a", "b" or "ab": operands that a repack pass copies first, K-major and
+    repack                                 "a", "b" or "ab": operands that another kernel copies first, K-major and
                                            aligned for TMA; "": none
     gpc_raster                             whether clusters take tiles in GPC-aware order; None: if `raster` is None and
                                            the tile is large enough, see `is_gpc_aware`
@@ -239,10 +241,10 @@ def _scheduler(operands: Operands, dense: TileScheduler) -> TileScheduler:
 
 
 def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> Operands:
-    """Return the operands with scale factors for A and B, for block-scaled fp8.
+    """Return the operands with block scales for A and B (block-scaled fp8).
 
     subject   what an error is about
-    scales    granularity of the scales of A and of B: "1x128" or "128x128"
+    scales    granularity of the scales of A and of B: "1x128" (one per row and 128 of K) or "128x128"
     raises    PlanError for an unknown granularity
     """
     known = " or ".join(map(repr, GRANULARITIES))
@@ -253,14 +255,14 @@ def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> O
 
 @dataclass(frozen=True)
 class _Accumulators:
-    """How many registers a consumer thread needs for accumulators.
+    """Counts the registers that a thread of a consumer (a warpgroup that multiplies) needs for accumulators.
 
     tile        (M, N) of a consumer, with all columns that it multiplies
     bits        bits of an accumulator
-    consumers   consumers of a CTA
-    promoted    whether the accumulators of each k-tile are promoted to a total
-    at_once     whether they are promoted before the next k-tile is multiplied
-    scales      registers of the scales that columns have
+    consumers   number of consumers of a CTA
+    promoted    True if the accumulators of each k-tile are added to a total in f32 (accumulator promotion)
+    at_once     True if they are added before the next k-tile is multiplied
+    scales      registers for the block scales of columns
     """
 
     tile: tuple[int, int]
@@ -272,25 +274,25 @@ class _Accumulators:
 
     @property
     def per_thread(self) -> int:
-        """Return the number of registers that a thread needs to hold the accumulators of the whole tile once."""
+        """Registers per thread that hold the accumulators of the consumer's whole tile once."""
         return product(self.tile) * self.bits // (32 * WARPGROUP_THREADS)
 
     @property
     def _are_halves(self) -> bool:
-        """Return whether a wgmma computes half of the tile's columns, because promotion needs too many registers."""
+        """True if a wgmma computes half of the tile's columns, because promotion of all needs too many registers."""
         is_much = 3 * self.per_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
         return self.promoted and not self.at_once and is_much and self.tile[0] == WGMMA_M
 
     @property
     def wgmma_columns(self) -> int:
-        """Return the number of columns (N) of a wgmma: those of the tile, or half of them."""
+        """Number of columns (N) of a wgmma instruction: those of the consumer's tile, or half of them."""
         return self.tile[1] // (1 + (self._are_halves or self.tile[1] > MAX_WGMMA_COLUMNS))
 
     @property
     def in_all(self) -> int:
-        """Return the number of registers of a thread for all accumulators.
+        """Registers per thread for all accumulators of a consumer.
 
-        They are those of the tile; with promotion, the total and one or two more sets.
+        They are those of its tile; with promotion, the total and one or two more sets.
         """
         return self.per_thread * (1 + self.promoted * (1 if self._are_halves or self.at_once else 2))
 
@@ -302,12 +304,11 @@ def _gpc_raster(
     cluster: tuple[int, int],
     ctas: int | None,
 ) -> LaunchOrder | GpcRaster:
-    """Return the order in which clusters take tiles: GPC by GPC, unless that is not known or `requested` is False.
+    """Return how clusters take tiles: GPC by GPC if that is possible and wanted, else in launch order.
 
-    If it is requested but not known, that is collected as a violation of the builder `b`.
-
+    b            builder that collects a violation if the order is requested, but not known
     requested    True, False, or None if the caller leaves it open
-    tpc_rounds   order in which the hardware hands out CTAs: see `Device`
+    tpc_rounds   how the hardware assigns CTAs to SMs, as in `Device`; () if it is not known
     cluster      CTAs of a cluster along M and N
     ctas         CTAs of the persistent grid; None: one CTA for each tile
     """
@@ -324,9 +325,10 @@ def _gpc_raster(
 
 
 def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
-    """Return whether clusters take tiles in GPC-aware order by default, on devices whose order of CTAs is known.
+    """Return True if clusters should take tiles GPC by GPC by default, so that those of a GPC share L2 reads.
 
-    Plans with smaller tiles, or with larger clusters, whose loads are multicast, were not faster in this order.
+    Plans with smaller tiles, or with larger clusters, whose loads are multicast, were not faster in this order. It also
+    needs a device whose order of CTAs is known.
 
     tile      (bM, bN), or (bM, bN, bK)
     cluster   CTAs of a cluster along M and N
@@ -338,14 +340,14 @@ def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
 
 
 def _raster_of(cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
-    """Return the default rasterization (order of the tiles) as text: it lets clusters of a GPC share what they load.
+    """Return the default order of the tiles of D as text, such as "fitted_m", so that clusters of a GPC share L2 reads.
 
-    They have the same tiles of the operand that is not multicast, so that their loads of it coalesce on the way to L2.
-    In GPC-aware order, clusters with neighbouring numbers are in one GPC, and CTAs without a cluster have a block of
-    tiles. Otherwise every eighth cluster has the same tiles.
+    Clusters of a GPC then need the same tiles of the operand that is not multicast, and their loads of it coalesce on
+    the way to L2. In GPC-aware order, clusters with neighbouring numbers are in one GPC, and CTAs without a cluster
+    have a block of tiles. Otherwise every eighth cluster has the same tiles.
 
     cluster   CTAs of a cluster along M and N
-    order     the order in which clusters take tiles
+    order     how clusters take tiles: GPC by GPC or in launch order
     """
     is_wide = cluster[1] > cluster[0]
     if isinstance(order, LaunchOrder):
@@ -356,13 +358,14 @@ def _raster_of(cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
 
 
 def columns_loaded(b: Operand, tile: tuple[int, ...]) -> int:
-    """Return the number of columns of B that are loaded for a k-tile: those of the tile, or those of whole cache lines.
+    """Return how many columns of B are loaded for a k-tile: those of the tile, or more to fill whole cache lines.
 
     Boxes of part of a line cost more than extra columns if B is N-major. wgmma reads rows of 32 bytes at half its rate.
     It reads rows of 64 bytes nearly as fast as whole lines, but L2 looks up more lines for them; then whole lines are
     loaded only if at most an eighth of the columns are extra, or for tiles of 256 rows and more than 128 columns, whose
     MMAs take longer than their loads.
 
+    b      the operand B: element type and majorness
     tile   (bM, bN), or (bM, bN, bK)
 
     >>> from cutegemm.plan import Operands
@@ -389,16 +392,17 @@ def pipeline_of(
     cluster_k: int = 1,
     ctas_per_sm: int = 1,
 ) -> tuple[int, int]:
-    """Return (mainloop stages of a plan, epilogue tiles of a consumer), without building the plan.
+    """Return (mainloop stages, epilogue tiles per consumer) that `sm90_plan` would choose, without building the plan.
 
+    operands                 types, majorness and alignment of A to D
     tile                     (bM, bN, bK) of a CTA
-    consumer_tile            (M, N) of D that a consumer stores
-    consumers                number of consumer warpgroups
-    epi_tile_n, epi_stages   as in `sm90_plan`
-    is_direct                whether D is stored from registers, as it also is if no epilogue tiles fill the tile
+    consumer_tile            (M, N) of D that a consumer (warpgroup) stores
+    consumers                number of consumers
+    epi_tile_n, epi_stages   columns of an epilogue tile and epilogue stages per consumer; None: chosen
+    is_direct                True if D is stored from registers, as it also is if no epilogue tiles fill the tile; then
+                             there are 0 epilogue tiles
     cluster_k                CTAs of a cluster that split K, whose accumulators need shared memory
     ctas_per_sm              CTAs that share the shared memory of a multiprocessor
-    returns                  (stages, epilogue tiles); no epilogue tiles if D is stored from registers
     """
     builder = _Builder("pipeline_of", operands, tile, ctas_per_sm=ctas_per_sm)
     builder.b_columns = columns_loaded(operands.b, tile)
@@ -428,15 +432,15 @@ def pipeline_of(
 
 
 class _Builder(PipelineBuilder):
-    """Builder of the components of a Hopper plan."""
+    """Builder of the components of a Hopper plan (TMA, wgmma): tiled MMA, buffers, block scales, L2 policies."""
 
     @property
     def stage_bytes(self) -> int:
-        """Size of a mainloop stage in bytes: a k-tile of A and of B, and the scales of their rows and columns."""
+        """Size in bytes of one mainloop stage of this plan: a k-tile of A and of B, and their block scales."""
         return super().stage_bytes + sum(4 * each.smem.cosize() for each in self.scale_streams(1))
 
     def scale_streams(self, stages: int) -> tuple[OperandStream, ...]:
-        """Return an operand stream for each vector of scales of rows or columns: one TMA box per stage.
+        """Return how TMA loads the block scales with one value per row or column: one box per stage for each operand.
 
         Empty if the operands have no such scales.
 
@@ -454,11 +458,11 @@ class _Builder(PipelineBuilder):
         return tuple(found)
 
     def most_columns(self, consumers: int, stages: int | None, has_few_registers: bool) -> int | None:
-        """Return the largest number of columns of an epilogue tile that the builder may choose; None: no limit.
+        """Return the largest number of columns that the builder may choose for an epilogue tile; None: no limit.
 
         consumers           number of consumer warpgroups
-        stages              mainloop stages that the caller gives, or None
-        has_few_registers   whether the accumulators leave threads few registers
+        stages              requested number of mainloop stages, or None
+        has_few_registers   True if the accumulators leave threads few registers
         """
         d = self.operands.d
         if d.dtype.bits == 8 and has_few_registers:
@@ -466,25 +470,25 @@ class _Builder(PipelineBuilder):
         return self.line_columns(consumers, stages) if d.align_bytes < TMA_INNER_ALIGNED_BYTES else None
 
     def line_columns(self, consumers: int, stages: int | None) -> int:
-        """Return the largest number of columns of an epilogue tile that leaves room for enough mainloop stages.
+        """Return the widest epilogue tile, in columns, that leaves shared memory for enough mainloop stages.
 
-        It is for a D that threads store: see `EpiStageBuilder.line_columns`. Enough are `stages`, or `_LEAST_STAGES` if
-        `stages` is less or None.
+        For a D that threads store because TMA cannot. Enough means `stages`, but at least 3.
 
         consumers   number of consumer warpgroups
-        stages      mainloop stages that the caller gives, or None
+        stages      requested number of mainloop stages, or None
         """
         used = self.stage_bytes * max(_LEAST_STAGES, stages or 0)
         row_bytes = (self.free_bytes - used) // (consumers * WGMMA_M) - MOST_PAD_BYTES
         return max(0, row_bytes) * 8 // self.operands.d.dtype.bits
 
     def cluster_k(self, requested: int, cluster: tuple[int, int]) -> int:
-        """Return the number of CTAs of a cluster that split K: `requested`, or 1 if the tile's columns do not divide.
+        """Check the number of CTAs of a cluster that split K, and return it; 1 if the tile's columns do not divide.
 
         Two rules are checked, and collected as violations: each CTA stores an equal number of the tile's columns; and
         the cluster has one tile along N, since its CTAs along N are those that split K.
 
-        cluster   CTAs of a cluster along M and N that have different tiles
+        requested   number of CTAs that split K, as the user gave it
+        cluster     CTAs of a cluster along M and N that have different tiles
         """
         columns = self.tile[1]
         if requested > 1 and cluster[1] > 1:
@@ -500,22 +504,27 @@ class _Builder(PipelineBuilder):
         return 1
 
     def policies(self, l2: tuple[str, str, str]) -> tuple[str, str, str]:
-        """Return the L2 policies of A, B and D; the default ones if `l2` is not valid, with a violation collected."""
+        """Check the L2 policies of A, B and D, and return them.
+
+        If they are not three known policies, a violation is collected and the default ones are returned.
+
+        l2   such as ("evict_first", "evict_last", "evict_normal")
+        """
         if isinstance(l2, tuple) and len(l2) == 3 and all(policy in L2_POLICIES for policy in l2):
             return l2
         self.violations.append(f"l2 = {l2!r}; three of {', '.join(L2_POLICIES)}, for A, B and D, are expected.")
         return NORMAL_L2
 
     def tiled_mma(self, loaded: Operands, a_source: str, rows: int, columns: int, readers: int) -> TiledMma:
-        """Return the tiled MMA of the consumers: wgmmas as wide as the tile, or half of it.
+        """Return the tiled MMA of the consumer warpgroups: wgmmas as wide as the tile, or half of it.
 
         Consumers that share a tile divide its rows.
 
-        loaded     operands as they are loaded, after repack passes
+        loaded     operands as the GEMM loads them: those that another kernel copies first (repack) as it leaves them
         a_source   "shared" or "register": where wgmma reads A from
         rows       rows of a consumer
         columns    columns of a wgmma
-        readers    consumers that share a tile
+        readers    number of consumers that share a tile
         raises     PlanError if the rows of a consumer are not a multiple of 64
         """
         a, b, reads = loaded.a, loaded.b, a_source == "register"
@@ -537,9 +546,10 @@ class _Builder(PipelineBuilder):
         return TiledMma(atom, Layout((readers, 1, 1)), (along_m, None, None))
 
     def _how_to_transpose(self, names: list[str], dtype: DType) -> str:
-        """Return the text of a violation: wgmma does not take operands in their majorness; with the remedy.
+        """Return the text of the rule that wgmma takes only K-major operands of this type, with the remedy.
 
-        names   names of these operands, "a" or "b"
+        names   operands that are not K-major: "a", "b" or both
+        dtype   their element type
         """
         majors = " and ".join(f"{name.upper()} is {getattr(self.operands, name).major}-major" for name in names)
         repack = repacked_for_wgmma(self.operands)

@@ -35,9 +35,9 @@ app.command("export")(ahead.export)
 
 
 def _print_version(is_requested: bool) -> None:
-    """Print the version and exit if `--version` was given. This is the option's callback.
+    """Callback of the option `--version`: print the version of cutegemm and exit.
 
-    is_requested   True if the option was given
+    is_requested   True if the option was given; otherwise nothing happens
     """
     if is_requested:
         print(f"cutegemm {cutegemm.__version__}")
@@ -63,7 +63,10 @@ _IN_ASCII = str.maketrans(
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     """Replace characters that the output encoding lacks by similar ASCII characters, or by a question mark.
 
-    This is an error handler for `codecs.register_error`. It returns the replacement and the index to continue at.
+    An error handler for `codecs.register_error`, so that printing "→" never fails.
+
+    error     says which characters cannot be encoded
+    returns   the replacement, and the index of the next character to encode
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -72,7 +75,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 def _print_anywhere() -> None:
-    """Make stdout and stderr replace the characters that their encoding lacks, instead of failing."""
+    """Make stdout and stderr print a similar ASCII character, e.g. ">" for "→", for what their encoding lacks."""
     codecs.register_error("cutegemm.in_ascii", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -80,7 +83,7 @@ def _print_anywhere() -> None:
 
 
 def main() -> None:
-    """Run the command line. An error that a user can cause prints its message and exits with status 2."""
+    """Run the command line of cutegemm. An error that a user can correct prints its message and exits with status 2."""
     _print_anywhere()
     with ended_in_words("cutegemm"):
         app()

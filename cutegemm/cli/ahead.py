@@ -47,11 +47,11 @@ Tuned = Annotated[Path | None, typer.Option(help="A file of `cutegemm tune` for 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a shapes file: the extents of a GEMM call, and its operands.
+    """One line of a CSV file of GEMM shapes, for which kernels are tuned or compiled.
 
-    rows      M: one number, or the range of the row counts of a layer's inputs
-    columns   (N, K), or (N, K, L) for a batch
-    operands  A, B, C and D with their element types and majorness
+    rows       M: one number, or a range for a layer whose number of rows varies from call to call
+    columns    (N, K), or (N, K, L) for a batch
+    operands   A, B, C and D with their element types and majorness
     """
 
     rows: range
@@ -60,20 +60,20 @@ class Line:
 
     @property
     def is_layer(self) -> bool:
-        """True if M is a range: the calls of a layer have varying row counts."""
+        """True if M of this line is a range: the calls of a layer have varying numbers of rows."""
         return len(self.rows) > 1
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(M, N, K), or (M, N, K, L) for a batch. M is the smallest row count of a layer."""
+        """(M, N, K) of this line, or (M, N, K, L) for a batch. M is the smallest one of a range."""
         return (self.rows[0], *self.columns)
 
 
 def read_shapes(path: Path, ranges: bool = True) -> list[Line]:
-    """Read a CSV file with one GEMM shape per line.
+    """Read a CSV file with one GEMM shape per line, such as "64,4096,512,f16" under the header "m,n,k,dtype".
 
-    path     its first line names the columns: m, n, k and optionally l, dtype, layout, out
-    ranges   whether m may be a range such as 1-8192, the row counts of a layer's inputs
+    path     the file; its first line names the columns: m, n, k and optionally l, dtype, layout, out
+    ranges   True if m may be a range such as 1-8192, for a layer whose number of rows varies
     raises   UnsupportedError with every line and column that is wrong
 
     >>> import tempfile
@@ -111,10 +111,10 @@ def read_shapes(path: Path, ranges: bool = True) -> list[Line]:
 
 
 def _line(line: dict[str, Any], ranges: bool) -> Line:
-    """Parse one line of a shapes file.
+    """Parse one line of a CSV file of GEMM shapes.
 
-    line     field by column name; None for a field that the line lacks
-    ranges   whether m may be a range
+    line     text by column name, e.g. {"m": "64", "n": "4096", "k": "512"}; None for a field that the line lacks
+    ranges   True if m may be a range such as 1-8192
     raises   ValueError or CutegemmError if a field is wrong
     """
     fields = {name: str(value or "").strip() for name, value in line.items()}
@@ -141,7 +141,7 @@ def tune(
         int, typer.Option(min=1, help="Number of plans to time for each shape, those with the lowest predicted times.")
     ] = BEST,
 ) -> None:
-    """Time the best few plans for each shape on the GPU of this machine, and record the fastest.
+    """Time the best few kernel plans for each GEMM shape on the GPU of this machine, and record the fastest.
 
     After `cutegemm.use_tuned(FILE)`, calls use the recorded plans, here or on another machine with the same GPU.
     """
@@ -167,9 +167,11 @@ def tune(
 
 
 def _matrices(line: Line) -> tuple[Any, Any, Any]:
-    """Return A and B on the GPU with normally distributed elements, and the torch dtype of D.
+    """Return random A and B on the GPU for one line of a shapes file, and the torch dtype of D.
 
-    line   extents and operand types of the call
+    Elements are normally distributed.
+
+    line   extents and operand types of the GEMM
     """
     import torch
 
@@ -198,7 +200,7 @@ def prepare(
     tuned: Tuned = None,
     processes: Processes = None,
 ) -> None:
-    """Compile the kernels that calls of these shapes use, in parallel, into the cache. No GPU is needed."""
+    """Compile in advance the kernels for the GEMM shapes of a file, in parallel, into the cache. No GPU is needed."""
     from cutegemm.run.ahead import compiled
 
     started = time.perf_counter()
@@ -218,9 +220,7 @@ def export(
             metavar="[PLANS]", help=f"Plan names or shapes files. {_OF_SHAPES} m may be a range such as 1-8192."
         ),
     ] = None,
-    models: Annotated[
-        bool, typer.Option("--models", help="Export the kernels that serve the layers of public models.")
-    ] = False,
+    models: Annotated[bool, typer.Option("--models", help="Export kernels for the layers of public models.")] = False,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -264,7 +264,9 @@ def export(
 
 
 def _of_models(dtype: str | None, device: Device) -> list[GemmPlan]:
-    """Return the plans of the library for public models, and print how many each kind of call has.
+    """Choose the kernel plans for the layers of public models, as `export --models` compiles them into a library.
+
+    Prints how many plans each kind of call has.
 
     dtype    "bf16", "f16" or "fp8"; None for all of them
     device   device that plans are chosen for
@@ -301,12 +303,12 @@ def _plans(
     dtype: str | None = None,
     layout: str = "nt",
 ) -> list[tuple[GemmPlan, str]]:
-    """Return the (plan, architecture) pairs that `export` compiles: one per plan name, and those of each shapes file.
+    """Return the (plan, architecture) pairs that `export` and `prepare` compile for plan names and shapes files.
 
-    sources        plan names, and paths of shapes files, which end in .csv
-    device         device to choose plans for; None for the GPU of this machine
-    tuned          a file of `cutegemm tune`, or None
-    dtype, layout  element type and BLAS letters of A and B of named plans; None for the default type
+    sources         plan names (one plan each), and paths of shapes files, which end in .csv
+    device          name of the device to choose plans for; None for the GPU of this machine
+    tuned           a file of `cutegemm tune` whose recorded plans are used; None for predictions only
+    dtype, layout   element type and BLAS letters of A and B for plan names; dtype None for the default type
     """
     from cutegemm.run.ahead import chip, plans_of
 

@@ -27,12 +27,14 @@ _SHALLOW = (1 / 16, 1 / 4, 1 / 2)  # tried only if all of _DEPTHS exceed the lim
 
 @dataclass(frozen=True)
 class Corner:
-    """A smaller problem that is simulated in place of a large one.
+    """A smaller problem that is simulated instead of a large one, because it exercises the same features in less time.
 
-    plan           the plan, on a smaller persistent grid
-    extents        M, N, K and the batch of the corner
-    exercised      descriptions of the features of the large problem that the corner exercises
-    not_exercised  descriptions of the features that occur only in the large problem
+    Features are, e.g., ragged tiles, or more k-tiles than pipeline stages.
+
+    plan            the plan of the large problem, on a smaller persistent grid
+    extents         M, N, K and the batch of the smaller problem
+    exercised       descriptions of the features of the large problem that the smaller one has
+    not_exercised   descriptions of the features that occur only in the large problem
     """
 
     plan: GemmPlan
@@ -42,20 +44,21 @@ class Corner:
 
     @property
     def ctas(self) -> int | None:
-        """Number of CTAs of the persistent grid that is simulated; None if the plan is not persistent."""
+        """Number of CTAs of the persistent grid for this smaller problem; None if the plan is not persistent."""
         return self.plan.scheduler.grid.ctas or None
 
 
 def corner_of(plan: GemmPlan, problem: Problem, extents: Extents, most: int) -> Corner | None:
-    """Return the cheapest corner that exercises all features of a problem, or None if the problem is small.
+    """Return the cheapest smaller problem that can be simulated instead of a large one, or None if that is not needed.
 
-    A corner is a smaller problem that is simulated in place of a large one. If no corner within the limit has all
-    features, the one with the most features is returned.
+    It has all features of the large problem, such as ragged tiles and several K splits. If no problem within the limit
+    has them all, the one with the most features is returned.
 
-    problem  the large problem, as the plan multiplies it
-    extents  the extents of `problem`
-    most     limit in multiply-adds. A problem within it is simulated whole, so the result is None. A corner has at most
-             half as many, unless even the smallest one has more.
+    plan      plan of the large problem
+    problem   the large problem, with A and B swapped if the plan swaps them
+    extents   the extents of `problem`
+    most      limit in multiply-adds. A problem within it is simulated whole, so the result is None. The smaller one has
+              at most half as many, unless even the smallest candidate has more
     """
     if extents.m * extents.n * extents.k * problem.l <= most:
         return None
@@ -84,9 +87,9 @@ def corner_of(plan: GemmPlan, problem: Problem, extents: Extents, most: int) -> 
 
 
 class _Execution:
-    """The tiles of a problem under a plan, and the assignment of work tiles to clusters of CTAs.
+    """How a plan executes a problem: its output tiles, K splits, and the work tiles of each cluster of CTAs.
 
-    `_Feature` compares the executions of a large problem and of a smaller one that is simulated in its place.
+    Used to compare a large problem with a smaller one that is simulated instead.
     """
 
     def __init__(self, plan: GemmPlan, problem: Problem) -> None:
@@ -103,24 +106,27 @@ class _Execution:
 
     @property
     def successive_tiles(self) -> int:
-        """Largest number of work tiles that one CTA, or one of its alternating consumers, processes in succession."""
+        """Largest number of work tiles that one CTA processes in succession, or one consumer of a ping-pong plan."""
         consumers = self.plan.body.tiles_in_flight
         return int(np.max(np.bincount(self.assignment.cluster), initial=0)) // consumers
 
     @property
     def ragged(self) -> set[str]:
-        """The modes, of "M", "N" and "K", along which the problem has a whole cluster tile and a partial last one."""
+        """Modes, out of "M", "N" and "K", along which this problem has at least one whole tile and a partial last one.
+
+        The tile is that of a cluster of CTAs.
+        """
         extents = zip("MNK", self.problem_mnk, cluster_tile(self.plan), strict=True)
         return {mode for mode, extent, tile in extents if extent > tile and extent % tile}
 
     @property
     def problem_mnk(self) -> tuple[int, int, int]:
-        """The extents (M, N, K) of the GEMM."""
+        """Extents (M, N, K) of the GEMM that is executed."""
         return self.problem.m, self.problem.n, self.problem.k
 
     @property
     def has_bands(self) -> bool:
-        """True if the raster divides the tiles into more than one band."""
+        """True if the tile order (raster) of this execution divides the output tiles into more than one band."""
         tiles, raster = self.work.tiles, self.plan.scheduler.raster
         extent = tiles.n_tiles if raster.kind.endswith("_n") else tiles.m_tiles
         across = raster.across(tiles.m_tiles, tiles.n_tiles)
@@ -129,12 +135,12 @@ class _Execution:
 
 @dataclass(frozen=True)
 class _Feature:
-    """A feature of an execution, such as ragged tiles, that a corner should share with the large problem.
+    """A feature of a GEMM's execution, such as ragged tiles, that a smaller problem should share with the large one.
 
-    A corner is a smaller problem that is simulated in place of a large one.
+    The smaller problem is simulated instead of the large one.
 
-    occurs    takes the execution of the corner and that of the large problem; True if the corner has the feature
-    text      returns the description that is printed
+    occurs   function of the executions of the smaller and of the large problem; True if the smaller one has the feature
+    text     function of an execution that returns the description to print, such as "several batches"
     """
 
     occurs: Callable[[_Execution, _Execution], bool]
@@ -142,7 +148,7 @@ class _Feature:
 
 
 def _k_tiles_text(execution: _Execution) -> str:
-    """Describe the number of k-tiles of a work tile: `12 k-tiles through 4 stages`."""
+    """Describe how many k-tiles a CTA multiplies for one work tile, e.g. "12 k-tiles through 4 stages"."""
     stages = execution.plan.stages
     return f"{execution.k_tiles} k-tiles" + (f" through {stages} stages" if stages > 1 else "")
 
@@ -174,18 +180,19 @@ _FEATURES = (
 
 
 def cluster_tile(plan: GemmPlan) -> tuple[int, int, int]:
-    """Return the extents (M, N, K) of the tile that a cluster of CTAs computes at a time; K is that of one k-tile."""
+    """Return the tile (M, N, K) that a cluster of CTAs computes at a time, in elements; K is that of one k-tile."""
     (bm, bn, bk), (cm, cn) = plan.cta_tile, plan.cluster_mn
     return bm * cm, bn * cn, bk
 
 
 def _candidates(plan: GemmPlan, problem: Problem, most: int) -> Iterator[_Execution]:
-    """Yield smaller problems that could be simulated in place of a large one, the cheapest first.
+    """Yield smaller problems that could be simulated instead of a large one, cheapest (fewest multiply-adds) first.
 
-    plan     the plan of the large problem; candidates have it on smaller grids
-    problem  the large problem
-    most     limit in multiply-adds. If every candidate has more, only the cheapest is yielded, once for each grid of
-             `_grids`
+    Each is yielded on persistent grids of 1, 2 and 3 clusters, see `_grids`.
+
+    plan      the plan of the large problem
+    problem   the large problem
+    most      limit in multiply-adds. If every candidate has more, only the cheapest one is yielded
     """
     m, n, k = cluster_tile(plan)
     refilled = (2 * max(1, plan.stages) + 1) * plan.scheduler.split.splits * plan.cluster_k
@@ -212,13 +219,15 @@ def _candidates(plan: GemmPlan, problem: Problem, most: int) -> Iterator[_Execut
 def _cut(extent: int, tile: int, count: int) -> int:
     """Return a smaller extent of `count` tiles whose last tile is as ragged as that of `extent`; at most `extent`.
 
+    For example, 2 tiles of 128 for the extent 1000 are 128 + 104 = 232.
+
     tile   extent of a tile along the same mode
     """
     return min(extent, (count - 1) * tile + (extent % tile or tile))
 
 
 def _grids(plan: GemmPlan) -> Iterator[GemmPlan]:
-    """Yield a plan on persistent grids of 1, 2 and 3 clusters, or unchanged if its grid is not persistent.
+    """Yield variants of a plan on persistent grids of 1, 2 and 3 clusters; the plan itself if it is not persistent.
 
     Grids larger than the plan's own are left out.
     """

@@ -46,11 +46,11 @@ def explain(
     count: Annotated[int, typer.Option(min=1, help="Number of predicted times to show.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the candidate plans for D[M,N] = A[M,K] @ B[K,N] by predicted time, with what bounds each.
+    """List the candidate kernel plans for D[M,N] = A[M,K] @ B[K,N] by predicted time, and what limits each.
 
     The first plan that is not refused is the one that `gemm` uses for the same types and layout. The times are
-    predicted by a model for a call after a flush of the L2 cache. The last line is the order in which the chosen plan
-    adds products: plans with the same order give the same bits.
+    predicted by a model for a call after a flush of the L2 cache. The last line is the chosen plan's order of adding
+    products: plans with the same order give the same bits.
     """
     complaints = Complaints("explain")
     kind = complaints.attempt(lambda: DType.parse(dtype))
@@ -82,10 +82,12 @@ def explain(
 def _outcomes(
     operands: Operands, problem: Problem, device: Device, accumulate: str, batch_invariant: bool
 ) -> Iterator[tuple[Candidate, GemmPlan | PlanError]]:
-    """Yield each candidate plan, fastest predicted time first, with the built plan or the error that refuses it.
+    """Yield every candidate plan with the built plan, or the error that refuses it; lowest predicted time first.
 
-    accumulate        accumulation of float8: "fast" or "promoted"
-    batch_invariant   whether only plans with the weight's order of accumulation are yielded
+    operands, problem   the GEMM
+    device              device whose rates predict the times
+    accumulate          accumulation of float8: "fast" or "promoted" (to f32 after each k-tile)
+    batch_invariant     True for only the plans that add products in the one order that is used for every M
     """
     weight = Weight.of(operands, problem.n, problem.k, device.arch, device, accumulate)
     orders, order = Orders(operands, operands, weight), served_rows(weight).order if batch_invariant else None
@@ -99,17 +101,20 @@ def _outcomes(
 
 
 def _time_and_refusal(candidate: tuple[Candidate, GemmPlan | PlanError]) -> tuple[float, str | None]:
-    """Return (predicted time in us, first broken rule) of a candidate; the rule is None if the plan can be built.
+    """Return (predicted time in us, first broken rule) of a candidate plan; the rule is None if the plan can be built.
 
-    Candidates that have both in common share a row of the table.
+    Consecutive candidates for which both are equal share a row of the printed table.
+
+    candidate   the candidate, with the built plan or the error that refuses it
     """
     one, outcome = candidate
     return one.us, outcome.violations[0] if isinstance(outcome, PlanError) else None
 
 
 def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dict[str, Any]:
-    """Return a candidate plan as a dict for JSON: name, predicted time in us, speed, and the time of each bound.
+    """Return a candidate plan as a dict for JSON: name, predicted time in us, TFLOP/s, and the time of each bound.
 
+    one       the candidate
     outcome   the plan that was built, or the error that refuses it; "refused" is then its first broken rule, else None.
               "order" is the plan's order of accumulation as text; None for a refused plan
     """
@@ -130,10 +135,10 @@ def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dic
 
 
 def _why_not(row: dict[str, Any], first: dict[str, Any] | None) -> str:
-    """Return the reason why a candidate plan is not chosen, such as "2.0% slower: ..."; "chosen" for the chosen one.
+    """Return why a candidate plan is not chosen, such as "2.0% slower: ..."; "chosen" for the chosen one.
 
-    row     the candidate, as `_row` returns it
-    first   the chosen candidate; None if all are refused
+    row     the candidate as a dict with "us", "bounds_us" and "refused"
+    first   the chosen candidate in the same form; None if all are refused
 
     >>> chosen = {"us": 10.0, "bounds_us": {"L2": 8.0, "DRAM": 6.0}, "refused": None}
     >>> _why_not({"us": 10.2, "bounds_us": {"L2": 8.0, "DRAM": 9.0}, "refused": None}, chosen)

@@ -30,7 +30,7 @@ def explore(
         ),
     ] = None,
 ) -> None:
-    """Open the explorer in a browser: pictures of layouts; banks, pipelines, times and machine code of plans."""
+    """Open the explorer, a web page with pictures of layouts, and with banks, pipelines, times and code of plans."""
     from cutegemm.explore.static import PYODIDE, write
 
     if pyodide is not None and static is None:
@@ -46,11 +46,11 @@ def explore(
 
 
 def _serve(port: int | None, browser: bool) -> None:
-    """Serve the explorer until Ctrl-C.
+    """Serve the explorer (the web page of this package) from a local port until Ctrl-C.
 
-    port     None for the default port, or any free one if that is taken
-    browser  whether to open a browser
-    raises   UnsupportedError if `port` cannot be opened
+    port      None for the default port, or any free one if that is taken
+    browser   True to open a browser
+    raises    UnsupportedError if `port` cannot be opened
     """
     from cutegemm.explore.server import Explorer
 

@@ -54,7 +54,10 @@ _SILENT_S = 5.0  # between two lines of progress if stderr is not a terminal
 
 
 class Command(TyperCommand):
-    """A command whose message for a negative extent names the extent, not an unknown option."""
+    """A typer command that reports a negative extent, as in `cutegemm gemm -5 8 8`, as such.
+
+    Otherwise typer would report an unknown option -5.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         alone = [x for before, x in pairwise(["", *args]) if not before.startswith("--")]
@@ -159,10 +162,12 @@ def _epilogue_rows(
     beta: float,
     dtype: str | None,
 ) -> ParsedEpilogue | None:
-    """Parse the epilogue options of the command line. Return None if the epilogue is alpha * acc + beta * c.
+    """Parse the epilogue options of `cutegemm gemm`; return None for the default epilogue alpha * acc + beta * c.
 
-    raises   PlanError if an epilogue is given together with C, alpha or beta, or if alpha or beta is not a finite
-             number of float32 (float64 for f64)
+    epilogue, operand       options --epilogue and --operand; None if they are absent
+    c, alpha, beta, dtype   options that the epilogue replaces, or that limit their values
+    raises                  PlanError if an epilogue is given together with C, alpha or beta, or if alpha or beta is not
+                            a finite number of float32 (float64 for f64)
     """
     ending = parsed_epilogue("gemm", epilogue, operand)
     if ending is not None and (c is not None or alpha != 1 or beta != 0):
@@ -180,11 +185,11 @@ def _epilogue_rows(
 
 @dataclass(frozen=True)
 class _Machine:
-    """The machine that a plan is chosen for and runs on.
+    """The machine that a plan is chosen for and runs on: a GPU, or an architecture that is simulated.
 
     arch     architecture to compile for, such as "sm_90a"
     device   device whose rates the choice of a plan uses
-    gpu      "name", "arch" and "device" of the GPU that runs the plan; None if it is simulated on the CPU
+    gpu      "name", "arch" and "device" of the GPU that runs the plan; None if the plan is simulated on the CPU
     no_gpu   reason why the GPU is not used; "" if there is nothing to report
     """
 
@@ -195,11 +200,11 @@ class _Machine:
 
 
 def _machine(arch: str, on_cpu: str, emulated: bool) -> _Machine:
-    """Return the machine that a plan is chosen for: the GPU if it can be used, else `arch` with its default device.
+    """Return the machine that a plan is chosen for: this machine's GPU if it can run the command, else `arch`.
 
-    arch      architecture of the command line, such as "sm_90a"
-    on_cpu    what the command has that is computed on the CPU, such as "an epilogue"; "" for nothing
-    emulated  True if the compiled PTX is executed on the CPU
+    arch       architecture of the command line, such as "sm_90a"; its default device is used
+    on_cpu     what the command has that is computed only on the CPU, such as "an epilogue"; "" for nothing
+    emulated   True if the compiled PTX is executed on the CPU, so that no GPU is used
     """
     gpu = "" if emulated else _gpu()
     if on_cpu and not isinstance(gpu, str):
@@ -212,12 +217,14 @@ def _machine(arch: str, on_cpu: str, emulated: bool) -> _Machine:
 
 @dataclass(frozen=True)
 class _Request:
-    """The GEMM that the command line asks for, checked as far as possible without a plan.
+    """The GEMM that a user asked for on the command line, checked as far as possible without a plan.
 
-    extents  M, N, K and the batch, and the arrays that files give
-    plan     a plan name; None to choose the plan
-    ending   the epilogue; None for alpha * acc + beta * c
-    seed     seed of the random matrices
+    extents       M, N, K and the batch, and the arrays that files give
+    operands      element types and majorness of A, B, C and D
+    plan          a plan name; None to choose the plan
+    alpha, beta   factors of A @ B and of C
+    ending        the epilogue; None for alpha * acc + beta * c
+    seed          seed of the random matrices
     """
 
     extents: Extents
@@ -230,17 +237,17 @@ class _Request:
 
     @property
     def problem(self) -> Problem:
-        """The GEMM as the user stated it: with A and B in their order, even if the plan swaps them."""
+        """The requested GEMM as the user stated it: with A and B in their order, even if the plan swaps them."""
         size = self.extents
         return problem_of(size.m, size.n, size.k, 1 if size.batch is None else size.batch, self.operands)
 
     def job(self, machine: _Machine, most: int | None) -> tuple[Job, Matrices]:
-        """Choose the plan and return the job (the GEMM to run), and the matrices before a swap of A and B.
+        """Choose the plan for this request; return the `Job` that runs it, and the matrices before a swap of A and B.
 
-        machine the machine that the plan is chosen for
-        most    limit in multiply-adds: a larger problem is replaced by a smaller one with the same features, see
-                `corner_of`. None for no limit.
-        raises  PlanError if the plan cannot compute the problem
+        machine   the machine that the plan is chosen for
+        most      limit in multiply-adds: a larger problem is replaced by a smaller one with the same features, see
+                  `corner_of`. None for no limit
+        raises    PlanError if the plan cannot compute the problem
         """
         beta, ending, size, corner = self.beta, self.ending, self.extents, None
         recipe, plan, solved = plan_for(self.plan, self.problem, machine.arch, machine.device, beta != 0, ending)
@@ -272,13 +279,14 @@ def _extents_and_operands(
     seed: int,
     scales: str | None,
 ) -> tuple[Extents, Operands]:
-    """Return the extents and operands of the command line, after all checks that need no plan.
+    """Return the extents and operands of `cutegemm gemm`, after all checks that need no plan.
 
-    extents  (M, N, K, L); None for one that a file gives
-    files    paths of A, B and C by "a", "b" and "c"; None for a random matrix
-    out      file to write D to; None for none
-    scales   option --scales; None if it is absent
-    raises   PlanError with everything that is wrong
+    extents                                      (M, N, K, L); None for one that a file gives
+    dtype, out_dtype, plan, layout, arch, seed   options of the same names, as text or None
+    files                                        paths of A, B and C by "a", "b" and "c"; None for a random matrix
+    out                                          file to write D to; None for none
+    scales                                       option --scales; None if it is absent
+    raises                                       PlanError with everything that is wrong
     """
     if all(given is None for given in (*extents[:3], *files.values())):
         raise UnsupportedError(f"gemm: M, N and K are not given. {HOW_TO_GIVE_EXTENTS}")
@@ -300,7 +308,10 @@ def _extents_and_operands(
 
 @contextmanager
 def _progress() -> Iterator[Say]:
-    """Yield a function that shows progress on stderr: a spinner on a terminal, otherwise a line every few seconds."""
+    """Yield a function that shows a text as progress on stderr, within a `with` block.
+
+    It is a spinner on a terminal, otherwise a line every few seconds.
+    """
     console = output(stderr=True)
     if not console.is_terminal:
         yield _Lines(console)
@@ -312,9 +323,9 @@ def _progress() -> Iterator[Say]:
 
 
 class _Lines:
-    """A function that prints progress messages as lines.
+    """Prints progress messages as lines, if stderr is not a terminal; an instance is called with each message.
 
-    It prints at most one line every `_SILENT_S` seconds, and none before that time.
+    At most one line is printed every 5 seconds, and none in the first 5 seconds.
     """
 
     def __init__(self, console: Console) -> None:
@@ -327,7 +338,7 @@ class _Lines:
 
 
 def _gpu() -> dict[str, Any] | str:
-    """Return "name", "arch" and "device" of the GPU of this machine, or the reason why it cannot run a plan.
+    """Return "name", "arch" and "device" of this machine's GPU as a dict, or the reason why it cannot run a plan.
 
     The reason is "" if the machine seems to have no GPU.
     """
@@ -353,7 +364,7 @@ def _gpu() -> dict[str, Any] | str:
 
 
 def _print(report: dict[str, Any], console: Console) -> None:
-    """Print the report of `cutegemm gemm` as text.
+    """Print the results of `cutegemm gemm` as a table: plan, accuracy, registers, speed.
 
     report   fields by name, as `Job.run` or `Job.simulate` returns them, with more about the plan and the machine
     """

@@ -24,7 +24,7 @@ HOW_TO_GIVE_EXTENTS = "Write `cutegemm gemm M N K`, such as `cutegemm gemm 512 5
 
 
 def not_writable(option: str, path: Path | None, suffix: str) -> list[str]:
-    """Return the reasons why the file that an option names cannot be written; an empty list if it can.
+    """Return the reasons why the output file that an option names cannot be written; an empty list if it can.
 
     option   name of the option, without the dashes
     path     the file; None if the option is not given
@@ -47,9 +47,11 @@ def transposed_array(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Matrices:
-    """The input arrays of a GEMM: A (M, K), B (K, N) and C (M, N); with a leading axis L if they are batched.
+    """The input arrays of a GEMM, with a leading axis L if they are batched.
 
-    c   None if beta is 0
+    a   array of shape (M, K)
+    b   array of shape (K, N)
+    c   array of shape (M, N); None if beta is 0
     """
 
     a: np.ndarray
@@ -58,7 +60,7 @@ class Matrices:
 
     @property
     def transposed(self) -> Matrices:
-        """The matrices of the transposed GEMM D^T = B^T A^T: B^T, A^T and C^T, as views of the same memory."""
+        """These inputs for the transposed GEMM D^T = B^T A^T: B^T, A^T and C^T, as views of the same memory."""
         return Matrices(
             transposed_array(self.b), transposed_array(self.a), None if self.c is None else transposed_array(self.c)
         )
@@ -66,7 +68,7 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Extents:
-    """The extents of D = A @ B, and the matrices that were read from files.
+    """The extents of a GEMM D = A @ B, and those of its matrices that a user gave as files.
 
     m, n, k   A is (m, k), B is (k, n), D is (m, n)
     batch     number of matrices; None if the arrays have no batch axis
@@ -81,9 +83,9 @@ class Extents:
 
     @property
     def transposed(self) -> Extents:
-        """The extents of the transposed GEMM D^T = B^T A^T: M and N are swapped.
+        """These extents for the transposed GEMM D^T = B^T A^T: M and N are swapped.
 
-        The arrays of files are transposed, and those of A and B are swapped.
+        Arrays of files are transposed, and those of A and B are swapped.
 
         >>> Extents(2, 3, 5, None).transposed
         Extents(m=3, n=2, k=5, batch=None, files={})
@@ -93,10 +95,10 @@ class Extents:
         return Extents(self.n, self.m, self.k, self.batch, files)
 
     def matrices(self, dtype: DType, out: DType, beta: float, seed: int) -> Matrices:
-        """Return A, B and C, rounded to their element types.
+        """Return A, B and C with these extents, rounded to their element types.
 
-        An array of a file is used as it is, but for the rounding. In memory tf32 is stored as f32, so it is rounded to
-        f32. The other matrices have normally distributed elements.
+        A matrix that was read from a file is only rounded (tf32 to f32, because it is stored as f32). The others are
+        filled with normally distributed elements.
 
         dtype   element type of A and B
         out     element type of C
@@ -118,9 +120,9 @@ class Extents:
         )
 
     def scales(self, operands: Operands, seed: int) -> dict[str, np.ndarray]:
-        """Return random block scales from 1/4 to 4 for the operands that have them: name -> array.
+        """Return random block scales from 1/4 to 4 for these extents, as a dict from operand name to array.
 
-        operands   as the user states them, before A and B are swapped
+        operands   say which operands have block scales; as the user states them, before A and B are swapped
         seed       seed of the random numbers
         """
         rng, front = np.random.default_rng([seed, 1]), () if self.batch is None else (self.batch,)
@@ -132,9 +134,9 @@ class Extents:
         return found
 
     def rounded(self, matrices: Matrices) -> list[str]:
-        """Return the names ("A", "B", "C") of the matrices from files whose values were changed by rounding.
+        """Return which of "A", "B" and "C" were read from files and changed by rounding to their element type.
 
-        matrices   the matrices after rounding to the element types
+        matrices   the matrices after rounding
         """
         pairs = [(name, array, getattr(matrices, name)) for name, array in self.files.items()]
         return [
@@ -147,9 +149,9 @@ class Extents:
 def extents_of(
     extents: tuple[int | None, int | None, int | None, int | None], files: dict[str, Path | None]
 ) -> Extents:
-    """Read the matrices of files, and return the extents of the problem.
+    """Read the matrices that a user gave as .npy files, and return them with the extents of the GEMM.
 
-    extents   (M, N, K, L); None for one that a file gives, and None for L if there is no batch
+    extents   (M, N, K, L) of the command line; None for one that a file gives, and for L without a batch
     files     paths of A, B and C by "a", "b" and "c"; None for a random matrix
     raises    PlanError if a file cannot be read, an extent is missing, or files and extents contradict each other
     """
@@ -191,9 +193,10 @@ def extents_of(
 
 
 def _load(what: str, path: Path, violations: list[str]) -> np.ndarray | None:
-    """Read a .npy file and return its array. If it cannot be used, append the reason to `violations` and return None.
+    """Read a .npy file and return its array; None if it cannot be used.
 
-    what   the option and the path, for messages
+    what         the option and the path, for messages
+    violations   list that receives the reason if the file cannot be used
     """
     try:
         array = np.load(path, allow_pickle=False)
@@ -221,19 +224,17 @@ def plan_for(
     with_c: bool,
     ending: ParsedEpilogue | None = None,
 ) -> tuple[Recipe, GemmPlan, Problem]:
-    """Return the plan for a problem, the recipe that it is built from, and the problem as the plan multiplies it.
+    """Build the named plan, or the fastest one by prediction, for a GEMM.
 
-    A recipe is a named plan before its operand types are known. If it swaps A and B, the returned problem is
-    D^T = B^T A^T.
-
-    name     plan name; None to choose the plan with the lowest predicted time
-    problem  the problem as the user stated it
-    arch     architecture that the plan is built for, such as "sm_90a"
-    device   device whose rates and number of SMs the choice uses
-    with_c   whether the plan must be able to read C
-    ending   the epilogue; None for alpha * acc + beta * c
-    returns  (recipe, plan, problem)
-    raises   PlanError if the plan cannot compute the problem
+    name      plan name; None to choose the plan with the lowest predicted time
+    problem   the GEMM as the user stated it
+    arch      architecture that the plan is built for, such as "sm_90a"
+    device    device whose rates and number of SMs the choice uses
+    with_c    True if the plan must be able to read C
+    ending    the epilogue; None for alpha * acc + beta * c
+    returns   (recipe, plan, problem): the named options that the plan is built from, the plan, and the problem that it
+              solves, D^T = B^T A^T if the recipe swaps A and B
+    raises    PlanError if the plan cannot compute the problem
     """
     operands = problem.operands
     if ending is not None:

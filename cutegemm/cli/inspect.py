@@ -86,7 +86,7 @@ def show(
         bool, typer.Option("--timeline", help="Show a timeline of what each warp role does, instead of the plan.")
     ] = False,
 ) -> None:
-    """Show a layout or a swizzle as a grid, or a plan as its hierarchy and programs.
+    """Show a layout or a swizzle as a grid, or a kernel plan from the grid to a thread's values, with its programs.
 
     --svg and --html also draw it into a file.
     """
@@ -129,7 +129,7 @@ def plans(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the named plans by family with a summary of each: all of them, or `cutegemm plans sm90 'mma_*'`."""
+    """List the named kernel plans by family with a summary of each: all, or e.g. `cutegemm plans sm90 'mma_*'`."""
     listed = [
         (name, summary)
         for name, summary in named_plans()
@@ -161,7 +161,10 @@ def plans(
 
 
 def _group(name: str) -> str:
-    """Return the heading under which `cutegemm plans` lists a plan, as a key of `_GROUPS`."""
+    """Return the key in `_GROUPS` of the heading under which `cutegemm plans` lists a plan, e.g. "sm90 ladder".
+
+    name   name of the plan
+    """
     if is_own(name):
         return "own"
     family = recipe_named(name).family.replace("mma_tma", "mma_sync")
@@ -169,7 +172,10 @@ def _group(name: str) -> str:
 
 
 def _ladder_note(name: str) -> str:
-    """Return a note that a plan is a step of a tutorial ladder (a series of plans to learn from); "" if it is not."""
+    """Return a note for the user that a plan is a step of a tutorial ladder (a series of plans to learn from).
+
+    name   name of the plan; the result is "" if it is not such a step
+    """
     position = step_of(name)
     if position is None:
         return ""
@@ -225,7 +231,7 @@ def check(
     shared_bytes: Annotated[int, typer.Option(help="For PTX: bytes of dynamic shared memory.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Analyse what a plan does on the hardware: bank conflicts, occupancy, traffic, roofline, and what to change.
+    """Analyse what a kernel plan does on the hardware: bank conflicts, occupancy, traffic, roofline; suggest changes.
 
     For a thread-value layout, or a tiled copy as the CuTe DSL prints it: count the wavefronts of accesses to --shared.
     For a PTX file: execute the kernel on the CPU and count its wavefronts. For a cubin: list its registers, spills and
@@ -260,13 +266,14 @@ def _check_plan(
     compiled: bool,
     as_json: bool,
 ) -> None:
-    """Print the analysis of a plan, and exit with status 1 if it breaks a rule.
+    """Print the analysis of a plan for `cutegemm check`, and exit with status 1 if the plan breaks a rule.
 
     problem    None to analyse only what does not depend on the problem
     operands   the operands as text, as the user states them
+    arch       architecture, such as sm_90a; used if `device` is None
     device     None to analyse for the architecture alone, without rates
-    compiled   whether to compile the kernel and add its registers, spills and executed accesses
-    as_json    whether to print JSON
+    compiled   True to compile the kernel and add its registers, spills and executed accesses
+    as_json    True to print JSON
     """
     from cutegemm.analysis import check as analyse
     from cutegemm.analysis import print_report
@@ -292,7 +299,10 @@ def _check_plan(
 
 
 def _file(name: str) -> Path:
-    """Return the path of an input file. Raises UnsupportedError if the file does not exist."""
+    """Return the path of an input file; raise UnsupportedError if the file does not exist.
+
+    name   the path as the user wrote it
+    """
     path = Path(name)
     if not path.is_file():
         raise UnsupportedError(f"check: the file {name} does not exist.")
@@ -300,7 +310,7 @@ def _file(name: str) -> Path:
 
 
 def _dims(name: str, text: str) -> tuple[int, ...]:
-    """Parse one to three extents such as 4x2 and return them as integers.
+    """Parse one to three extents of a grid or block, such as "4x2", as integers.
 
     name     name of the command-line option, for the message
     raises   UnsupportedError if an extent is not a positive integer
@@ -321,7 +331,7 @@ def profile(
     ncu: Annotated[str, typer.Option(help="Command that starts Nsight Compute.")] = "ncu",
     as_json: Json = False,
 ) -> None:
-    """Run a plan under Nsight Compute and compare its hardware counters with the predictions of `check`."""
+    """Run a kernel plan under Nsight Compute and compare its hardware counters with the predictions of `check`."""
     from cutegemm import profile as profiling
 
     made, of = described("profile", plan, dtype, layout, problem)

@@ -38,16 +38,17 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A GEMM to compute with a plan: D = alpha * A @ B + beta * C, or an epilogue with operands.
+    """A GEMM that `cutegemm gemm` computes with a plan, on the GPU or on the CPU.
 
-    If the recipe swaps A and B, all fields describe D^T = alpha * B^T A^T + beta * C^T.
+    It is D = alpha * A @ B + beta * C, or another epilogue. If the recipe (named options of the plan) swaps A and B,
+    all fields describe D^T = alpha * B^T A^T + beta * C^T.
 
-    problem   the problem as the plan multiplies it
-    matrices  A, B and C of the problem, or of the corner if there is one
-    corner    a smaller problem that is simulated in place of a large one; None to compute the whole problem
-    values    arrays and scalars of the epilogue's operands by name; empty for alpha * acc + beta * c
-    scales    arrays of block scales by name; scale_a belongs to the A of the user, also if A and B are swapped. Empty
-              without block scales
+    problem    the problem that the plan solves
+    matrices   A, B and C of the problem, or of `corner`
+    corner     a smaller problem that is simulated instead of a large one; None to compute the whole problem
+    values     arrays and scalars of the epilogue's operands by name; empty for alpha * acc + beta * c
+    scales     block scales of float8 operands by name, empty without them; scale_a belongs to the A of the user, even
+               if A and B are swapped
     """
 
     recipe: Recipe
@@ -61,10 +62,11 @@ class Job:
     scales: dict[str, np.ndarray] = field(default_factory=dict)
 
     def run(self, gpu: dict[str, Any], say: Say) -> tuple[dict[str, Any], np.ndarray]:
-        """Run the GEMM on the GPU, compare D with float64, time it, and return (report, D).
+        """Run this GEMM on the GPU, compare D with float64, time it next to cuBLAS, and return (report, D).
 
-        gpu   "name" and "arch" of the GPU
-        say   shows a text as progress
+        gpu       "name" and "arch" of the GPU
+        say       function that shows a text as progress
+        returns   the report holds fields by name, such as "correct", "compiled" and "speed"
         """
         from cutegemm.run.on_gpu import run_plan, time_plan
         from cutegemm.run.torch_ops import from_numpy
@@ -81,11 +83,12 @@ class Job:
         return report, d
 
     def simulate(self, arch: str, emulated: bool, say: Say) -> tuple[dict[str, Any], np.ndarray]:
-        """Simulate the GEMM on the CPU, or emulate its PTX, and return (report, D). The plan is also compiled.
+        """Simulate this GEMM on the CPU, or execute its PTX there, and return (report, D). The plan is also compiled.
 
-        arch      architecture to compile for
-        emulated  True to execute the compiled PTX; False to simulate the plan
-        say       shows a text as progress
+        arch       architecture to compile for
+        emulated   True to execute the compiled PTX; False to simulate the plan
+        say        function that shows a text as progress
+        returns    the report holds fields by name, such as "correct", "compiled" and "seconds"
         """
         verb = "emulat" if emulated else "simulat"
         report = self._head("emulated its PTX on the CPU" if emulated else "simulated on the CPU")
@@ -113,7 +116,7 @@ class Job:
         return report, d
 
     def _head(self, did: str) -> dict[str, Any]:
-        """Return the fields of the report that describe the problem and the plan.
+        """Return the part of this GEMM's report that describes the problem and the kernel plan, as a dict of texts.
 
         did   what was done with the plan, as text, such as "simulated on the CPU"
         """
@@ -129,12 +132,12 @@ class Job:
     def _execute(
         self, emulated: str | None, progress: Callable[[float], None]
     ) -> tuple[dict[str, np.ndarray], int, float]:
-        """Simulate the plan or emulate its PTX on the CPU, and return (results by name, number of CTAs, seconds).
+        """Simulate this GEMM's plan, or execute its PTX, on the CPU; return (results by name, number of CTAs, seconds).
 
-        The results are D as "d" and the auxiliary outputs and reductions of the epilogue.
+        The results are D as "d", and the auxiliary outputs and reductions of the epilogue.
 
-        emulated  architecture to compile the PTX for; None to simulate the plan
-        progress  called with the completed fraction, 0 to 1
+        emulated   architecture to compile the PTX for; None to simulate the plan
+        progress   called with the completed fraction, 0 to 1
         """
         named = {"c": self.matrices.c, "alpha": self.alpha, "beta": self.beta, **self.values, **self.scales}
         plan = self.plan if self.corner is None else self.corner.plan
@@ -152,9 +155,9 @@ class Job:
         return {"d": result.d, **result.aux}, result.ctas, result.seconds
 
     def _orders(self) -> int:
-        """Simulate the plan's barriers in random interleavings of its warp roles, and return how many were simulated.
+        """Check the barriers of this GEMM's plan in random interleavings of its warp roles; return their number.
 
-        raises   SimulationError with the faults of the interleavings
+        raises   SimulationError with the faults that were found, such as a deadlock
         """
         from cutegemm.simulator import Fault, play_interleavings, protocol_of
 
@@ -173,22 +176,23 @@ class Job:
         return played.interleavings
 
     def _agreement(self, results: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Compare all results with float64, and return the comparison of the least accurate one; see `_compare`.
+        """Compare all results of this GEMM with float64 references; return the comparison of the least accurate one.
 
-        results   D and the auxiliary outputs and reductions, by name
+        results   D as "d", and the auxiliary outputs and reductions, by name
+        returns   "relative_error", "tolerance" and "correct", see `_compare`
         """
         expected = self._expected()
         comparisons = [self._compare(name, values, expected[name]) for name, values in results.items()]
         return min(comparisons, key=lambda one: (one["correct"], -one["relative_error"]))
 
     def _compare(self, name: str, d: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
-        """Compare a result with its float64 reference.
+        """Compare one result of this GEMM with its float64 reference.
 
-        name       name of the result, "d" for D
-        d          the result
-        reference  the expected result, in float64
-        returns    "relative_error", "tolerance" and "correct"; "not_finite" is added if the infinities and NaN differ,
-                   or if no element of the reference is finite
+        name        name of the result, "d" for D
+        d           the result
+        reference   the expected result, in float64
+        returns     "relative_error" (of the Frobenius norm), "tolerance" and "correct"; "not_finite" is added if the
+                    infinities and NaN differ, or if no element of the reference is finite
         """
         if reference.size == 0:
             return {"relative_error": 0.0, "tolerance": 0.0, "correct": True}
@@ -209,7 +213,7 @@ class Job:
         return comparison
 
     def _expected(self) -> dict[str, np.ndarray]:
-        """Return the float64 references of all results, by name such as "d".
+        """Return the float64 references of this GEMM's results, by name: D as "d", auxiliary outputs and reductions.
 
         Values are clipped to the range of the result's type if the type saturates.
         """
@@ -236,7 +240,7 @@ class Job:
         return out
 
     def _factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return A and B in float64, each element multiplied by its block scale."""
+        """Return A and B of this GEMM in float64, each element multiplied by its block scale if it has one."""
         a, b = self.matrices.a.astype(np.float64), self.matrices.b.astype(np.float64)
         for name, scales in self.scales.items():
             modes, wide = self.plan.operands.modes(name), scales
@@ -249,7 +253,7 @@ class Job:
         return a, b
 
     def _linear(self) -> np.ndarray:
-        """Return the reference D = alpha * A @ B + beta * C in float64.
+        """Return the float64 reference of this GEMM without an epilogue expression: alpha * A @ B + beta * C.
 
         If D has an integer type, alpha and beta are rounded to f32 and the result is rounded once to an integer.
         """
@@ -270,7 +274,7 @@ class Job:
 def _gate_and_up(columns: np.ndarray, order: str) -> np.ndarray:
     """Separate the gate and up columns of a gated (GLU) GEMM: return an array of shape (2, ..., N / 2), gate first.
 
-    columns   shape (..., N)
+    columns   array of shape (..., N)
     order     "pairs" if gate and up columns alternate, "halves" if all gate columns come first
     """
     if order == "pairs":
@@ -283,6 +287,7 @@ def _tolerance(operands: Operands, matrices: Matrices, result: DType) -> float:
 
     It follows from the types that the result, the accumulator and the operands are rounded to.
 
+    operands   types of A, B and the accumulator
     matrices   the inputs A, B and C
     result     element type of the result
     """
@@ -297,9 +302,12 @@ def _tolerance(operands: Operands, matrices: Matrices, result: DType) -> float:
 
 
 def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
-    """Compile the plan and return its registers, spills, code size, instruction counts and broken rules, by name.
+    """Compile a plan and return facts about its machine code by name: registers, spills, code size, instruction counts.
 
-    If the CuTe DSL is not installed, return "skipped" with the reason.
+    "violations" lists the rules that the plan or its code breaks. If the CuTe DSL is not installed, "skipped" has the
+    reason and the facts are missing.
+
+    arch   architecture, such as "sm_90a"
     """
     if importlib.util.find_spec("tvm_ffi") is None:
         return {"arch": arch, "skipped": f"the CuTe DSL is not installed. {how_to_install('kernels')}"}
@@ -319,10 +327,11 @@ def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
 
 
 def _check_names(function: Callable[..., Any], operands: Iterable[str]) -> None:
-    """Raise UnsupportedError if an epilogue operand has the name of an option of `function`, which receives it.
+    """Raise UnsupportedError if an epilogue operand has the name of an option of a function.
 
-    The operands are passed to the function as keyword arguments, like the options.
+    The operands are passed to that function as keyword arguments, so they would collide with its options.
 
+    function   `simulate` or `emulate`
     operands   names of the operands
     """
     options = inspect.signature(function).parameters.keys() - {"c", "alpha", "beta"}

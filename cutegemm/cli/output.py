@@ -11,9 +11,9 @@ _DRAWING = 120  # characters per line of a drawing that does not go to a termina
 
 
 def output(*, stderr: bool = False) -> Console:
-    """Return a console for the output of a command. Its width is that of the terminal, or $COLUMNS.
+    """Return the rich console that a command prints to.
 
-    Lines are not limited if the output is a pipe or a file.
+    Lines are as wide as the terminal or $COLUMNS; they are not limited if the output is a pipe or a file.
 
     stderr   True to write to stderr instead of stdout
     """
@@ -24,5 +24,5 @@ def output(*, stderr: bool = False) -> Console:
 
 
 def drawing_width(console: Console) -> int:
-    """Return the number of characters per line that a drawing on the console may have."""
+    """Return how many characters wide a drawing may be: the terminal's width, or 120 for a pipe or file."""
     return _DRAWING if console.width == _UNLIMITED else console.width

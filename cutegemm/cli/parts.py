@@ -30,15 +30,15 @@ def check_layout(
     in_bytes: bool,
     as_json: bool,
 ) -> None:
-    """Print the wavefronts of a thread-value layout, or of a tiled copy as the DSL prints it, over shared memory.
+    """Print how many shared-memory wavefronts a thread-value layout, or a tiled copy of the CuTe DSL, takes.
 
-    text         the layout or tiled copy
-    shared       layout of the tile in shared memory. None is an error.
-    dtype        element type; None for the type of the tiled copy
-    op           "load", "store", "ldmatrix" or "stmatrix"
-    access_bits  bits that a lane accesses at a time; None for the widest possible access
-    in_bytes     whether the swizzle of `shared` permutes bytes and not elements
-    as_json      whether to print JSON
+    text          the layout, or the tiled copy as the DSL prints it
+    shared        layout of the tile in shared memory; None is an error
+    dtype         element type; None for the type of the tiled copy
+    op            "load", "store", "ldmatrix" or "stmatrix"
+    access_bits   bits that a thread accesses at a time; None for the widest possible access
+    in_bytes      True if the swizzle of `shared` permutes bytes, False for elements
+    as_json       True to print JSON
     """
     if shared is None:
         raise UnsupportedError("check: a thread-value layout needs --shared, the layout of shared memory.")
@@ -62,13 +62,14 @@ def check_ptx(
     shared_bytes: int,
     as_json: bool,
 ) -> None:
-    """Execute a kernel of a PTX file on the CPU, and print the memory accesses that it made.
+    """Execute a kernel of a PTX file on the CPU, and print the wavefronts and sectors of its memory accesses.
 
-    arguments     the kernel parameters, such as ["f32[4096]", "64"]
-    kernel        beginning of the kernel's name; "" for the only one
-    grid, block   extents of the launch, one to three each
-    shared_bytes  bytes of dynamic shared memory
-    as_json       whether to print JSON
+    path           the PTX file
+    arguments      the kernel parameters, such as ["f32[4096]", "64"]: a pointer to 4096 floats, and an integer
+    kernel         beginning of the kernel's name; "" for the only one
+    grid, block    extents of the launch, one to three each
+    shared_bytes   bytes of dynamic shared memory
+    as_json        True to print JSON
     """
     run = executed_ptx(path.read_text(), arguments, kernel=kernel, grid=grid, block=block, shared_bytes=shared_bytes)
     if as_json:
@@ -91,11 +92,12 @@ def check_ptx(
 
 
 def check_cubin(path: Path, block: tuple[int, ...], arch: str, as_json: bool) -> None:
-    """Print the registers, spills and memory instructions of a cubin. It is not executed; that needs the PTX.
+    """Print the registers, spills, occupancy and memory instructions of a cubin (compiled kernel), without running it.
 
+    path      the cubin file
     block     threads of a CTA, one to three extents
     arch      architecture for the occupancy, such as "sm_90a"
-    as_json   whether to print JSON
+    as_json   True to print JSON
     """
     kernel = resources(path.read_bytes(), disassemble(path))
     threads = 1
@@ -119,13 +121,13 @@ def check_cubin(path: Path, block: tuple[int, ...], arch: str, as_json: bool) ->
 
 
 def _data(cost: Wavefronts) -> dict[str, Any]:
-    """Return the counts of a shared-memory access (wavefronts, conflicts) as a dict for JSON."""
+    """Return the counts of a shared-memory access as a dict for JSON: instructions, wavefronts, conflicts."""
     return {"form": cost.form, "requests": cost.requests, "wavefronts": cost.wavefronts, "ideal": cost.ideal,
             "worst": None if cost.worst is None else str(cost.worst)}  # fmt: skip
 
 
 def _table(title: str, rows: list[tuple[str, Wavefronts, str]]) -> Table:
-    """Return a table of shared-memory accesses.
+    """Return a printable table of shared-memory accesses, with their instructions and wavefronts.
 
     rows   (name, counts, description of the worst bank conflict) of each access
     """

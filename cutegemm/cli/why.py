@@ -24,16 +24,16 @@ _OTHERS = 2  # number of next-best candidates to print
 
 @dataclass(frozen=True)
 class Why:
-    """Why a plan is used for a problem, and its predicted speed, as `cutegemm gemm` prints them.
+    """Why `cutegemm gemm` uses a plan for a problem, and the plan's predicted speed.
 
-    reason       why this plan is used, for the user
+    reason       why this plan is used, as text for the user
     us           predicted time in microseconds; None if the problem has too many tiles to be analysed
-    tflops       speed in TFLOP/s that `us` means for the problem; 0 if `us` is None
-    bound        name of what takes most of the time; "" if `us` is None
+    tflops       predicted speed in TFLOP/s; 0 if `us` is None
+    bound        name of what takes most of the time, such as "DRAM"; "" if `us` is None
     is_at_most   True if the time is the roofline, a lower bound of the time; False if it is from the time model
     device       name of the device that the time is predicted for
-    stand_in     note that the device has another architecture than the plan, because no rates are known for that
-                 one; "" if both have the same
+    stand_in     note that the device has another architecture than the plan, because no rates are known for that one;
+                 "" if both have the same
     """
 
     reason: str
@@ -45,7 +45,7 @@ class Why:
     stand_in: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data for JSON."""
+        """Return the reason, the predicted time and the other fields of this answer as plain data for JSON."""
         return dict(vars(self))
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Why:
 
     @property
     def label(self) -> str:
-        """Name of the prediction: "roofline" or "predicted"."""
+        """Kind of the predicted time: "roofline" for a lower bound, "predicted" for the time model."""
         return "roofline" if self.is_at_most else "predicted"
 
 
@@ -73,11 +73,12 @@ def why(
 ) -> Why:
     """Return why a plan is used for a problem, and its predicted speed.
 
-    recipe   the plan before its operand types are known, which is looked up among the candidates for the problem
-    asked    the plan name that the user gave; None if the plan was chosen
-    problem  the problem as the plan multiplies it
-    ending   the epilogue; None for alpha * acc + beta * c. The time model does not cover other epilogues, so the time
-             is then that of the roofline.
+    recipe         named options that the plan was built from; it is looked up among the candidates for the problem
+    asked          the plan name that the user gave; None if the plan was chosen
+    problem        the problem that the plan solves: transposed if the recipe swaps A and B
+    arch, device   architecture of the plan, and device whose rates predict the time
+    ending         the epilogue; None for alpha * acc + beta * c. The time model does not cover other epilogues, so the
+                   time is then that of the roofline
     """
     known = [] if ending is not None else _next_best(recipe, problem, arch, device)
     us: float | None
@@ -98,9 +99,9 @@ def why(
 
 
 def _roofline(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tuple[float | None, str]:
-    """Return (time of the roofline in microseconds, name of its bound), or (None, "") if there are too many tiles.
+    """Return the roofline of a plan (a lower bound of its time) in microseconds, and the name of what limits it.
 
-    The roofline is a lower bound of the time of the plan on the device.
+    (None, "") if the problem has too many tiles to be analysed.
     """
     try:
         roof = check(plan, problem, arch, device, search=False).roofline
@@ -111,9 +112,10 @@ def _roofline(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tu
 
 
 def _next_best(recipe: Recipe, problem: Problem, arch: str, device: Device) -> list[Candidate]:
-    """Return the chosen candidate plan and all candidates with a higher predicted time, sorted by that time.
+    """Return the chosen candidate plan and all slower candidates, sorted by predicted time.
 
-    recipe   the chosen plan before its operand types are known. If it is not a candidate, the list is empty
+    recipe    named options of the chosen plan. If it is not a candidate, the list is empty
+    problem   the problem that the plan solves: transposed if the recipe swaps A and B
     """
     stated = problem.transposed if recipe.swap_ab else problem
     candidates = list(ranked(stated.operands, stated, arch, device))
@@ -122,13 +124,14 @@ def _next_best(recipe: Recipe, problem: Problem, arch: str, device: Device) -> l
 
 
 def next_commands(plan: str, problem: Problem, layout: str, is_chosen: bool, epilogue: Sequence[str] = ()) -> list[str]:
-    """Return commands for the user to run next, which show more about a plan and why it was chosen.
+    """Return commands that a user can run next to see more about a plan and why it was chosen.
 
-    plan       name of the plan
-    problem    the problem as the user stated it
-    layout     BLAS letters of A and B
-    is_chosen  whether the plan was chosen, so that `cutegemm explain` can compare the candidates
-    epilogue   the command-line options of the epilogue, such as ["--epilogue", "relu(acc)"]; empty for none
+    plan        name of the plan
+    problem     the problem as the user stated it
+    layout      BLAS letters of A and B, such as "nt"
+    is_chosen   True if the plan was chosen and not asked for by name; adds `cutegemm explain`, which compares
+                candidates
+    epilogue    the command-line options of the epilogue, such as ["--epilogue", "relu(acc)"]; empty for none
 
     >>> from cutegemm.plan import Operands
     >>> of = Problem(64, 64, 64, operands=Operands.of("f16"))

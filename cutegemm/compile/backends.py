@@ -13,11 +13,11 @@ from cutegemm.version import __version__
 
 @dataclass(frozen=True)
 class Backend:
-    """One of the things that a process needs to run kernels.
+    """Something that this process needs to run kernels, such as torch, and whether it is available.
 
     name        "CuTe DSL", "launcher", "torch" or "GPU"
-    serves      what it is needed for
-    available   whether it is there
+    serves      what it is needed for, as text for the user
+    available   True if it can be used
     detail      version or name if it is available; otherwise the reason and the remedy
     """
 
@@ -29,12 +29,12 @@ class Backend:
 
 @dataclass(frozen=True)
 class Backends:
-    """All backends of a process; printed as a table."""
+    """What this process needs to run kernels (DSL, launcher, torch, GPU); `print` shows it as a table."""
 
     backends: tuple[Backend, ...]
 
     def __getitem__(self, name: str) -> Backend:
-        """Return the backend of a name, such as "torch"."""
+        """Return the entry of this report with a given name: "CuTe DSL", "launcher", "torch" or "GPU"."""
         return {backend.name: backend for backend in self.backends}[name]
 
     def __str__(self) -> str:
@@ -48,7 +48,9 @@ class Backends:
 
 
 def backends() -> Backends:
-    """Return what is installed and which GPU is here, and for what is missing the reason and the remedy.
+    """Report which packages that kernels need are installed, and which GPU this machine has.
+
+    For what is missing, the report has the reason and the remedy.
 
     >>> [backend.name for backend in backends().backends]
     ['CuTe DSL', 'launcher', 'torch', 'GPU']
@@ -69,9 +71,11 @@ def backends() -> Backends:
 def _package(name: str, module: str, distribution: str, extra: str, serves: str) -> Backend:
     """Return whether a package is installed, without importing it.
 
-    module         its import name
+    name           name in the report, such as "launcher"
+    module         name with which it is imported, such as "tvm_ffi"
     distribution   its name on a package index
-    extra          the extra of this package that installs it
+    extra          optional dependency group of cutegemm that installs it
+    serves         what it is needed for, as text for the user
     """
     try:
         found = find_spec(module) is not None
@@ -83,7 +87,7 @@ def _package(name: str, module: str, distribution: str, extra: str, serves: str)
 
 
 def _gpu() -> Backend:
-    """Return whether torch sees a GPU whose architecture has plans."""
+    """Return whether torch sees a GPU, and one whose compute capability kernels can be compiled for."""
     serves = "runs kernels"
     if find_spec("torch") is None:
         return Backend("GPU", serves, False, "torch, which finds GPUs, is not installed")

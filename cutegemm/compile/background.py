@@ -27,19 +27,19 @@ _MOST_PROCESSES = 8  # worker processes, if the caller does not say how many
 
 
 class compile_in_background:
-    """Let torch compute calls until their kernels are compiled, instead of waiting for the compiler.
+    """Let torch compute GEMM calls until their kernels are compiled, instead of waiting for the compiler.
 
-    It takes effect at once, for all threads of the process. As a context manager, it restores the earlier state at the
-    end. A message on stderr names each call that torch computes, once. A kernel that does not compile is a warning, and
-    torch keeps computing its calls.
+    It takes effect at once, for all threads of the process; as a context manager, it restores the earlier state at the
+    end. A message on stderr names each call that torch computes, once. If a kernel does not compile, a warning says so,
+    and torch keeps computing its calls.
 
-    torch and the kernel round differently: the results of a call change in their last bits when its kernel is ready. In
-    the capture of a CUDA graph, which would keep torch's kernel forever, a call waits for the compiler. So does a call
-    that is batch invariant, whose bits may not change: see `cutegemm.batch_invariant`.
-
-    is_enabled   whether calls are computed by torch until their kernels are ready; False: they wait
+    is_enabled   False: calls wait for the compiler, which is the default without this call
     processes    number of processes that compile; None: the number of processors, at most 8
     raises       UnsupportedError if `processes` is not a number of 1 or more
+
+    torch and the kernel round differently: the results of a call change in their last bits when its kernel is ready. In
+    the capture of a CUDA graph, which would keep torch's kernel forever, a call waits for the compiler. So does a
+    batch-invariant call, whose bits may not change: see `cutegemm.batch_invariant`.
 
     >>> with cutegemm.compile_in_background():  # doctest: +SKIP
     ...     d = cutegemm.gemm(a, b)
@@ -64,13 +64,13 @@ class compile_in_background:
 
 
 def is_active() -> bool:
-    """Return whether calls of this thread are computed by torch until their kernels are ready."""
+    """Return True if torch computes the calls of this thread until their kernels are compiled."""
     return _is_enabled and not getattr(_here, "waits", False)
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Make the calls of this thread wait for their kernels while the context is active."""
+    """Make this thread's GEMM calls wait for the compiler within a `with` block; torch does not compute them."""
     before = getattr(_here, "waits", False)
     _here.waits = True
     try:
@@ -80,11 +80,11 @@ def waiting() -> Iterator[None]:
 
 
 def need(plan: GemmPlan, arch: str, call: Callable[[], str]) -> None:
-    """Return if the kernel of a plan is ready or may be waited for; otherwise start to compile it, and raise.
+    """Return if the kernel of a plan is ready, or if the call may wait for it; otherwise start to compile it and raise.
 
-    Nothing is started if `compile_in_background` is off.
+    The call may wait if `compile_in_background` is off, or in the capture of a CUDA graph.
 
-    arch     architecture to compile for
+    arch     architecture to compile for, such as "sm_90a"
     call     function that returns the text of the call for messages, such as "gemm of (64, 512) by (512, 256)"
     raises   PendingError if torch has to compute the call
     """
@@ -107,12 +107,12 @@ def need(plan: GemmPlan, arch: str, call: Callable[[], str]) -> None:
 
 
 class _Job:
-    """A plan that is compiled in the background.
+    """The compilation of one plan in a background process.
 
-    done        set when it was compiled, or has failed
-    error       the error of the compilation; None before `done`, and if the plan was compiled
-    is_named    whether a message has named the call
-    is_warned   whether a warning has shown the error
+    done        event that is set when the plan was compiled, or has failed
+    error       why it failed; None before `done`, and if the plan was compiled
+    is_named    True after a message has named the call that torch computes meanwhile
+    is_warned   True after a warning has shown the error
     """
 
     def __init__(self, plan: GemmPlan, arch: str) -> None:
@@ -123,7 +123,7 @@ class _Job:
 
 
 class _Jobs:
-    """The jobs of this process, and the worker processes that compile them."""
+    """All background compilations of this process, and the worker processes that carry them out."""
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, str], _Job] = {}
@@ -132,7 +132,10 @@ class _Jobs:
         self._workers: set[workers.Worker] = set()
 
     def started(self, plan: GemmPlan, arch: str) -> _Job:
-        """Return the job that compiles a plan. It is started if this is the first call for the plan."""
+        """Return the background compilation of a plan; start it if this is the first call for the plan.
+
+        arch   architecture to compile for, such as "sm_90a"
+        """
         key = plan.key(), arch
         with self._lock:
             job = self._by_key.get(key)
@@ -146,14 +149,20 @@ class _Jobs:
         return job
 
     def wait(self, plan: GemmPlan, arch: str) -> None:
-        """Wait for the job that compiles a plan, if there is one."""
+        """Wait until a plan's background compilation has finished; return at once if none was started.
+
+        arch   architecture that it is compiled for, such as "sm_90a"
+        """
         with self._lock:
             job = self._by_key.get((plan.key(), arch))
         if job is not None:
             job.done.wait()
 
     def _serve(self) -> None:
-        """Compile one job after the other in a worker process of this thread."""
+        """Main loop of a thread: take plans from the queue and have a worker process compile them, one after the other.
+
+        If the worker fails, the plan gets a CompileError, and the next plan a new worker.
+        """
         worker: workers.Worker | None = None
         while True:
             job = self._queue.get()
@@ -181,7 +190,10 @@ class _Jobs:
 
 
 def _after_fork() -> None:
-    """Forget the jobs of the process that `fork` was called in: its threads and worker processes are not this one's."""
+    """Start with no background compilations in a process made by `fork`.
+
+    The threads and worker processes of the parent do not belong to it.
+    """
     global _jobs
     _jobs = _Jobs()
 

@@ -56,7 +56,7 @@ _SOURCES = (
 
 
 def cache_folder() -> Path:
-    """Return the folder of the cache: $CUTEGEMM_CACHE_DIR, else the user's cache folder on this platform.
+    """Return the folder of compiled kernels: $CUTEGEMM_CACHE_DIR, else the user's cache folder on this platform.
 
     raises   CompileError if the variable is not set and the user has no home folder
     """
@@ -76,10 +76,11 @@ def cache_folder() -> Path:
 
 
 def entry(plan: GemmPlan | Quantize, arch: str) -> Path:
-    """Return the folder in the disk cache that holds the compiled kernel of a plan. It may not exist yet.
+    """Return the folder in the disk cache for the compiled kernel of a plan. It may not exist yet.
 
-    The name also depends on the source files of cutegemm and on the version of the DSL. If a source file was edited
-    after this process imported it, the process uses entries of its own: its code differs from the files on the disk.
+    Its name is a hash of the plan, the architecture, cutegemm's sources and the version of the CuTe DSL. If a source
+    file was edited after this process imported it, the name is unique to the process, because its code differs from the
+    files on the disk.
 
     arch     architecture that the plan is compiled for
     raises   CompileError if the cache cannot be read, or if another user can write to it
@@ -103,9 +104,9 @@ def entry(plan: GemmPlan | Quantize, arch: str) -> Path:
 
 
 def untrusted(folder: Path) -> str | None:
-    """Return a sentence why another user could write to a folder or to the files in it; None if only its owner can.
+    """Return a sentence that says how another user could write to a folder or its files; None if nobody else can.
 
-    It returns None on Windows too, where nothing is checked.
+    Code from such a folder must not be executed. On Windows nothing is checked, and the result is None.
     """
     if not hasattr(os, "getuid"):
         return None
@@ -126,10 +127,12 @@ def untrusted(folder: Path) -> str | None:
 
 
 def intact(folder: Path) -> Manifest | None:
-    """Return the manifest of a cache entry: plan, architecture, key, symbol and the hashes of its files.
+    """Check a folder of the kernel cache, and return its manifest; None if it cannot be used.
 
-    folder    folder of the entry
-    returns   None if a file is missing or damaged, or if another user can write to it
+    That is so if a file is missing or does not match its hash, or if another user can write to the folder.
+
+    folder    folder of one compiled kernel
+    returns   the manifest is a dict with "plan", "arch", "key", "symbol" and "files" (hash by file name)
     """
     try:
         if untrusted(folder):
@@ -144,13 +147,14 @@ def intact(folder: Path) -> Manifest | None:
 
 
 def store(folder: Path, build: Callable[[Path], Manifest]) -> Manifest:
-    """Build an entry in a temporary folder, rename it to `folder`, and return its manifest.
+    """Build a cache entry in a temporary folder, rename it to `folder`, and return its manifest.
 
-    If another process stores the same entry first, that entry stays and its manifest is returned.
+    So no other process sees a half-written entry. If another process stores the same entry first, that one stays and
+    its manifest is returned.
 
-    folder   final folder of the entry
-    build    function that writes the files of the entry to the folder that it gets, and returns a dictionary for the
-             manifest: plan, architecture, key and symbol
+    folder   final folder of the compiled kernel
+    build    function that writes the files of the entry to the folder that it receives, and returns "plan", "arch",
+             "key" and "symbol" for the manifest
     raises   CompileError if the entry cannot be written
     """
     try:
@@ -178,10 +182,10 @@ def store(folder: Path, build: Callable[[Path], Manifest]) -> Manifest:
 
 
 def _publish(staged: Path, final: Path) -> None:
-    """Move a finished cache entry to its final folder, after removing a damaged entry there.
+    """Rename a finished folder of the kernel cache to its final name; a damaged folder of that name is removed first.
 
-    staged   temporary folder that holds the entry
-    final    final folder. If another process has stored an intact entry there, that one stays
+    staged   temporary folder with the compiled kernel
+    final    final folder. If another process has stored an intact kernel there, that one stays
     raises   CompileError if neither succeeds in three attempts
     """
     for _ in range(3):
@@ -205,16 +209,13 @@ def _digest(file: Path) -> str:
 
 @cache
 def _sources() -> tuple[Path, ...]:
-    """Return the paths of the Python files of cutegemm that the machine code of kernels depends on.
-
-    `_SOURCES` names them, and folders that hold them.
-    """
+    """Return the Python files of cutegemm that the machine code of kernels depends on, e.g. those in `plan`."""
     sources = [Path(__file__).parents[1] / name for name in _SOURCES]
     return tuple([file for s in sources for file in ([s] if s.suffix else sorted(s.rglob("*.py")))])
 
 
 def edited() -> bool:
-    """Return whether a source file that kernels depend on has changed or is gone since the package was imported."""
+    """Return True if a source file that kernels depend on was changed or removed since cutegemm was imported."""
     try:
         return any(file.stat().st_mtime > _IMPORTED for file in _sources())
     except FileNotFoundError:
@@ -223,7 +224,7 @@ def edited() -> bool:
 
 @cache
 def sources_digest() -> str:
-    """Return a hash of the source files that a kernel's code and its arguments depend on."""
+    """Return a SHA-256 hash of cutegemm's source files that the machine code or the arguments of kernels depend on."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
     for file in _sources():
@@ -233,7 +234,7 @@ def sources_digest() -> str:
 
 @cache
 def _toolchain() -> str:
-    """Return a hash of what all compiled kernels in the cache depend on: source files, format, DSL and platform."""
+    """Return a hash of what all cached kernels depend on: sources, cache format, DSL, platform, runtime library."""
     digest = hashlib.sha256(sources_digest().encode())
     for text in (str(_FORMAT), dsl_version(), platform.machine(), sys.platform, str(runtime_library())):
         digest.update(text.encode() + b"\0")
@@ -243,7 +244,7 @@ def _toolchain() -> str:
 def dsl_version() -> str:
     """Return the version of the installed CuTe DSL, without importing it.
 
-    It is "at" and a path for a DSL that was not installed as a package, and `NO_DSL` without a DSL.
+    "at PATH" if the DSL was not installed as a package; `NO_DSL` if it is not installed at all.
     """
     try:
         return importlib.metadata.version("nvidia-cutlass-dsl")
@@ -254,13 +255,13 @@ def dsl_version() -> str:
 
 @cache
 def has_dsl() -> bool:
-    """Return whether the CuTe DSL can be imported, so that plans can be compiled. It is not imported."""
+    """Return True if the CuTe DSL can be imported, so that plans can be compiled. It is not imported here."""
     return importlib.util.find_spec("cutlass") is not None
 
 
 @cache
 def runtime_library() -> Path | None:
-    """Return the path of libcute_dsl_runtime.so, which compiled kernels call; None if the DSL is not installed.
+    """Return the path of the CuTe DSL's libcute_dsl_runtime.so, which compiled kernels call; None without the DSL.
 
     The DSL is not imported.
     """

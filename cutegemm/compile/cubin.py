@@ -37,15 +37,15 @@ _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-
 
 @dataclass(frozen=True)
 class ResourceReport:
-    """Resources that a compiled kernel uses, read from its cubin.
+    """Registers, memory and instructions that a compiled kernel uses, read from its cubin.
 
     kernel              name of the kernel in the cubin
-    registers           registers of a thread
-    stack_bytes         bytes of local memory of a thread; more than 0 if registers spill
-    static_smem_bytes   bytes of shared memory that the cubin declares. The dynamic shared memory of a launch is in the
-                        plan
-    code_bytes          bytes of machine code
-    instructions        number of instructions of each opcode with its modifiers: {"LDS.128": 48, ...}
+    registers           registers per thread
+    stack_bytes         local memory per thread in bytes; more than 0 if registers spill
+    static_smem_bytes   static shared memory per CTA in bytes; dynamic shared memory is set at the launch and not
+                        counted
+    code_bytes          size of the machine code in bytes
+    instructions        number of instructions by opcode with its modifiers: {"LDS.128": 48, ...}
     """
 
     kernel: str
@@ -56,7 +56,7 @@ class ResourceReport:
     instructions: Mapping[str, int]
 
     def count(self, opcode: str) -> int:
-        """Return the number of instructions of an opcode with any modifiers: "LDS" counts "LDS.128" too.
+        """Return how many instructions of this kernel have an opcode, with any modifiers: "LDS" counts "LDS.128" too.
 
         >>> ResourceReport("k", 32, 0, 0, 64, {"LDS": 3, "LDS.128": 2, "LDSM": 1}).count("LDS")
         5
@@ -65,11 +65,16 @@ class ResourceReport:
 
     @property
     def spills(self) -> int:
-        """Return the number of instructions that load from or store to local memory."""
+        """Number of instructions of this kernel that load from or store to local memory (LDL and STL)."""
         return self.count("LDL") + self.count("STL")
 
     def violations(self, plan: GemmPlan, arch: str) -> list[str]:
-        """Return one sentence for each resource that the machine code uses more of than the plan allows."""
+        """Return one sentence for each way that this kernel's machine code exceeds what the plan allows.
+
+        An empty list means, e.g., that no register spills and that the planned CTAs fit on an SM.
+
+        arch   architecture that the kernel was compiled for
+        """
         from cutegemm.plan.rules.registers import register_budget
 
         budget, violations = register_budget(plan, arch_named(arch)), []
@@ -91,10 +96,10 @@ class ResourceReport:
 
 
 def _wgmma_waits(plan: GemmPlan) -> int:
-    """Return the number of WARPGROUP.ARRIVE and WARPGROUP.DEPBAR instructions that a plan's consumer should have.
+    """Return how many WARPGROUP.ARRIVE and WARPGROUP.DEPBAR instructions a plan's consumer warps should have in SASS.
 
-    A consumer is a warp that multiplies. If ptxas cannot follow the accumulators, it adds one such instruction after
-    each wgmma, and mentions that only in a warning. The number is 0 for a plan without warp roles.
+    More of them mean that ptxas serializes: if it cannot follow the accumulators, it adds one after each wgmma, and
+    mentions that only in a warning. The number is 0 for a plan without warp roles.
     """
     from cutegemm.plan.program.steps import OTHER_BLOCKS, Multiply, WaitMma
 
@@ -108,7 +113,9 @@ def _wgmma_waits(plan: GemmPlan) -> int:
 
 
 def instructions(sass: str) -> dict[str, int]:
-    """Return the number of instructions of each opcode in a listing of nvdisasm.
+    """Count the instructions in a disassembly by opcode with its modifiers, e.g. {"LDS.128": 48}.
+
+    sass   output of nvdisasm
 
     >>> instructions("/*0040*/ @!P0 LDS.128 R4, [R8] ;\\n/*0050*/ FFMA R1, R2, R3, R1 ;")
     {'LDS.128': 1, 'FFMA': 1}
@@ -117,10 +124,12 @@ def instructions(sass: str) -> dict[str, int]:
 
 
 def resources(cubin: bytes, sass: str) -> ResourceReport:
-    """Return the resources of the GEMM kernel in a cubin, which may hold other kernels such as a repack pass.
+    """Read the registers, memory and instructions of the GEMM kernel from a cubin.
+
+    The cubin may hold other kernels, such as one that copies A before the GEMM; they are ignored.
 
     cubin    content of the cubin file
-    sass     listing of the cubin, from `disassemble`
+    sass     disassembly of the cubin, from `disassemble`
     raises   CompileError if `cubin` is not a cubin, or has no kernel
     """
     sections = _sections(cubin)
@@ -129,10 +138,11 @@ def resources(cubin: bytes, sass: str) -> ResourceReport:
 
 
 def resources_of_many(cubins: Sequence[bytes], arch: str) -> list[ResourceReport]:
-    """Return the resources of the GEMM kernel in each of several cubins, as `resources` does for one.
+    """Read the registers, memory and instructions of the GEMM kernels in several cubins, one report per cubin.
 
-    The disassembler runs once for all cubins: its start takes longer than disassembling most kernels.
+    The disassembler runs once for all, because its start takes longer than disassembling most kernels.
 
+    cubins   contents of the files
     arch     architecture of all cubins
     raises   CompileError if one is not a cubin or has no kernel, or if the disassembler fails
     """
@@ -157,9 +167,10 @@ def resources_of_many(cubins: Sequence[bytes], arch: str) -> list[ResourceReport
 
 
 def code_of(cubin: bytes) -> dict[str, bytes]:
-    """Return kernel name -> machine code for all kernels of a cubin.
+    """Return the machine code of all kernels in a cubin, by kernel name.
 
-    raises   CompileError if `cubin` is not a 64-bit little-endian ELF file
+    cubin    content of the file
+    raises   CompileError if it is not a 64-bit little-endian ELF file
     """
     return {
         name.removeprefix(".text."): cubin[offset : offset + size]
@@ -169,9 +180,11 @@ def code_of(cubin: bytes) -> dict[str, bytes]:
 
 
 def _gemm_of(sections: Mapping[str, tuple[int, int]]) -> str:
-    """Return the name of the GEMM kernel of a cubin; the kernel with the most code if no name is a GEMM kernel's.
+    """Return the name of the GEMM kernel in a cubin that may also hold helper kernels.
 
-    sections   name -> (offset, size) in bytes of each section of the cubin
+    If no name is that of a GEMM kernel, it is the kernel with the most code.
+
+    sections   (offset, size) in bytes of each ELF section of the cubin, by name
     raises     CompileError if the cubin has no kernel
     """
     kernels = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
@@ -184,12 +197,12 @@ def _gemm_of(sections: Mapping[str, tuple[int, int]]) -> str:
 def _report(
     cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str, counts: dict[str, int]
 ) -> ResourceReport:
-    """Return the resources of one kernel of a cubin.
+    """Return the resources of one kernel in a cubin: registers, stack, shared memory and code size.
 
     cubin      content of the cubin file
-    sections   name -> (offset, size) in bytes of each section
+    sections   (offset, size) in bytes of each ELF section, by name
     kernel     name of the kernel
-    counts     number of instructions of each opcode
+    counts     number of instructions by opcode
     """
     info = _info(cubin, sections, kernel)
     # From sm_90 on, the section of shared memory starts with bytes that the system reserves.
@@ -205,7 +218,7 @@ def _report(
 
 
 def _sections(cubin: bytes) -> dict[str, tuple[int, int]]:
-    """Return name -> (offset, size) in bytes for each section of a cubin.
+    """Return (offset, size) in bytes of each ELF section of a cubin, by name.
 
     raises   CompileError if `cubin` is not a 64-bit little-endian ELF file
     """
@@ -223,7 +236,10 @@ def _sections(cubin: bytes) -> dict[str, tuple[int, int]]:
 
 
 def listing_of(sass: str, kernel: str) -> str:
-    """Return the section of a listing that belongs to one kernel; the whole listing if it has no such section.
+    """Return the part of a disassembly that belongs to one kernel; all of it if it has no section for the kernel.
+
+    sass     output of nvdisasm
+    kernel   name of the kernel
 
     >>> listing_of("\\t.section\\t.text.a,...\\nx\\n\\t.section\\t.text.b,...\\ny\\n", "b").split()[-1]
     'y'
@@ -234,12 +250,12 @@ def listing_of(sass: str, kernel: str) -> str:
 
 
 def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) -> dict[int, int]:
-    """Return attribute code -> value for the attributes of a kernel that are one number, such as its registers.
+    """Return the attributes of a kernel that are one number, such as its register count, by attribute code.
 
-    They are in the section .nv.info of the cubin.
+    They are read from the section .nv.info of the cubin.
 
     cubin      content of the cubin file
-    sections   name -> (offset, size) in bytes of each section
+    sections   (offset, size) in bytes of each ELF section, by name
     kernel     name of the kernel
     """
     names, (table, table_size) = sections[".strtab"][0], sections[".symtab"]
@@ -264,19 +280,19 @@ def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) ->
 def disassemble(cubin: Path, *, lines: bool = False) -> str:
     """Return the SASS of a cubin file, as `nvdisasm -c -ndf` prints it.
 
-    -ndf switches off the analysis that infers the targets of branches through the branch stack.
+    -ndf switches off nvdisasm's data-flow analysis, which infers branch targets.
 
     cubin    path of the file
-    lines    whether each entry of the line table is printed before its instructions
+    lines    True to print source lines (the line table) before the instructions
     raises   UnsupportedError if nvdisasm is not installed, CompileError if it does not accept the file
     """
     return _run_nvdisasm("-c", "-ndf", *(["-g"] if lines else []), str(cubin))
 
 
 def _run_nvdisasm(*arguments: str) -> str:
-    """Run the disassembler nvdisasm and return what it prints.
+    """Run the disassembler nvdisasm and return what it prints to stdout.
 
-    arguments   its command line; the last one is the file
+    arguments   command-line arguments; the last one is the file
     raises      UnsupportedError if nvdisasm is not installed, CompileError if it fails
     """
     done = subprocess.run([_nvdisasm(), *arguments], capture_output=True, text=True, check=False)
@@ -287,7 +303,7 @@ def _run_nvdisasm(*arguments: str) -> str:
 
 @cache
 def _nvdisasm() -> str:
-    """Return the path of the disassembler nvdisasm, from the wheel `nvidia-cuda-nvdisasm`, else from a CUDA toolkit.
+    """Return the path of nvdisasm, from the wheel `nvidia-cuda-nvdisasm` or else from a CUDA toolkit.
 
     raises   UnsupportedError if there is neither
     """

@@ -21,28 +21,39 @@ def devices() -> int:
 
 @cache
 def multiprocessors(index: int) -> int:
-    """Return the number of SMs of the CUDA device with this index."""
+    """Return the number of multiprocessors (SMs) of a CUDA device.
+
+    index   index of the device, as torch counts them
+    """
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
 
 @cache
 def device_name(index: int) -> str:
-    """Return the product name and the number of SMs of a CUDA device, such as "NVIDIA H200, 132 multiprocessors"."""
+    """Return name and SM count of a CUDA device as text, such as "NVIDIA H200, 132 multiprocessors".
+
+    index   index of the device, as torch counts them
+    """
     return f"{torch.cuda.get_device_name(index)}, {multiprocessors(index)} multiprocessors"
 
 
 def is_capturing() -> bool:
-    """Return whether a CUDA graph is being captured on the current stream."""
+    """Return True if a CUDA graph is being captured on torch's current stream."""
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 def current_stream(index: int) -> int:
-    """Return the handle of the current stream of a CUDA device. This is faster than making a torch.cuda.Stream."""
+    """Return the raw handle (cudaStream_t) of torch's current stream on a CUDA device.
+
+    This is faster than making a torch.cuda.Stream.
+
+    index   index of the device
+    """
     return int(torch._C._cuda_getCurrentRawStream(index))
 
 
 def outside_of_pools(allocate: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Return a tensor for work on the current stream whose memory is not in a private pool, such as a CUDA graph's.
+    """Allocate a tensor outside of torch's private memory pools, such as that of a CUDA graph, and return it.
 
     Such a tensor can be kept after the graph is gone. torch routes the allocations of one thread or one stream to a
     private pool. So a second thread allocates the tensor, on the default stream of the device. The current stream then
@@ -53,9 +64,10 @@ def outside_of_pools(allocate: Callable[[], torch.Tensor]) -> torch.Tensor:
     """
 
     def allocate_and_record() -> tuple[torch.Tensor, Any]:
-        """Allocate the tensor in a second thread.
+        """Allocate the tensor in a second thread, where torch uses no private memory pool.
 
-        returns   the tensor, and an event after all earlier work on the default stream; None instead for a CPU tensor
+        returns   the tensor, and an event after all earlier work on the default stream; None instead of the event for a
+                  CPU tensor
         """
         tensor = allocate()
         if not tensor.is_cuda:

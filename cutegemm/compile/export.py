@@ -29,13 +29,13 @@ def export(
     processes: int | None = None,
     done: Callable[[], None] = lambda: None,
 ) -> Kernels:
-    """Compile plans for an architecture and write their kernels to one file, which `cutegemm.load` reads.
+    """Compile kernel plans and write them to one shared library, which `cutegemm.load` reads without a compiler.
 
     plans       plans to export; a plan that occurs several times is exported once
-    path        file to write, such as kernels.so; the runtime library of the DSL is copied to the same folder
+    path        file to write, such as kernels.so; the runtime library of the CuTe DSL is copied to the same folder
     arch        architecture such as "sm_90a"
     processes   number of processes that compile; None: the number of processors
-    done        function that is called after each plan that is compiled
+    done        function that is called after each plan that is compiled, e.g. to show progress
     returns     the list of the kernels in the file
     raises      the errors of `compile_plan`; CompileError if linking fails, for example without a linker;
                 UnsupportedError if `plans` is empty or the file cannot be written
@@ -73,7 +73,7 @@ def export(
 
 
 def _version() -> str:
-    """Return the version of the installed cutegemm; "of no version" if it is not installed as a package."""
+    """Return the version of the installed cutegemm; the text "of no version" if it is not installed as a package."""
     try:
         return importlib.metadata.version("cutegemm")
     except importlib.metadata.PackageNotFoundError:

@@ -34,12 +34,12 @@ PREBUILT = Path(__file__).parents[1] / "prebuilt"  # folder of the package that 
 
 @dataclass(frozen=True)
 class Exported:
-    """A kernel in an exported library.
+    """One kernel in a shared library that `export` wrote.
 
-    plan     name of the plan
-    swaps    whether the plan computes D^T = B^T A^T
+    plan     name of the kernel's plan
+    swaps    True if the plan computes D^T = B^T A^T
     arch     architecture such as "sm_90a"
-    key      hash of the plan and the architecture, from `key_of`
+    key      hash of the plan and the architecture, see `key_of`
     symbol   name of the kernel's function in the library
     """
 
@@ -51,13 +51,13 @@ class Exported:
 
     @property
     def recipe(self) -> str:
-        """Return the name that the choice of a plan has for it: with "swap_ab:" if it computes D^T."""
+        """Name of this kernel's plan, with "swap_ab:" in front if it computes D^T, as `cutegemm explain` prints it."""
         return f"swap_ab:{self.plan}" if self.swaps else self.plan
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The list of the kernels in a shared library that `export` wrote.
+    """Table of contents of a shared library of kernels that `export` wrote.
 
     path      the file
     kernels   one entry for each kernel
@@ -76,7 +76,7 @@ class Kernels:
 
     @cached_property
     def by_key(self) -> Mapping[str, Exported]:
-        """Return the kernels by their keys."""
+        """All kernels of this library by their keys, i.e. hashes of plan and architecture."""
         return {kernel.key: kernel for kernel in self.kernels}
 
 
@@ -84,11 +84,11 @@ _MOST_NAMES = 8
 
 
 def load(path: str | Path) -> Kernels:
-    """Load the kernels in a file that `export` wrote. Later calls with these plans run them without compiling.
+    """Load compiled kernels from a file that `export` wrote, so that later calls run them without compiling.
 
     The code in the file runs with the rights of this process, so load only files that you trust.
 
-    path      the file, or a folder with a file `kernels.so`. The DSL's runtime library must be in the same folder,
+    path      the file, or a folder with a file `kernels.so`. The CuTe DSL's runtime library must be in the same folder,
               unless the DSL is installed
     returns   the list of the kernels in the file
     raises    UnsupportedError if `export` did not write the file, or did so with other sources of cutegemm, whose
@@ -123,8 +123,9 @@ def load(path: str | Path) -> Kernels:
 
 
 def _listed(path: Path) -> tuple[Kernels, str]:
-    """Return the list of the kernels in a file of `export`, and the digest of the sources that wrote it.
+    """Read the table of contents of a shared library of kernels, and the hash of the sources that wrote it.
 
+    path     file that `export` wrote
     raises   UnsupportedError if `export` did not write the file, or did so in another format
     """
     try:
@@ -141,11 +142,11 @@ def _listed(path: Path) -> tuple[Kernels, str]:
 
 
 def automatic() -> None:
-    """Load the library that the process uses without a call of `load`, once per process.
+    """Load the library of kernels that this process uses even if nobody calls `load`; once per process.
 
-    It is the file or the folder that CUTEGEMM_LIBRARY names. If the variable is not set, it is `kernels.so` in the
-    folder `prebuilt` of the package. A library of the package that cannot be used is ignored, with a warning that says
-    why. CUTEGEMM_LIBRARY="" switches the library off.
+    It is the file or folder that CUTEGEMM_LIBRARY names or, if the variable is not set, `kernels.so` in the package's
+    folder `prebuilt`. If the package's library cannot be used, a warning says why. CUTEGEMM_LIBRARY="" switches the
+    library off.
 
     raises   UnsupportedError if CUTEGEMM_LIBRARY names a file that `load` refuses, or whose folder another user can
              write to
@@ -168,9 +169,10 @@ def automatic() -> None:
 
 
 def _load_named(path: Path) -> None:
-    """Load the library that CUTEGEMM_LIBRARY names.
+    """Load the library of kernels that the environment variable CUTEGEMM_LIBRARY names.
 
-    raises   UnsupportedError as `automatic` does
+    path     value of the variable: a file, or a folder with `kernels.so`
+    raises   UnsupportedError if `load` refuses the file, or if another user can write to its folder
     """
     folder = path if path.is_dir() else path.parent
     try:
@@ -186,12 +188,12 @@ def _load_named(path: Path) -> None:
 
 
 def recipes(arch: str) -> frozenset[str]:
-    """Return the names of the plans that the loaded libraries have kernels of, for any operands.
+    """Return the names of all plans that the loaded libraries have kernels for, whatever the operands.
 
-    A warning says, once for each architecture, that libraries are loaded and none has kernels for it.
+    A warning says, once for each architecture, if libraries are loaded but have no kernels for it.
 
     arch     architecture such as "sm_90a"
-    raises   the errors of `automatic`
+    raises   UnsupportedError if CUTEGEMM_LIBRARY names a library that cannot be used
     """
     automatic()
     count = len(_LIBRARIES)
@@ -210,7 +212,7 @@ def recipes(arch: str) -> frozenset[str]:
 
 
 def key_of(plan: GemmPlan | Quantize, arch: str) -> str:
-    """Return a hash of the plan and the architecture, the key of a kernel in a file of exported kernels.
+    """Return a hash of a plan and an architecture, under which an exported library stores the kernel.
 
     Kernels whose code differs have different keys.
     """
@@ -218,16 +220,20 @@ def key_of(plan: GemmPlan | Quantize, arch: str) -> str:
 
 
 def loaded(plan: GemmPlan, arch: str) -> Any:
-    """Return the loaded function of a plan's kernel; None if no library of this process has it.
+    """Return the callable kernel of a plan from the loaded libraries; None if none of them has it.
 
-    raises   the errors of `automatic`
+    arch     architecture such as "sm_90a"
+    raises   UnsupportedError if CUTEGEMM_LIBRARY names a library that cannot be used
     """
     automatic()
     return function_of(key_of(plan, arch)) if _LIBRARIES else None
 
 
 def function_of(key: str) -> Any:
-    """Return the function of the kernel with a key from `key_of`; None if no library of this process has it."""
+    """Return the callable kernel with a given key from the loaded libraries; None if none of them has it.
+
+    key   hash of plan and architecture, see `key_of`
+    """
     for kernels, library in reversed(_LIBRARIES):
         kernel = kernels.by_key.get(key)
         if kernel is not None:
@@ -236,9 +242,9 @@ def function_of(key: str) -> Any:
 
 
 def identity() -> str:
-    """Return a text that names the loaded libraries and their state; "" if this process uses none.
+    """Return a text that identifies the loaded libraries by path, size and time of change; "" if none is loaded.
 
-    raises   the errors of `automatic`
+    raises   UnsupportedError if CUTEGEMM_LIBRARY names a library that cannot be used
     """
     automatic()
     status = [(str(kernels.path), kernels.path.stat()) for kernels, _ in _LIBRARIES]

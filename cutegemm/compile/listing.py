@@ -24,13 +24,13 @@ _LABEL = re.compile(r"(\.L_\w+):")
 
 @dataclass(frozen=True)
 class Instruction:
-    """A machine instruction, and the line of the plan's program that it comes from.
+    """A machine instruction, and the line of the plan's program that it was compiled from.
 
-    A plan has a program for each role of its warps, written in the plan's own notation.
+    A plan has a program for each warp role, such as producer and consumer, written in the plan's own notation.
 
     address   bytes from the start of the kernel
     text      the instruction as nvdisasm prints it
-    program   name of the program in `programs_of`; "" if the instruction comes from no program line
+    program   "producer", "consumer" or "all threads"; "" if the instruction comes from no program line
     line      line of the program, from 0
     label     label of the instruction, which branches name; "" if it has none
     """
@@ -44,7 +44,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Listing:
-    """The disassembled GEMM kernel of a plan.
+    """Disassembled GEMM kernel of a plan, with the source of each instruction.
 
     instructions   all instructions, in the order of their addresses
     resources      registers, stack and shared memory of the kernel
@@ -55,10 +55,10 @@ class Listing:
 
 
 def programs_of(plan: GemmPlan) -> dict[str, str]:
-    """Return program name -> text for each warp program of a plan, with the names that a `Listing` uses.
+    """Return the text of each warp program of a plan, by name: "producer" and "consumer", or "all threads".
 
-    Programs are written in the plan's own notation, one operation a line. All consumer warps share one program. A plan
-    without warp roles has the program "all threads".
+    A program lists what a warp role does, in the plan's own notation, one operation a line. All consumer warps share
+    one program. A plan without warp roles has only "all threads".
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> list(programs_of(sm90_plan())), list(programs_of(simt_plan()))
@@ -70,10 +70,11 @@ def programs_of(plan: GemmPlan) -> dict[str, str]:
 
 
 def listing(plan: GemmPlan, arch: str) -> Listing:
-    """Compile a plan with a line table and return its instructions. The line table does not change the code.
+    """Compile a plan with line information and return its machine instructions, each with its program line.
 
-    The disk cache is not used.
+    Line information does not change the code. The disk cache is not used.
 
+    arch     architecture, such as "sm_90a"
     raises   the errors of `compile_plan`; UnsupportedError if nvdisasm is not installed
     """
     try:
@@ -102,13 +103,13 @@ def listing(plan: GemmPlan, arch: str) -> Listing:
 
 
 def _wgmma_lines(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
-    """Return which line of the plan's programs each wgmma instruction of a kernel comes from.
+    """Return the program line of a plan that each wgmma instruction of its kernel was compiled from.
 
     ptxas gives a wgmma the line of a neighbouring instruction, so the line table does not have these lines. They follow
     from the plan if its programs have one `mma` line, or one for the first k-block and one for the others.
 
     count     number of wgmma instructions in the kernel
-    returns   (program, line) for each of them, in the order of the code; empty if the lines do not follow
+    returns   (program, line) for each of them, in the order of the code; empty if the lines do not follow from the plan
     """
     lines = {
         (program, number): line
@@ -126,11 +127,11 @@ def _wgmma_lines(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
 
 
 def _read(sass: str) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
-    """Yield (address, text, label, (file, line)) of each instruction in a listing of nvdisasm.
+    """Yield (address, text, label, (file, line)) for each instruction in a disassembly.
 
-    sass           the listing, with its line table
-    label          "" if the instruction has none
-    (file, line)   last entry of the line table before the instruction; ("", 0) if there is none
+    sass           output of nvdisasm with line information
+    label          label of the instruction; "" without a label
+    (file, line)   source line that precedes the instruction; ("", 0) without one
     """
     at, label = ("", 0), ""
     for line in sass.splitlines():

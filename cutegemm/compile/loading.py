@@ -10,11 +10,11 @@ from cutegemm.errors import UnsupportedError, how_to_install
 
 
 def load_function(folder: Path, manifest: cache.Manifest) -> Any:
-    """Return the callable function of a kernel in the disk cache.
+    """Load a kernel from a folder of the disk cache and return it as a callable function.
 
-    The DSL is imported only if the entry was written on a machine without a linker.
+    The CuTe DSL is imported only if the kernel was written on a machine without a linker.
 
-    folder     folder of the cache entry
+    folder     folder of the compiled kernel
     manifest   its manifest, from `cache.intact`
     raises     UnsupportedError if TVM-FFI is not installed
     """

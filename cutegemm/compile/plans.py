@@ -47,7 +47,7 @@ _was_forked_while_compiling = False  # then the DSL's state in this process is t
 
 
 def _after_fork() -> None:
-    """Make a new process, which `fork` made of this one, independent of the threads that did not come with it."""
+    """Reset the compiler's lock in a process made by `fork`, because the thread that held it does not exist there."""
     global _compiling, _was_forked_while_compiling
     _was_forked_while_compiling |= _compiling.locked()
     _compiling = threading.Lock()
@@ -58,21 +58,21 @@ if hasattr(os, "register_at_fork"):
 
 
 class CompiledKernel:
-    """The loaded kernel of a plan, to be called as `kernel(a, b, *tensors, d, *results, *scalars)`.
+    """The loaded kernel of a plan, called as `kernel(a, b, c, d, alpha, beta)` for d = alpha * a @ b + beta * c.
 
-    tensors, results and scalars are what `plan.epilogue` reads and writes, in the order of `signature_of(plan)`.
-    Without an epilogue, a plan that can read C is called as `kernel(a, b, c, d, alpha, beta)` and computes
-    d = alpha * a @ b + beta * c. Another plan is called as `kernel(a, b, d, alpha)` and computes d = alpha * a @ b.
+    A plan that cannot read C is called as `kernel(a, b, d, alpha)`. One with an epilogue expression is called as
+    `kernel(a, b, *tensors, d, *results, *scalars)`: what the epilogue reads and writes, in the order of
+    `signature_of(plan)`.
 
-    a, b, c, d   CUDA tensors of any framework with DLPack, M x K, K x N, M x N and M x N, with L in front if the plan
-                 is batched. `signature_of(plan)` has their types, strides and alignments. c may be d; c is not read
-                 if beta is 0
+    a, b, c, d   CUDA tensors of any framework with DLPack, of shape (M, K), (K, N), (M, N) and (M, N), with L in front
+                 if the plan is batched; types and strides as in `signature_of(plan)`. c may be d; c is not read if beta
+                 is 0
     raises       UnsupportedError for another number of arguments; ValueError or TypeError, from checks that are
                  compiled into the kernel. These checks do not compare the extents of different tensors
 
-    The kernel runs on the current stream of the tensors' framework, so a CUDA graph can capture it. It allocates
-    memory only if `needs_workspace`. `function` is the kernel's function without this object.
-    `library_key` is the key of the kernel in a loaded library, or None if it comes from the disk cache.
+    The kernel runs on the current stream of the tensors' framework, so a CUDA graph can capture it. It allocates memory
+    only if `needs_workspace`. `function` is the kernel's function without this object. `library_key` is the key of the
+    kernel in a loaded library, or None if it comes from the disk cache.
     """
 
     def __init__(
@@ -99,17 +99,17 @@ class CompiledKernel:
 
     @cached_property
     def needs_workspace(self) -> bool:
-        """Return whether the kernel needs a workspace, which `function` then takes after the results.
+        """True if this kernel needs a workspace in global memory, which `function` takes after the results.
 
-        If warps have roles and the plan splits K, `function` takes an int32 tensor of semaphores before the workspace.
+        If the plan has warp roles and splits K, `function` takes an int32 tensor of semaphores before the workspace.
         They must be zero, and are zero again after the launch.
         """
         return needs_workspace(self.plan)
 
     def for_problem(self, m: int, n: int, k: int, l: int) -> Any:  # noqa: E741
-        """Return a faster function that calls the kernel, for problems of these extents only.
+        """Return a faster function that calls this kernel for problems of the given extents only.
 
-        It takes the arguments of the kernel, provides the workspace, and does not look at extents.
+        It takes the same arguments, provides the workspace, and does not look at the tensors' extents.
 
         m, n, k, l   extents; l is the number of batches
         """
@@ -119,12 +119,12 @@ class CompiledKernel:
 
     @cached_property
     def sizes(self) -> Callable[[int, int, int, int], Sizes]:
-        """Return a function that maps (M, N, K, L) to the sizes of the kernel's workspace. It remembers 256 results."""
+        """Function that maps (M, N, K, L) to the sizes of this kernel's workspace. It remembers 256 results."""
         return functools.lru_cache(maxsize=256)(functools.partial(sizes_of, self.plan))
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the kernel's entry in the disk cache.
+        """Folder of this kernel in the disk cache, with its PTX and cubin.
 
         raises   UnsupportedError for a kernel that `cutegemm.load` has loaded
         """
@@ -140,27 +140,27 @@ class CompiledKernel:
 
     @cached_property
     def ptx(self) -> str:
-        """Return the PTX that the DSL generated."""
+        """PTX of this kernel, as the CuTe DSL generated it."""
         return (self.folder / "kernel.ptx").read_text()
 
     @cached_property
     def sass(self) -> str:
-        """Return the disassembled machine code."""
+        """Machine code of this kernel, as nvdisasm prints it."""
         return cubin.disassemble(self.folder / "kernel.cubin")
 
     @cached_property
     def resources(self) -> cubin.ResourceReport:
-        """Return registers, stack size and instructions of the kernel, read from the cubin."""
+        """Registers, stack size and instruction counts of this kernel, read from its cubin."""
         return cubin.resources((self.folder / "kernel.cubin").read_bytes(), self.sass)
 
     def violations(self) -> list[str]:
-        """Return one sentence for each resource that the machine code uses more of than the plan allows."""
+        """Return one sentence for each way that this kernel exceeds what its plan allows, e.g. in registers."""
         return self.resources.violations(self.plan, self.arch)
 
 
 @functools.cache
 def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
-    """Return the kernel of a plan for an architecture, from a loaded library or the disk cache, else compile it.
+    """Return the kernel of a plan, ready to be called; it is compiled if neither a library nor the disk cache has it.
 
     arch     architecture such as "sm_80" or "sm_90a"; it may differ from this machine's, and no GPU is needed
     raises   PlanError if the plan breaks rules on the architecture; UnsupportedError if the DSL is not installed or no
@@ -175,18 +175,21 @@ def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
 
 @functools.cache
 def compile_quantize(quantize: Quantize, arch: str = DEFAULT_ARCH) -> tuple[Path, Any]:
-    """Return the kernel that quantizes a matrix, from this process or from the disk cache, else compile it.
+    """Return the kernel that quantizes a matrix to float8; it is compiled if the disk cache does not have it.
 
-    arch      architecture such as "sm_90a"
-    returns   the folder of the kernel's entry in the disk cache, and its function (matrix, values, scales) -> None; see
-              `plan.quantize`
-    raises    the errors of `compile_plan`
+    quantize   describes the kernel: types, and the block of elements that shares a scale
+    arch       architecture such as "sm_90a"
+    returns    the kernel's folder in the disk cache, and its function (matrix, values, scales) -> None
+    raises     the errors of `compile_plan`
     """
     return _compiled(quantize, arch)
 
 
 def _compiled(plan: GemmPlan | Quantize, arch: str) -> tuple[Path, Any]:
-    """Return the folder of a kernel's entry in the disk cache, and its function. Compile it if there is no entry."""
+    """Return the folder of a kernel in the disk cache and its callable function, after compiling it if needed.
+
+    arch   architecture such as "sm_90a"
+    """
     folder = cache.entry(plan, arch)
     manifest = cache.intact(folder)
     if manifest is not None:
@@ -205,11 +208,12 @@ def _compiled(plan: GemmPlan | Quantize, arch: str) -> tuple[Path, Any]:
 
 
 def _stored(plan: GemmPlan | Quantize, arch: str, folder: Path) -> cache.Manifest:
-    """Compile a plan into the disk cache, and return the manifest of its entry.
+    """Compile a plan into the disk cache, and return the manifest of the new entry.
 
-    A new process compiles it if this process was forked while another thread compiled.
+    If this process was forked while another thread compiled, the DSL's state is unusable, and a new process compiles.
 
-    folder   entry of the plan
+    arch     architecture such as "sm_90a"
+    folder   folder of the entry
     raises   the errors of `compile_plan`
     """
     if not _was_forked_while_compiling:
@@ -231,7 +235,7 @@ def compile_plans(
 
     arch        architecture such as "sm_90a"
     processes   number of processes; None: the number of processors
-    done        function that is called after each plan
+    done        function that is called after each plan, e.g. to show progress
     returns     for each plan, the error that its compilation raised, or None
     raises      CompileError if a process exits early
     """
@@ -258,14 +262,15 @@ def compile_missing(
     processes: int | None = None,
     done: Callable[[], None] = lambda: None,
 ) -> None:
-    """Compile, in parallel, those of the plans that are not in the disk cache. Errors are ignored here.
+    """Compile those plans that are not in the disk cache yet, in parallel processes.
 
-    A plan that does not compile raises its error when it is called.
+    Errors are ignored here: a plan that does not compile raises its error when it is called.
 
-    arch              architecture such as "sm_90a"
-    least             nothing is compiled if fewer plans than this are missing: starting processes is then not worth
-                      the time
-    processes, done   as for `compile_plans`; `done` is also called for each plan that is in the cache
+    arch        architecture such as "sm_90a"
+    least       if fewer plans than this are missing, nothing is compiled, because starting processes is not worth the
+                time
+    processes   number of processes; None: the number of processors
+    done        function that is called once for each plan, compiled or not
     """
     missing = {}
     for plan in plans:
@@ -278,7 +283,12 @@ def compile_missing(
 
 
 def compile_error(plan: GemmPlan | Quantize, arch: str) -> CutegemmError | None:
-    """Compile a plan into the disk cache; return the error, or None if it compiled. Worker processes call this."""
+    """Compile a plan into the disk cache; return the error instead of raising it, or None if it compiled.
+
+    Worker processes call this.
+
+    arch   architecture such as "sm_90a"
+    """
     try:
         if isinstance(plan, Quantize):
             compile_quantize(plan, arch)
@@ -296,10 +306,11 @@ def compiled_into(
     options: str = "",
     around: AbstractContextManager[Any] | None = None,
 ) -> Any:
-    """Trace and compile a plan, and write kernel.ptx and kernel.cubin to a folder.
+    """Trace and compile a plan with the CuTe DSL, and write kernel.ptx and kernel.cubin to a folder.
 
+    arch      architecture such as "sm_90a"
     options   additional compiler options for the DSL
-    around    context manager that is entered while the plan is traced and compiled
+    around    context manager that is entered while the plan is traced and compiled; None for none
     returns   the DSL's compiled function
     raises    the errors of `compile_plan`
     """
@@ -354,9 +365,11 @@ def compiled_into(
 
 
 def _build(plan: GemmPlan | Quantize, arch: str, folder: Path) -> cache.Manifest:
-    """Compile a plan and write its kernel to a folder, for an entry of the disk cache.
+    """Compile a plan and write its object file and shared library to a folder, for an entry of the disk cache.
 
-    returns   manifest of the entry: plan, architecture, key and symbol
+    Without a linker, only the object file is written.
+
+    returns   "plan" (name), "arch", "key" and "symbol" for the manifest of the entry
     """
     symbol = symbol_of(plan, arch)
     compiled_into(folder, plan, arch).export_to_c(str(folder / "kernel.o"), function_name=symbol)
@@ -367,15 +380,15 @@ def _build(plan: GemmPlan | Quantize, arch: str, folder: Path) -> cache.Manifest
 
 
 def symbol_of(plan: GemmPlan | Quantize, arch: str) -> str:
-    """Return the name of the kernel's function in its object file.
+    """Return the name of a kernel's function in its object file, which contains a hash of plan and architecture.
 
-    It differs for kernels with different code, so that several can be linked into one library.
+    So it differs for kernels with different code, and several can be linked into one library.
     """
     return f"gemm_{exported.key_of(plan, arch)[:24]}"
 
 
 def short_message(text: str) -> str:
-    """Return the first lines of a compiler's message, without colours, quoted code and notes.
+    """Shorten a compiler's message to at most 8 lines, without colours, quoted code and notes.
 
     >>> short_message("\\x1b[91merror:\\x1b[0m pass failed\\n  error: no such layout: %7 = \\"op\\"(%6)\\n  note: see")
     'error: pass failed\\n  error: no such layout'
@@ -392,11 +405,11 @@ def short_message(text: str) -> str:
 
 
 def link(objects: Sequence[Path], library: Path, runtime_in: str) -> bool:
-    """Link object files, and the runtime library of the DSL, to a shared library.
+    """Link object files and the CuTe DSL's runtime library to a shared library; return True if that succeeds.
 
     objects      object files
     library      file to write
-    runtime_in   folder where the library looks for the runtime library of the DSL when it is loaded
+    runtime_in   folder where the library looks for the runtime library when it is loaded (rpath)
     returns      False without a linker or the DSL, or if linking fails
     """
     runtime = cache.runtime_library()

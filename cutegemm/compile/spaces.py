@@ -12,12 +12,12 @@ MOST_KEPT = 64 << 20  # bytes of the largest workspace that is reused
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the workspace that a kernel needs in global memory for one problem, such as for partial accumulators.
+    """Sizes of a kernel's workspace in global memory for one problem; it holds, e.g., partial accumulators of split-K.
 
-    counters   number of semaphores in an int32 tensor of their own. They are zero before a launch and after it. None:
+    counters   number of semaphores in an int32 tensor of their own, which are zero before a launch and after it. None:
                the kernel has no such argument; its semaphores, if any, are in the workspace
-    zeroed     number of first bytes of the workspace that must be zero before a launch
-    total      bytes of the workspace
+    zeroed     number of bytes at the start of the workspace that must be zero before a launch
+    total      size of the workspace in bytes
     """
 
     counters: int | None
@@ -26,7 +26,7 @@ class Sizes:
 
 
 class Spaces:
-    """The workspaces of all kernels of this process, one for each CUDA stream.
+    """Workspaces of all kernels of this process: one per CUDA stream, reused from launch to launch.
 
     Kernels of one stream run one after the other, so they share a workspace, which grows to the largest size. A kernel
     that needs more than `MOST_KEPT` bytes gets new memory in each call. So does a kernel in a CUDA graph that is being
@@ -39,10 +39,10 @@ class Spaces:
         self._counters: dict[tuple[int, int], Any] = {}
 
     def taker(self, sizes: Sizes) -> Callable[[Any], tuple[Any, ...]]:
-        """Return a function that provides the workspace arguments of a kernel: tensor -> (semaphores, workspace).
+        """Return a function that provides a kernel's workspace arguments, given any tensor argument of the launch.
 
-        The tensor is an argument of the kernel. The workspace is on its device and belongs to the current stream there.
-        The function returns (workspace,) if `sizes.counters` is None.
+        The function returns (semaphores, workspace), or (workspace,) if `sizes.counters` is None, on the tensor's
+        device and for the current stream there.
 
         sizes   sizes of the kernel's workspace
         """
@@ -55,7 +55,7 @@ class Spaces:
         uint8, int32 = torch.uint8, torch.int32
 
         def take(like: Any) -> tuple[Any, ...]:
-            """Return the workspace arguments for a launch on the device and the current stream of the tensor `like`."""
+            """Return the workspace arguments for a launch on the device of the tensor `like` and its current stream."""
             if capturing():
                 space = like.new_empty(total, dtype=uint8)
                 own = () if counters is None else (like.new_zeros(max(1, counters), dtype=int32),)
@@ -83,10 +83,10 @@ class Spaces:
 
 
 def with_workspace(function: Callable[..., None], sizes: Sizes, tensors: int) -> Callable[..., None]:
-    """Return a function that calls a kernel with a workspace from `spaces()` inserted into the arguments.
+    """Return a function that calls a kernel and inserts a workspace from `spaces()` into the arguments.
 
-    function   function of the kernel
-    sizes      sizes of its workspace
+    function   the kernel's function, which takes the workspace as an argument
+    sizes      sizes of the workspace
     tensors    number of arguments before the workspace: a, b, the tensors that the epilogue reads, and all results
     """
     take = spaces().taker(sizes)
@@ -99,5 +99,5 @@ def with_workspace(function: Callable[..., None], sizes: Sizes, tensors: int) ->
 
 @cache
 def spaces() -> Spaces:
-    """Return the workspaces that all kernels of this process share."""
+    """Return the one object that manages the workspaces of all kernels in this process."""
     return Spaces()

@@ -19,16 +19,16 @@ _SERVE = "from cutegemm.compile.workers import serve; serve()"
 
 
 def processors() -> int:
-    """Return the number of processors that this process may run on, which `taskset` or a container may limit."""
+    """Return the number of processors that this process may use, which `taskset` or a container may limit."""
     return len(os.sched_getaffinity(0))
 
 
 class WorkerExited(Exception):
-    """Raised if a worker process exits before it has answered."""
+    """Raised if a worker process exits before it has returned a result."""
 
 
 class Worker:
-    """A worker process: calling the object runs a function there and returns its result."""
+    """A child Python process that runs functions: calling this object runs a function there and returns its result."""
 
     def __init__(self) -> None:
         path = os.pathsep.join([folder or os.getcwd() for folder in sys.path])
@@ -40,7 +40,7 @@ class Worker:
         )
 
     def __call__(self, task: Callable[..., Any], *arguments: Any) -> Any:
-        """Run `task(*arguments)` in the worker process and return its result.
+        """Run `task(*arguments)` in this worker process and return its result.
 
         task        function at the top level of a module, so that it can be pickled
         arguments   values that can be pickled
@@ -57,20 +57,20 @@ class Worker:
             raise WorkerExited from error
 
     def end(self) -> None:
-        """Close the worker's input, so that it exits, and wait for that."""
+        """Close this worker's stdin, so that it exits, and wait for its end."""
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
         self.process.wait()
 
     def kill(self) -> None:
-        """Kill the worker process, also while it answers, and wait for its end."""
+        """Kill this worker process, even while it runs a function, and wait for its end."""
         self.process.kill()
         self.process.wait()
 
 
 def serve() -> None:
-    """Run the main loop of a worker process: read a call from stdin, answer with its result, until stdin ends."""
+    """Main loop of a worker process: read a pickled call from stdin and write its pickled result, until stdin ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a compiler prints to stdout goes to stderr, so that it does not mix with the answers
     while True:
@@ -88,9 +88,9 @@ def map_in_processes(
     processes: int,
     done: Callable[[], None] = lambda: None,
 ) -> list[Any]:
-    """Call a function with each tuple of arguments, in several processes, and return the results in order.
+    """Call a function with each tuple of arguments, in several worker processes; return the results in order.
 
-    task             function at the top level of a module
+    task             function at the top level of a module, so that it can be pickled
     argument_lists   arguments of each call
     processes        number of worker processes
     done             function that is called after each call of `task`, from several threads
@@ -105,7 +105,7 @@ def map_in_processes(
         idle.put(worker)
 
     def call(arguments: tuple[Any, ...]) -> Any:
-        """Run the task with these arguments in a worker process that is idle, and return its result."""
+        """Run the task with one tuple of arguments in an idle worker process, and return its result."""
         worker = idle.get()
         try:
             return worker(task, *arguments)

@@ -9,7 +9,7 @@ from cutegemm.plan.problem import Problem
 
 
 def sizes_of(plan: GemmPlan, m: int, n: int, k: int, l: int) -> Sizes:  # noqa: E741
-    """Return the sizes of the workspace that a plan's kernel needs.
+    """Return the sizes of the workspace in global memory that a plan's kernel needs for a problem.
 
     m, n, k, l   extents of the problem; l is the number of batches
 

@@ -27,10 +27,10 @@ _NOTES = {
 
 
 def banks(state: State, selected: Chosen) -> Html:
-    """Return the explorer's view "banks": a table of all accesses to shared memory, and the banks of one of them.
+    """Return HTML for the explorer's view "banks": a plan's shared-memory accesses, and the banks of one of them.
 
-    state      its "access", "warp" and "request" select one instruction of a warp; by default the one with the most
-               bank conflicts, or an access by threads if no access has any
+    state      the user's choices on the web page; "access", "warp" and "request" select one instruction of a warp. By
+               default it is the one with the most bank conflicts, or an access by threads if no access has any
     selected   the plan, which must not be None, and the problem
     """
     plan = selected.plan
@@ -51,9 +51,10 @@ def banks(state: State, selected: Chosen) -> Html:
 
 
 def _overview(state: State, plan: GemmPlan, accesses: list[Access], costs: list[Wavefronts], picked: int) -> Html:
-    """Return a table with the wavefronts and conflicts of each access, for the view "banks".
+    """Return an HTML table with the wavefronts and bank conflicts of each shared-memory access of a plan.
 
-    accesses   the plan's accesses to shared memory, one per table row
+    state      the user's choices on the web page, which the links of the table keep
+    accesses   the plan's accesses, one per table row
     costs      wavefronts and conflicts of each access, in the same order
     picked     index of the selected access, whose row is highlighted
     """
@@ -73,11 +74,12 @@ def _overview(state: State, plan: GemmPlan, accesses: list[Access], costs: list[
 
 
 def _one(state: State, plan: GemmPlan, access: Access, cost: Wavefronts) -> Html:
-    """Return the section of the view "banks" for one access: which lanes use each bank, for one instruction of a warp.
+    """Return HTML that shows which lanes use each bank of shared memory, for one instruction of a warp.
 
-    state   its "warp" and "request" (index of the instruction) select what is shown; by default the request with the
-            most conflicts
-    cost    wavefronts and conflicts of the access
+    state    the user's choices on the web page; "warp" and "request" (index of the instruction) select what is shown.
+             By default it is the instruction with the most conflicts
+    access   the shared-memory access to show
+    cost     its wavefronts and conflicts
     """
     layout = buffer_layout(plan, access.buffer)
     addresses, bits = access.addresses(layout)
@@ -115,30 +117,31 @@ def _one(state: State, plan: GemmPlan, access: Access, cost: Wavefronts) -> Html
 def _plural(count: int, noun: str) -> str:
     """Return a count with its noun in singular or plural: "1 phase", "2 phases".
 
-    noun   in singular
+    noun   the singular form
     """
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _wavefronts(phases: list[Phase], op: str) -> int:
-    """Return the number of wavefronts that one instruction of a warp takes: the sum over its phases.
+    """Return the number of shared-memory wavefronts of one warp instruction, the sum over its phases.
 
-    A phase takes one wavefront for each distinct word of its busiest bank. With TMA it takes one.
+    A phase is a group of lanes whose words are accessed together. It takes one wavefront for each distinct word of its
+    busiest bank; with TMA it takes one.
 
-    phases   for each phase, bank -> word -> lanes that access it
+    phases   for each phase a nested dict: bank -> word -> lanes that access the word
     op       operation, such as "load" or "tma"
     """
     return sum(1 if op == "tma" else max(map(len, phase.values()), default=0) for phase in phases)
 
 
 def _phase(number: int, phase: Phase, count: int) -> Html:
-    """Return the 32 banks of a phase side by side, with the words that lanes access in each bank.
+    """Return HTML with the 32 banks of one phase of an access, and the words that lanes access in each bank.
 
-    A phase is the group of lanes of one instruction that shared memory serves together. A bank with several words has a
-    conflict. It is red, and listed as text below.
+    A phase is a group of lanes of one instruction whose words shared memory accesses together. A bank with several
+    words has a conflict: it is red, and listed as text below.
 
     number   index of the phase
-    phase    bank -> word (byte address) -> lanes that access it
+    phase    nested dict: bank -> word (byte address) -> lanes that access the word
     count    number of phases of the instruction
     """
     ways = max(map(len, phase.values()), default=0)
@@ -167,13 +170,13 @@ def _phase(number: int, phase: Phase, count: int) -> Html:
 
 
 def _lanes(lanes: list[int]) -> str:
-    """Return the numbers of the first two lanes that access a word, followed by + if there are more: "0 4+"."""
+    """Return the first two lanes that access a word as text, followed by + if there are more: "0 4+"."""
     shown = " ".join(map(str, lanes[:2]))
     return f"{shown}{'+' if len(lanes) > 2 else ''}"
 
 
 def _words(words: dict[int, list[int]]) -> str:
-    """List the words of a bank with their lanes: "lanes 0, 8 at byte 0x0000; lane 1 at byte 0x0080".
+    """List the words of a bank as text, with their lanes: "lanes 0, 8 at byte 0x0000; lane 1 at byte 0x0080".
 
     words   lanes by the byte address of the word
     """
@@ -185,9 +188,9 @@ def _words(words: dict[int, list[int]]) -> str:
 
 
 def _addresses(addresses: np.ndarray) -> Html:
-    """Return a table of the byte address of each lane, and the first bank that the lane accesses.
+    """Return an HTML table of the byte address that each lane accesses, and the bank of its first byte.
 
-    addresses   byte address in shared memory by lane
+    addresses   byte address in shared memory for each lane
     """
     rows = [
         (str(lane), f"{at:#06x}", str(at // SMEM_BANK_BYTES % SMEM_BANKS)) for lane, at in enumerate(addresses.tolist())

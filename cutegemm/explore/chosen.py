@@ -26,12 +26,12 @@ OF_PLAN = ("plan", "dtype", "layout", "problem", "device", "epilogue", "operands
 
 @dataclass(frozen=True)
 class Chosen:
-    """The plan (a GEMM kernel's configuration), problem and device that the state of a page selects.
+    """The kernel plan, problem and device that a user has selected on the web page.
 
     plan         None if it cannot be built
     problem      None if none was typed, or the plan cannot be built
     device       None if its name is unknown
-    violations   one message for each rule that the plan or the typed text breaks; empty if all are kept
+    violations   one message for each rule that the plan or the typed text breaks; empty if all rules are kept
     """
 
     plan: GemmPlan | None
@@ -41,18 +41,20 @@ class Chosen:
 
 
 def chosen(state: State) -> Chosen:
-    """Return the plan, problem and device that the state of a page selects.
+    """Return the kernel plan, problem and device that a user has selected on the web page.
 
     Errors in the typed text become entries of `violations`; CutegemmError is never raised.
+
+    state   the user's choices on the web page, as texts
     """
     return _chosen(*[state[name] for name in OF_PLAN])
 
 
 @lru_cache(maxsize=64)
 def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilogue: str, operands: str) -> Chosen:
-    """Return the plan, problem and device that a user has typed, or the rules that the input breaks.
+    """Build the plan, problem and device from the texts that a user has typed; report rules that they break.
 
-    Recent results are cached. Each argument is the text of one input field, unchanged.
+    Each argument is the text of one input field, unchanged. Recent results are cached.
     """
     complaints = Complaints("explore")
     target = complaints.attempt(lambda: device_named(device))
@@ -69,10 +71,12 @@ def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilo
 
 
 def edited(state: State) -> State:
-    """Return the state after the user has edited options in a form: they are written into the name of the plan.
+    """Return the user's choices after options of the plan were edited in a form: they become part of the plan's name.
 
     The name keeps its family, such as "simt". An option that the name of the last valid plan leaves out is written only
     if the user changed its field. Otherwise the plan's builder computes it from the other options.
+
+    state   the choices, with the edited options apart
 
     >>> edited(State.of("plan=simt:&o.block=64x64x16&o.stages="))["plan"]
     'simt:block=64x64x16'
@@ -93,12 +97,12 @@ def edited(state: State) -> State:
 
 @dataclass(frozen=True)
 class _Options:
-    """The options of a plan, for the form that edits them.
+    """Options of a plan, such as "stages", as the form that edits them shows them.
 
-    recipe      the plan before its operand types are known, as its name describes it
-    named       options that the plan's name sets: name -> value as text
-    automatic   options that the name may leave out: name -> value that the plan's builder uses, as text. They are those
-                of the last valid plan if this one cannot be built
+    recipe      the options and the family, before operand types are known, as the plan's name describes them
+    named       options that the plan's name sets, with their values as text
+    automatic   options that the name may leave out, with the values that the plan's builder uses, as text. They are
+                those of the last valid plan if this one cannot be built
     """
 
     recipe: Recipe
@@ -107,10 +111,12 @@ class _Options:
 
 
 def _options(state: State, selected: Chosen) -> _Options | None:
-    """Return the options of the plan of a state, for the form that edits them.
+    """Return the options of the selected plan for the form that edits them.
 
-    None if the plan's name is unknown, if its family has no builder with options, or if the name does not list its
-    options and no plan can be built.
+    state      the user's choices on the web page
+    selected   the plan that they select
+    returns    None if the plan's name is unknown, if its family has no builder with options, or if the name does not
+               list its options and no plan can be built
     """
     name = state["plan"].strip()
     try:
@@ -132,10 +138,10 @@ def _options(state: State, selected: Chosen) -> _Options | None:
 
 
 def asked(state: State, selected: Chosen) -> Html:
-    """Return the explorer's forms that choose and edit the plan, the problem, the device and the epilogue.
+    """Return the HTML forms with which a user chooses and edits the plan, the problem, the device and the epilogue.
 
-    state      the values of the fields
-    selected   the plan of `state`, whose options are the initial values of the form that edits them
+    state      the user's choices on the web page, which are the values of the fields
+    selected   the plan that they select; its options are the initial values of the form that edits them
     """
     known = [el("option", value=name, label=summary) for name, summary in _names()]
     fields = [
@@ -163,12 +169,16 @@ def asked(state: State, selected: Chosen) -> Html:
 
 @lru_cache(maxsize=1)
 def _names() -> tuple[tuple[str, str], ...]:
-    """Return (name, summary) of all named plans, which the field for a plan name suggests."""
+    """Return (name, summary) of all named plans, which the input field for a plan suggests."""
     return tuple(plans())
 
 
 def _editor(state: State, selected: Chosen) -> Html | None:
-    """Return a form with a field for each option of the plan's builder, or None if the plan has no editable options."""
+    """Return an HTML form with a field for each option of the selected plan; None if it has no editable options.
+
+    state      the user's choices on the web page
+    selected   the plan that they select
+    """
     options = _options(state, selected)
     if options is None:
         return None
@@ -188,9 +198,9 @@ def _editor(state: State, selected: Chosen) -> Html | None:
 
 
 def _option(recipe: Recipe, name: str, value: str) -> Html:
-    """Return the form field of one plan option: a selection if its possible values are known, else a text field.
+    """Return the HTML field of one plan option: a drop-down list if its possible values are known, else a text field.
 
-    recipe   the plan that the option belongs to, before its operand types are known
+    recipe   family and options of the plan, before operand types are known
     name     name of the option, such as "stages"
     value    present value as text; "" if the builder computes it
     """
@@ -201,7 +211,7 @@ def _option(recipe: Recipe, name: str, value: str) -> Html:
 
 
 def verdict(selected: Chosen) -> Html:
-    """Return the list of rules that the plan breaks, or a line that says that it keeps all rules."""
+    """Return HTML that lists the rules that the selected plan breaks, or says that it keeps all rules."""
     if not selected.violations:
         return el("p", "all rules kept", class_="kept")
     count = len(selected.violations)

@@ -19,10 +19,10 @@ _ROW_BITS = 128  # of ldmatrix
 
 
 def conflicts(value: Any, bits: int) -> Html | None:
-    """Return the wavefronts of typical accesses to a tile in shared memory, as an HTML list of names and counts.
+    """Return an HTML list of the wavefronts that typical accesses to a shared-memory tile take.
 
-    value    layout of two modes and at most 2**16 elements; None is returned for anything else
-    bits     bits of an element
+    value   layout of the tile with two modes and at most 2**16 elements; None is returned for anything else
+    bits    bits of an element
     """
     counted = [
         (name, f"{found.wavefronts} wavefronts of {found.ideal}: {_ways(found)}")
@@ -35,12 +35,12 @@ def conflicts(value: Any, bits: int) -> Html | None:
 
 
 def counts(value: Any, bits: int) -> dict[str, Wavefronts]:
-    """Return the wavefronts of typical accesses to a tile in shared memory, as a dict: name of access -> Wavefronts.
+    """Count the wavefronts of typical accesses to a shared-memory tile; return a dict from name of access to counts.
 
-    The accesses are ldmatrix of rows and of columns, and loads of single elements by lanes along a column or a row.
-    An access that the layout does not allow is left out.
+    The accesses are ldmatrix of rows and of columns, and loads of single elements by lanes along a column or a row. An
+    access that the layout does not allow is left out.
 
-    value   layout of two modes and at most 2**16 elements; the dict is empty for anything else
+    value   layout of the tile with two modes and at most 2**16 elements; the dict is empty for anything else
     bits    bits of an element
 
     >>> {name: found.ways for name, found in counts(Layout((8, 128), (128, 1)), 16).items()}
@@ -63,11 +63,11 @@ def counts(value: Any, bits: int) -> dict[str, Wavefronts]:
 
 
 def _accesses(index: np.ndarray, bits: int) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Yield (name, operation, elements) of the typical accesses to a tile whose bank conflicts `counts` counts.
+    """Yield the typical accesses to a tile whose bank conflicts are counted: (name, operation, elements).
 
-    `elements` is an array (lanes, values of a lane) of element indices. The lanes of all warps follow each other.
+    `elements` is an array (lanes, elements per lane) of element indices. The lanes of all warps follow each other.
 
-    index   array (rows, columns): index of each element in the tile
+    index   array (rows, columns) with the index of each element in the tile
     bits    bits of an element
     """
     vector = max(1, _ROW_BITS // bits)
@@ -79,5 +79,5 @@ def _accesses(index: np.ndarray, bits: int) -> Iterator[tuple[str, str, np.ndarr
 
 
 def _ways(found: Wavefronts) -> str:
-    """Return the degree of bank conflict as text, such as "8-way conflict" or "no conflict"."""
+    """Return the degree of an access's bank conflict as text, such as "8-way conflict" or "no conflict"."""
     return f"{found.ways:.3g}-way conflict" if found.conflicts else "no conflict"

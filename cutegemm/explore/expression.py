@@ -27,9 +27,9 @@ _MOST_CALLS = 40  # limit of the operations of an expression
 
 @dataclass(frozen=True)
 class HeldBy:
-    """A thread-value layout over a tile: the element of the tile that each thread holds as each of its values.
+    """A thread-value layout with its tile: which element of the tile each thread holds as each of its values.
 
-    layout   (thread, value) -> column-major index in the tile
+    layout   maps (thread, value) to the column-major index of the element in the tile
     tile     extents (M, N) of the tile
     """
 
@@ -42,14 +42,14 @@ class HeldBy:
 
 @dataclass(frozen=True)
 class Call:
-    """One evaluated operation of an expression.
+    """One operation of a layout expression that a user typed, with its result.
 
-    text    the operation with its arguments as values, such as "composition(8:1, 4:2)"
-    name    name of the operation; "" for a layout that was typed, or that was called with a coordinate
-    args    values of the arguments
-    value   the result; None if the operation failed
-    error   message of the error; "" if it succeeded
-    target  name that the result was assigned to; "" for none
+    text     the operation with its arguments as values, such as "composition(8:1, 4:2)"
+    name     name of the operation; "" for a layout that was typed, or that was called with a coordinate
+    args     values of the arguments
+    value    the result; None if the operation failed
+    error    message of the error; "" if it succeeded
+    target   name that the result was assigned to; "" for none
     """
 
     text: str
@@ -61,10 +61,11 @@ class Call:
 
 
 def evaluated(text: str) -> list[Call]:
-    """Evaluate an expression and return its operations, inner ones first, up to the first that fails.
+    """Evaluate a typed layout expression; return its operations with their results, inner ones first.
 
-    text    statements as `cutegemm.parse.layout` reads them; "#" begins a comment and ";" ends a statement
-    raises  nothing: an error is in `Call.error` of the last operation
+    The list ends at the first operation that fails: its error is in `Call.error`, and nothing is raised.
+
+    text   statements such as "A = zipped_divide(8:1, 4)"; "#" begins a comment and ";" ends a statement
 
     >>> [(call.name, str(call.value)) for call in evaluated("coalesce(zipped_divide(8:1, 4))")]
     [('zipped_divide', '(4,2):(1,4)'), ('coalesce', '8:1')]
@@ -82,9 +83,9 @@ def evaluated(text: str) -> list[Call]:
 
 
 class _Evaluation:
-    """The state of the evaluation of a typed expression.
+    """Evaluates the statements of a typed layout expression one by one, and records their operations.
 
-    names   name -> value: constants, and what the expression has assigned so far
+    names   values by name: constants, and what the expression has assigned so far
     calls   operations in the order of their evaluation
     """
 
@@ -93,7 +94,7 @@ class _Evaluation:
         self.calls: list[Call] = []
 
     def run(self, number: int, statement: str) -> None:
-        """Evaluate one statement of a typed expression, and append its operations to `self.calls`.
+        """Evaluate one statement of a layout expression, and append its operations to `self.calls`.
 
         number      line number, for error messages
         statement   text of the statement
@@ -108,7 +109,7 @@ class _Evaluation:
             self.calls[-1] = replace(self.calls[-1], target=reader.target)
 
     def record(self, name: str, function: Callable[..., Any], values: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Call an operation, append it to `self.calls`, and return the result.
+        """Call an operation of a layout expression, record it in `self.calls` with its result, and return the result.
 
         name       name of the operation; "" for a layout with a coordinate or the index of a mode
         function   Python function that computes the operation
@@ -137,9 +138,9 @@ class _Evaluation:
 
 
 def _held_by(layout: Layout, tile: tuple[int, int]) -> HeldBy:
-    """Combine a thread-value layout with its tile: the operation `tv(layout, tile)` of an expression.
+    """Combine a thread-value layout with its tile; computes `tv(layout, tile)` in a typed expression.
 
-    layout   (thread, value) -> column-major index in the tile
+    layout   maps (thread, value) to the column-major index of an element in the tile
     tile     extents (M, N) of the tile
     raises   LayoutError if the tile is not two positive extents
     """
@@ -153,7 +154,7 @@ def _made_tv(threads: Layout, values: Layout) -> HeldBy:
 
     threads   layout of the threads over the tile
     values    layout of the values of one thread
-    returns   the layout and the extents (M, N) of its tile; a tile of one mode gets a second extent, 1
+    returns   the layout and its tile (M, N); a tile of one mode gets a second extent, 1
     """
     tile, layout = make_layout_tv(threads, values)
     return _held_by(layout, tile if len(tile) == 2 else (tile[0], 1))

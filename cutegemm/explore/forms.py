@@ -17,12 +17,12 @@ _TYPING = "input changed delay:250ms, change, submit"
 
 
 def link(state: State, *content: Child, current: bool = False, **attributes: str | None) -> Html:
-    """Return an HTML link to another state of the explorer.
+    """Return an HTML link to the explorer's web page with the given choices of plan, view etc.
 
-    state       the choices that the linked page shows
-    content     text or elements of the link
-    current     whether the link leads to the state that is shown
-    attributes  further attributes of the element
+    state        the choices that the linked page shows
+    content      text or elements of the link
+    current      True if the link leads to the page that is shown
+    attributes   further attributes of the element
     """
     to = state.query
     marker = "page" if current else None
@@ -30,7 +30,7 @@ def link(state: State, *content: Child, current: bool = False, **attributes: str
 
 
 def form(state: State, *content: Child, label: str, keeps: Iterable[str]) -> Html:
-    """Return an HTML form whose fields are choices of the explorer's state.
+    """Return an HTML form that updates the explorer's web page; its fields are choices such as the plan.
 
     state     the present choices
     content   the fields
@@ -47,14 +47,14 @@ def form(state: State, *content: Child, label: str, keeps: Iterable[str]) -> Htm
 
 
 def field(name: str, label: str, value: str, *, hint: str = "", listed: str = "", **attributes: str) -> Html:
-    """Return a text field of one line with its label, as part of a form.
+    """Return a one-line text field with its label, as HTML for a form.
 
-    name        name under which the form sends the field's text; a key of `State`
-    label       text above the field
-    value       the current text
-    hint        explanation below the field; "" for none
-    listed      id of a datalist of suggestions; "" for none
-    attributes  further attributes of the input element
+    name         name under which the form sends the field's text, such as "plan"; a key of `State`
+    label        text above the field
+    value        the current text
+    hint         explanation below the field; "" for none
+    listed       id of a datalist of suggestions; "" for none
+    attributes   further attributes of the input element
     """
     box = el(
         "input", id=f"f-{name}", name=name, value=value, type="text", spellcheck="false", list=listed or None,
@@ -64,7 +64,14 @@ def field(name: str, label: str, value: str, *, hint: str = "", listed: str = ""
 
 
 def area(name: str, label: str, value: str, *, rows: int, hint: str = "") -> Html:
-    """Return a text field of `rows` lines with its label, as part of a form. The arguments are those of `field`."""
+    """Return a text field of `rows` lines with its label, as HTML for a form.
+
+    name    name under which the form sends the text; a key of `State`
+    label   text above the field
+    value   the current text
+    rows    height in lines
+    hint    explanation below the field; "" for none
+    """
     box = el(
         "textarea", value, id=f"f-{name}", name=name, rows=rows, spellcheck="false", autocapitalize="off",
         aria_describedby=f"h-{name}" if hint else None,
@@ -73,12 +80,12 @@ def area(name: str, label: str, value: str, *, rows: int, hint: str = "") -> Htm
 
 
 def choice(name: str, label: str, value: str, options: Sequence[tuple[str, str]], hint: str = "") -> Html:
-    """Return a selection field (a drop-down list) with its label, as part of a form.
+    """Return a drop-down list with its label, as HTML for a form.
 
-    name      name under which the form sends the selected value; a key of `State`
+    name      name under which the form sends the selected value, such as "dtype"; a key of `State`
     label     text above the field
     value     the selected value
-    options   (value, text) of each option
+    options   (value, text) of each item
     hint      explanation below the field; "" for none
     """
     items = [el("option", text, value=option, selected=option == value) for option, text in options]
@@ -86,9 +93,10 @@ def choice(name: str, label: str, value: str, options: Sequence[tuple[str, str]]
 
 
 def _labelled(name: str, label: str, box: Html, hint: str) -> Html:
-    """Return a form field with its label above and its hint below.
+    """Return a form field as HTML, with its label above and its explanation below.
 
     name    name of the field; the ids in the HTML are made from it
+    label   text above the field
     box     the input element
     hint    explanation; "" for none
     """
@@ -97,15 +105,16 @@ def _labelled(name: str, label: str, box: Html, hint: str) -> Html:
 
 
 def chips(links: Iterable[Html], label: str) -> Html:
-    """Return a row of short links, such as the examples below a form.
+    """Return a row of short links as HTML, such as the examples below a form.
 
+    links   the links
     label   description of the row for screen readers
     """
     return el("ul", [el("li", item) for item in links], class_="chips", aria_label=label)
 
 
 def card(title: str, *content: Child, class_: str = "card", id_: str | None = None) -> Html:
-    """Return a section of a view with its heading.
+    """Return a framed section of the web page as HTML, with its heading.
 
     title     heading; "" for a section without one
     content   what the section shows

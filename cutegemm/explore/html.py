@@ -10,7 +10,7 @@ _VOID = frozenset({"input", "br", "hr", "meta", "link", "wbr"})
 
 
 class Html(str):
-    """A string of HTML, which is not escaped again."""
+    """A string that is HTML already, so that it is inserted into other HTML without escaping."""
 
     __slots__ = ()
 
@@ -19,9 +19,9 @@ Child = Union[str, int, float, None, Iterable["Child"]]
 
 
 def joined(*children: Child) -> Html:
-    """Return the children concatenated as HTML.
+    """Concatenate texts and HTML elements to HTML; plain text is escaped.
 
-    children   text and numbers (escaped), `Html`, None (skipped), or iterables of these
+    children   text and numbers (escaped), `Html` (inserted as it is), None (skipped), or iterables of these
 
     >>> joined("1 < 2", [el("br"), None])
     '1 &lt; 2<br>'
@@ -38,12 +38,12 @@ def joined(*children: Child) -> Html:
 
 
 def el(tag: str, *children: Child, **attributes: str | int | float | bool | None) -> Html:
-    """Return an HTML element.
+    """Return an HTML element, such as `<p id="x">text</p>` for `el("p", "text", id="x")`.
 
-    tag         name of the element
-    children    its content, as for `joined`
-    attributes  value by name. A trailing underscore is dropped and others become hyphens: `class_` is class,
-                `aria_label` is aria-label. True is an attribute without a value. False and None leave it out.
+    tag          name of the element
+    children     its content: text (escaped), `Html`, None (skipped), or iterables of these
+    attributes   value by name. A trailing underscore is dropped and others become hyphens: `class_` is class,
+                 `aria_label` is aria-label. True is an attribute without a value. False and None leave it out
 
     >>> el("label", "tile", for_="x", aria_hidden=None, hidden=True)
     '<label for="x" hidden>tile</label>'
@@ -59,7 +59,7 @@ def el(tag: str, *children: Child, **attributes: str | int | float | bool | None
 
 
 def code(text: str) -> Html:
-    """Return an HTML element of program text that can be wrapped after each comma."""
+    """Return program text as an HTML element that may be wrapped after each comma."""
     return el("code", *[joined(part, el("wbr")) for part in text.replace(",", ",\0").split("\0")])
 
 
@@ -70,7 +70,9 @@ def table(
     label: str,
     marked: int | None = None,
 ) -> Html:
-    """Return a table in a frame that scrolls if the table is too wide. The first cell of each row is its heading.
+    """Return an HTML table in a frame that scrolls if the table is too wide.
+
+    The first cell of each row is its heading.
 
     columns   (heading, alignment) of each column; the alignment is "left" or "right"
     rows      cells of each row, one for each column
@@ -90,19 +92,20 @@ def table(
 
 
 def scrolling(content: Child, label: str, class_: str = "") -> Html:
-    """Return wide content in a scrollable frame, which can also be scrolled by keyboard.
+    """Return wide content in an HTML frame that scrolls, by keyboard as well.
 
-    label    description of the content for screen readers
-    class_   further CSS classes of the frame
+    content   text or elements
+    label     description of the content for screen readers
+    class_    further CSS classes of the frame
     """
     return el("div", content, class_=f"scroll {class_}".strip(), tabindex=0, role="region", aria_label=label)
 
 
 def said(text: str) -> Html:
-    """Return an HTML element of preformatted text: its line breaks and spaces are kept."""
+    """Return preformatted text as an HTML element: its line breaks and spaces are kept."""
     return el("pre", text)
 
 
 def error(text: str) -> Html:
-    """Return an error message as an alert box."""
+    """Return an error message as an HTML alert box."""
     return el("div", el("pre", text), class_="error", role="alert")

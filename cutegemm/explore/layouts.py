@@ -36,14 +36,17 @@ _MOST_BITS = 1024  # limit of the bits of an element
 
 
 def layouts(state: State) -> Html:
-    """Return the explorer's view "layouts": a form for an expression, and a section for each operation of it."""
+    """Return HTML for the explorer's view "layouts": a form for a layout expression, and the result of each operation.
+
+    state   the user's choices on the web page, among them the expression
+    """
     calls = evaluated(state["expr"])
     steps = [_step(number, call, state) for number, call in enumerate(calls, 1)]
     return joined(_form(state), el("p", _status(calls), class_="unseen", role="status"), el("div", *steps, id="steps"))
 
 
 def _status(calls: list[Call]) -> str:
-    """Return the result or error of the typed expression in one line, for screen readers.
+    """Return the result or error of a typed layout expression as one line for screen readers.
 
     calls   operations of the expression, in order
     """
@@ -54,7 +57,10 @@ def _status(calls: list[Call]) -> str:
 
 
 def _form(state: State) -> Html:
-    """Return the form for the typed expression and the options of its pictures, and links to examples."""
+    """Return the HTML form for a layout expression and the options of its pictures, with links to examples.
+
+    state   the user's choices on the web page, which are the values of the fields
+    """
     options = el(
         "div",
         choice("bits", "bits of an element", state["bits"], [(b, b) for b in ("4", "8", "16", "32", "64")]),
@@ -72,9 +78,11 @@ def _form(state: State) -> Html:
 
 
 def _step(number: int, call: Call, state: State) -> Html:
-    """Return the section of one operation of the typed expression: its result or error, its derivation and its picture.
+    """Return HTML for one operation of a typed layout expression: result or error, derivation and picture.
 
-    number   index of the operation in the expression
+    number   index of the operation in the expression, which its heading shows
+    call     the operation
+    state    the user's choices on the web page, such as the colours of pictures
     """
     title: list[Html | str] = [el("span", f"{number}", class_="number", aria_hidden="true"), code(call.text)]
     if call.target:
@@ -94,7 +102,12 @@ def _step(number: int, call: Call, state: State) -> Html:
 
 
 def _facts(value: Any) -> list[Html | None]:
-    """Return facts about an operation's result: rank, size and cosize of a layout, or the bits a swizzle changes."""
+    """Return facts about an operation's result as HTML, such as rank, size and cosize of a layout.
+
+    For a swizzle, the fact is which bits it changes.
+
+    value   the result; the list is empty if it is neither a layout nor a swizzle
+    """
     if isinstance(value, Swizzle):
         low, high = value.base, value.base + abs(value.shift)
         fields = [f"{at} .. {at + value.bits - 1}" for at in (low, high)]
@@ -112,7 +125,10 @@ def _facts(value: Any) -> list[Html | None]:
 
 
 def _derivation(call: Call) -> str:
-    """Return the step-by-step derivation of an operation's result as text of at most 60 lines; "" if it has none."""
+    """Return the step-by-step derivation of a layout operation's result as text; "" if it has none.
+
+    At most 60 lines: a longer one is cut in the middle.
+    """
     try:
         lines = _lines(call)
     except CutegemmError:
@@ -126,9 +142,9 @@ def _derivation(call: Call) -> str:
 
 
 def _lines(call: Call) -> list[str]:
-    """Return the lines of text that derive an operation's result; an empty list if it has no derivation.
+    """Return the lines of text that derive a layout operation's result; an empty list if it has no derivation.
 
-    `make_layout_tv` is explained by the operations it uses.
+    `make_layout_tv` is derived by the operations that it consists of.
     """
     if call.name == "make_layout_tv" and not call.error:
         threads, values = call.args
@@ -141,7 +157,12 @@ def _lines(call: Call) -> list[str]:
 
 
 def _drawn(call: Call, state: State) -> Html | None:
-    """Return the picture of an operation's result, or the reason why it cannot be drawn; None if it is not a layout."""
+    """Return the picture of a layout operation's result as HTML, or the reason why it cannot be drawn.
+
+    None if the result is not a layout, or the operation failed.
+
+    state   the user's choices on the web page, such as the colours of pictures
+    """
     if call.error or not isinstance(call.value, (Layout, ComposedLayout, Swizzle, HeldBy)):
         return None
     try:
@@ -154,12 +175,15 @@ def _drawn(call: Call, state: State) -> Html | None:
 
 
 def _bits(state: State) -> int:
-    """Return the width of an element in bits that the user has selected; it decides the bank of each offset."""
+    """Return the element width in bits that the user has selected; it decides the bank of each offset."""
     return state.number("bits", _MOST_BITS + 1, 16) or 1
 
 
 def _picture(call: Call, state: State) -> Picture:
-    """Choose the kind of picture by the operation and its result, and draw it."""
+    """Choose the kind of picture that suits a layout operation and its result, and draw it.
+
+    state   the user's choices: what the cells show and how they are coloured
+    """
     value, args = call.value, call.args
     bits = _bits(state)
     if isinstance(value, HeldBy):

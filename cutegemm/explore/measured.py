@@ -26,13 +26,12 @@ _WHY = {quantity.name: quantity.why for quantity in QUANTITIES}
 
 @lru_cache(maxsize=1)
 def recorded() -> Mapping[str, Any]:
-    """Return the recorded measurements of plans on GPUs, which are part of the package.
+    """Return measurements of plans on GPUs that are recorded in the package.
 
     `python -m docs.evidence report` writes their file.
 
-    returns   "speeds"    list of entries: measured times of a plan, by problem
-              "counted"   list of entries: hardware counters of a plan for one problem
-              "metrics"   names of the counters of an entry, in the same order
+    returns   "speeds": measured times of each plan, by problem. "counted": hardware counters of plans, each for one
+              problem. "metrics": names of these counters, in their order
     """
     text = files("cutegemm.explore.assets").joinpath("measured.json").read_text("utf-8")
     measurements: dict[str, Any] = json.loads(text)
@@ -40,16 +39,19 @@ def recorded() -> Mapping[str, Any]:
 
 
 def measured(state: State, selected: Chosen) -> list[Html]:
-    """Return the sections with measurements for the explorer's view "time": speeds and hardware counters of the plan.
+    """Return HTML sections with the recorded measurements of the selected plan: speeds and hardware counters.
 
     The last section lists the plans whose counters were measured. Sections without measurements are left out.
+
+    state      the user's choices on the web page
+    selected   the plan, which must not be None, and the problem
     """
     assert selected.plan is not None
     return [part for part in (_speeds(state, selected), _counted(state, selected), _all_counted(state)) if part]
 
 
 def _speeds(state: State, selected: Chosen) -> Html | None:
-    """Return a table of the measured times of the selected plan, one row per problem; None if it was not measured."""
+    """Return an HTML table of the recorded times of the selected plan, one row per problem; None without any."""
     plan, problem = selected.plan, selected.problem
     assert plan is not None
     key = (plan.name, plan.operands.a.dtype.name, plan.operands.layout)
@@ -75,7 +77,7 @@ def _speeds(state: State, selected: Chosen) -> Html | None:
 
 
 def _counted(state: State, selected: Chosen) -> Html | None:
-    """Return a table of predicted and measured hardware counters for the selected plan and problem.
+    """Return an HTML table of predicted and measured hardware counters for the selected plan and problem.
 
     None if they were not measured.
     """
@@ -97,9 +99,9 @@ def _counted(state: State, selected: Chosen) -> Html | None:
 
 
 def _is_plan(plan: GemmPlan, entry: Mapping[str, Any]) -> bool:
-    """Return True if an entry of the recorded measurements is of this plan, even if the plan has another name now.
+    """Return True if a recorded measurement is of this plan, even if the plan had another name then.
 
-    entry   its "plan", "dtype", "layout" and "problem" describe the plan that was measured
+    entry   the measurement; its "plan", "dtype", "layout" and "problem" describe the plan that was measured
     """
     operands = (plan.operands.a.dtype.name, plan.operands.layout)
     return operands == (entry["dtype"], entry["layout"]) and _key(*[entry[n] for n in _NAMED]) == plan.key()
@@ -107,9 +109,9 @@ def _is_plan(plan: GemmPlan, entry: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=256)
 def _key(name: str, dtype: str, layout: str, problem: str) -> str:
-    """Return the key that identifies the plan of a recorded measurement, or "" if the plan cannot be built any more.
+    """Return the key of the plan of a recorded measurement, which identifies it; "" if it cannot be built any more.
 
-    name, dtype, layout, problem   the plan that was measured, as the texts of the entry
+    name, dtype, layout, problem   texts that describe the plan that was measured
     """
     try:
         return described("explore", name, dtype, layout, problem)[0].key()
@@ -118,7 +120,10 @@ def _key(name: str, dtype: str, layout: str, problem: str) -> str:
 
 
 def _compared(selected: Chosen, entry: Mapping[str, Any]) -> Comparison:
-    """Compare the hardware counters of a recorded entry with the predictions for the selected plan and problem."""
+    """Compare recorded hardware counters with the present predictions for the selected plan and problem.
+
+    entry   the recorded measurement: device, registers and counters
+    """
     plan, problem = selected.plan, selected.problem
     assert plan is not None
     assert problem is not None
@@ -130,9 +135,9 @@ def _compared(selected: Chosen, entry: Mapping[str, Any]) -> Comparison:
 
 
 def _row(row: Row) -> tuple[str, str, str, str, Html | str]:
-    """Return the table cells of a hardware counter: name, predicted value, measured value, error, and tolerance.
+    """Return the table cells for one hardware counter: name, predicted value, measured value, error, tolerance.
 
-    The last cell says whether the tolerance is met. If the prediction has no tolerance, it has the reason.
+    The last cell also says if the error is within the tolerance. Without a tolerance, it gives the reason.
     """
     verdict: Html | str = el("small", f"none: {_WHY[row.name]}" if _WHY[row.name] else "", class_="why")
     if row.holds is not None:
@@ -142,14 +147,17 @@ def _row(row: Row) -> tuple[str, str, str, str, Html | str]:
 
 
 def _number(value: float | None) -> str:
-    """Format a number with thousands separators and at most two decimals, for a table cell; "" for None."""
+    """Return a number as a table cell, with thousands separators and at most two decimals; "" for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
 def _all_counted(state: State) -> Html:
-    """Return a table of links to all plans whose hardware counters were measured."""
+    """Return an HTML table of links to all plans whose hardware counters were measured.
+
+    state   the user's choices on the web page, which the links change
+    """
     rows = []
     for entry in recorded()["counted"]:
         to = state.with_(device=entry["device"], **{name: entry[name] for name in _NAMED})

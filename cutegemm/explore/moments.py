@@ -26,15 +26,17 @@ _FLAGS = {op.LAST: "this is the last K split of the tile", op.KEPT: "a tile wait
 
 @dataclass(frozen=True)
 class Moment:
-    """One event in CTA 0 (an operation of a warp role, or the arrival of a copy), with the state of the CTA after it.
+    """One event of a simulated CTA, with the state of its barriers and stages right after it.
 
-    time           start of the event, in the unit of `draw.played.Durations`
-    role           name of the role whose operation it is; None if a bulk copy has arrived
+    An event is an operation of a warp role, or the arrival of a bulk copy (TMA).
+
+    time           start of the event, in the simulation's unit of time (see `draw.played.Durations`)
+    role           name of the warp role whose operation it is; None if a bulk copy has arrived
     text           description of the event
-    at             line of its program that each role is at, by role name; None if its program has ended
+    at             program line that each role is at, by role name; None if its program has ended
     waits          names of the roles that are blocked at a barrier
     barriers       (phases completed, arrivals missing, bytes missing) of each barrier, by (name, index)
-    stages         for each stage: its content by operand ("" if empty), and the number of roles that read it
+    stages         for each mainloop stage: its content by operand ("" if empty), and the number of roles that read it
     accumulators   with cluster split-K, for each consumer: the accumulators received, by sending CTA, and the number of
                    roles that read them; empty otherwise
     """
@@ -51,10 +53,10 @@ class Moment:
 
 @lru_cache(maxsize=8)
 def moments(plan: GemmPlan) -> tuple[Moment, ...]:
-    """Return what the warp roles of CTA 0 do, one `Moment` for each operation, in the order of time.
+    """Simulate the warp roles of CTA 0 of a plan and return their events, in the order of time.
 
     Each operation happens as early as its barriers allow. A few tiles of a few k-tiles are simulated, and at most 3000
-    moments are returned.
+    events are returned.
 
     raises   UnsupportedError if the plan has no warp roles
     """
@@ -94,10 +96,10 @@ def _moment(
     stages: tuple[Place, ...],
     accumulators: tuple[Place, ...],
 ) -> Moment:
-    """Return the `Moment` of a simulated event: the event, and the state of the CTA after it.
+    """Return an event of the simulation, together with the state of the CTA after it.
 
     machine        the simulation, right after the event
-    protocol       processes and barriers that are simulated
+    protocol       processes (warp roles of CTAs) and barriers that are simulated
     did            the event
     lines          for each process of the CTA, the program line of each of its operations
     text           description of the event
@@ -120,10 +122,12 @@ def _moment(
 
 
 def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
-    """Return the content of the buffers in which each consumer receives accumulators, in the simulated CTA.
+    """Return the content of the buffers for accumulators that consumers receive from other CTAs.
 
-    Each entry is (content by sending CTA, number of roles that read the buffer). The result is empty without cluster
-    split-K.
+    Each entry is (content by sending CTA, number of roles that read the buffer), for the simulated CTA. The result is
+    empty without cluster split-K.
+
+    machine   the simulation
     """
     protocol = machine.protocol
     if protocol.stages is None or not protocol.accumulators:
@@ -141,15 +145,15 @@ def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
 
 
 def _accumulators_content(what: object) -> str:
-    """Describe the content of a buffer of accumulators: "of tile 1", "under way", or "" if empty.
+    """Describe what a buffer of received accumulators contains: "of tile 1", "under way", or "" if empty.
 
-    what   a tuple that starts with the tile index, another object for data that is not complete, or None if empty
+    what   a tuple that starts with the tile index; a text for data that is not complete; or None if empty
     """
     return f"of tile {what[0]}" if isinstance(what, tuple) else _stage_content(what)
 
 
 def _stages(machine: Machine, count: int) -> tuple[Place, ...]:
-    """Return the content of each mainloop stage: (description by operand, number of roles that read the stage).
+    """Return what each mainloop stage contains: (description by operand, number of roles that read the stage).
 
     machine   the simulation of the CTA
     count     number of stages
@@ -167,9 +171,9 @@ def _stages(machine: Machine, count: int) -> tuple[Place, ...]:
 
 
 def _stage_content(what: object) -> str:
-    """Describe the content of a stage: "k-tile 2 of tile 0", "under way", or "" if empty.
+    """Describe what a mainloop stage contains: "k-tile 2 of tile 0", "under way", or "" if empty.
 
-    what   (tile, k-tile), another object for data that is not complete, or None if empty
+    what   (tile, k-tile); a text for data that is not complete; or None if empty
     """
     if isinstance(what, tuple):
         return f"k-tile {what[1]} of tile {what[0]}"
@@ -177,11 +181,11 @@ def _stage_content(what: object) -> str:
 
 
 def told(each: op.Op | None, stages: int | None = None) -> str:
-    """Return the description of an operation of a warp role, for the view "pipeline".
+    """Describe an operation of a warp role for the user, such as "passes full[2]" or "has read stage 1".
 
     each     the operation; None for the arrival of data of a bulk copy
-    stages   number of mainloop stages. Stages from this number on are buffers of accumulators. None
-             if the plan has no such buffers.
+    stages   number of mainloop stages; a stage with this index or a higher one is a buffer of received accumulators.
+             None if the plan has no such buffers
 
     >>> told(op.Wait("full", 2, 1))
     'passes full[2]'
@@ -198,12 +202,18 @@ def told(each: op.Op | None, stages: int | None = None) -> str:
 
 
 def _passes(each: Any) -> str:
-    """Describe a completed wait for a barrier, such as "passes full[2]"."""
+    """Describe a wait for a barrier that has ended, such as "passes full[2]".
+
+    each   an operation that has a barrier and its index
+    """
     return f"passes {each.barrier}[{each.index}]"
 
 
 def _arrives(each: Any) -> str:
-    """Describe an arrival at a barrier, such as "arrives at empty[2]"."""
+    """Describe an arrival at a barrier, such as "arrives at empty[2]".
+
+    each   an operation that has a barrier and its index
+    """
     return f"arrives at {each.barrier}[{each.index}]"
 
 
@@ -225,7 +235,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
 
 
 def _words(name: str) -> str:
-    """Return a CamelCase name as lower-case words.
+    """Return a CamelCase class name as lower-case words.
 
     >>> _words("StoreEpiStage")
     'store epi stage'

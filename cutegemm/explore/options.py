@@ -48,10 +48,10 @@ _CHOICES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
-    """Return the options that a plan's name stands for, as a dict: name -> value in the notation of plan names.
+    """Return the options that a plan's name stands for, by name, as text in the notation of plan names.
 
-    recipe   the plan before its operand types are known, as its name describes it
-    plan     the plan that the recipe builds; it has the options that the recipe leaves open
+    recipe   family and options of the plan, before operand types are known, as its name describes them
+    plan     the plan that was built from them; it has the options that the name leaves open
 
     >>> from cutegemm.choice.names import recipe_named
     >>> from cutegemm.plan import Operands
@@ -75,9 +75,10 @@ def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
 
 
 def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
-    """Return options that a plan name may leave open, with the values that the builder chose for `plan`: name -> value.
+    """Return options that a plan's name may leave open, by name, with the values that the builder chose.
 
     family   family of the plan, such as "simt"; it decides which options there are
+    plan     the plan that was built
     """
     options: dict[str, Any] = {"tile" if family == "sm90" else "block": plan.mma_tile}
     if family == "simt":
@@ -88,13 +89,13 @@ def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
 
 
 def automatic(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
-    """Return the options that a plan name may leave out, as a dict: name -> value that the builder uses then, as text.
+    """Return the options that a plan's name may leave out, by name, with the values that the builder uses then.
 
-    The value is the builder's default, or what the builder derived for `plan`. An option is missing if neither shows
-    it.
+    A value is the builder's default, or what the builder derived for `plan`, as text. An option is missing if neither
+    shows it.
 
-    recipe   the plan before its operand types are known, as its name describes it
-    plan     the plan that the recipe builds
+    recipe   family and options of the plan, before operand types are known, as its name describes them
+    plan     the plan that was built from them
 
     >>> from cutegemm.choice.names import recipe_named
     >>> from cutegemm.plan import Operands
@@ -128,9 +129,9 @@ def automatic(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
 
 
 def choices(recipe: Recipe, name: str, value: str) -> list[tuple[str, str]]:
-    """Return (value, text) of the items that a user can select for an option; an empty list if the option is typed.
+    """Return (value, text) for each item that a user can select for a plan option; empty if the option is typed.
 
-    recipe   the plan that the option belongs to; its family decides the items
+    recipe   family and options of the plan; the family decides the items
     name     name of the option, such as "mma_order"
     value    the present value, which is always among the items; "" if the plan does not show it
     """

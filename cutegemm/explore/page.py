@@ -40,11 +40,12 @@ _LOADING = joined(
 
 @dataclass(frozen=True)
 class Answer:
-    """The page that answers the query of a link.
+    """The content of the explorer's web page for one set of choices.
 
     title   title of the page
     html    HTML of its whole content
-    query   shortest query that links to the page: values that equal their defaults are left out
+    query   shortest query (the part of a URL after the path) that links to the page; values that equal their defaults
+            are left out
     """
 
     title: str
@@ -53,9 +54,11 @@ class Answer:
 
 
 def answer(query: str) -> Answer:
-    """Return the explorer's page for the query of a link. An error in the query is shown on the page and is not raised.
+    """Return the explorer's web page for the query of a URL.
 
-    query   the query of a link, such as "view=banks&plan=simt_64x64"; missing values are the defaults
+    An error in the query, such as an unknown plan, is shown on the page and not raised.
+
+    query   such as "view=banks&plan=simt_64x64"; missing values are the defaults
 
     >>> answer("view=rules&plan=simt_64x64&dtype=f32").query
     '?view=rules&plan=simt_64x64&dtype=f32'
@@ -73,7 +76,10 @@ def answer(query: str) -> Answer:
 
 
 def _head(state: State) -> Html:
-    """Return the header of the explorer's page: its name and the tabs of all views (the parts of the explorer)."""
+    """Return the header of the explorer's web page as HTML: its name, and a tab for each view.
+
+    state   the user's choices on the web page, which the tabs keep
+    """
     tabs = [link(state.with_(view="layouts"), "layouts", current=state.view == "layouts")]
     tabs += [link(state.with_(view=view), name, current=state.view == view) for view, (name, _) in _OF_PLAN.items()]
     items = [
@@ -89,9 +95,11 @@ def _head(state: State) -> Html:
 
 
 def _plan(state: State) -> Html:
-    """Return the content of a view that shows a plan, next to the forms that choose the plan.
+    """Return HTML for a view of a kernel plan on the explorer's web page, next to the forms that choose the plan.
 
     If the plan cannot be built, its broken rules are shown, and the view of the last plan that could be built.
+
+    state   the user's choices on the web page
     """
     selected = chosen(state)
     view = _OF_PLAN[state.view][1]
@@ -107,10 +115,10 @@ def _plan(state: State) -> Html:
 
 
 def _last(state: State, view: Callable[[State, Chosen], Html]) -> Html | None:
-    """Return a view of the last plan that could be built, or None if there is none.
+    """Return HTML for a view of the last plan that could be built; None if no plan could be built yet.
 
-    state   the state of the page, which remembers that plan
-    view    function that makes the view from a state and its plan
+    state   the user's choices on the web page, which also name that plan
+    view    function that makes the view from choices and the plan that they select
     """
     before = state.remembered
     kept = None if before is None else chosen(before)
@@ -121,9 +129,9 @@ def _last(state: State, view: Callable[[State, Chosen], Html]) -> Html | None:
 
 
 def respond(query: str, restores: bool = False) -> tuple[str, dict[str, str]]:
-    """Return the HTML and the HTTP headers of the answer to a request of htmx, the script that updates the page.
+    """Return the HTML and the HTTP headers that answer a request of htmx, the script that updates the web page.
 
-    query      the query of the request
+    query      query of the requested URL, such as "view=banks&plan=simt_64x64"
     restores   True if the browser goes back in its history: the answer is then a whole document
 
     >>> respond("form=1&view=layouts&expr=4:1&bits=16")[1]
@@ -137,7 +145,10 @@ def respond(query: str, restores: bool = False) -> tuple[str, dict[str, str]]:
 
 
 def asset(name: str) -> bytes:
-    """Return the bytes of a file that the page loads, such as "explore.css", from this package or `cutegemm.draw`."""
+    """Return the bytes of a file that the web page loads, such as "explore.css".
+
+    name   name of a file in the assets of this package or of `cutegemm.draw`
+    """
     own = files(_ASSETS).joinpath(name)
     return own.read_bytes() if own.is_file() else part(name).encode()
 
@@ -145,7 +156,7 @@ def asset(name: str) -> bytes:
 def document(content: Answer | None, body: str = "") -> str:
     """Return a whole HTML document of the explorer.
 
-    content   the page; None for a static document whose content is computed by Python in the browser
+    content   what the page shows; None for a static document whose content is computed by Python in the browser
     body      attributes of the body element, with a leading space; "" for none
     """
     title = "cutegemm explorer" if content is None else f"{content.title}: cutegemm explorer"

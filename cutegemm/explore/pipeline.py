@@ -18,10 +18,13 @@ _K_TILES = 3  # k-tiles of a thread schedule to show after those of the prologue
 
 
 def pipeline(state: State, selected: Chosen) -> Html:
-    """Return the explorer's view "pipeline": what each warp role of a plan does at a selected moment.
+    """Return HTML for the explorer's view "pipeline": what each warp role of a plan does, event by event.
 
-    For a plan with warp roles: the timeline with the selected moment, the programs with the line that each role is at,
-    and the state of stages and barriers. For other plans: the thread schedule with the selected step.
+    For a plan with warp roles it has the timeline with the selected event, the programs with the line that each role is
+    at, and the state of stages and barriers. For other plans it has the thread schedule with the selected step.
+
+    state      the user's choices on the web page; "t" is the index of the event or step
+    selected   the plan, which must not be None
     """
     plan = selected.plan
     assert plan is not None
@@ -48,10 +51,11 @@ def pipeline(state: State, selected: Chosen) -> Html:
 
 
 def _stepper(state: State, number: int, count: int) -> Html:
-    """Return links to the first, previous, next and last moment of a pipeline (its events over time), and a slider.
+    """Return HTML links to the first, previous, next and last event of a timeline, and a slider.
 
-    number   index of the current moment
-    count    number of moments
+    state    the user's choices on the web page, which the links keep
+    number   index of the current event
+    count    number of events
     """
     last = count - 1
     steps = (("first", 0), ("back", max(0, number - 1)), ("next", min(last, number + 1)), ("last", last))
@@ -65,7 +69,9 @@ def _stepper(state: State, number: int, count: int) -> Html:
 
 
 def _event(number: int, now: Moment, sequence: tuple[Moment, ...]) -> Html:
-    """Return the description of the event that is shown, and the roles that wait at a barrier.
+    """Return HTML that describes the selected event of a simulated CTA, and names the warp roles that wait.
+
+    They wait at a barrier.
 
     number     index of the event in `sequence`
     now        the event, with the state of the CTA after it
@@ -81,9 +87,11 @@ def _event(number: int, now: Moment, sequence: tuple[Moment, ...]) -> Html:
 
 
 def _programs(plan: GemmPlan, now: Moment) -> Html:
-    """Return a column for each distinct program (the operations of a warp role). Each role's current line is marked.
+    """Return HTML with a column for each distinct warp program of a plan; the current line of each role is marked.
 
-    now   the event that is shown, which has the current line of each role
+    A program lists the operations of a warp role, such as producer or consumer.
+
+    now   the selected event, which has the current line of each role
     """
     by_text: dict[str, list[str]] = {}
     for role, program in plan.programs.items():
@@ -92,11 +100,11 @@ def _programs(plan: GemmPlan, now: Moment) -> Html:
 
 
 def _program(text: str, roles: list[str], now: Moment) -> Html:
-    """Return the text of a program, with marks at the current lines of the roles that execute it.
+    """Return a warp program as HTML, with marks at the current lines of the roles that execute it.
 
-    text    the program as text
+    text    the program, one operation a line
     roles   names of the roles that execute it
-    now     the event that is shown, which has the current line of each role
+    now     the selected event, which has the current line of each role
     """
     lines = []
     for number, line in enumerate(text.splitlines()):
@@ -109,15 +117,20 @@ def _program(text: str, roles: list[str], now: Moment) -> Html:
 
 
 def _mark(role: str, now: Moment) -> Html:
-    """Return the mark of a role at its current line: it acts in the event `now`, waits for a barrier, or is running."""
+    """Return the HTML mark of a warp role at its current program line: "acts", "waits" or "runs".
+
+    It acts if the event is its own, waits if it is blocked at a barrier, and otherwise runs.
+
+    now   the selected event
+    """
     state = "acts" if role == now.role else "waits" if role in now.waits else "runs"
     return joined(" ", el("b", f"{role} {state}", class_=f"mark {'waits' if state == 'waits' else 'does'}"))
 
 
 def _stages(now: Moment) -> Html:
-    """Return a table of the content of the mainloop stages.
+    """Return an HTML table of what each mainloop stage contains.
 
-    now   the event that is shown, with the state of the CTA after it
+    now   the selected event, with the state of the CTA after it
     """
     operands = list(now.stages[0][0]) if now.stages else []
     columns = [("stage", "right"), *[(operand, "left") for operand in operands], ("readers", "right")]
@@ -125,9 +138,11 @@ def _stages(now: Moment) -> Html:
 
 
 def _accumulators(now: Moment) -> Html | None:
-    """Return a table of the accumulators that each consumer received from other CTAs; None without cluster split-K.
+    """Return an HTML table of the accumulators that each consumer received from other CTAs (cluster split-K).
 
-    now   the event that is shown, with the state of the CTA after it
+    None without cluster split-K.
+
+    now   the selected event, with the state of the CTA after it
     """
     if not now.accumulators:
         return None
@@ -137,9 +152,9 @@ def _accumulators(now: Moment) -> Html | None:
 
 
 def _rows(places: tuple[Place, ...]) -> list[tuple[Html | str, ...]]:
-    """Return the table rows of mainloop stages or accumulator buffers: number, contents, and readers if there are any.
+    """Return the table rows for mainloop stages or accumulator buffers: number, contents, and number of readers.
 
-    places   for each stage or buffer, its contents by operand or sender, and the number of roles that read it
+    places   for each stage or buffer, its contents by operand or sending CTA, and the number of roles that read it
     """
     return [
         (str(number), *map(_content, contents.values()), str(readers) if readers else "")
@@ -156,14 +171,14 @@ def _sender(name: str) -> str:
 
 
 def _content(text: str) -> Html | str:
-    """Return a table cell with the content of a stage or buffer: "empty" for "", and "under way" in italics."""
+    """Return the content of a stage or buffer as a table cell: "empty" for "", and "under way" in italics."""
     return el("i", text) if text == "under way" else text or "empty"
 
 
 def _barriers(plan: GemmPlan, now: Moment) -> Html:
-    """Return a table of the barriers: completed phases, and the arrivals and bytes that are missing.
+    """Return an HTML table of the barriers of a CTA: completed phases, and the arrivals and bytes that are missing.
 
-    now   the event that is shown, with the state of the CTA after it
+    now   the selected event, with the state of the CTA after it
     """
     kinds = {barrier.name: barrier.kind for barrier in plan.barriers}
     rows = []
@@ -175,8 +190,9 @@ def _barriers(plan: GemmPlan, now: Moment) -> Html:
 
 
 def _scheduled(state: State, plan: GemmPlan, schedule: ThreadSchedule) -> Html:
-    """Return the thread schedule of a plan without warp roles, with the selected step marked.
+    """Return HTML with the thread schedule of a plan without warp roles, where the selected step is marked.
 
+    state      the user's choices on the web page; "t" is the index of the step
     schedule   the steps that every thread executes: a prologue, then the steps of each k-tile
     """
     count = len(schedule.prologue) and schedule.stages
@@ -202,7 +218,9 @@ def _scheduled(state: State, plan: GemmPlan, schedule: ThreadSchedule) -> Html:
 
 
 def _played(schedule: ThreadSchedule, k_tiles: int) -> Iterator[tuple[int, int, Step]]:
-    """Yield (k-tile, line of the schedule's text, step) in the order of execution: the prologue, then each k-tile.
+    """Yield the steps of a thread schedule in the order of execution: the prologue, then each k-tile.
+
+    Each item is (k-tile, line of the schedule's text, step).
 
     schedule   the steps that every thread executes
     k_tiles    number of k-tiles to step through
@@ -213,7 +231,7 @@ def _played(schedule: ThreadSchedule, k_tiles: int) -> Iterator[tuple[int, int, 
 
 
 def _expanded(schedule: ThreadSchedule, steps: tuple[Step, ...]) -> Iterator[tuple[int, Step]]:
-    """Yield (line of the schedule's text, step) with every `Repeat` unrolled.
+    """Yield the steps of a part of a thread schedule as (line of the schedule's text, step), with loops unrolled.
 
     steps   part of the schedule: its prologue, or the steps of a k-tile
     """
@@ -225,6 +243,6 @@ def _expanded(schedule: ThreadSchedule, steps: tuple[Step, ...]) -> Iterator[tup
 
 
 def _words(step: Step) -> str:
-    """Return a step of a thread schedule as text: `Fetch(ahead=1)` is "fetch, ahead 1"."""
+    """Return a step of a thread schedule as text for the user: `Fetch(ahead=1)` is "fetch, ahead 1"."""
     fields = [f"{name.replace('_', '-')} {value}" for name, value in vars(step).items()]
     return ", ".join([type(step).__name__.lower(), *fields])

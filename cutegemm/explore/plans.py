@@ -19,13 +19,21 @@ from cutegemm.plan.describe import describe_programs
 
 
 def rules(state: State, selected: Chosen) -> Html:
-    """Return the explorer's view "rules": broken rules, the plan's levels from grid to value, its roles' programs."""
+    """Return HTML for the explorer's view "rules": broken rules of the selected plan, its levels and its programs.
+
+    state      the user's choices on the web page
+    selected   the plan and problem; without a plan only the broken rules are shown
+    """
     kept = card("Rules", verdict(selected))
     return kept if selected.plan is None else joined(kept, hierarchy(state, selected))
 
 
 def hierarchy(state: State, selected: Chosen) -> Html:
-    """Return the levels of a plan, from the grid over CTAs and threads to a value, and its warp roles' programs."""
+    """Return HTML with the levels of the selected plan, from the grid to a value, and the programs of its warp roles.
+
+    state      the user's choices on the web page, not used here
+    selected   the plan, which must not be None, and the problem
+    """
     plan = selected.plan
     assert plan is not None
     levels = scrolling(said(plan.describe(selected.problem)), "the plan from the grid to a value")
@@ -34,7 +42,11 @@ def hierarchy(state: State, selected: Chosen) -> Html:
 
 
 def report(state: State, selected: Chosen) -> Html:
-    """Return the explorer's view "time": the analysis of `cutegemm check`, with the roofline and the advice first."""
+    """Return HTML for the explorer's view "time": the analysis of `cutegemm check`, with roofline and advice first.
+
+    state      the user's choices on the web page
+    selected   the plan, which must not be None, the problem and the device
+    """
     assert selected.plan is not None
     try:
         analysis = _analysed(selected.plan, selected.problem, selected.device)
@@ -52,12 +64,13 @@ def _analysed(plan: GemmPlan, problem: Problem | None, device: Device | None) ->
     """Return the analysis of a plan, as `cutegemm check` prints it. Recent results are cached.
 
     problem   None to analyse only what does not depend on the problem
+    device    None to use the plan's default device
     """
     return check(plan, problem, device=device)
 
 
 def _section(section: Section) -> Html:
-    """Return the HTML of a section of the analysis: its lines, its table and its notes."""
+    """Return one section of an analysis as HTML: its lines, its table and its notes."""
     lines = [el("p", line, class_="advice" if line.startswith(" ") else None) for line in section.lines]
     after = [el("p", line, class_="hint") for line in section.after]
     rows = table(section.columns, section.rows, label=section.title) if section.rows else None

@@ -17,9 +17,11 @@ _MEANING = {
 
 
 def bars(roof: Roofline) -> Html:
-    """Return HTML bars of the minimum time of each level of the machine, such as DRAM, and the bound of the speed.
+    """Return HTML bars with the minimum time that each level of the machine, such as DRAM, takes for a GEMM.
 
-    A level whose rate is not known is left out.
+    The longest bar is the bound of the speed. A level whose rate is not known is left out.
+
+    roof   the levels with their times
     """
     rows = []
     for level in roof.levels:

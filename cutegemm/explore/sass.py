@@ -23,9 +23,12 @@ _SHOWN_OPCODES = 4  # limit of the opcodes that are listed for a program line
 
 
 def sass(state: State, selected: Chosen) -> Html:
-    """Return the explorer's view "code": the instruction counts of each program line, and the machine instructions.
+    """Return HTML for the explorer's view "code": instruction counts of each program line, and machine instructions.
 
     A program lists the operations of a warp role. If a line is selected, only its instructions are shown.
+
+    state      the user's choices on the web page; "role" and "find" select the program and its line
+    selected   the plan, which must not be None, and the device to compile for
     """
     plan = selected.plan
     assert plan is not None
@@ -42,20 +45,26 @@ def sass(state: State, selected: Chosen) -> Html:
 
 @lru_cache(maxsize=_KEPT)
 def _listed(plan: GemmPlan, arch: str) -> Listing:
-    """Compile a plan for `arch`, such as "sm_90a", and return its machine instructions. Recent results are cached."""
+    """Compile a plan and return its machine instructions with their program lines. Recent results are cached.
+
+    arch   architecture, such as "sm_90a"
+    """
     return listing(plan, arch)
 
 
 def _opcode(text: str) -> str:
-    """Return the opcode of an instruction without predicate and modifiers: HGMMA of `@P0 HGMMA.64x128x16 ...`."""
+    """Return the opcode of a machine instruction without predicate and modifiers: HGMMA for `@P0 HGMMA.64x128 ...`."""
     words = text.split()
     return words[1 if words[0].startswith("@") else 0].partition(".")[0]
 
 
 def _programs(state: State, plan: GemmPlan, compiled: Listing) -> Html:
-    """Return a table for each program, with the number and the opcodes of each line's instructions.
+    """Return an HTML table for each warp program of a plan: the number and the opcodes of each line's instructions.
 
-    A program lists the operations of a warp role.
+    A program lists the operations of a warp role, such as producer or consumer.
+
+    state      the user's choices on the web page, which the links of the tables keep
+    compiled   machine instructions, with the program line of each
     """
     of_line: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     for instruction in compiled.instructions:
@@ -79,13 +88,14 @@ def _programs(state: State, plan: GemmPlan, compiled: Listing) -> Html:
 
 
 def _opcodes(counts: Counter[str]) -> str:
-    """List the most frequent opcodes with their counts, such as "8 HGMMA, 4 MOV"."""
+    """List the four most frequent opcodes with their counts as text, such as "8 HGMMA, 4 MOV"."""
     return ", ".join([f"{count} {name}" for name, count in counts.most_common(_SHOWN_OPCODES)])
 
 
 def _code(state: State, plan: GemmPlan, arch: str, compiled: Listing) -> Html:
-    """Return the machine instructions of the selected program line, or all of them if no line is selected.
+    """Return HTML with the machine instructions of the selected program line, or all of them if none is selected.
 
+    state      the user's choices on the web page; "role" and "find" select the program and its line
     arch       architecture that the plan was compiled for
     compiled   the instructions, with the program line of each
     """
@@ -111,7 +121,11 @@ def _code(state: State, plan: GemmPlan, arch: str, compiled: Listing) -> Html:
 
 
 def _grouped(plan: GemmPlan, instructions: list[Instruction]) -> Iterator[Html]:
-    """Yield an HTML list item for each run of consecutive instructions of one program line, headed by that line."""
+    """Yield an HTML list item for each run of consecutive instructions of one program line, headed by that line.
+
+    plan           the plan, for the text of its programs
+    instructions   machine instructions in the order of the code
+    """
     texts = {name: text.splitlines() for name, text in programs_of(plan).items()}
     for (program, line), group in groupby(instructions, key=lambda each: (each.program, each.line)):
         heading = f"{program}: {texts[program][line].strip()}" if program else "of no line"

@@ -25,12 +25,12 @@ _ASSETS = ("explore.css", "explore.js", "htmx.min.js", "tile.css", "tile.js")
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Handler of one HTTP request: it sends the page at / or a file under /assets."""
+    """Handles one HTTP request of the explorer: sends the web page at /, or a file under /assets."""
 
     server: Explorer
 
     def do_GET(self) -> None:
-        """Send a page, an asset or an error.
+        """Answer a GET request with the web page, a file or an error.
 
         A Host header other than this machine is refused, which prevents DNS rebinding.
         """
@@ -45,9 +45,9 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(HTTPStatus.NOT_FOUND, b"unknown path", "html")
 
     def _page(self, query: str) -> None:
-        """Send the whole page of a query, or only its content if the script htmx in the page asks for it.
+        """Send the web page for a query, or only its content if the script htmx in the page asks for it.
 
-        query   query of the link, such as "view=banks"
+        query   query of the URL, such as "view=banks"
         """
         is_htmx = self.headers.get("HX-Request") == "true"
         with self.server.lock:  # answers share caches, and plans are compiled one at a time
@@ -58,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, html.encode(), "html", headers)
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
-        """Send a response with its headers.
+        """Send an HTTP response with its headers.
 
         status    HTTP status
         body      content in bytes
@@ -77,11 +77,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Do nothing, so that requests are not logged to the terminal."""
+        """Do nothing, so that HTTP requests are not logged to the terminal."""
 
 
 class Explorer(ThreadingHTTPServer):
-    """The server of the explorer. Its port is open; `serve_forever` answers requests.
+    """HTTP server of the explorer's web page on this machine. Its port is open; `serve_forever` answers requests.
 
     port     port on 127.0.0.1; 0 for any free one
     raises   OSError if the port cannot be opened
@@ -99,5 +99,5 @@ class Explorer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Address of the page, such as "http://127.0.0.1:8420/"."""
+        """Address of the explorer's web page, such as "http://127.0.0.1:8420/"."""
         return f"http://{HOST}:{self.server_address[1]}/"

@@ -41,10 +41,10 @@ EDIT = "o."  # prefix of the field names that edit options of a plan
 
 @dataclass(frozen=True)
 class State:
-    """The choices of a user that a page shows, such as its view, plan and problem.
+    """A user's choices on the explorer's web page, such as view, plan and problem. They are the query of its URL.
 
-    values  value by name, for every name in `DEFAULTS`
-    edits   edited options of the plan, by name without the prefix `EDIT`
+    values   text by name, for every name in `DEFAULTS`
+    edits    options of the plan that the user edited, by name without the prefix `EDIT`
     """
 
     values: Mapping[str, str]
@@ -52,9 +52,9 @@ class State:
 
     @staticmethod
     def of(query: str) -> State:
-        """Return the state that the query of a link describes.
+        """Return a user's choices on the explorer's web page, as the query of its URL describes them.
 
-        Unknown names are ignored and missing ones have their defaults.
+        query   such as "view=banks&plan=simt_64x64". Unknown names are ignored and missing ones have their defaults
 
         >>> state = State.of("?view=banks&plan=simt_64x64&o.stages=3&nothing=1")
         >>> state.view, state["plan"], state["layout"], dict(state.edits)
@@ -66,18 +66,23 @@ class State:
         return State({**DEFAULTS, **known}, edits)
 
     def __getitem__(self, name: str) -> str:
-        """Return the value of a choice by its name, such as "plan"."""
+        """Return one of a user's choices on the web page, as text.
+
+        name   its name, such as "plan"; a key of `DEFAULTS`
+        """
         return self.values[name]
 
     @property
     def view(self) -> str:
-        """Name of the view that is shown."""
+        """Name of the web page's view that the user has chosen, such as "layouts" or "banks"."""
         return self.values["view"]
 
     def number(self, name: str, below: int, otherwise: int = 0) -> int:
-        """Return the value of a choice as an integer clamped to [0, below), or `otherwise` if it is not an integer.
+        """Return one of a user's choices on the web page as an integer, clamped to [0, below).
 
-        name   name of the choice, such as "warp"
+        name        name of the choice, such as "warp"
+        below       first value that is not allowed
+        otherwise   result if the choice is not an integer
         """
         try:
             return max(0, min(below - 1, int(self.values[name])))
@@ -85,22 +90,26 @@ class State:
             return otherwise
 
     def with_(self, **changes: str | int) -> State:
-        """Return the state with some values changed, and without edited options of the plan.
+        """Return a user's choices on the web page with some of them changed, and without edited options of the plan.
 
-        changes   new value by name
+        changes   new values by name
         """
         return State({**self.values, **{name: str(value) for name, value in changes.items()}}, {})
 
     def remembering(self, names: Iterable[str]) -> State:
-        """Return the state that remembers the present values of `names`: its value "last" is their query.
+        """Return a user's choices on the web page, with the present values of `names` also stored in the choice "last".
 
-        The page uses it to keep the last plan that could be built; see `remembered`.
+        So the page keeps the last plan that could be built while the user types another one; `remembered` restores it.
+
+        names   names of choices, such as "plan"
         """
         return replace(self, values={**self.values, "last": urlencode({name: self[name] for name in names})})
 
     @property
     def remembered(self) -> State | None:
-        """The state with the values that `remembering` stored in "last"; None if nothing is stored.
+        """A user's choices with the values that `remembering` stored, e.g. the last plan that could be built.
+
+        None if nothing is stored.
 
         >>> state = State.of("view=banks&plan=simt_64x64").remembering(["plan"])
         >>> State.of(state.with_(plan="simt_64x6").query).remembered["plan"]
@@ -111,7 +120,7 @@ class State:
 
     @property
     def query(self) -> str:
-        """The shortest query that links to this state: the view, and the values that differ from their defaults.
+        """Shortest query of a URL for a user's choices: the view, and the values that differ from their defaults.
 
         >>> State.of("view=banks&bits=16").with_(warp=2).query
         '?view=banks&warp=2'

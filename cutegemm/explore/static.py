@@ -26,11 +26,14 @@ _OF_PYODIDE = (
 
 
 def write(folder: Path, pyodide: str = PYODIDE) -> list[Path]:
-    """Write the page and its assets into a folder, and return the paths of the files.
+    """Write the explorer's web page as static files into a folder, and return the paths of the files.
+
+    Its Python then runs in the browser.
 
     folder    created if it does not exist
-    pyodide   where the browser loads Pyodide from: a URL, or a local folder whose files are copied. The folder has the
-              files of the npm package `pyodide` and the numpy wheel that its pyodide-lock.json names.
+    pyodide   where the browser loads Pyodide (Python for browsers) from: a URL, or a local folder whose files are
+              copied. The folder has the files of the npm package `pyodide` and the numpy wheel that its
+              pyodide-lock.json names
     raises    UnsupportedError if a local folder lacks some of these files
     """
     local = None if "://" in pyodide else _distribution(Path(pyodide))
@@ -54,9 +57,9 @@ def write(folder: Path, pyodide: str = PYODIDE) -> list[Path]:
 
 
 def package() -> bytes:
-    """Return a zip file of the Python modules that the static page needs. Its bytes depend only on the sources.
+    """Return a zip file of cutegemm's Python modules that the static web page needs, as bytes.
 
-    Styles and scripts are not in it: the browser loads them itself.
+    The bytes depend only on the sources. Styles and scripts are not in it: the browser loads them itself.
     """
     buffer, root = io.BytesIO(), Path(__file__).parent.parent
     with ZipFile(buffer, "w", ZIP_DEFLATED) as archive:
@@ -72,7 +75,7 @@ def package() -> bytes:
 
 
 def _distribution(folder: Path) -> list[Path]:
-    """Return the paths of the files of Pyodide and of the numpy wheel in a local folder.
+    """Return the files of Pyodide (Python for browsers) and of the numpy wheel in a local folder.
 
     raises   UnsupportedError if the folder lacks pyodide-lock.json or the wheel
     """

@@ -18,10 +18,13 @@ from cutegemm.plan import GemmPlan, Problem
 
 
 def tile(state: State, selected: Chosen) -> Html:
-    """Return the explorer's view "tile": an interactive picture of a CTA's tile of A, B and D.
+    """Return HTML for the explorer's view "tile": an interactive picture of a CTA's tile of A, B and D.
 
     For the element of D that the user points at, it shows the thread, the register and the addresses that feed it.
     Errors, such as a problem with too many tiles, are shown in its place.
+
+    state      the user's choices on the web page; "m" and "n" are the element that is shown first
+    selected   the plan, which must not be None, the problem and the device
     """
     plan, (bm, bn, _) = selected.plan, selected.plan.mma_tile if selected.plan else (1, 1, 1)
     assert plan is not None
@@ -33,7 +36,7 @@ def tile(state: State, selected: Chosen) -> Html:
 
 @lru_cache(maxsize=16)
 def _drawn(plan: GemmPlan, problem: Problem | None, device: Device | None, m: int, n: int) -> Html:
-    """Return the interactive picture of a CTA's tile. Recent ones are cached.
+    """Return the interactive picture of a CTA's tile of A, B and D as HTML. Recent ones are cached.
 
     problem   problem whose grid of tiles is shown; None for none
     device    device whose number of SMs divides the grid into waves; None for a single wave

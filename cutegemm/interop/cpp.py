@@ -22,9 +22,9 @@ from cutegemm.parse.layout import parse_layout
 
 
 def to_cpp(layout: Layout | ComposedLayout | Swizzle) -> str:
-    """Return the C++ CuTe type that is the same function as a layout or swizzle, with static numbers only.
+    """Return the C++ CuTe type of the same layout, composed layout or swizzle, with every number as a static Int<>.
 
-    raises   LayoutError if the layout has strides over F2, which C++ CuTe does not have
+    raises   LayoutError if the layout has strides over F2 (offsets joined by XOR), which C++ CuTe does not have
 
     >>> to_cpp(Layout((4, (2, 3)), (6, (1, 2))))
     'Layout<Shape<Int<4>,Shape<Int<2>,Int<3>>>,Stride<Int<6>,Stride<Int<1>,Int<2>>>>'
@@ -45,8 +45,9 @@ def to_cpp(layout: Layout | ComposedLayout | Swizzle) -> str:
 
 
 def _type(value: Any, tuple_name: str) -> str:
-    """Return the C++ CuTe type of an integer or nested tuple, such as `Shape<Int<4>,Int<8>>`.
+    """Return the C++ CuTe type of an integer or nested tuple, such as `Shape<Int<4>,Int<8>>` for (4, 8).
 
+    value        integer, scaled basis vector (such as E<0>), or nested tuple of these
     tuple_name   template that stands for a tuple, such as "Shape"
     """
     if isinstance(value, tuple):
@@ -57,12 +58,12 @@ def _type(value: Any, tuple_name: str) -> str:
 
 
 def from_cpp(text: str) -> Layout | ComposedLayout | Swizzle:
-    """Return the layout or swizzle that a text of C++ CuTe describes.
+    """Return the layout or swizzle that a piece of C++ CuTe source, or the output of `cute::print`, describes.
 
     A swizzle on a shared-memory pointer permutes byte addresses. It is converted to one that permutes element offsets.
 
-    text     a type, a call that makes a layout, declarations of these, or output of `cute::print`; all numbers are
-             static. The last statement is returned
+    text     a type, a call that makes a layout, or declarations of these, with static numbers only. Of several
+             statements, the last one is returned
     raises   LayoutError if the text has another form, with the position of the error, or if a number is known only at
              run time
 

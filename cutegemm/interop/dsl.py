@@ -11,12 +11,12 @@ from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle
 
 
 def to_cute(layout: Layout | ComposedLayout | Swizzle) -> Any:
-    """Return the layout, composed layout or swizzle of `cutlass.cute` that is the same function.
+    """Return the same layout, composed layout or swizzle as an object of the CuTe DSL (`cutlass.cute`).
 
     Call it inside a function that the DSL traces. Coordinates and offsets are in the same units.
 
-    raises   LayoutError if the layout has strides over F2, which the DSL does not have; see `to_swizzled`
-             UnsupportedError if the DSL is not installed
+    raises   LayoutError if the layout has strides over F2 (offsets joined by XOR), which the DSL does not have; see
+             `to_swizzled`. UnsupportedError if the DSL is not installed
     """
     _require("to_cute")
     from cutegemm.kernels import lower
@@ -36,11 +36,11 @@ def to_cute(layout: Layout | ComposedLayout | Swizzle) -> Any:
 
 
 def from_cute(layout: Any) -> Any:
-    """Return the Layout, ComposedLayout or Swizzle that is the same function as an object of `cutlass.cute`.
+    """Return the same layout, composed layout or swizzle of the CuTe DSL (`cutlass.cute`) as an object of this package.
 
     layout   a static layout, composed layout or swizzle of the DSL
-    raises   LayoutError if an extent or a stride is known only at run time
-             UnsupportedError if the DSL is not installed
+    raises   LayoutError if an extent or a stride is known only at run time. UnsupportedError if the DSL is not
+             installed
     """
     _require("from_cute")
     import cutlass.cute as cute
@@ -56,9 +56,9 @@ def from_cute(layout: Any) -> Any:
 
 
 def _static(value: Any, layout: Any) -> Any:
-    """Return integers, basis vectors or nested tuples of the CuTe DSL as this package's types.
+    """Convert integers, basis vectors (E<0>, ...) or nested tuples of the CuTe DSL to this package's types.
 
-    layout   layout that they belong to, for the error message
+    layout   layout that `value` was taken from, for the error message
     raises   LayoutError if a value is known only at run time
     """
     import cutlass.cute as cute
@@ -73,9 +73,9 @@ def _static(value: Any, layout: Any) -> Any:
 
 
 def _require(operation: str) -> None:
-    """Raise UnsupportedError if the CuTe DSL is not installed.
+    """Raise UnsupportedError if the CuTe DSL (`cutlass.cute`) is not installed.
 
-    operation   name of the function that needs it, for the message
+    operation   name of the function that needs the DSL, for the message
     """
     if importlib.util.find_spec("cutlass") is None:
         raise UnsupportedError(f"{operation}: the CuTe DSL is not installed. {how_to_install('kernels')}")

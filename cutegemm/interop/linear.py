@@ -25,6 +25,7 @@ _LEVELS = ("reg", "lane", "warp", "block")  # inputs of Gluon's layout, lowest b
 class LinearLayout:
     """A linear map over F2 from named inputs to named outputs, in the form of Triton's `LinearLayout.from_bases`.
 
+    For example, it maps (register, lane, warp) to (dim0, dim1); an input's image is the XOR of the images of its bits.
     Triton need not be installed.
 
     bases      (name, images) for each input; the first input has the lowest bits of the index. `images` has the image
@@ -45,9 +46,9 @@ class LinearLayout:
             raise LayoutError("LinearLayout: " + "\n  ".join(violations))
 
     def __call__(self, **ins: int) -> dict[str, int]:
-        """Return the image of the inputs, as a dict from the name of each output to its value.
+        """Return the output coordinates that this linear layout maps an input to, as a dict from output name to value.
 
-        ins      value of each input; an input that is left out is 0
+        ins      value of each named input, e.g. lane=5, warp=1; an input that is left out is 0
         raises   LayoutError if an input is unknown, or not below its size
         """
         images = [0] * len(self.out_dims)
@@ -62,7 +63,7 @@ class LinearLayout:
         return {name: image for (name, _), image in zip(self.out_dims, images, strict=True)}
 
     def to_triton(self) -> Any:
-        """Return the map as an object of Triton's own LinearLayout class.
+        """Return this linear layout as an object of Triton's own LinearLayout class.
 
         raises   ImportError if Triton is not installed
         """
@@ -74,12 +75,12 @@ class LinearLayout:
 
 
 def to_linear(layout: Layout | ComposedLayout, ins: Sizes, outs: Sizes) -> LinearLayout:
-    """Return a layout as a `LinearLayout`: its index is split into inputs, and its offset into outputs.
+    """Convert a layout to Triton's form: its index is split into named inputs, and its offset into named outputs.
 
     layout   layout that is linear over F2 and has extents that are powers of two, such as a thread-value layout or a
              swizzled tile
-    ins      name and size of each input, lowest bits first. 128 threads with 8 values each are ("lane", 32),
-             ("warp", 4), ("register", 8)
+    ins      name and size of each input, lowest bits first. 128 threads with 8 values each are ("lane", 32), ("warp",
+             4), ("register", 8)
     outs     name and size of each output, lowest bits first. A column-major 128 x 8 tile is ("dim0", 128), ("dim1", 8)
     raises   LayoutError if the layout is not linear, or if its size or its offsets do not fit `ins` and `outs`
 
@@ -113,13 +114,14 @@ def to_linear(layout: Layout | ComposedLayout, ins: Sizes, outs: Sizes) -> Linea
 
 
 def from_linear(linear: Any) -> Layout:
-    """Return Triton's LinearLayout, or this package's form of it, as a layout.
+    """Convert a Triton LinearLayout (or this package's `LinearLayout`) to a layout with one mode per input.
 
-    linear    an object with `bases`, pairs (name, images of the bits), and `out_dims`, pairs (name, size); or a layout
-              of Triton's Gluon with `reg_bases`, `lane_bases`, `warp_bases`, `block_bases` and `shape`
-    returns   layout with one mode per input. Its offset is the column-major index of the outputs. Strides are integers
-              if all sums of images equal their XORs, else they are over F2
-    raises    LayoutError if `linear` has another form, or has a size or an image that `LinearLayout` does not allow
+    The offset of the layout is the column-major index of the outputs. Strides are integers if all sums of images equal
+    their XORs, else strides over F2, whose products are joined by XOR.
+
+    linear   an object with `bases`, pairs (name, images of the bits), and `out_dims`, pairs (name, size); or a layout
+             of Triton's Gluon with `reg_bases`, `lane_bases`, `warp_bases`, `block_bases` and `shape`
+    raises   LayoutError if `linear` has another form, or has a size or an image that `LinearLayout` does not allow
 
     >>> from_linear(LinearLayout((("offset", ((1,), (2,), (4,), (9,))),), (("x", 16),)))
     Layout(((8, 2),), ((F2(1), F2(9)),))
@@ -132,9 +134,9 @@ def from_linear(linear: Any) -> Layout:
 
 
 def _plain(linear: Any) -> LinearLayout:
-    """Return the argument of `from_linear` as this package's `LinearLayout`.
+    """Convert Triton's LinearLayout, or a Gluon layout with `reg_bases` etc., to this package's `LinearLayout`.
 
-    raises   LayoutError if it does not have the attributes that `from_linear` names
+    raises   LayoutError if `linear` has neither the attributes of the former nor of the latter
     """
     if isinstance(linear, LinearLayout):
         return linear
@@ -154,7 +156,7 @@ def _plain(linear: Any) -> LinearLayout:
 def _violations(bases: Any, outs: Any) -> Iterator[str]:
     """Yield an error message for each output size that is not a power of two, and for each image outside the outputs.
 
-    bases   (name, images of the bits) of each input, as in `LinearLayout`
+    bases   (name, images) of each input of a linear layout; `images` has the image of each bit: one integer per output
     outs    (name, size) of each output
     """
     for name, size in outs:
@@ -178,7 +180,7 @@ def _is_power_of_two(size: Any) -> bool:
 def _is_in(value: Any, size: Any) -> bool:
     """Return True if a value is an integer in [0, size).
 
-    Also True if the size is not an integer, because that is reported on its own.
+    Also True if the size is not an integer, because the caller reports that separately.
     """
     return not isinstance(size, Integral) or (isinstance(value, Integral) and 0 <= int(value) < int(size))
 
@@ -186,7 +188,7 @@ def _is_in(value: Any, size: Any) -> bool:
 def _sizes(dims: Sizes) -> tuple[tuple[str, int], ...]:
     """Return the (name, size) pairs of inputs or outputs as a tuple; raise LayoutError if a size is not a power of two.
 
-    dims   the pairs, or a dict name -> size
+    dims   the pairs, or a dict from name to size
     """
     pairs = tuple([*(dims.items() if isinstance(dims, Mapping) else dims)])
     for name, size in pairs:
@@ -196,7 +198,9 @@ def _sizes(dims: Sizes) -> tuple[tuple[str, int], ...]:
 
 
 def _cut(offset: int, outs: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
-    """Split an offset into one integer per output: its digits, where the first output is the lowest digit.
+    """Split an offset into one integer per output, as digits of mixed radix; the first output is the lowest digit.
+
+    For example, offset 11 for outputs ("m", 4), ("n", 8) is (3, 2).
 
     outs   (name, size) of each output
     """
@@ -208,7 +212,9 @@ def _cut(offset: int, outs: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
 
 
 def _joined(image: Sequence[int], sizes: Sequence[int]) -> int:
-    """Return the offset that consists of one integer per output, the first output as the lowest digit.
+    """Return the offset of output coordinates as digits of mixed radix; the first output is the lowest digit.
+
+    For example, (3, 2) with sizes (4, 8) is 3 + 4 * 2 = 11.
 
     image   value of each output
     sizes   size of each output

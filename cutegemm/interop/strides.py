@@ -12,7 +12,7 @@ from cutegemm.layout import ComposedLayout, Layout, coalesce
 
 
 def from_strides(shape: Sequence[int], strides: Sequence[int]) -> Layout:
-    """Return the layout of an array with this shape and these strides, with one mode per axis.
+    """Return the layout of an array with the given shape and strides, with one mode per axis.
 
     shape     extent of each axis
     strides   stride of each axis, in elements (numpy's strides are in bytes)
@@ -25,9 +25,9 @@ def from_strides(shape: Sequence[int], strides: Sequence[int]) -> Layout:
 
 
 def to_strides(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return (shape, strides) of an array with this layout: one axis per mode, strides in elements.
+    """Return (shape, strides) of an array with the given layout: one axis per mode, strides in elements.
 
-    The leaves of a hierarchical mode are merged if they have a single common stride.
+    The leaves of a hierarchical mode are merged if they have a single common stride, e.g. (2, 3):(1, 2) is 6:1.
 
     raises   LayoutError if a mode does not have a single stride, or if the layout does not map to integer offsets
 
@@ -56,7 +56,9 @@ def to_strides(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def from_numpy(array: np.ndarray) -> Layout:
-    """Return the layout of a numpy array: one mode per axis, offsets in elements from the array's first element.
+    """Return the layout of a numpy array: one mode per axis, strides in elements (not bytes).
+
+    Offsets count from the array's first element, so strides may be negative.
 
     raises   LayoutError if a stride is not a multiple of the element size, as in a field of a structured array
 
@@ -72,12 +74,13 @@ def from_numpy(array: np.ndarray) -> Layout:
 
 
 def to_numpy(layout: Layout, array: np.ndarray, offset: int = 0) -> np.ndarray:
-    """Return a view of a one-dimensional numpy array whose element at each coordinate is at the layout's offset.
+    """Return a view of a one-dimensional numpy array, shaped and strided by a layout.
 
-    layout   layout of the view; each mode is an axis
+    layout   layout of the view: one axis per mode; the view's element at a coordinate is `array[offset +
+             layout(coordinate)]`
     offset   index in `array` of the element at coordinate 0
-    raises   LayoutError if the array does not have one axis, if the layout reaches outside the array, or if
-             `to_strides` raises it
+    raises   LayoutError if the array does not have one axis, if the layout reaches outside the array, or if a mode has
+             no single stride (see `to_strides`)
 
     >>> to_numpy(Layout((2, 3), (3, 1)), np.arange(6))
     array([[0, 1, 2],
@@ -92,7 +95,9 @@ def to_numpy(layout: Layout, array: np.ndarray, offset: int = 0) -> np.ndarray:
 
 
 def from_torch(tensor: Any) -> Layout:
-    """Return the layout of a torch tensor: one mode per axis, offsets in elements from the tensor's first element.
+    """Return the layout of a torch tensor: one mode per axis, strides in elements.
+
+    Offsets count from the tensor's first element.
 
     tensor   a tensor, or any object with torch's `shape` and `stride()`
     """
@@ -100,13 +105,14 @@ def from_torch(tensor: Any) -> Layout:
 
 
 def to_torch(layout: Layout, tensor: Any, offset: int = 0) -> Any:
-    """Return a view of a one-dimensional torch tensor whose element at each coordinate is at the layout's offset.
+    """Return a view of a one-dimensional torch tensor, shaped and strided by a layout.
 
-    layout   layout of the view, without negative strides; each mode is an axis
+    layout   layout of the view, without negative strides: one axis per mode; the view's element at a coordinate is
+             `tensor[offset + layout(coordinate)]`
     tensor   contiguous tensor with one axis
     offset   index in `tensor` of the element at coordinate 0
     raises   LayoutError if the tensor is not of this kind, if the layout has a negative stride or reaches outside the
-             tensor, or if `to_strides` raises it
+             tensor, or if a mode has no single stride (see `to_strides`)
     """
     shape, strides = to_strides(layout)
     if any(stride < 0 for stride in strides):
@@ -123,10 +129,12 @@ def to_torch(layout: Layout, tensor: Any, offset: int = 0) -> Any:
 def _check_reach(
     operation: str, layout: Layout | ComposedLayout, shape: Any, strides: Any, offset: int, count: int
 ) -> None:
-    """Raise LayoutError if an offset of the layout, moved by `offset`, is not in [0, count).
+    """Raise LayoutError if an element of a layout, placed at `offset`, lies outside a memory of `count` elements.
 
     operation        name of the function, for the message
-    shape, strides   extent of the array that the layout describes, in elements
+    layout           the layout as the user passed it, for the message
+    shape, strides   extent and stride of each axis of that layout, strides in elements
+    offset           index of the element at coordinate 0
     count            number of elements of the memory
     """
     if 0 in shape:

@@ -37,16 +37,16 @@ SMEM_MAX_ALIGN_BYTES = 1024  # largest alignment of a buffer; the reserved part 
 
 @dataclass(frozen=True)
 class Arch:
-    """Features and limits of one architecture.
+    """Limits of one GPU architecture (compile target), and the instructions that it has.
 
-    name                   name for the compiler; sm_90a has wgmma and setmaxnreg, sm_90 does not have them
-    capability             compute capability, times ten
-    threads_per_sm         largest number of resident threads of a multiprocessor
-    blocks_per_sm          largest number of resident blocks of a multiprocessor
-    registers_per_sm       registers of a multiprocessor, each of 32 bits
-    smem_per_sm_bytes      shared memory of a multiprocessor in bytes, with the reserved parts
-    smem_per_block_bytes   shared memory in bytes that one block can use after opting in
-    features               names of the instructions that not every architecture has
+    name                   name for the compiler, e.g. sm_90a; only the variant with "a" has wgmma and setmaxnreg
+    capability             compute capability times ten: 90 for sm_90 and sm_90a
+    threads_per_sm         largest number of resident threads per multiprocessor (SM)
+    blocks_per_sm          largest number of resident blocks per SM
+    registers_per_sm       number of 32-bit registers per SM
+    smem_per_sm_bytes      shared memory per SM in bytes, including the 1 KiB per block that CUDA reserves
+    smem_per_block_bytes   shared memory in bytes that one block can use after opting in (dynamic shared memory)
+    features               names of the optional instructions that the architecture has, e.g. "tma"; see `has`
 
     >>> arch_named("sm_90a").smem_per_block_bytes
     232448
@@ -62,10 +62,10 @@ class Arch:
     features: frozenset[str]
 
     def has(self, feature: str) -> bool:
-        """Return True if the architecture has a feature.
+        """Return True if this architecture has an optional instruction.
 
-        feature   cp_async, ldmatrix, stmatrix, mma_sync, tma, cluster, dependent_launch (griddepcontrol), wgmma
-                  or setmaxnreg
+        feature   cp_async, ldmatrix, stmatrix, mma_sync, tma, cluster, dependent_launch (griddepcontrol), wgmma or
+                  setmaxnreg; False for any other name
 
         >>> arch_named("sm_90a").has("wgmma"), arch_named("sm_90").has("wgmma")
         (True, False)
@@ -73,7 +73,9 @@ class Arch:
         return feature in self.features
 
     def smem_of_each_bytes(self, ctas: int) -> int:
-        """Return the shared memory in bytes that each CTA can use if `ctas` of them share a multiprocessor.
+        """Return the shared memory in bytes that each of `ctas` CTAs can use on one multiprocessor (SM).
+
+        The 1 KiB that CUDA reserves per CTA is subtracted, and the limit of one block is respected.
 
         >>> arch_named("sm_90a").smem_of_each_bytes(1), arch_named("sm_90a").smem_of_each_bytes(2)
         (232448, 115712)
@@ -86,13 +88,13 @@ _HOPPER = _AMPERE | {"stmatrix", "tma", "cluster", "dependent_launch"}
 
 
 def _arch(name: str, threads: int, blocks: int, smem_kib: int, features: frozenset[str]) -> Arch:
-    """Return an architecture with 65536 registers per multiprocessor.
+    """Return the `Arch` of a compile target with 65536 registers per multiprocessor (SM).
 
-    name       name for the compiler
-    threads    largest number of resident threads of a multiprocessor
-    blocks     largest number of resident blocks of a multiprocessor
-    smem_kib   shared memory of a multiprocessor in KiB
-    features   names of the instructions that not every architecture has
+    name       name for the compiler, e.g. sm_90a; its number becomes the compute capability
+    threads    largest number of resident threads per SM
+    blocks     largest number of resident blocks per SM
+    smem_kib   shared memory per SM in KiB; one block can use all but 1 KiB of it
+    features   names of the optional instructions that the architecture has, e.g. "tma"
     """
     capability = int(name[3:].rstrip("a"))
     return Arch(name, capability, threads, blocks, 65536, smem_kib << 10, (smem_kib - 1) << 10, features)
@@ -116,10 +118,10 @@ ARCHS = {
 
 
 def arch_named(name: str) -> Arch:
-    """Return the architecture with a given name.
+    """Return the limits and features of an architecture, looked up by its compiler name.
 
-    name     such as sm_90a
-    raises   UnsupportedError for a name that is not in the table
+    name     such as "sm_90a"
+    raises   UnsupportedError for a name that is not in the table; the message lists the known names
 
     >>> arch_named("sm_90a").smem_per_block_bytes
     232448

@@ -35,18 +35,20 @@ _GPC_SMS = 18  # multiprocessors of a complete GPC of Hopper
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured rates of a device, for quantities without a data-sheet value or with one that no kernel reaches.
+    """Rates that kernels reach on one device, where the data sheet has no number or one that no kernel reaches.
 
     ffma_tflops            f32 rate of a loop of FFMA on registers, in TFLOP/s
     wgmma_tflops           rate of a long GEMM of 16-bit elements at the power limit, in TFLOP/s
     tma_read_gb_s          rate of TMA loads of A and B from DRAM in a GEMM, after L2 was flushed, in GB/s
     thread_read_gb_s       rate of cp.async loads of A and B from DRAM in a GEMM, in GB/s
-    repack_along_k_gb_s    bytes read plus bytes written by the repack kernel for K-major operands of wgmma, in GB/s
-    repack_along_mn_gb_s   bytes read plus bytes written by the repack kernel for M-major or N-major operands, in GB/s
-    sm_l2_gb_s             rate of TMA loads from L2 into each multiprocessor if all of them load, in GB/s
-    partials_gb_s          rate of partial accumulators that one kernel writes to L2 and the next one reads, in GB/s
+    repack_along_k_gb_s    rate of the kernel that copies a K-major operand before the GEMM: bytes read plus written, in
+                           GB/s
+    repack_along_mn_gb_s   rate of that kernel for an M-major or N-major operand, in GB/s
+    sm_l2_gb_s             rate of TMA loads from L2 into each multiprocessor (SM) if all of them load, in GB/s
+    partials_gb_s          rate of split-K accumulators that one kernel writes to L2 and the next one reads, in GB/s
     l2_kept_bytes          largest size of A and B together, or of D, that L2 keeps from one use to the next, in bytes
-    cpc_bytes_per_clock    bytes per clock that the multiprocessors of a CPC read from L2 together
+    cpc_bytes_per_clock    bytes per clock that the 4 or 6 SMs of a CPC (SMs that share an L2 port) read from L2
+                           together
     """
 
     ffma_tflops: float
@@ -63,21 +65,20 @@ class Measured:
 
 @dataclass(frozen=True)
 class Device:
-    """Numbers of one GPU: multiprocessors, cache, bandwidth, clock and peak rates.
+    """Data of one GPU: multiprocessors (SMs), caches, bandwidths, clock and peak rates, most of them from data sheets.
 
     name                 name in the table, such as h200
-    arch                 architecture that code is compiled for
-    sms                  number of multiprocessors
+    arch                 architecture that code is compiled for, such as sm_90a
+    sms                  number of SMs
     l2_bytes             size of the whole L2 cache in bytes
-    l2_partitions        number of L2 partitions; each keeps its own copy of a line that all multiprocessors
-                         read
+    l2_partitions        number of L2 partitions; each keeps its own copy of a line that all SMs read
     dram_gb_s            memory bandwidth in GB/s
     clock_mhz            boost clock in MHz
-    l2_bytes_per_clock   largest number of bytes per clock that all multiprocessors read from L2 together
-    tflops               peak rate in TFLOP/s by pipe and operand type: "fma.f32", "mma.bf16", "wgmma.bf16", ...
+    l2_bytes_per_clock   largest number of bytes per clock that all SMs read from L2 together
+    tflops               peak rates in TFLOP/s by pipe and operand type, e.g. key "fma.f32", "mma.bf16" or "wgmma.bf16"
     source               source of these numbers
-    tpc_rounds           number of TPCs (pairs of multiprocessors) in each round of CTA assignment: in a round,
-                         these TPCs receive one CTA each, then a second one each; () if it is not known
+    tpc_rounds           how CTAs are assigned to TPCs (pairs of SMs): number of TPCs in each round. In a round, these
+                         TPCs receive one CTA each, then a second one each. () if unknown
     tpcs_of_two          TPCs whose CPC has two TPCs instead of three, as indices in the order of assignment
     own_rates            rates measured on this device; None without measurements, see `measured`
 
@@ -100,9 +101,9 @@ class Device:
     own_rates: Measured | None = None
 
     def peak_tflops(self, atom: MmaAtom) -> float | None:
-        """Return the peak rate in TFLOP/s of the pipe and operand type of an MMA atom; None if it is not known.
+        """Return the peak rate in TFLOP/s of this device for an MMA atom (instruction); None if it is not known.
 
-        atom   MMA atom: decides the pipe (fma, mma or wgmma) and the operand type
+        atom   decides the pipe (fma, mma or wgmma) and the operand type
 
         >>> from cutegemm.tile.mma_atoms import fma
         >>> device_named("h200").peak_tflops(fma("f32"))
@@ -112,7 +113,7 @@ class Device:
 
     @property
     def fp32_per_clock(self) -> int:
-        """Number of f32 instructions of threads that a multiprocessor executes per clock.
+        """Number of scalar f32 operations, such as FFMA, that one SM of this device executes per clock.
 
         >>> device_named("a100-80gb").fp32_per_clock, device_named("h200").fp32_per_clock
         (64, 128)
@@ -121,10 +122,10 @@ class Device:
 
     @cached_property
     def gpc_sms(self) -> tuple[int, ...]:
-        """Number of multiprocessors of each GPC, largest first. The CTAs of a cluster run within one GPC.
+        """Number of multiprocessors (SMs) in each GPC of this device, largest first. A cluster must fit in one GPC.
 
-        In every round of `tpc_rounds`, each GPC with a TPC left receives a CTA. If the rounds are not known,
-        every GPC has 18 multiprocessors and the last one has the rest.
+        Derived from `tpc_rounds`: in every round of CTA assignment, each GPC with a TPC left receives a CTA. If these
+        rounds are not known, every GPC has 18 SMs and the last one has the rest.
 
         >>> device_named("h100").gpc_sms
         (18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2)
@@ -135,11 +136,11 @@ class Device:
 
     @cached_property
     def gpc_of_tpc(self) -> tuple[int, ...]:
-        """Index of the GPC of each TPC; TPCs are sorted by their first CTA. () if that order is not known.
+        """Index of the GPC of each TPC (pair of SMs) of this device; TPCs are in the order of their first CTA.
 
-        A round that is shorter than the one before lacks the GPCs that came first in it. A TPC that no cluster
-        of more than two CTAs reaches counts as a GPC of its own. Read from `%smid` of clusters of two to eight
-        CTAs (H200 and H100, 2026-11-23).
+        () if that order is not known. A round of CTA assignment that is shorter than the one before lacks the GPCs that
+        came first in it. A TPC that no cluster of more than two CTAs reaches counts as a GPC of its own. Read from
+        `%smid` of clusters of two to eight CTAs (H200 and H100, 2026-11-23).
 
         >>> device_named("h100").gpc_of_tpc[:20]
         (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 4, 5, 6, 7, 8, 9, 10, 11)
@@ -149,9 +150,10 @@ class Device:
 
     @cached_property
     def clusters_by_size(self) -> tuple[int, ...]:
-        """Number of clusters of 0, 1, 2, ... CTAs that run at the same time, if every CTA occupies a multiprocessor.
+        """Number of clusters that run at the same time on this device; entry i is for clusters of i CTAs, up to 8.
 
-        cudaOccupancyMaxActiveClusters returns these numbers on two H100 (2026-11-22).
+        Every CTA occupies a whole multiprocessor. Entry 0 is 0. cudaOccupancyMaxActiveClusters returns these numbers on
+        two H100 (2026-11-22).
 
         >>> device_named("h100").clusters_by_size
         (0, 132, 66, 39, 30, 22, 17, 15, 15)
@@ -160,14 +162,15 @@ class Device:
 
     @property
     def l2_bytes_per_s(self) -> float:
-        """Largest rate at which all multiprocessors together read from L2, in bytes per second."""
+        """Largest rate at which all multiprocessors of this device together read from L2, in bytes per second."""
         return self.l2_bytes_per_clock * self.clock_mhz * 1e6
 
     @cached_property
     def measured(self) -> Measured:
-        """Rates that kernels reach on the device.
+        """Rates that kernels reach on this device, such as DRAM reads by TMA loads in a GEMM.
 
-        If they were not measured on this device, they are those of an H200, scaled by the data sheets.
+        If they were not measured on this device, they are those of an H200, scaled by the ratio of the data sheets'
+        numbers.
 
         >>> [round(device_named(name).measured.tma_read_gb_s) for name in ("h200", "h100", "h100-pcie")]
         [4280, 2900, 1818]
@@ -192,15 +195,16 @@ class Device:
 
     @property
     def _tensor_tflops(self) -> float:
-        """Peak rate of the tensor cores for bf16 in TFLOP/s: of wgmma if the device has it, else of mma.sync."""
+        """Peak rate of this device's tensor cores for bf16 in TFLOP/s: by wgmma if it has wgmma, else by mma.sync."""
         return self.tflops.get("wgmma.bf16", self.tflops["mma.bf16"])
 
     def with_sms(self, sms: int) -> Device:
-        """Return the device with another number of multiprocessors, as a smaller card or a part of a card has it.
+        """Return this device with another number of multiprocessors (SMs), e.g. for a smaller card or part of a card.
 
-        The rate of each multiprocessor, the memory, the L2 cache and the power limit stay the same.
+        Peak rates and the L2 rate are scaled. The rates of each SM, the memory, the size of L2 and the power limit stay
+        the same.
 
-        sms   number of multiprocessors
+        sms   new number of SMs
 
         >>> part = device_named("h200").with_sms(66)
         >>> part.sms, part.tflops["fma.f32"], part.dram_gb_s
@@ -221,7 +225,10 @@ class Device:
 
 
 def _peaks(**tflops: float) -> Mapping[str, float]:
-    """Return peaks by pipe and type: `mma_half=640` stands for mma.f16 and mma.bf16, `fp8` for e4m3 and e5m2."""
+    """Return peak rates by pipe and type, e.g. `mma_half=640` as {"mma.f16": 640, "mma.bf16": 640}.
+
+    tflops   rate in TFLOP/s of each PIPE_TYPE, where the type half stands for f16 and bf16, and fp8 for e4m3 and e5m2
+    """
     out = {}
     for key, value in tflops.items():
         pipe, kind = key.split("_")
@@ -325,10 +332,10 @@ _DEFAULT = {"sm_80": "a100-80gb", "sm_86": "rtx3090", "sm_89": "rtx4090"}
 
 
 def device_named(name: str) -> Device:
-    """Return the device with a given name.
+    """Return the data of a GPU (SMs, cache, bandwidth, peak rates), looked up by its short name.
 
-    name     such as h200, in any case
-    raises   UnsupportedError for a name that is not in the table
+    name     such as "h200", in upper or lower case
+    raises   UnsupportedError for a name that is not in the table; the message lists the known names
 
     >>> device_named("h200").sms
     132
@@ -340,7 +347,9 @@ def device_named(name: str) -> Device:
 
 
 def default_device(arch: str) -> Device:
-    """Return the device that represents an architecture if no device is named: an H200 for sm_90 and later.
+    """Return the GPU that stands for an architecture if the user names none: an H200 for sm_90 and later.
+
+    arch   name of the architecture, such as sm_80
 
     >>> default_device("sm_80").name, default_device("sm_90a").name
     ('a100-80gb', 'h200')
@@ -350,13 +359,11 @@ def default_device(arch: str) -> Device:
 
 
 def device_called(name: str, arch: str, sms: int) -> Device:
-    """Return the device for a name that CUDA reports, with the given number of multiprocessors.
+    """Return the table entry for a GPU whose name CUDA reports, with the given number of multiprocessors (SMs).
 
-    name      as cudaGetDeviceProperties reports it
-    arch      architecture of the device
-    sms       number of multiprocessors
-    returns   the device of the table whose name appears in `name`, else the one that represents the
-              architecture
+    name   as cudaGetDeviceProperties reports it, e.g. "NVIDIA H100 80GB HBM3"
+    arch   architecture of the device, e.g. sm_90a; decides the entry if no name of the table occurs in `name`
+    sms    number of SMs; if it is not that of the entry, rates are scaled as in `with_sms`
 
     >>> names = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA GH200")
     >>> [device_called(name, "sm_90a", 132).name for name in names]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cost:
-    """Number of instructions of a function for one f32 element.
+    """Number of instructions that an elementwise epilogue function, such as gelu, takes for one f32 element.
 
-    fp32      instructions for the units that take 128 threads a clock, or 64 for minima, comparisons and
-              selections; each of them is an issued instruction
-    special   instructions for the special-function unit, MUFU, which takes 16 threads a clock
+    fp32      instructions for the FP32 units, which take 128 threads a clock, or 64 for minima, comparisons and
+              selections
+    special   instructions for the special-function unit (MUFU), which takes 16 threads a clock
 
     >>> gelu = COSTS["gelu"]
     >>> 128 * 128 * max((gelu.fp32 + gelu.special) / 128, gelu.special / 16)  # least clocks for a tile of 128 x 128

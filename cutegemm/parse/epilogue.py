@@ -22,32 +22,32 @@ MOST_SCALAR = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class ParsedEpilogue(FusedEpilogue):
-    """An epilogue (the operation on the accumulators before D is stored) from the options of a command.
+    """The epilogue (operation on the accumulators before D is stored) that a user typed as command-line options.
 
-    epilogue   its expressions
-    kinds      kind of each operand by name: row, column, tile, element or scalar
+    epilogue   its expressions, such as gelu(acc + bias)
+    kinds      kind of each operand by name: Row, Column, Tile, Element or Scalar
     dtypes     element type of operands and results by name, if an option gives it
-    scalars    values of the scalar operands by name
+    scalars    value of each scalar operand by name
     """
 
     scalars: dict[str, float]
 
     def is_end_of(self, plan: GemmPlan) -> bool:
-        """Return True if a plan can be built with this epilogue."""
+        """Return True if a kernel plan can be built with this epilogue, i.e. if no rule of the plan is broken."""
         try:
             return bool(self.on(plan))
         except PlanError:
             return False
 
     def values(self, operands: Operands, m: int, n: int, batch: int | None, seed: int) -> dict[str, np.ndarray | float]:
-        """Return values for all operands of the epilogue: the scalars of the options, and normally distributed tensors.
+        """Return test values for all operands of this epilogue: the scalars of the options, and random tensors.
 
         operands   operands of the plan, which give the element types
         m, n       extents of the GEMM; a gated D has n // 2 columns
         batch      number of batches; None for matrices without batch
-        seed       seed of the random numbers
-        returns    name -> array of shape (1, N), (M, 1), (M, N) or (1, 1), with the batch in front; a float for
-                   a scalar
+        seed       seed of the random numbers, which are normally distributed
+        returns    by operand name, an array of shape (1, N), (M, 1), (M, N) or (1, 1), with the batch in front; a float
+                   for a scalar
         """
         rng = np.random.default_rng(seed + 1)
         lead = () if batch is None else (batch,)
@@ -66,13 +66,12 @@ class ParsedEpilogue(FusedEpilogue):
 
 
 def parsed_epilogue(operation: str, text: str | None, options: Sequence[str] | None) -> ParsedEpilogue | None:
-    """Return the epilogue from the options of a command; None without the option --epilogue.
+    """Parse the options --epilogue and --operand of a command; None without the option --epilogue.
 
     operation   name of the command, for messages
-    text        option --epilogue: expressions of acc and of operands, as `parse_epilogue` reads them; None if
-                it is absent
-    options     options --operand: NAME:KIND or NAME:KIND:TYPE, where KIND is row, column, tile, element,
-                scalar, scalar=VALUE or result; None if they are absent
+    text        option --epilogue: expressions of acc and of operands, e.g. "gelu(acc + bias)"; None if it is absent
+    options     options --operand: NAME:KIND or NAME:KIND:TYPE, where KIND is row, column, tile, element, scalar,
+                scalar=VALUE or result (an auxiliary output); None if they are absent
     raises      PlanError with every fault of the texts
 
     >>> options = ["bias:row:f32", "s:scalar=0.5", "aux:result:f16"]
@@ -122,11 +121,11 @@ def parsed_epilogue(operation: str, text: str | None, options: Sequence[str] | N
 
 
 def _number(option: str, kind: str) -> float:
-    """Return the value of a scalar operand from a command-line option.
+    """Return the value of a scalar epilogue operand from the command-line option --operand.
 
     option   the whole option, such as "s:scalar=0.5", for messages
     kind     the part of the option after the name: "scalar" or "scalar=VALUE"; without a value the result is 1.0
-    raises   PlanError for a value that is not a number of float32
+    raises   PlanError for a value that is not a finite number of float32
     """
     _, _, value = kind.partition("=")
     try:

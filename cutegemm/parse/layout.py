@@ -44,12 +44,13 @@ _SHOWN = 100  # characters that a message shows on each side of an error
 
 
 def parse_layout(text: str, operation: str = "parse_layout") -> Layout | ComposedLayout | Swizzle:
-    """Return the layout or swizzle that a text describes: the value of its last statement.
+    """Return the layout or swizzle that a user typed in CuTe's notation, in C++ CuTe or in the Python DSL.
 
     A swizzle before a pointer permutes byte addresses. It is converted to one that permutes element offsets.
 
-    text        one or more statements of the grammar above, separated by line breaks or ";"
-    operation   name for messages
+    text        one or more statements, separated by line breaks or ";", e.g. "(4,8):(8,1)" or "make_layout((4,8),
+                stride=(8,1))". The value of the last one is returned
+    operation   name of the calling operation, for messages
     raises      LayoutError with a caret under the first character that is wrong, or if the value is not a layout
 
     >>> print(parse_layout("make_layout((4,8), stride=(8,1))"))
@@ -73,9 +74,10 @@ def parse_layout(text: str, operation: str = "parse_layout") -> Layout | Compose
 
 
 def statements(text: str) -> Iterator[tuple[int, str]]:
-    """Split a text into statements: yield (line number, statement). A statement ends with its line or with ";".
+    """Split typed layout expressions into statements; yield (number of the first line, statement).
 
-    It goes on in the next line while a bracket is open, and after "=".
+    A statement ends with its line or with ";", but continues in the next line while a bracket is open or after "=".
+    Comments that start with # or // are removed.
     """
     statement, first = "", 1
     for number, raw in enumerate(text.replace(";", "\n").splitlines(), 1):
@@ -92,7 +94,7 @@ def statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def call_checked(name: str, function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return `function(*arguments, **named)`; raise LayoutError if the function does not accept these arguments.
+    """Return `function(*arguments, **named)`; raise LayoutError if the arguments do not fit the function's parameters.
 
     name   name of the operation as the user wrote it, for the message
     """
@@ -110,14 +112,16 @@ def call_checked(name: str, function: Callable[..., Any], arguments: tuple[Any, 
 
 
 class Reader:
-    """A statement, and a position in it. Each method reads one rule of the grammar and moves the position past it.
+    """Recursive-descent parser of one typed layout statement, which it also evaluates.
 
-    text        the statement
-    names       values of assigned names; an assignment adds to them
-    call        calls an operation of the algebra, or a layout with a coordinate: (name, function, arguments, named
-                arguments) -> value. The name is "" for a coordinate. The explorer records the calls
-    operations  further operations by name
-    operation   name for messages
+    Each method reads one rule of the grammar at the current position and moves the position past it.
+
+    text         the statement, such as "x = composition((4,8):(8,1), (2,2))"
+    names        values of assigned names; an assignment adds to them
+    call         calls an operation of the algebra, or a layout with a coordinate: (name, function, arguments, named
+                 arguments) -> value. The name is "" for a coordinate. The explorer passes one that records the calls
+    operations   further operations by name
+    operation    name of the calling operation, for messages
     """
 
     def __init__(
@@ -135,7 +139,10 @@ class Reader:
         self.computed = False  # whether an operation was called: its result is not a shape
 
     def statement(self) -> Any:
-        """Read and evaluate the whole statement, and return its value. A shape alone is returned as its layout."""
+        """Parse and evaluate the whole statement of this parser, and return its value.
+
+        A shape alone is returned as its compact layout. An assignment stores the value under the assigned name.
+        """
         target = _TARGET.match(self.text)
         if target is not None:
             self.target, self.position = target[1], target.end()
@@ -148,10 +155,7 @@ class Reader:
         return _plain(value) if self.computed else self.build(self.start, _as_layout, value)
 
     def expression(self) -> Any:
-        """Read and evaluate an expression: a term, a composed layout, or a tensor as `print` writes it.
-
-        A composed layout is written "inner o offset o outer".
-        """
+        """Parse and evaluate a term, a composed layout "inner o offset o outer", or a tensor from `cute::print`."""
         if self.pointer() is not None:
             self.expect_o()
             return self.term()
@@ -172,9 +176,9 @@ class Reader:
         return self.build(start, ComposedLayout, _plain(value), _plain(offset), _as_layout(outer))
 
     def term(self) -> Any:
-        """Read and evaluate a term: a value, or a shape and its strides "shape:stride".
+        """Parse and evaluate a term: a value, or a layout "shape:stride".
 
-        Coordinates in parentheses or a mode in brackets may follow.
+        Coordinates in parentheses or a mode in brackets may follow, as in (4,8):(8,1)[0](2).
         """
         self.depth += 1
         if self.depth > _MOST_DEPTH:
@@ -195,7 +199,7 @@ class Reader:
                 return value
 
     def product(self) -> Any:
-        """Read and evaluate a product "factor * factor", such as a number times a basis vector, or a single factor."""
+        """Parse and evaluate a product such as 2*E<0>, or a single factor."""
         start = self.here()
         value = self.factor()
         while self.accept("*"):
@@ -207,7 +211,7 @@ class Reader:
         return value
 
     def factor(self) -> Any:
-        """Read and evaluate an integer, a tuple in parentheses, or a name with its arguments."""
+        """Parse and evaluate an integer, a tuple in parentheses, or a name with its arguments, such as Int<4>."""
         start, token = self.here(), self.peek()
         if token is None or token["pointer"]:
             self.fail("a layout, a number or a name")
@@ -228,10 +232,10 @@ class Reader:
         return tuple(values)
 
     def number(self, digits: str, start: int) -> Any:
-        """Return the value of an integer token, times a basis vector if "@" and modes follow, as in 2@0@1.
+        """Return the value of an integer, or of a scaled basis vector if "@" and modes follow, as in 2@0@1.
 
-        digits   digits of the token
-        start    position of the token in the statement, for error messages
+        digits   text of the integer, which was already read
+        start    position of the integer in the statement, for error messages
         """
         value = self.integer(digits, start)
         self.braces()
@@ -247,17 +251,20 @@ class Reader:
         return self.build(start, ScaledBasis, value, tuple(reversed(modes))) if modes else value
 
     def integer(self, digits: str, start: int) -> int:
-        """Return the integer that digits stand for. Raises LayoutError if there are too many digits.
+        """Return the integer that a token stands for, such as 8 for "_8".
 
-        start   position of the digits in the statement, for the message
+        digits   text of the token
+        start    position of the token in the statement, for the message
+        raises   LayoutError if there are too many digits
         """
         if len(digits) > MAX_DIGITS:
             self.refuse(f"an integer of {len(digits)} characters; at most {MAX_DIGITS} are allowed.", start)
         return int(re.sub(r"[_\s]", "", digits))
 
     def named(self, name: str, start: int) -> Any:
-        """Return the value of a name; if the name is a function, call it with the arguments that follow.
+        """Return the value of a name that was just read; a function is called with the arguments that follow it.
 
+        name    the name without namespace, such as x, Int or composition
         start   position of the name in the statement, for error messages
         """
         follows = self.peek()
@@ -283,18 +290,18 @@ class Reader:
         return self.build(start, call_checked, name, function, arguments, named)
 
     def compute(self, name: str, function: Callable[..., Any], arguments: Any, named: dict[str, Any]) -> Any:
-        """Call an operation and return its result. Error messages show the operation's position in the statement.
+        """Call an operation of the layout algebra through this parser's `call`, and return its result.
 
-        name       name of the operation; "" for a layout with a coordinate or the index of a mode
-        function   Python function that computes it
-        arguments  positional arguments
-        named      keyword arguments
+        name        name of the operation; "" for a layout with a coordinate or the index of a mode
+        function    Python function that computes it
+        arguments   positional arguments
+        named       keyword arguments
         """
         self.computed = True
         return self.call(name, function, arguments, named)
 
     def unknown(self, name: str, start: int) -> NoReturn:
-        """Raise LayoutError for a name without a value; the message suggests the most similar known name.
+        """Raise LayoutError for a name that has no value; the message suggests the most similar known name.
 
         start   position of the name in the statement
         """
@@ -304,7 +311,10 @@ class Reader:
         self.refuse(f"{name!r} is not a known name. {hint}", start)
 
     def arguments(self, last: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Read arguments up to the closing sign `last`, such as ")": return (positional values, keyword -> value)."""
+        """Parse arguments up to and including the closing sign; return (positional values, keyword values by name).
+
+        last   the closing sign, ")", ">" or "]"
+        """
         values: list[Any] = []
         named: dict[str, Any] = {}
         while not self.accept(last):
@@ -320,14 +330,14 @@ class Reader:
         return tuple(values), named
 
     def braces(self) -> bool:
-        """Read the optional {} after a C++ type, which constructs an object; return True if it comes next."""
+        """Read {} if it comes next, as after a C++ type that is constructed; return True if it does."""
         if not self.accept("{"):
             return False
         self.expect("}")
         return True
 
     def pointer(self) -> int | None:
-        """Read a pointer such as smem_ptr[16b](unset); return the bits of its elements, or None if none comes next."""
+        """Read a pointer such as smem_ptr[16b](unset) if it comes next; return the bits of its elements, else None."""
         token = self.peek()
         if token is None or not token["pointer"]:
             return None
@@ -335,7 +345,7 @@ class Reader:
         return int(token["bits"])
 
     def accept_o(self) -> bool:
-        """Move past the "o" of a composed layout if it comes next in the statement; return whether it does."""
+        """Read the "o" of a composed layout "inner o offset o outer" if it comes next; return True if it does."""
         token = self.peek()
         if token is None or token["name"] != "o":
             return False
@@ -343,29 +353,29 @@ class Reader:
         return True
 
     def expect_o(self) -> None:
-        """Move past the "o" of a composed layout; raise LayoutError if it does not come next in the statement."""
+        """Read the "o" of a composed layout "inner o offset o outer"; raise LayoutError if it does not come next."""
         if not self.accept_o():
             self.fail("'o'")
 
     def peek(self) -> re.Match[str] | None:
-        """Return the next token of the statement without moving past it, or None at the end."""
+        """Return the next token of the statement as a regular-expression match without reading it; None at the end."""
         return _TOKEN.match(self.text, self.position)
 
     def here(self) -> int:
-        """Move past whitespace, and return the position in the statement."""
+        """Skip whitespace, and return this parser's position (character index) in the statement."""
         while self.text[self.position : self.position + 1].isspace():
             self.position += 1
         return self.position
 
     def accept(self, sign: str) -> bool:
-        """Move past `sign`, such as ":", if it comes next in the statement; return whether it does."""
+        """Read `sign`, such as ":", if it comes next in the statement; return True if it does."""
         if not self.text.startswith(sign, self.here()):
             return False
         self.position += len(sign)
         return True
 
     def expect(self, sign: str, expected: str | None = None) -> None:
-        """Move past `sign`, such as ")"; raise LayoutError if it does not come next in the statement.
+        """Read `sign`, such as ")"; raise LayoutError if it does not come next in the statement.
 
         expected   what the message names as missing; None for the sign itself
         """
@@ -373,15 +383,19 @@ class Reader:
             self.fail(expected or repr(sign))
 
     def fail(self, expected: str) -> NoReturn:
-        """Raise LayoutError with a message that `expected` is missing at the present position in the statement."""
+        """Raise LayoutError with the message that `expected` is missing at the present position of the statement.
+
+        expected   such as "a layout, a number or a name"
+        """
         at = self.here()
         found = "the end of the text" if at == len(self.text) else repr(self.text[at])
         self.refuse(f"{expected} is expected at {found}.", at)
 
     def refuse(self, reason: str, at: int, cause: Exception | None = None) -> NoReturn:
-        """Raise LayoutError with a reason, an excerpt of the statement, and a caret under the position `at`.
+        """Raise LayoutError with a reason, an excerpt of the statement, and a caret under the wrong character.
 
-        cause   exception that the error is raised from; None for none
+        at      index of that character in the statement
+        cause   exception that caused the error (`raise ... from cause`); None for none
         """
         start = max(0, at - _SHOWN)  # a long text is cut on both sides
         before, after = "..." if start else "", "..." if at + _SHOWN < len(self.text) else ""
@@ -389,7 +403,10 @@ class Reader:
         raise LayoutError(f"{self.operation}: {reason}\n  {shown}\n  {' ' * (at - start + len(before))}^") from cause
 
     def build(self, at: int, make: Callable[..., Any], *parts: Any) -> Any:
-        """Return `make(*parts)`. If it fails, raise LayoutError whose message shows position `at` of the statement."""
+        """Return `make(*parts)`; if that fails, raise a LayoutError that points to the statement.
+
+        at   index in the statement of the character that the caret of the message points to
+        """
         try:
             return make(*parts)
         except (LayoutError, PlanError, TypeError, ValueError) as error:
@@ -397,31 +414,32 @@ class Reader:
 
 
 class _Grouped(tuple[Any, ...]):
-    """One value in parentheses, such as (8), as the parser keeps it until the context decides what it means.
+    """One parsed value in parentheses, such as (8), whose meaning depends on what follows.
 
-    Next to a colon it is a mode of rank 1, a tuple of one entry. Elsewhere it is the value itself.
+    Next to the colon of shape:stride it is a mode of rank 1, i.e. a tuple of one entry. Elsewhere it is the value
+    itself. The parser keeps it as this class until that is decided.
     """
 
 
 def _plain(value: Any) -> Any:
-    """Return a parsed value in which each `_Grouped` (one value in parentheses) is replaced by the value in it."""
+    """Return a parsed value without redundant parentheses: a `_Grouped` entry such as (8) becomes 8, at any depth."""
     if isinstance(value, _Grouped):
         return _plain(value[0])
     return tuple([_plain(entry) for entry in value]) if isinstance(value, tuple) else value
 
 
 def _modes(value: Any) -> Any:
-    """Return a parsed shape or strides as nested tuples, in which a single entry in parentheses is a tuple of one."""
+    """Return a parsed shape or strides as nested tuples; one value in parentheses, such as (8), is a tuple of one."""
     return tuple([_modes(entry) for entry in value]) if isinstance(value, tuple) else value
 
 
 def _as_layout(value: Any) -> Any:
-    """Return the compact column-major layout of a shape; a value that is already a layout is returned unchanged."""
+    """Return the compact column-major layout of a shape; any other value, such as a layout, is returned as it is."""
     return Layout(_modes(value)) if type(value) is int or isinstance(value, tuple) else _plain(value)
 
 
 def _at(layout: Any, *coordinate: Any) -> Any:
-    """Return `layout(*coordinate)`, for a coordinate in parentheses after a layout.
+    """Return `layout(*coordinate)`, the value of a typed expression such as A(1, 2).
 
     raises   LayoutError if `layout` is not a layout or swizzle
     """
@@ -431,8 +449,9 @@ def _at(layout: Any, *coordinate: Any) -> Any:
 
 
 def mode_of(layout: Any, mode: Any) -> Any:
-    """Return mode `mode` of a layout or shape, for an index in brackets after it: A[0].
+    """Return one mode of a layout or shape, the value of a typed expression such as A[0].
 
+    mode     index of the mode
     raises   LayoutError if `layout` is not a layout or a shape
     """
     if not isinstance(layout, (Layout, ComposedLayout, tuple)):

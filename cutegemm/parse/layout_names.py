@@ -50,9 +50,11 @@ _BYTE_BITS = 8
 
 
 class PointerFlag:
-    """A shared-memory pointer in a typed layout, to elements of `bits` bits.
+    """Marks a shared-memory pointer inside a typed layout, as smem_ptr_flag does in C++ CuTe.
 
-    The swizzle that is written before it permutes byte addresses, not element offsets.
+    A swizzle that is written before the pointer permutes byte addresses, not element offsets.
+
+    bits   size of the elements that the pointer points to
     """
 
     def __init__(self, bits: int) -> None:
@@ -60,18 +62,18 @@ class PointerFlag:
 
 
 def function_named(name: str) -> Callable[..., Any] | None:
-    """Return the Python function that a name in a typed layout, such as Layout, make_shape or composition, stands for.
+    """Return the Python function for a name in a typed layout, such as Layout, make_shape or composition.
 
-    None means that no function has the name.
+    None if no function has the name.
     """
     atom = _ATOM.fullmatch(name)
     return _atom(atom[1], atom[2]) if atom else _FUNCTIONS.get(name)
 
 
 def word(name: str) -> Any:
-    """Return the value of a name without arguments in a typed layout; None if the name is unknown.
+    """Return the value of a name that takes no arguments in a typed layout; None if the name is unknown.
 
-    It is an integer for a static one such as _m1, and the name itself for a word such as int or LayoutLeft.
+    It is an integer for a static one such as _m1 (-1), and the name itself for a word such as int or LayoutLeft.
 
     >>> word("_m3"), word("half_t"), word("half")
     (-3, 'half_t', 'half')
@@ -81,7 +83,7 @@ def word(name: str) -> Any:
 
 
 def in_elements(inner: Any, bits: int, outer: Any) -> ComposedLayout:
-    """Return a swizzle of byte addresses and a layout as a composed layout whose swizzle permutes element offsets.
+    """Return the composed layout of a swizzle of byte addresses and a layout, with the swizzle in element offsets.
 
     inner    the swizzle of byte addresses, which was written before a pointer
     bits     width of an element
@@ -115,31 +117,30 @@ def _typed_constant(kind: str, value: int) -> int:
 
 
 def _path(*modes: Any) -> Any:
-    """Return the basis vector that C++ CuTe writes as `E<modes...>`, or the integer 1 if there are no modes."""
+    """Return the basis vector that C++ CuTe writes as `E<modes...>`; the integer 1 for `E<>`."""
     return E(modes[0] if len(modes) == 1 else modes) if modes else 1
 
 
 def _scaled(value: int, *path: Any) -> Any:
-    """Return the stride that C++ CuTe writes as `ScaledBasis<value, path...>`, or `value` alone if the path is empty.
+    """Return the stride that C++ CuTe writes as `ScaledBasis<value, path...>`; just `value` if the path is empty.
 
-    path   modes that select the basis vector
+    path   modes that select the basis vector: the outermost first
     """
     return ScaledBasis(value, path[0] if len(path) == 1 else path) if path else value
 
 
 def _byte_flag() -> PointerFlag:
-    """Return the `smem_ptr_flag` of C++ CuTe: the mark of a shared-memory pointer to 8-bit elements."""
+    """Return the value of C++ CuTe's `smem_ptr_flag`: a mark for a shared-memory pointer to 8-bit elements."""
     return PointerFlag(_BYTE_BITS)
 
 
 def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
     """Return the layout that C++ CuTe writes as `Layout<shape, stride>` or `make_layout(...)`.
 
-    shape, stride   shape and strides; or both are layouts, and with `others` they become the modes of the result
-    others          further layouts
-
-    LayoutRight as `stride` is `compact_row_major` in CuTe: strides grow from the last leaf of the whole shape to the
-    first.
+    shape, stride   shape and strides; or both are layouts, which become modes of the result. As `stride`, LayoutLeft
+                    (or None) is compact column-major, and LayoutRight is CuTe's `compact_row_major`: strides grow from
+                    the last leaf of the whole shape to the first
+    others          further layouts that become modes of the result
     """
     if isinstance(shape, Layout):
         return make_layout([mode for mode in (shape, stride, *others) if mode is not None])
@@ -153,7 +154,7 @@ def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
 
 
 def _composed(lhs: Any, rhs: Any, outer: Layout | None = None) -> Any:
-    """Return composition(lhs, rhs), or with a third argument the composed layout `ComposedLayout<lhs, rhs, outer>`.
+    """Return the composition of two layouts, or for three arguments C++ CuTe's `ComposedLayout<lhs, rhs, outer>`.
 
     lhs     a layout, or the inner function of a composed layout, such as a swizzle
     rhs     a layout or tiler, or the offset of a composed layout; a `PointerFlag` if `lhs` permutes byte addresses
@@ -168,9 +169,10 @@ def _composed(lhs: Any, rhs: Any, outer: Layout | None = None) -> Any:
 
 
 def _tiled(block: Any, trg_shape: Any, order: Any = None) -> Any:
-    """Return `tile_to_shape(block, trg_shape, order)`: copies of a layout that fill a shape.
+    """Return C++ CuTe's `tile_to_shape`: the layout `block`, repeated until it fills a shape.
 
-    order   order of the modes along which copies follow each other; None for C++'s default, the first mode first
+    trg_shape   shape of the result
+    order       order of the modes along which copies follow each other; None for C++'s default, the first mode first
     """
     if order is None or order in _COLUMNS:
         order = tuple(range(len(trg_shape))) if isinstance(trg_shape, tuple) else 0
@@ -178,9 +180,9 @@ def _tiled(block: Any, trg_shape: Any, order: Any = None) -> Any:
 
 
 def _tuple(*values: Any) -> tuple[Any, ...]:
-    """Return the arguments of a function such as `make_shape` as a tuple.
+    """Return the arguments of a typed call such as `make_shape(4, 8)` as a tuple.
 
-    raises   LayoutError if a value is known only at run time
+    raises   LayoutError if a value is known only at run time, i.e. is the name of an integer type
     """
     _known(*values)
     return values
@@ -192,17 +194,17 @@ def _same(value: Any) -> Any:
 
 
 def _known(*values: Any) -> None:
-    """Raise LayoutError if a value is the name of an integer type, such as int: its number is not part of the text."""
+    """Raise LayoutError if a value is the name of an integer type, such as int, i.e. is known only at run time."""
     for value in values:
         if isinstance(value, str) and value in _INTEGERS:
             raise LayoutError(f"the type {value} is a number known only at run time. Write the number or Int<...>.")
 
 
 def _atom(major: str, kind: str) -> Callable[[str], ComposedLayout]:
-    """Return the function that makes `GMMA::Layout_K_SW128_Atom<type>` (shared memory of wgmma) from an element type.
+    """Return a function from an element type to a wgmma shared-memory layout, as `GMMA::Layout_K_SW128_Atom` is in C++.
 
     major   contiguous mode, "K" or "MN"
-    kind    swizzle in CuTe's names, such as "SW128" or "INTER"
+    kind    swizzle in CuTe's names: "INTER", "SW32", "SW64" or "SW128"
     """
 
     def atom(element_type: str) -> ComposedLayout:
@@ -215,9 +217,9 @@ def _atom(major: str, kind: str) -> Callable[[str], ComposedLayout]:
 
 
 def _of_layouts(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operation of the layout algebra that also accepts a shape where it needs a layout.
+    """Wrap an operation of the layout algebra so that it also accepts a shape where it needs a layout.
 
-    The shape is converted to its compact layout.
+    A shape stands for its compact layout: coalesce((4, 8)) is coalesce(Layout((4, 8))).
     """
     parameters = signature(function).parameters
     needed = [

@@ -25,13 +25,12 @@ _RESULTS = {e4m3: bf16, e5m2: bf16, s8: s32}
 
 
 def dtype_of(text: str | None, plan: str | None) -> DType:
-    """Return the element type of A and B from a command's option, or the default type for a plan.
+    """Return the element type of A and B from a command's option, or the default type for a kernel plan.
 
-    text      option --dtype; None if it is absent
-    plan      name of the plan, or None
-    returns   the type of the option; without it bf16 for a plan of wgmma, which multiplies f32 as tf32, else
-              f32. The caller reports unknown plan names
-    raises    UnsupportedError for a text that is not a type
+    text     option --dtype; None if it is absent
+    plan     name of the plan, or None. Without the option, wgmma plans (sm90_...) get bf16, and all others f32. An
+             unknown name is not an error here: the caller reports it
+    raises   UnsupportedError for a text that is not a type
 
     >>> dtype_of(None, "simt_64x64"), dtype_of(None, "sm90_pingpong"), dtype_of("f16", None)
     (f32, bf16, f16)
@@ -45,10 +44,10 @@ def dtype_of(text: str | None, plan: str | None) -> DType:
 
 
 def operands_for(dtype: DType, layout: str, out: DType | None = None, scales: str | None = None) -> Operands:
-    """Return the operands of a GEMM whose A and B have one type.
+    """Return the descriptions (type, layout, alignment) of A, B, C and D of a GEMM whose A and B have one element type.
 
     dtype    element type of A and B
-    layout   two letters n or t, for A and B
+    layout   two letters for A and B: n or t (transposed), as in BLAS
     out      element type of D; None for the one that `cutegemm.gemm` chooses: bf16 for float8, s32 for s8, else `dtype`
     scales   granularity of the block scales of A and B, such as "1x128,128x128"; None without block scales
     raises   PlanError if the text is not two granularities, or if the type has no block scales
@@ -72,9 +71,9 @@ def operands_for(dtype: DType, layout: str, out: DType | None = None, scales: st
 
 
 def scales_text(operands: Operands) -> str:
-    """Return the granularity of the block scales of operands, as the option --scales has it; "" without block scales.
+    """Return the granularity of block scales as the option --scales takes it, e.g. "1x128,128x128".
 
-    operands   as the user states them, before A and B are swapped
+    operands   as the user states them, before A and B are swapped; without block scales the result is ""
 
     >>> scales_text(operands_for(e4m3, "nt", scales="1x128,128x128"))
     '1x128,128x128'
@@ -84,7 +83,12 @@ def scales_text(operands: Operands) -> str:
 
 
 def problem_of(m: int, n: int, k: int, batch: int, operands: Operands) -> Problem:
-    """Return a problem whose block scales of rows are padded as TMA needs, and whose matrices are compact.
+    """Return the GEMM problem of size m x n x k with compact matrices.
+
+    Block scales with one value per row are padded to a multiple of 4 values, as TMA needs 16-byte strides.
+
+    batch      number of matrices (1 without batches)
+    operands   types and layouts of A, B, C and D
 
     >>> problem_of(150, 200, 300, 1, operands_for(e4m3, "nt", scales="1x128,128x128")).ld
     (('scale_a', 152),)
@@ -100,7 +104,7 @@ def problem_of(m: int, n: int, k: int, batch: int, operands: Operands) -> Proble
 
 
 def as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
-    """Return the problem with the operand types of a plan's MMAs: some plans multiply f32 in memory as tf32."""
+    """Return the problem with the operand types that a plan's MMAs multiply: tf32 instead of f32 for tf32 plans."""
     if plan.operands.a.dtype is not tf32:
         return problem
     return replace(problem, operands=problem.operands.as_tf32)
@@ -116,17 +120,17 @@ def described(
     ending: ParsedEpilogue | None = None,
     scales: str | None = None,
 ) -> tuple[GemmPlan, Problem | None]:
-    """Return the plan with a given name, and the problem of a text MxNxK or MxNxKxL, or None without a text.
+    """Build the plan that command-line options name, and the problem that they state.
 
-    The operands have the alignment that the problem gives them.
+    The alignment of the operands follows from the problem's extents.
 
     operation   name of the command, for messages
-    name        name of the plan, as the catalog lists it
+    name        name of the plan, e.g. sm90_pingpong
     dtype       option --dtype; None if it is absent
-    layout      two letters n or t, for A and B
-    problem     text of the extents; None if it is absent
+    layout      two letters for A and B: n or t (transposed), as in BLAS
+    problem     extents as text, MxNxK or MxNxKxL; None if absent, and then the returned problem is None
     arch        architecture, such as sm_90a
-    ending      epilogue; None for the linear one
+    ending      epilogue; None for alpha * acc + beta * c
     scales      option --scales; None if it is absent
     raises      PlanError with every fault of the texts
     """
@@ -151,7 +155,7 @@ def described(
 
 
 def _ended(recipe: Recipe, operands: Operands, arch: str, ending: ParsedEpilogue | None) -> GemmPlan:
-    """Build the plan of a recipe (a named plan whose operand types are not known yet), with an epilogue.
+    """Build a kernel plan from a recipe (a named set of build options) for given operands and an epilogue.
 
     ending   the epilogue; None for the linear one, alpha * acc + beta * c
     """
@@ -162,7 +166,7 @@ def _ended(recipe: Recipe, operands: Operands, arch: str, ending: ParsedEpilogue
 
 
 def _extents(operation: str, text: str) -> tuple[int, ...]:
-    """Parse a problem size MxNxK or MxNxKxL, and return it as integers (M, N, K) or (M, N, K, L).
+    """Parse a problem size such as "4096x4096x512" as integers (M, N, K), or (M, N, K, L) for L batches.
 
     operation   name of the command, for messages
     raises      PlanError for another form, or for an extent that is too large

@@ -9,14 +9,14 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class SmemAccess:
-    """One kind of access that a CTA makes to shared memory, as the analysis of bank conflicts counts it.
+    """Describe one kind of shared-memory access of a CTA as data, so that bank conflicts can be counted.
 
-    label      what it does, in two words
-    buffer     name of the operand whose tile is accessed, such as "a"; or "d"
+    label      what the access does, in two words, such as "store A"
+    buffer     name of the operand whose tile is accessed, such as "a" or "scale_a"; "d" for D
     op         "load" or "store"
-    elements   (warps, lanes, values): elements of the buffer's tile that each lane accesses, values in order
-    bits       width of an access of a lane
-    per        "k-tile" or "tile": how often a CTA does it
+    elements   integer array (warps, lanes, values): index in the buffer's tile of each element that a lane accesses
+    bits       width of one lane's access in bits
+    per        "k-tile" or "tile": whether a CTA does it once for each k-tile or once for each tile of D
     """
 
     label: str
@@ -29,12 +29,14 @@ class SmemAccess:
 
 @dataclass(frozen=True)
 class GlobalRead:
-    """Reads of single elements in global memory by whole warps: each lane reads the element of another k-tile.
+    """Describe scattered reads of an operand in global memory: each lane of a warp reads those of another k-tile.
 
-    label      what it does, in two words
-    operand    name of the operand that is read, which is contiguous along K
-    requests   instructions of all warps of a CTA for `k_tiles` k-tiles
-    k_tiles    k-tiles whose elements an instruction reads
+    The lanes read single elements.
+
+    label      what the read does, in two words, such as "read SCALE_A"
+    operand    name of the operand, which is contiguous along K, such as block scales
+    requests   number of load instructions that all warps of a CTA issue for `k_tiles` k-tiles
+    k_tiles    number of k-tiles whose elements one instruction reads
     """
 
     label: str

@@ -38,13 +38,14 @@ _MOST_SHOWN = 4  # terms of a sum that are printed
 
 @dataclass(frozen=True)
 class Instruction:
-    """The MMA instruction that adds a k-block to an accumulator, with everything that its bits may depend on.
+    """Describe the MMA instruction that adds a k-block to an accumulator, and all that its result's bits depend on.
 
     kind       "wgmma", "mma" (mma.sync) or "fma"; "any instruction" for integers
-    k          its extent along K: the number of products that it adds at once
+    k          extent of the instruction along K: the number of products that it adds at once
     types      element types of the caller's A and B and of the accumulator, such as "bf16 x bf16 -> f32"
     rounding   rounding of f32 operands to tf32: see `GemmPlan`; "" for other types
-    further    properties in `DEPENDS_ON` with their values: (("n", 128),)
+    further    further properties that change the bits, with their values, such as (("n", 128),); none are known at
+               present
     """
 
     kind: str
@@ -61,10 +62,12 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which k each k-block of a chain has, if they are not adjacent: those of one warp in sliced-K.
+    """Describe which k each k-block of a chain has if they are not adjacent, as for one warp in sliced-K.
+
+    For example, period 8, first 2 and layout (2, 2):(1, 4) describe the k-blocks (2, 3) and (6, 7) of every 8 k.
 
     period    number of k after which the pattern repeats
-    first     first k of the warp in a period
+    first     first k in a period
     layout    (k in an instruction, k-block) -> offset from `first`
     """
 
@@ -78,10 +81,10 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Chain:
-    """One accumulator; MMAs add k-blocks to it one after the other.
+    """One accumulator of an element of D. MMAs add k-blocks to it one after the other.
 
-    runs      ranges (first k, end) in the order in which they are added. A range may begin below 0 or end after K:
-              its k-blocks have zeros there
+    runs      ranges (first k, end) in the order of the additions. A range may begin below 0 or end after K: its
+              k-blocks have zeros there
     pattern   the k-blocks that are added in these ranges; None: all, in ascending order of k
     """
 
@@ -89,9 +92,9 @@ class Chain:
     pattern: Pattern | None = None
 
     def k_blocks(self, k: int) -> Iterator[tuple[int, ...]]:
-        """Yield the k of each instruction, in the order in which the instructions are executed.
+        """Yield the k that each MMA instruction of this accumulator adds, in the order of execution, as tuples.
 
-        k   extent of K of an instruction
+        k   extent along K of an instruction
 
         >>> list(Chain(((0, 8),)).k_blocks(4))
         [(0, 1, 2, 3), (4, 5, 6, 7)]
@@ -116,9 +119,9 @@ class Chain:
 
 @dataclass(frozen=True)
 class Sum:
-    """Chains or sums that are added one after the other, from the first to the last.
+    """Accumulators, or sums of them, that are added one after the other, from the first to the last.
 
-    terms     what is added
+    terms     what is added: a `Chain` is one accumulator, a `Sum` is added first
     factor    what each term is multiplied by before it is added, such as "block scales" or "alpha * acc"; "" for
               nothing
     """
@@ -138,12 +141,12 @@ Total = Union[Chain, Sum]
 
 @dataclass(frozen=True)
 class AccumulationOrder:
-    """How the products of an element of D are added.
+    """The order of the additions that a kernel makes for an element of D. Equal orders give equal bits.
 
     instruction   the MMA instruction
-    totals        the order of the additions, for each kind of tile of D. There are several only with stream-K, which
-                  divides the k-tiles of some tiles. () for integers: their sum wraps around, so that neither its order
-                  nor the instruction matters
+    totals        order of the additions for each kind of tile of D. There are several only with stream-K, which divides
+                  the k-tiles of some tiles. () for integers: their sum wraps around, so that neither its order nor the
+                  instruction matters
     """
 
     instruction: Instruction
@@ -151,7 +154,7 @@ class AccumulationOrder:
 
     @property
     def is_uniform(self) -> bool:
-        """Return whether all elements of D are added in the same order."""
+        """Return whether the products are added in the same order for all elements of D."""
         return len(self.totals) <= 1
 
     def __str__(self) -> str:
@@ -161,7 +164,7 @@ class AccumulationOrder:
 
 
 def joined(runs: list[tuple[int, int]]) -> Runs:
-    """Return ranges with adjacent ones joined and empty ones left out.
+    """Join adjacent ranges (first, end), and leave out empty ones.
 
     >>> joined([(0, 64), (64, 128), (128, 128), (192, 256)])
     ((0, 128), (192, 256))
@@ -178,13 +181,18 @@ def joined(runs: list[tuple[int, int]]) -> Runs:
 
 
 def added(terms: list[Total], factor: str = "") -> Total:
-    """Return the sum of terms; a single term itself, unless it is multiplied by a factor."""
+    """Combine terms of an accumulation order: return their `Sum`, or a single term itself if it has no factor.
+
+    terms    accumulators (`Chain`) or sums, in the order of the additions
+    factor   what each term is multiplied by before it is added, as text; "" for nothing
+    """
     return terms[0] if len(terms) == 1 and not factor else Sum(tuple(terms), factor)
 
 
 def accumulation_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) -> AccumulationOrder:
-    """Return the order in which a plan adds the products of an element of D: see `GemmPlan.accumulation_order`.
+    """Return in what order a plan's kernel adds the products of an element of D. Equal orders give equal bits.
 
+    problem   the problem as the plan solves it: its M, N and L matter only with stream-K
     swap_ab   whether the plan will be used for D^T = B^T A^T, although its field `swap_ab` is not set yet
     """
     instruction = _instruction(plan, swap_ab or plan.swap_ab)
@@ -195,10 +203,14 @@ def accumulation_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) 
 
 
 def row_independent_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) -> AccumulationOrder | None:
-    """Return `accumulation_order` if it is the same for all extents M and L; None if K is split among clusters.
+    """Return the plan's accumulation order if it is the same for all M and L; None if K is split among clusters.
 
-    With stream-K the order depends on the number of tiles. With split-K, some plans scale the accumulators before they
-    are added, so that the epilogue is a part of the order.
+    Use: a result for a row of A does not change with the number of rows. With stream-K the order depends on the number
+    of tiles. With split-K, some plans scale the accumulators before they are added, so that the epilogue is a part of
+    the order.
+
+    problem   the problem; only its K matters
+    swap_ab   whether the plan will be used for D^T = B^T A^T, although its field `swap_ab` is not set yet
     """
     if _splits_k(plan):
         return None
@@ -206,12 +218,12 @@ def row_independent_order(plan: GemmPlan, problem: Problem, swap_ab: bool = Fals
 
 
 def _splits_k(plan: GemmPlan) -> bool:
-    """Return whether CTAs of different clusters may share a tile of D. `_divisions` says how they divide it."""
+    """Return whether several clusters may share a tile of D, each with some of its k-tiles (e.g. split-K)."""
     return plan.scheduler.split.is_split
 
 
 def _instruction(plan: GemmPlan, swap_ab: bool) -> Instruction:
-    """Return the MMA instruction of a plan, for the A and B of the caller.
+    """Return the MMA instruction of a plan as part of its accumulation order, with the types of the caller's A and B.
 
     swap_ab   whether the plan's A is the caller's B^T
     """
@@ -233,9 +245,10 @@ _Pieces = tuple[Runs, ...]  # for each K split, in order: its ranges of k-tiles
 
 
 def _divisions(plan: GemmPlan, problem: Problem) -> list[_Pieces]:
-    """Return each way in which tiles of D are divided along K: for each K split in order, its ranges of k-tiles.
+    """Return all divisions of a tile's k-tiles among K splits that occur in a problem; one if all tiles are alike.
 
-    Only this function and `_splits_k` read how K is split among clusters.
+    An entry has, for each K split in order, its ranges (first, end) of k-tiles. For example (((0, 4),), ((4, 8),))
+    divides 8 k-tiles into two halves. Only this function and `_splits_k` read how K is split among clusters.
     """
     k_tiles, split = plan.k_tiles(problem), plan.scheduler.split
     if not _splits_k(plan):
@@ -251,9 +264,9 @@ def _divisions(plan: GemmPlan, problem: Problem) -> list[_Pieces]:
 
 
 def _of_divided(plan: GemmPlan, problem: Problem, pieces: _Pieces) -> Total:
-    """Return the order of the additions of a tile.
+    """Return in what order the products of one tile's elements are added, if K splits divide its k-tiles.
 
-    pieces   for each K split in order, its ranges of k-tiles
+    pieces   for each K split in order, its ranges (first, end) of k-tiles
     """
     if len(pieces) == 1:
         return _of_cluster(plan, problem, pieces[0])
@@ -263,9 +276,9 @@ def _of_divided(plan: GemmPlan, problem: Problem, pieces: _Pieces) -> Total:
 
 
 def _of_cluster(plan: GemmPlan, problem: Problem, runs: Runs) -> Total:
-    """Return the order of the additions of one K split: over the CTAs of a cluster, then over the warps of a CTA.
+    """Return in what order one K split adds its products: over the CTAs of a cluster, then over the warps of a CTA.
 
-    runs   its ranges of k-tiles
+    runs   ranges (first, end) of the k-tiles of this K split
     """
     if plan.cluster_k == 1:
         return _of_cta(plan, problem, runs)
@@ -275,9 +288,10 @@ def _of_cluster(plan: GemmPlan, problem: Problem, runs: Runs) -> Total:
 
 
 def _of_cta(plan: GemmPlan, problem: Problem, runs: Runs) -> Total:
-    """Return the order of the additions of the k-tiles that one CTA multiplies.
+    """Return in what order one CTA adds the products of its k-tiles.
 
-    runs   its ranges of k-tiles. The ragged k-tile of copies by threads is the first one, so k is counted from below 0
+    runs   ranges (first, end) of these k-tiles. If threads copy, the first k-tile is the ragged one, so k counts from
+           below 0
     """
     bk = plan.cta_tile[2]
     start = 0 if plan.body.has_roles else problem.k - plan.k_tiles(problem) * bk
@@ -292,7 +306,7 @@ def _of_cta(plan: GemmPlan, problem: Problem, runs: Runs) -> Total:
 
 
 def _patterns(plan: GemmPlan, warps: int) -> Iterator[Pattern]:
-    """Yield the k-blocks of each warp in sliced-K, in the order of the warps.
+    """Yield which k-blocks each warp multiplies in sliced-K (the warps of a CTA split K), in the order of the warps.
 
     warps   number of warps that split K
     """

@@ -23,15 +23,17 @@ def check_arguments(
     typed: Mapping[str, tuple[Any, tuple[type, ...]]] | None = None,
     positive: Mapping[str, Any] | None = None,
 ) -> None:
-    """Check the types and bounds of the arguments of a function that builds a plan. Each mapping is by argument name.
+    """Check the arguments of a function that builds a plan, and raise one error for all that are wrong.
 
-    subject    name of that function, for the message
-    operands   must be an Operands
-    tiles      (tile, number of modes): the tile must be a tuple of that many positive integers
-    counts     must be integers
-    optional   must be positive integers or None
-    typed      (value, types): the value must have one of the types, see `not_of_types`
-    positive   must be positive integers
+    The keys of all mappings are names of arguments.
+
+    subject    name of the function, for the message
+    operands   value that must be an `Operands`
+    tiles      name -> (tile, number of modes). The tile must be a tuple of that many positive integers
+    counts     name -> value that must be an integer
+    optional   name -> value that must be a positive integer or None
+    typed      name -> (value, types). The value must be an instance of one of the types; a bool is not an int
+    positive   name -> value that must be a positive integer
     raises     PlanError with every argument that has a wrong type or is out of bounds
 
     >>> check_arguments("simt_plan", Operands.of("f32"), {"block": ((128, 128), 3)}, {"stages": 2})
@@ -65,7 +67,7 @@ def check_arguments(
 
 
 def not_operands(value: Any) -> list[str]:
-    """Return a list with one sentence if a value is not an Operands, or an empty list if it is one.
+    """Return a list with one sentence if `value` is not an `Operands` object, or an empty list if it is one.
 
     >>> not_operands("bf16")
     ["operands = 'bf16'; Operands are expected, such as Operands.of('bf16', layout='nt')."]
@@ -76,10 +78,10 @@ def not_operands(value: Any) -> list[str]:
 
 
 def check_is_plan(operation: str, plan: Any) -> None:
-    """Check that the argument `plan` of an operation is a GemmPlan, not the name of a plan.
+    """Raise an error unless the argument `plan` of a public function is a GemmPlan; a plan's name is a common mistake.
 
-    operation   name of the caller, for the message
-    raises      UnsupportedError if `plan` is anything else
+    operation   name of the function, for the message
+    raises      UnsupportedError if `plan` is anything else, e.g. a text
 
     >>> check_is_plan("check", "simt")
     Traceback (most recent call last):

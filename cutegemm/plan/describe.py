@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
-    """Return the description of a plan as text: a headline, then aligned rows of (level, count, shape, layout).
+    """Return a plan as text: name, operands, and rows (level, count, shape, layout) from the grid to a value.
 
     problem   the problem whose tiles are counted; None: the grid is given as a formula in M, N and L
     """
@@ -39,14 +39,17 @@ def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
 
 
 def stated_operands(plan: GemmPlan) -> str:
-    """Return a text that names the operands as the user specified them; with swap A/B a second line says so."""
+    """Return a text of a plan's operands as the user gave them.
+
+    If the plan swaps A and B, a second line says so.
+    """
     if not plan.swap_ab:
         return str(plan.operands)
     return f"{plan.operands.transposed}\n  swap A/B: the plan computes D^T = B^T A^T; its A is B^T, and its B is A^T"
 
 
 def describe_programs(plan: GemmPlan) -> str:
-    r"""Return the programs of the roles as text, each under the name of its role.
+    r"""Return the programs of a plan's warp roles as text, each under the name of its role.
 
     Roles with equal programs are printed once, with all names. A plan without roles has one schedule, under "all
     threads".
@@ -70,7 +73,7 @@ def describe_programs(plan: GemmPlan) -> str:
 
 
 def _together(roles: list[str]) -> str:
-    """Return one heading for several roles that run equal programs: "consumer 0, 1" for consumer 0 and consumer 1."""
+    """Return one heading for several roles with equal programs: "consumer 0, 1" for ["consumer 0", "consumer 1"]."""
     first, *others = roles
     return ", ".join([first, *[role.split()[-1] for role in others]])
 
@@ -79,7 +82,9 @@ _LINE: dict[tuple[str, ...], str] = {("n",): "row", ("m",): "column"}  # what a 
 
 
 def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
-    """Return the rows of `describe` for the levels from the grid of CTAs down to the MMA atom.
+    """Return the lines of a plan's description for the levels from the grid of CTAs down to the MMA atom.
+
+    A line is (level, count, shape, details).
 
     problem   the problem whose tiles are counted; None: the grid is given as a formula
     """
@@ -121,12 +126,15 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
 
 
 def _per_sm(plan: GemmPlan) -> str:
-    """Return a text with the number of CTAs that share an SM, such as "2 CTAs per SM"."""
+    """Return a text with the number of CTAs of this plan that share an SM, such as "2 CTAs per SM"."""
     return f"{plan.ctas_per_sm} CTA{'s' if plan.ctas_per_sm > 1 else ''} per SM"
 
 
 def _memory(plan: GemmPlan) -> list[Row]:
-    """Return the rows of `describe` for shared memory, copies, the epilogue and stores."""
+    """Return the lines of a plan's description for shared memory, copies, epilogue and stores.
+
+    A line is (level, count, shape, details).
+    """
     used = plan.smem_bytes()
     rows = [
         (f"shared {stream.name.upper()}", str(plan.stages), f"{used[stream.name]} bytes", str(stream.smem))
@@ -170,9 +178,9 @@ def _memory(plan: GemmPlan) -> list[Row]:
 
 
 def _epilogue_rows(plan: GemmPlan) -> list[Row]:
-    """Return the rows of `describe` for the expression that computes D from the accumulators.
+    """Return the lines (level, count, shape, details) of a plan's description for its epilogue.
 
-    If the epilogue needs instructions for any values of its scalars, the rows give their number, the operands that are
+    If the epilogue needs instructions for any values of its scalars, the lines give their number, the operands that are
     loaded, and the auxiliary outputs that are stored.
     """
     epilogue, acting = plan.epilogue, plan.epilogue.acting()
@@ -192,7 +200,7 @@ def _epilogue_rows(plan: GemmPlan) -> list[Row]:
 
 
 def _pipeline(plan: GemmPlan) -> list[Row]:
-    """Return the rows of `describe` for warp roles, barriers and registers."""
+    """Return the lines (level, count, shape, details) of a plan's description for roles, barriers and registers."""
     rows: list[Row] = []
     for role in plan.roles:
         registers = f"{role.registers} registers" if role.registers else ""

@@ -15,11 +15,11 @@ VECTORS_OF_TILES, MANY_ACCUMULATORS = 4, 128
 
 
 def elements_at_hand(plan: GemmPlan) -> np.ndarray:
-    """Return the elements of D that the epilogue of a thread processes at a time: (pieces, threads, elements).
+    """Return the elements of D that a thread's epilogue processes at a time, as an array (pieces, threads, elements).
 
     An entry is the index m + bM * n of an element in the CTA tile. A piece is an epilogue tile if D is stored through
-    epilogue stages, and a vector if consumers store D directly from registers. If all threads follow one schedule,
-    there is a single piece, with all elements of a thread.
+    epilogue stages in shared memory, and a vector if consumers store D directly from registers. If all threads follow
+    one schedule, there is a single piece, with all elements of a thread.
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> [elements_at_hand(plan).shape for plan in (sm90_plan(tile=(128, 128, 64), epi_tile_n=32), simt_plan())]
@@ -37,12 +37,13 @@ def elements_at_hand(plan: GemmPlan) -> np.ndarray:
 
 
 def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
-    """Return the elements of a broadcast operand that each thread reads, as an array (pieces, threads, elements).
+    """Return the elements of a broadcast operand, e.g. a bias, that each thread reads.
 
-    name   a row, a column or a single element that the epilogue reads
+    The result is an integer array (pieces, threads, elements). A piece is what the epilogue processes at a time: see
+    `elements_at_hand`. An element is listed once per piece. An entry is the index m + bM * n of an element in the CTA
+    tile, with m or n 0 along broadcast modes.
 
-    The pieces are those of `elements_at_hand`; an element is listed once per piece. An entry is the index m + bM * n of
-    an element in the CTA tile, with m or n 0 along broadcast modes.
+    name   name of a row, a column or a single element that the epilogue reads
     """
     bm = plan.cta_tile[0]
     same, at = plan.operands.matrix(name).broadcast, elements_at_hand(plan)
@@ -53,9 +54,9 @@ def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
 
 
 def registers_at_end(plan: GemmPlan) -> dict[str, int]:
-    """Return the 32-bit registers of a thread for the epilogue: operand or auxiliary output -> registers.
+    """Return the 32-bit registers of a thread for each operand and auxiliary output of the epilogue, by name.
 
-    If D is stored through epilogue stages, rows and columns count twice, because those of the next epilogue tile are
+    If D is stored through epilogue stages, broadcast operands count twice, because those of the next epilogue tile are
     loaded ahead. `GemmPlan.registers` does not include these registers, as stored accumulators make room for them.
 
     >>> from cutegemm.build import sm90_plan

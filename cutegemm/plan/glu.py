@@ -26,10 +26,13 @@ from cutegemm.tile.tiled_mma import TiledMma
 
 @dataclass(frozen=True)
 class Glu:
-    """The arrangement of gate and up columns in a CTA's tile of accumulators, and in B.
+    """The arrangement of gate and up columns of a gated GEMM (GLU): in B, and in a CTA's tile of accumulators.
 
-    by        position in B of the gate and up columns of column j of D. "halves": j and j + N / 2; "pairs": 2j and
-              2j + 1
+    Column j of D is computed from a gate column and an up column of A @ B. For example, with `block` 4 and 16 columns,
+    the tile has 4 gates, their 4 ups, 4 gates, 4 ups.
+
+    by        positions in B of the gate and the up column of column j of D: "halves" for j and j + N / 2, "pairs" for
+              2j and 2j + 1
     block     number of adjacent gate columns in the tile; as many up columns follow them
     columns   number of columns of the tile, gate and up together
     """
@@ -40,27 +43,33 @@ class Glu:
 
     @property
     def d_columns(self) -> int:
-        """Return the number of columns of D that a CTA's tile of gate and up columns gives: half of its columns."""
+        """Return the number of columns of D that a CTA's tile yields: half of its gate and up columns."""
         return self.columns // 2
 
     @property
     def blocks(self) -> int:
-        """Return the number of blocks of adjacent gate columns in the tile; a block of up columns follows each."""
+        """Return the number of blocks of adjacent gate columns in this CTA tile.
+
+        An equally large block of up columns follows each.
+        """
         return self.columns // (2 * self.block)
 
     def is_up(self, column: Any) -> Any:
-        """Return 1 if a column of the CTA's tile is an up projection, 0 if it is a gate.
+        """Return 1 if a column of this CTA tile belongs to the up projection, 0 if it belongs to the gate.
 
-        column   index of the column, or an array of indices
+        column   index of the column in the tile of accumulators, or an array of indices
         """
         return column // self.block % 2
 
     def d_column(self, column: Any) -> Any:
-        """Return the column of D's tile that a gate or up column of the accumulator tile contributes to."""
+        """Return the column within the CTA's tile of D that a gate or up column of the accumulator tile contributes to.
+
+        column   column of the accumulator tile, or an array. With blocks of 4: 0 and 4 both give 0, 8 gives 4
+        """
         return column // (2 * self.block) * self.block + column % self.block
 
     def column_of_b(self, n_tile: Any, column: Any, n: Any) -> Any:
-        """Return the column of B that a column of the accumulator tile is computed from.
+        """Return the column of B that a column of a CTA's accumulator tile is computed from, in a gated GEMM.
 
         n_tile   index of the tile along N
         column   column of the tile, gate and up columns together
@@ -70,12 +79,12 @@ class Glu:
 
 
 def half_column(by: str, column: Any, is_up: Any, half: Any) -> Any:
-    """Return the column of B that has the gate or the up projection of a column of D.
+    """Return the index of the column of B that holds the gate, or the up projection, of a column of D in a gated GEMM.
 
-    by       "halves" or "pairs"; see `Glu`
+    by       where gate and up of column j are in B: "halves" for j and j + N / 2, "pairs" for 2j and 2j + 1
     column   column of D
     is_up    1 for the up projection, 0 for the gate
-    half     number of columns of D
+    half     number of columns of D: N / 2
 
     >>> half_column("halves", 3, 1, 100), half_column("pairs", 3, 1, 100)
     (103, 7)
@@ -85,10 +94,10 @@ def half_column(by: str, column: Any, is_up: Any, half: Any) -> Any:
 
 @dataclass(frozen=True)
 class GluPairs:
-    """Pairs of accumulators of a thread: a gate and the up projection of the same element of D.
+    """Which accumulators of a thread are gate and up projection of the same element of D (gated epilogue).
 
-    block   number of adjacent gate columns in the tile
-    gates   indices of the accumulators that are gates, ascending
+    block   number of adjacent gate columns in the CTA's tile
+    gates   indices of the thread's accumulators that are gates, ascending
     ups     for each gate, the index of the accumulator that is its up projection
     """
 
@@ -99,11 +108,13 @@ class GluPairs:
 
 @lru_cache(maxsize=1024)
 def glu_pairs(mma: TiledMma, tile: tuple[int, int]) -> GluPairs | None:
-    """Return the pairs for the largest block of gate columns for which each thread has both accumulators of a pair.
+    """Return which accumulators of a thread are gate and up of one element of D (gated epilogue).
 
-    The pairs are the same in all threads. None if no size of blocks allows this.
+    None if some thread would lack one of a pair. Gate and up columns alternate in the tile in blocks. The largest block
+    size is taken for which every thread holds both accumulators of each of its pairs. The pairs are the same in all
+    threads.
 
-    mma    the tiled MMA, whose C layout assigns accumulators to threads
+    mma    tiled MMA whose C layout assigns accumulators to threads
     tile   (rows, columns) of the accumulators
 
     >>> from cutegemm.dtypes import bf16
@@ -118,14 +129,17 @@ def glu_pairs(mma: TiledMma, tile: tuple[int, int]) -> GluPairs | None:
 
 
 def _blocks(columns: int) -> Iterator[int]:
-    """Yield the possible block sizes (adjacent gate columns) of a tile with `columns` columns, the largest first."""
+    """Yield the block sizes that divide a tile into alternating blocks of gate and up columns, the largest first.
+
+    columns   columns of the tile. For example 8 yields 4, 2 and 1
+    """
     return (columns // (2 * count) for count in range(1, columns // 2 + 1) if columns % (2 * count) == 0)
 
 
 def _paired(held: np.ndarray, rows: int, block: int) -> GluPairs | None:
-    """Return the gate and up accumulators that belong together, or None if a thread lacks one of a pair.
+    """Return the gate and up accumulators of a thread that belong together, or None if a thread lacks one of a pair.
 
-    held    (threads, accumulators): the accumulators' offsets in the tile, counted column by column
+    held    array (threads, accumulators): the offset in the tile of each accumulator, counted column by column
     rows    number of rows of the tile
     block   number of adjacent gate columns in the tile; as many up columns follow them
     """
@@ -144,12 +158,12 @@ def _paired(held: np.ndarray, rows: int, block: int) -> GluPairs | None:
 
 
 def accumulator_vectors(shape: tuple[int, int, int], vector: int, major: str) -> np.ndarray:
-    """Return the indices of a thread's accumulators, grouped to vectors: an array (vector, number of vectors).
+    """Return the indices of a thread's accumulators, grouped into stored vectors: (vector length, vectors).
 
-    The accumulators of a vector are stored together. They are adjacent values of an atom, or values of neighbouring
-    atoms along the contiguous mode of D.
+    The accumulators of a vector are adjacent values of an MMA atom, if the vector length divides their number.
+    Otherwise they are values of neighbouring atoms along the contiguous mode of D.
 
-    shape    (values of an atom, atoms along M, atoms along N)
+    shape    (values of an atom, atoms along M, atoms along N) of a thread
     vector   number of accumulators of a vector
     major    contiguous mode of D: "m" or "n"
 
@@ -167,12 +181,15 @@ def accumulator_vectors(shape: tuple[int, int, int], vector: int, major: str) ->
 def paired_vectors(
     pairs: GluPairs, shape: tuple[int, int, int], vector: int, major: str
 ) -> tuple[tuple[int, int], ...] | None:
-    """Return (index of a vector of gates, index of the vector of their up projections) for all gate vectors.
+    """Return (index of a vector of gates, index of the vector of their ups) for all gate vectors of a thread.
 
-    None if a vector contains both gates and up projections, or if the up projections of a vector are not one vector.
-    `accumulator_vectors` explains the other arguments.
+    Vectors are groups of accumulators that are stored together, in the order of `accumulator_vectors`. None if a vector
+    contains both gates and up projections, or if the up projections of a vector do not form one vector.
 
-    pairs   the pairs of accumulators
+    pairs    which accumulators are gate and up of one element of D
+    shape    (values of an MMA atom, atoms along M, atoms along N) of a thread
+    vector   number of accumulators of a vector
+    major    contiguous mode of D: "m" or "n"
 
     >>> paired_vectors(GluPairs(4, (0, 1, 2, 3), (4, 5, 6, 7)), (1, 1, 8), 2, "n")
     ((0, 2), (1, 3))

@@ -40,24 +40,25 @@ MAX_REPACKED_BYTES = 12 << 20  # most bytes of a repack pass that the GEMM overl
 
 @dataclass(frozen=True)
 class Room:
-    """How many CTAs of a kernel the device runs at once.
+    """How many CTAs of one kernel a device has room for at once: CTAs per SM, in clusters of some CTAs.
 
-    ctas_per_sm    CTAs that an SM holds
-    cluster_ctas   CTAs of a cluster
+    ctas_per_sm    number of CTAs that an SM holds
+    cluster_ctas   number of CTAs of a cluster; 1 without clusters
     """
 
     ctas_per_sm: int = 1
     cluster_ctas: int = 1
 
     def is_left(self, ctas: Any, sms: Any) -> Any:
-        """Return whether the grid fills at most 1/2, or at least 7/8, of the CTA slots of the device.
+        """Return whether an early start of the next kernel pays off: the grid fills at most 1/2, or at least 7/8.
 
-        Then either all CTAs of a next kernel of the same size fit next to this grid, or nearly none of them do, and
-        `launch_dependents` pays off. In between, some CTAs of the next kernel start before the others, and it ends with
-        the last one. For 22 of 28 plans that fill between 1/2 and 7/8, an early launch is slower, by up to 8.7 us. For
-        142 other plans it is 3% faster on average, and slower for 11, by up to 0.9 us (CUDA graphs, H200, 2026-11-25).
+        The fractions are of the CTA slots of the device. If they hold, either all CTAs of a next kernel of the same
+        size fit next to this grid, or nearly none of them do. In between, some CTAs of the next kernel start before the
+        others, and it ends with the last one. For 22 of 28 plans that fill between 1/2 and 7/8, an early launch is
+        slower, by up to 8.7 us. For 142 other plans it is 3% faster on average, and slower for 11, by up to 0.9 us
+        (CUDA graphs, H200, 2026-11-25).
 
-        ctas   CTAs of the grid: an integer, or a kernel's integer value
+        ctas   CTAs of the grid: an integer, or an integer value inside a kernel that is traced
         sms    SMs of the device, likewise
 
         >>> [Room().is_left(ctas, 132) for ctas in (1, 66, 67, 115, 116, 300)]
@@ -73,13 +74,13 @@ class Room:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a kernel of a call overlaps with the kernels before and after it.
+    """How one kernel of a GEMM call overlaps with its neighbours in the stream by programmatic dependent launch (PDL).
 
     waits      True if the kernel executes `griddepcontrol.wait` and is launched before the previous one has ended. The
-               exception is a GEMM after a large repack pass, which is launched later: see `uses_pdl`
-    releases   True if the kernel executes `launch_dependents`, so that the next one begins while it runs
-    late       True if it does so at its end, not at its start
-    room       a condition on the grid, `Room.is_left`, under which it does so; None for no condition
+               exception is a GEMM after a large repack pass (a copy kernel that reorders A or B first): see `uses_pdl`
+    releases   True if the kernel executes `griddepcontrol.launch_dependents`, so that the next one begins while it runs
+    late       True if it executes `launch_dependents` at its end, not at its start
+    room       condition on the grid, `Room.is_left`, under which it executes `launch_dependents`; None for no condition
     """
 
     waits: bool
@@ -89,12 +90,14 @@ class Launch:
 
 
 def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
-    """Return the kernels of a call by name, in the order of their launches.
+    """Return the kernels that a call of a plan launches, in order: name -> how it overlaps with the others.
 
-    The names are "repack" for the repack pass, "gemm", "accumulators" for the kernel that adds those of the K splits,
-    and for each reduction of the epilogue the name that `reduce_name` returns. Only "gemm" is always there.
+    The names are "repack" for the kernel that copies A or B to a better layout first, "gemm", "accumulators" for the
+    kernel that adds the accumulators of K splits, and "reduce NAME" for each reduction in the epilogue. Only "gemm" is
+    always there.
 
-    arch   architecture, which decides whether kernels overlap; None for one with PDL
+    arch   architecture, which decides whether kernels overlap by PDL (programmatic dependent launch); None for one with
+           PDL
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands
@@ -121,7 +124,7 @@ def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
 
 
 def launches_dependents(plan: GemmPlan) -> bool:
-    """Return whether a GEMM that is the last kernel of a call lets the next kernel in the stream begin while it runs.
+    """Return whether a plan's GEMM, if it ends a call, lets the next kernel in the stream begin early (PDL).
 
     True for GEMV-like plans, and for wgmma plans with small tiles and one CTA per SM. A kernel that begins early gets
     the SMs that are free first, which has three effects (CUDA graphs of equal GEMMs, H200, 2026-11-24):
@@ -142,11 +145,13 @@ def launches_dependents(plan: GemmPlan) -> bool:
 
 
 def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:
-    """Return whether a kernel is launched by programmatic dependent launch, before the previous kernel has ended.
+    """Return whether a kernel is launched with PDL (programmatic dependent launch), before the previous one ends.
+
+    This needs `launch.waits`, and at most 12 MiB that the repack pass before it writes.
 
     launch           how the kernel overlaps with the kernels before and after it
-    repacked_bytes   bytes that the repack pass before it writes, an integer or a host function's value; 0 if there is
-                     no repack pass
+    repacked_bytes   bytes that the repack pass (a copy of A or B to a better layout) writes before this kernel: an
+                     integer, or a host function's traced value; 0 without a repack pass
 
     >>> gemm = Launch(waits=True, releases=False)
     >>> uses_pdl(gemm, 1 << 20), uses_pdl(gemm, 1 << 30), uses_pdl(Launch(waits=False, releases=True))
@@ -156,9 +161,9 @@ def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:
 
 
 def reduce_name(result: str) -> str:
-    """Return the name of the kernel that reduces the partial results of a reduction.
+    """Return the name of the kernel that combines the partial results of a reduction in the epilogue.
 
-    result   name of the reduction in the epilogue
+    result   name of the reduction, such as "totals"
 
     >>> reduce_name("totals")
     'reduce totals'

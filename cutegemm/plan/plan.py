@@ -56,10 +56,10 @@ _Part = TypeVar("_Part", Role, Barrier, OperandStream)
 
 @dataclass(frozen=True, kw_only=True)
 class GemmPlan(hooks.Shown):
-    """A GEMM kernel as data, for operands of given types, majorness and alignment, and for any extents.
+    """A GEMM kernel as data: everything that is decided before it is compiled, for given operand types and any extents.
 
-    name, summary    its name, and what distinguishes it
-    family           "simt", "mma_sync" or "sm90": the kernel that carries it out
+    name, summary    name, and what distinguishes the plan
+    family           "simt", "mma_sync" or "sm90": the kernel that carries the plan out
     arch             the oldest architecture that it runs on
     operands         element types, majorness and alignment of A, B, C, D and the epilogue's operands
     cta_tile         (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
@@ -110,12 +110,12 @@ class GemmPlan(hooks.Shown):
             raise PlanError(f"plan {self.name!r}", violations)
 
     def violations(self, arch: str | None = None, problem: Problem | None = None) -> list[str]:
-        """Return every rule that the plan breaks on an architecture and for a problem.
+        """Return a sentence for every rule that this plan breaks on an architecture and for a problem.
 
         A plan that exists breaks none on its own architecture. It may break some on another one, or for a problem.
 
-        arch      the plan's own if None
-        problem   the extents to check; None checks the plan alone
+        arch      name of the architecture, such as "sm_90a"; None for the plan's own
+        problem   the problem to check; None checks the plan alone
         """
         from cutegemm.plan.rules.violations import violated_rules
 
@@ -123,7 +123,7 @@ class GemmPlan(hooks.Shown):
         return violated_rules(self, arch_named(arch or self.arch), problem)
 
     def refusals(self, arch: str) -> list[str]:
-        """Return the rules that the plan breaks on an architecture, among those rules that depend on the architecture.
+        """Return the rules that this plan breaks on an architecture, among those rules that depend on the architecture.
 
         arch      name of the architecture, such as "sm_90a"
         returns   a sentence for each violation; an empty list if the plan runs there
@@ -133,10 +133,11 @@ class GemmPlan(hooks.Shown):
         return violated_on(self, arch_named(arch))
 
     def with_(self, **changes: Any) -> GemmPlan:
-        """Return the plan with some fields changed, checked again.
+        """Return a copy of this plan with some fields changed, checked again: `plan.with_(ctas_per_sm=2)`.
 
-        epilogue, operands   another epilogue, as a builder takes it: a function or text, and the kinds of its operands
-        raises               PlanError for an unknown field, or with every rule that is then broken
+        changes   new value of each field by its name. `epilogue` may also be a function or a text, as a builder takes
+                  it; `operands` may then be the kind of each operand of that epilogue, such as {"bias": "row"}
+        raises    PlanError for an unknown field, or with every rule that is then broken
 
         >>> from cutegemm.build import sm90_plan
         >>> print(sm90_plan().with_(epilogue=lambda acc, bias: acc + bias, operands={"bias": "row"}).epilogue)
@@ -152,9 +153,9 @@ class GemmPlan(hooks.Shown):
         return replace(self, **changes)
 
     def _check_fields(self, kind: str, owner: Any, changes: Mapping[str, Any]) -> None:
-        """Raise PlanError if a change is not of a field of `owner`, which is the plan or one of its components.
+        """Raise PlanError if a change names something that is not a field of `owner`.
 
-        kind      what the owner is, for the message
+        kind      what the owner is, for the message, such as "plan"
         changes   field -> new value
         """
         known = [field.name for field in fields(owner)]
@@ -167,9 +168,14 @@ class GemmPlan(hooks.Shown):
             raise PlanError(f"plan {self.name!r}", strange)
 
     def with_stream(self, name: str, **changes: Any) -> GemmPlan:
-        """Return the plan with some fields of an operand stream changed, checked again.
+        """Return a copy of this plan with some fields of one operand stream changed, checked again.
 
-        raises   UnsupportedError for an unknown name, PlanError with every rule that is then broken
+        An operand stream describes how A, B or another operand of the mainloop is loaded, and its place in shared
+        memory.
+
+        name      "a", "b", or the name of a further operand of the mainloop
+        changes   new value of each field of the `OperandStream` by its name
+        raises    UnsupportedError for an unknown name, PlanError with every rule that is then broken
 
         >>> from cutegemm.build import simt_plan
         >>> plan = simt_plan(block=(128, 128, 8), stages=2)
@@ -181,9 +187,10 @@ class GemmPlan(hooks.Shown):
         return self.with_(streams=tuple([replace(s, **changes) if s is changed else s for s in self.streams]))
 
     def with_scheduler(self, **changes: Any) -> GemmPlan:
-        """Return the plan with some fields of the tile scheduler changed, checked again.
+        """Return a copy of this plan with some fields of its tile scheduler changed, checked again.
 
-        raises   PlanError for an unknown field, or with every rule that is then broken
+        changes   new value of each field of the scheduler by its name
+        raises    PlanError for an unknown field, or with every rule that is then broken
 
         >>> from cutegemm.build import sm90_plan
         >>> from cutegemm.plan import Persistent
@@ -195,16 +202,16 @@ class GemmPlan(hooks.Shown):
 
     @property
     def a(self) -> OperandStream:
-        """Return the operand stream of A: how its k-tiles are loaded, and their place in shared memory."""
+        """Return how this plan loads A: the copies of its k-tiles, and their place in shared memory."""
         return self.streams[0]
 
     @property
     def b(self) -> OperandStream:
-        """Return the operand stream of B: how its k-tiles are loaded, and their place in shared memory."""
+        """Return how this plan loads B: the copies of its k-tiles, and their place in shared memory."""
         return self.streams[1]
 
     def stream(self, name: str) -> OperandStream:
-        """Return the operand stream `name`: how its k-tiles are loaded, and their place in shared memory.
+        """Return how this plan loads an operand of the mainloop: its copies, and its stages in shared memory.
 
         name     "a", "b", or the name of a further operand of the mainloop
         raises   UnsupportedError for an unknown name
@@ -212,7 +219,7 @@ class GemmPlan(hooks.Shown):
         return _of_name(self.name, self.streams, name)
 
     def to_json(self) -> str:
-        """Return the plan as JSON, for `from_json` of the same version of the package.
+        """Return this plan as JSON text, which `from_json` of the same version of the package reads.
 
         >>> from cutegemm.build import sm90_plan
         >>> GemmPlan.from_json(sm90_plan().to_json()) == sm90_plan()
@@ -224,7 +231,7 @@ class GemmPlan(hooks.Shown):
 
     @staticmethod
     def from_json(text: str) -> GemmPlan:
-        """Return the plan that `to_json` wrote, checked again.
+        """Return the plan that `to_json` converted to the JSON `text`. Its rules are checked again.
 
         raises   UnsupportedError for another text, or for one that another version of the package wrote
         """
@@ -237,17 +244,17 @@ class GemmPlan(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Return the number of threads of a CTA of the kernel."""
+        """Return the number of threads of a CTA of this plan's kernel."""
         return WARP_THREADS * sum(role.warps for role in self.roles)
 
     @property
     def has_c(self) -> bool:
-        """Return whether the epilogue of the kernel can read C."""
+        """Return whether the epilogue of this plan can read C."""
         return "c" in self.epilogue.tiles
 
     @property
     def mma_tile(self) -> tuple[int, int, int]:
-        """Return (rows, columns, k) that a CTA multiplies for each k-tile.
+        """Return (rows, columns, k) that a CTA of this plan multiplies for each k-tile.
 
         They are those of its tile of D. If the CTAs of a cluster split K, they are the rows or the columns of all these
         CTAs.
@@ -262,10 +269,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def loaded_tile(self) -> tuple[int, int, int]:
-        """Return (rows of A, columns of B, k) that are loaded to shared memory for each k-tile.
+        """Return (rows of A, columns of B, k) that a CTA of this plan loads to shared memory for each k-tile.
 
-        They are those of `mma_tile`. For an n-major B, the columns are rounded up to whole rows of its TMA boxes: the
-        last ones belong to the next tile and are not multiplied.
+        They are those of `mma_tile`, what a CTA multiplies. For an n-major B, the columns are rounded up to whole rows
+        of its TMA boxes: the last ones belong to the next tile and are not multiplied.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(Operands.of("bf16", layout="nn"), tile=(128, 112, 64))
@@ -277,39 +284,44 @@ class GemmPlan(hooks.Shown):
 
     @property
     def multicast_mn(self) -> tuple[int, int]:
-        """Return the CTAs of a cluster that share loads: (along M, which share a tile of B, along N, which share A).
+        """Return how many CTAs of a cluster share a load: (along M, along N).
 
-        CTAs that split K load different k-tiles and share nothing.
+        CTAs along M share a tile of B, CTAs along N share a tile of A. CTAs that split K load different k-tiles and
+        share nothing.
         """
         (across, along), shared = self.cluster_mn, self.cluster_k
         return (across // shared, along) if not self.body.has_roles else (across, max(1, along // shared))
 
     @property
     def cluster_k(self) -> int:
-        """Return the number of CTAs of a cluster that split K."""
+        """Return the number of CTAs of a cluster that split the K of one tile among them; 1 without cluster split-K."""
         return self.body.k_ctas(self.cluster_mn)
 
     def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
-        """Return (first k-tile, number of k-tiles) of one CTA of a cluster that splits K; see `KSplit.k_range`.
+        """Return (first k-tile, number of k-tiles) that one CTA multiplies if the CTAs of a cluster split K.
 
         rank      rank of the CTA in its cluster
         k_tiles   number of k-tiles of the tile
-        minimum   function that returns the smaller of two values; `min` for integers
+        minimum   function that returns the smaller of two values: `min` for integers, another one for traced values
         """
         return KSplit(self.cluster_k).k_range(rank, k_tiles, minimum)
 
     @property
     def epilogue_mma(self) -> TiledMma:
-        """Return the tiled MMA whose accumulator layout says which thread stores which element of the CTA's tile."""
+        """Return the tiled MMA whose accumulator (C) layout says which thread of a CTA stores which element of D.
+
+        It is the plan's `tiled_mma`, unless warps or CTAs split K: they exchange accumulators before the store.
+        """
         if isinstance(self.body, ThreadSchedule):
             return self.body.stored_mma(self.tiled_mma)
         return self.tiled_mma if self.cluster_k == 1 else _of_columns(self.tiled_mma, self.cta_tile[1])
 
     @property
     def head(self) -> Epilogue:
-        """Return the part of the epilogue that is evaluated on all accumulators before the first one is stored.
+        """Return the part of this plan's epilogue that is applied to all accumulators before the first one is stored.
 
-        It is empty if D is an integer type: the epilogue of integers is rounded once, at the end.
+        For alpha * acc + beta * c it is alpha * acc. It is empty if D is an integer type: the epilogue of integers is
+        rounded once, at the end.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(Operands.of("s8", layout="nt", out="s32"), tile=(128, 128, 128))
@@ -320,22 +332,25 @@ class GemmPlan(hooks.Shown):
 
     @property
     def tail(self) -> Epilogue:
-        """Return the part of the epilogue that is evaluated on the head's values, one epilogue tile after the other."""
+        """Return the part of this plan's epilogue after `head`; it is applied to one epilogue tile at a time.
+
+        For alpha * acc + beta * c it is acc + beta * c; if D is an integer type, it is the whole epilogue.
+        """
         return self.epilogue.tail if self.operands.d.dtype.is_float else self.epilogue
 
     @functools.cached_property
     def pairs(self) -> GluPairs | None:
-        """Return which accumulators of a thread are gate and up projection of one element of D (gated epilogue).
+        """Return which accumulators of a thread are gate and up of one element of D, in a gated epilogue (GLU).
 
-        None if the epilogue is not gated, or if no thread has both accumulators.
+        None if no thread has both accumulators of an element.
         """
         return glu_pairs(self.epilogue_mma, self.cta_tile[:2])
 
     @functools.cached_property
     def stored_pairs(self) -> GluPairs:
-        """Return the accumulators of a thread that are gates, in the order of D's stores, and their up projections.
+        """Return which accumulators of a thread are gates, in the order of D's stores, and which are their ups.
 
-        For a plan with warp roles and a gated epilogue.
+        The plan must have warp roles and a gated epilogue.
         """
         assert self.pairs is not None
         both = [self.accumulator_registers[list(own)] for own in (self.pairs.gates, self.pairs.ups)]
@@ -344,7 +359,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def glu(self) -> Glu | None:
-        """Return how gate and up columns alternate in the CTA's tile; None if the epilogue is not gated."""
+        """Return how gate and up columns alternate in a CTA's tile; None if the epilogue is not gated (GLU)."""
         if not self.operands.gated:
             return None
         assert self.pairs is not None
@@ -352,10 +367,10 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def paired_vectors(self) -> tuple[tuple[int, int], ...]:
-        """Return (vector of gates, vector of their up projections) of a thread, by index, in the order of stores.
+        """Return (index of a vector of gates, index of the vector of their ups) of a thread, in the order of stores.
 
-        It is () if a vector contains both gates and up projections. For a plan with a thread schedule and a gated
-        epilogue.
+        A vector is a group of accumulators that are stored together. () if a vector contains both gates and up
+        projections. The plan must have a thread schedule and a gated epilogue (GLU).
         """
         assert self.pairs is not None
         values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
@@ -364,9 +379,10 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def stored_by_threads(self) -> np.ndarray:
-        """Return the elements of the CTA's tile of D that each thread stores, as an array (threads, elements).
+        """Return the elements of a CTA's tile of D that each thread stores, as an integer array (threads, elements).
 
-        An entry is the index m + bM * n of an element in the tile. They are in the order of the thread's accumulators.
+        An entry is the index m + bM * n of an element in the tile. The elements are in the order of the thread's
+        accumulators.
         """
         (bm, bn, _), glu = self.cta_tile, self.glu
         table = self.epilogue_mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
@@ -378,7 +394,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def d_tile(self) -> tuple[int, int]:
-        """Return the rows and columns of D that a CTA stores: half of the tile's columns if the epilogue is gated.
+        """Return (rows, columns) of D that a CTA stores: half of the tile's columns if the epilogue is gated (GLU).
 
         >>> from cutegemm.build import with_epilogue, sm90_plan
         >>> from cutegemm.plan.epilogue import Accumulator, functions
@@ -390,40 +406,46 @@ class GemmPlan(hooks.Shown):
 
     @property
     def consumer_tile(self) -> tuple[int, int]:
-        """Return the rows and columns of D that a consumer computes at a time.
+        """Return (rows, columns) of D that a consumer of this plan computes at a time.
 
-        If all threads follow one schedule, they are a single consumer.
+        If all threads follow one schedule, they count as a single consumer.
         """
         return self.body.tile_of_consumer(self.cta_tile)
 
     @property
     def consumer_warps(self) -> int:
-        """Return the number of warps of a consumer."""
+        """Return the number of warps of a consumer of this plan, i.e. of a role that multiplies."""
         return self.roles[-1].warps
 
     @property
     def consumer_threads(self) -> int:
-        """Return the number of threads of a consumer."""
+        """Return the number of threads of a consumer of this plan, i.e. of a role that multiplies."""
         return WARP_THREADS * self.consumer_warps
 
     @property
     def consumer_d_tile(self) -> tuple[int, int]:
-        """Return the rows and columns of D that a consumer stores. The plan has warp roles."""
+        """Return (rows, columns) of D that a consumer stores: half of its columns if the epilogue is gated (GLU).
+
+        The plan must have warp roles.
+        """
         rows, columns = self.consumer_tile
         return (rows, columns // 2) if self.operands.gated else (rows, columns)
 
     @property
     def consumer_mma_tile(self) -> tuple[int, int]:
-        """Return the rows and columns that a consumer multiplies; see `mma_tile`. The plan has warp roles."""
+        """Return (rows, columns) that a consumer of this plan multiplies.
+
+        They are its own, or those of all CTAs of its cluster if they split K. The plan must have warp roles.
+        """
         rows, columns = self.consumer_tile
         return rows, columns * self.cluster_k
 
     @property
     def consumer_d_mma(self) -> TiledMma:
-        """Return the tiled MMA whose accumulator layout divides a consumer's tile of D among its threads.
+        """Return the tiled MMA whose accumulator (C) layout divides a consumer's tile of D among its threads.
 
-        The plan has warp roles. It is the consumer's own MMA. For a gated epilogue it has half of the columns, and if a
-        cluster splits K it has the CTA's own columns.
+        It is the consumer's own MMA. For a gated epilogue it has half of the columns, and if a cluster splits K it has
+        the CTA's own columns. The plan must have warp roles.
         """
         if not self.operands.gated and self.cluster_k == 1:
             return self.consumer_mma
@@ -431,19 +453,24 @@ class GemmPlan(hooks.Shown):
 
     @property
     def fetched_tile(self) -> str:
-        """Return the name of the M x N operand, such as "c", that TMA loads to the epilogue stages; "" if none."""
+        """Return the name of the M x N operand, such as "c", that TMA loads to this plan's epilogue stages; "" if none.
+
+        An epilogue stage is shared memory for an epilogue tile.
+        """
         return self.epilogue.tiles[0] if self.store.fetched is not None and self.epilogue.tiles else ""
 
     @functools.cached_property
     def epi_stage_results(self) -> tuple[str, ...]:
-        """Return the names of the results that are stored through epilogue stages, each with its own; D is the last.
+        """Return the names of the results that are stored through epilogue stages (shared memory), "d" last.
 
-        () if D is not stored through epilogue stages.
+        Each result of an epilogue tile takes a stage of its own. () if D is not stored through epilogue stages.
         """
         return self.store.results(self)
 
     def epi_stage_number(self, i: int, result: str = "d") -> int:
-        """Return the index of a store among all stores of a tile through epilogue stages.
+        """Return the index of one store among all stores of a tile through epilogue stages (shared memory).
+
+        For example, with the results "aux" and "d", D of epilogue tile 2 has the index 5.
 
         i        index of the epilogue tile that is stored
         result   "d", or the name of an auxiliary output
@@ -452,7 +479,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def aux_outputs(self) -> tuple[str, ...]:
-        """Return the names of the auxiliary outputs that are stored from registers."""
+        """Return the names of the epilogue's auxiliary outputs that this plan stores directly from registers."""
         return tuple([name for name in self.epilogue.outputs[1:] if name not in self.epi_stage_results])
 
     @property
@@ -462,7 +489,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def loaded(self) -> Operands:
-        """Return the operands as the mainloop loads them: those of the caller, or the repacked copies of A and B."""
+        """Return the operands as the mainloop of this plan loads them: the caller's, or repacked copies of A and B.
+
+        A repack pass is a kernel that copies A or B to a better layout before the GEMM.
+        """
         from cutegemm.plan.memory.repack import as_repacked
 
         return as_repacked(self.operands, self.repacks)
@@ -474,7 +504,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def programs(self) -> dict[str, Program]:
-        """Return the program of each role by its name; empty if all threads follow a schedule.
+        """Return the program (the steps) of each warp role by its name; {} if all threads follow one schedule.
 
         >>> from cutegemm.build import sm90_plan
         >>> print(sm90_plan().programs["producer"])
@@ -491,10 +521,10 @@ class GemmPlan(hooks.Shown):
         return {role.name: loads if role.name == "producer" else own for role in self.roles}
 
     def program(self, role: str) -> Program:
-        """Return the program of a role: the steps that its warps execute.
+        """Return the program of a warp role of this plan: the steps that its warps execute.
 
         role     name of the role, such as "producer"
-        raises   UnsupportedError for an unknown role
+        raises   UnsupportedError for an unknown role, or if all threads follow one schedule
         """
         if role not in self.programs:
             roles = (
@@ -505,24 +535,33 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def barriers(self) -> tuple[Barrier, ...]:
-        """Return the barriers between warp roles: number, arrivals and bytes of each, counted from the programs."""
+        """Return the barriers of a CTA of this plan: number, arrivals and bytes of each.
+
+        They are counted from the programs of the roles. If all threads follow one schedule, there is a single barrier
+        of the whole CTA.
+        """
         if not self.body.has_roles:
             return (Barrier("cta", "cta", 1, self.threads),)
         return barriers_of(self)
 
     def role(self, name: str) -> Role:
-        """Return the role `name`, such as "producer": its warps and its registers."""
+        """Return the warp role called `name`, such as "producer": its number of warps and its registers.
+
+        raises   UnsupportedError for an unknown name
+        """
         return _of_name(self.name, self.roles, name)
 
     def barrier(self, name: str) -> Barrier:
-        """Return the barriers called `name`, such as "full": their kind, number and arrivals.
+        """Return the barriers of this plan called `name`, such as "full": their kind, number and arrivals.
 
         raises   UnsupportedError for an unknown name
         """
         return _of_name(self.name, self.barriers, name)
 
     def barrier_id(self, name: str) -> int:
-        """Return the hardware number of the first named barrier called `name`. Number 0 is the barrier of all threads.
+        """Return the hardware number (for bar.sync) of the first named barrier called `name`.
+
+        Number 0 is the barrier of all threads.
 
         raises   UnsupportedError for an unknown name
         """
@@ -535,21 +574,21 @@ class GemmPlan(hooks.Shown):
 
     @property
     def k_blocks(self) -> int:
-        """Return the number of k-blocks of a k-tile: k-tiles are multiplied in steps of one MMA atom's K."""
+        """Return the number of k-blocks of a k-tile in this plan: steps of the K extent of one MMA instruction."""
         shape: Any = self.tiled_mma.partition_shape_A((self.cta_tile[0], self.cta_tile[2]))
         return int(shape[2])
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the shared memory of the operand streams, then that of the store."""
+        """Return the shared-memory buffers of this plan: A, B and further operands, then those of the store."""
         streams = [Buffer(s.name, self.operands.matrix(s.name).dtype, s.smem, s.tile) for s in self.streams]
         return (*streams, *self.store.buffers(self))
 
     def smem_bytes(self) -> dict[str, int]:
-        """Return the bytes of shared memory of each buffer, with the padding that aligns the next one: name -> bytes.
+        """Return the bytes of shared memory of each buffer of this plan, with the padding after it, by name.
 
-        The names are those of the operand streams, "d", and further buffers of the plan. If D shares the memory of A
-        and B, "d" is what it needs beyond them.
+        The names are "a", "b", further operands, "d", and others such as "barriers". If D shares the memory of A and B,
+        "d" is what it needs beyond them.
         """
         ops, out = self.operands, {}
         every = self.buffers
@@ -569,9 +608,10 @@ class GemmPlan(hooks.Shown):
         return out
 
     def registers(self) -> dict[str, int]:
-        """Return the 32-bit registers of a thread's data by use: accumulators, fragments, and tiles in flight.
+        """Return the number of 32-bit registers that the data of a thread takes, by use.
 
-        The compiler adds addresses, counters and predicates.
+        For example {"accumulators": 64, "fragments": 32}; k-tiles in flight are a use too. The compiler adds registers
+        for addresses, counters and predicates.
         """
         ops, mma = self.operands, self.tiled_mma
         bm, bn, _ = self.mma_tile
@@ -604,14 +644,14 @@ class GemmPlan(hooks.Shown):
     def by_registers(self) -> dict[str, TiledCopy]:
         """Return the tiled copies that load A or B through registers to shared memory, by "a" and "b".
 
-        Operands that cp.async or TMA loads are absent.
+        Operands that cp.async or TMA loads directly to shared memory are absent.
         """
         loads = {stream.name: stream.load for stream in self.streams} if self.stages else {}
         return {name: load for name, load in loads.items() if isinstance(load, TiledCopy) and not load.atom.is_async}
 
     @property
     def vectors_at_once(self) -> int:
-        """Return the number of vectors that a consumer's thread reads at once from the accumulators of other K splits.
+        """Return how many vectors a consumer's thread reads at once when it adds accumulators of other K splits.
 
         It is the largest of 16, 8, 4, 2 and 1 for which registers are left: each vector takes them twice, for what is
         read and for what it is added to.
@@ -624,21 +664,24 @@ class GemmPlan(hooks.Shown):
 
     @property
     def fragment_buffers(self) -> tuple[int, int]:
-        """Return (number of k-blocks whose fragments of A a thread holds, the same number for B).
+        """Return (number of k-blocks whose fragments of A a thread holds at once, the same number for B).
 
         A consumer reads the fragments of the outer mode again as soon as they have been multiplied by all of the inner
-        mode. Fragments of the inner mode are read one k-block ahead.
+        mode. Fragments of the inner mode are read one k-block ahead, into a second buffer.
         """
         return self.body.fragment_buffers(self.mma_order)
 
     @property
     def consumer_mma(self) -> TiledMma:
-        """Return the tiled MMA of a single consumer, from that of all consumers together. The plan has warp roles."""
+        """Return the tiled MMA of a single consumer, derived from `tiled_mma`, that of all consumers of a CTA together.
+
+        The plan must have warp roles.
+        """
         return _of_one_consumer(self.tiled_mma)
 
     @property
     def consumer_b_mma(self) -> TiledMma:
-        """Return the tiled MMA of a consumer that partitions B in shared memory.
+        """Return the tiled MMA that a consumer uses to partition B in shared memory.
 
         It has as many columns as are loaded, if more are loaded than multiplied. A wgmma descriptor of B does not
         depend on the number of columns that are multiplied.
@@ -655,12 +698,15 @@ class GemmPlan(hooks.Shown):
 
     @property
     def piece_n(self) -> int:
-        """Return the number of a consumer's columns that are adjacent in the CTA's tile; see `column_of`."""
+        """Return how many adjacent columns one consumer takes before the next consumer's columns begin.
+
+        If the consumers do not interleave their columns, it is the width of a consumer's tile.
+        """
         along_n = self.tiled_mma.permutation_mnk[1]
         return int(along_n[1].stride) if isinstance(along_n, Layout) else self.consumer_tile[1]
 
     def column_of(self, own_n: Any, column: Any) -> Any:
-        """Return the column of D for a column of a consumer's tile.
+        """Return the column of D that a column of a consumer's tile is; columns of several consumers may interleave.
 
         own_n    index of the consumer's tile along N, among the consumers' tiles of all CTAs
         column   column in the consumer's tile
@@ -676,11 +722,11 @@ class GemmPlan(hooks.Shown):
         return first + column // piece * (piece * across) + column % piece
 
     def accumulator_order(self, shape: tuple[int, int, int]) -> Layout:
-        """Return the layout from (values, MMA_M, MMA_N), coordinates of an accumulator, to its register.
+        """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
 
         Registers are in the order in which accumulators are stored: those of a warp's epilogue tile are adjacent.
 
-        shape   (values of an atom, atoms along M, atoms along N)
+        shape   (values of an atom, atoms along M, atoms along N) of a thread
 
         >>> from cutegemm.build import mma_tma_plan
         >>> plan = mma_tma_plan(Operands.of("bf16", layout="nn"), block=(64, 64, 64), warp=(32, 32))
@@ -691,12 +737,15 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def accumulator_registers(self) -> np.ndarray:
-        """Return the index of the register of each accumulator of a thread, in the order (values, MMA_M, MMA_N)."""
+        """Return the register index of each accumulator of a thread: an array in the order (values, MMA_M, MMA_N)."""
         values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
         return self.accumulator_order((product(values), *rest)).offsets()
 
     def own_tile(self, tile_mnl: tuple[Any, Any, Any], consumer: Any) -> tuple[Any, Any, Any]:
-        """Return (m_tile, n_tile, batch) of a consumer's tile of D, counted in tiles of a consumer.
+        """Return the coordinates (m_tile, n_tile, batch) of a consumer's tile in a CTA's tile.
+
+        They are counted in consumer tiles. E.g. with two consumers along M, consumer 1 of CTA tile (3, 5, 0) has (7, 5,
+        0).
 
         tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
         consumer   index of the consumer among those that share the CTA's tile
@@ -714,7 +763,7 @@ class GemmPlan(hooks.Shown):
         return m_tile * down + consumer // across, n_tile * across + consumer % across, batch
 
     def tile_of_own(self, own_mnl: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], Any]:
-        """Return the CTA's tile with a consumer's tile in it, and the consumer's index there: inverse of `own_tile`.
+        """Return the CTA's tile that contains a consumer's tile, and the consumer's index: inverse of `own_tile`.
 
         own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
         returns   ((m_tile, n_tile, batch) counted in tiles of a CTA, index). The index is 0 if each consumer has a CTA
@@ -733,10 +782,12 @@ class GemmPlan(hooks.Shown):
         return (m // down, n // across, batch), m % down * across + n % across
 
     def access(self, name: str) -> CopyAtom:
-        """Return the copy atom of an operand or a result of the epilogue between global memory and registers.
+        """Return the copy atom between global memory and registers for an operand or result of the epilogue.
 
-        It moves the vectors that D is stored by if the operand's are contiguous too. With warp roles it moves the two
-        neighbours of a row that a thread has.
+        It has the vector length of D's stores if the operand is contiguous along the same mode as D. With warp roles it
+        has the two neighbours of a row that a thread holds.
+
+        name   name of the operand or result, such as "c" or "bias"
         """
         operand, d = self.operands.matrix(name), self.operands.d
         if operand.gated == "pairs":
@@ -751,15 +802,21 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def cluster_tile(self) -> ClusterTile:
-        """Return the tile of D that a cluster computes, and the CTAs of a cluster, as the scheduler needs them."""
+        """Return what the tile scheduler needs to know of this plan's clusters.
+
+        It has the CTA tile, and the CTAs along M, N and K.
+        """
         return ClusterTile(
             self.cta_tile, self.cluster_mn, self.body.cluster_k, self.operands.batched, not self.body.has_roles
         )
 
     def work(self, problem: Problem, tensors: Mapping[str, Any] | None = None) -> Work:
-        """Return the work tiles of a problem, and the clusters that take them.
+        """Return the work tiles of a problem, and which cluster takes which.
 
-        tensors   the operands that the scheduler reads, as arrays; None: their contents are not known, or it reads none
+        A work tile is a tile of D with all or some of its k-tiles.
+
+        tensors   operands that the scheduler reads, as arrays by name; None: their contents are not known, or it reads
+                  none
 
         >>> from cutegemm.build import sm90_plan
         >>> sm90_plan(split_k=4).work(Problem(128, 1024, 4096)).count
@@ -769,7 +826,7 @@ class GemmPlan(hooks.Shown):
         return tiles.along(problem.k, tensors)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
-        """Return the number of tiles of D along M, N and the batch."""
+        """Return the number of CTA tiles of D that this plan has for a problem: (along M, along N, batch)."""
         return (
             -(-problem.m // self.cta_tile[0]),
             -(-problem.n // self.cta_tile[1]),
@@ -777,9 +834,10 @@ class GemmPlan(hooks.Shown):
         )
 
     def mma_grid(self, problem: Problem) -> tuple[int, int, int]:
-        """Return the number of tiles that are multiplied, along M, N and the batch; see `mma_tile`.
+        """Return the number of tiles that are multiplied for a problem: (along M, along N, batch); see `mma_tile`.
 
-        If a cluster splits K, each of its CTAs multiplies the tile of all of them.
+        It is the number of CTA tiles of D, unless a cluster splits K: each of its CTAs then multiplies the tile of all
+        of them.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(tile=(64, 64, 64), cluster_k=4)
@@ -792,13 +850,13 @@ class GemmPlan(hooks.Shown):
     def k_tiles(self, problem: Problem) -> int:
         """Return the number of k-tiles that cover the extent K of a problem.
 
-        The ragged k-tile is the first one for copies by threads, where it begins at K - k_tiles * bK, and the last one
-        for TMA, which fills with zeros beyond K.
+        If bK does not divide K, one k-tile is ragged. It is the first one if threads copy, which begins at K - k_tiles
+        * bK, and the last one for TMA, which fills with zeros beyond K.
         """
         return -(-problem.k // self.cta_tile[2])
 
     def accumulation_order(self, problem: Problem) -> AccumulationOrder:
-        """Return the order in which the products of an element of D are added: see `plan.accumulation`.
+        """Return in what order this plan's kernel adds the products of an element of D.
 
         Plans with equal orders give the same accumulators, bit for bit. Only stream-K orders depend on M, N and L.
 
@@ -812,7 +870,7 @@ class GemmPlan(hooks.Shown):
         return accumulation_order(self, problem)
 
     def describe(self, problem: Problem | None = None) -> str:
-        """Return the plan as text: a line (count, shape, layout) for each level from the grid of CTAs to a value.
+        """Return this plan as text: a line (count, shape, layout) for each level from the grid of CTAs to a value.
 
         problem   the problem whose tiles are counted; None: the grid is given as a formula
         """
@@ -822,7 +880,7 @@ class GemmPlan(hooks.Shown):
         return describe(self, problem)
 
     def key(self) -> str:
-        """Return a text that identifies the compiled kernel: plans that lead to different kernels have different texts.
+        """Return a text that identifies the kernel of this plan: different kernels have different texts.
 
         It has all fields that affect the kernel; the name and the summary are left out.
         """
@@ -868,7 +926,7 @@ def _of_columns(mma: TiledMma, columns: int) -> TiledMma:
 
 
 def _without_second(permutation: Layout) -> Layout:
-    """Return the permutation of rows or columns of a single consumer, from that of all consumers together.
+    """Return the permutation of rows or columns of one consumer, from that of all consumers together.
 
     permutation   layout with the modes (atom, consumers, rest). The result is without the mode of the consumers, and a
                   consumer's rows or columns are adjacent in it

@@ -26,7 +26,7 @@ _BLAS = {"a": {"n": "k", "t": "m"}, "b": {"n": "n", "t": "k"}}
 
 @dataclass(frozen=True)
 class Operand:
-    """Element type, majorness and alignment of one operand.
+    """Element type, majorness and alignment of one operand of a GEMM.
 
     dtype         element type
     major         "m", "n" or "k": the mode of stride 1
@@ -34,7 +34,7 @@ class Operand:
     broadcast     modes along which the operand is broadcast: ("m",) for a row of N elements, ("n",) for a column of M
                   elements, ("m", "n") for a single element, () for a matrix
     gated         for B, or a row operand of N elements, of a gated GEMM: "halves" if its columns j and j + N / 2 give
-                  column j of D, "pairs" if its columns 2 j and 2 j + 1 do. Otherwise ""
+                  column j of D, "pairs" if its columns 2j and 2j + 1 do. Otherwise ""
     modes         for a further operand of the mainloop, such as block scales: ("m", "k") or ("n", "k"). A mode "k/128"
                   or "n/128" has one element for every 128 of K or N. ("l", "1") for one element for each group of a
                   grouped GEMM. () for all other operands, whose modes follow from their names
@@ -49,7 +49,7 @@ class Operand:
 
     @property
     def transposed(self) -> Operand:
-        """Return the operand with M and N exchanged.
+        """Return this operand as the transposed GEMM sees it: M and N are exchanged, m-major becomes n-major.
 
         >>> print(Operand(f32, "m", 4, ("n",)).transposed)
         f32 row of N, 4-byte aligned
@@ -61,15 +61,16 @@ class Operand:
 
     @property
     def align_elems(self) -> int:
-        """Return the elements in `align_bytes`, at least 1: the largest vector that is sure to be aligned."""
+        """Return `align_bytes` in elements of this operand, at least 1: the longest vector that is surely aligned."""
         return max(1, self.align_bytes * 8 // self.dtype.bits)
 
     @staticmethod
     def of_kind(kind: type[Tensor], dtype: DType, major: str = "n", align_bytes: int | None = None) -> Operand:
-        """Return an operand of an epilogue in global memory.
+        """Return the description of an epilogue's operand in global memory, such as a bias, from its class.
 
-        kind          Tile, Row, Column or Element
-        major         "m" or "n", for a Tile; the other kinds have only one possible majorness
+        kind          Tile (M x N), Row (N elements), Column (M elements) or Element (one)
+        dtype         element type
+        major         "m" or "n", for a Tile; the other classes have only one possible majorness
         align_bytes   alignment; None for the size of an element
 
         >>> from cutegemm.plan.epilogue import Row
@@ -89,6 +90,8 @@ class Operand:
 @dataclass(frozen=True)
 class Operands:
     """Element types, majorness and alignment of A, B, C and D and of further operands, and the accumulator type.
+
+    A plan is built for such operands, and for any extents.
 
     a, b, c, d   the matrices
     acc          element type of the accumulators
@@ -162,7 +165,7 @@ class Operands:
         batched: bool = False,
         groups: str = "",
     ) -> Operands:
-        """Return operands with the given element types, layout and alignment.
+        """Return the operands of a GEMM with the given element types, layout and alignment.
 
         dtype        type of A
         b            type of B; None for the type of A. wgmma can multiply e4m3 by e5m2
@@ -190,7 +193,10 @@ class Operands:
         return Operands(a, of_b, d, d, total, batched, groups=groups)
 
     def matrix(self, name: str) -> Operand:
-        """Return the operand of a name: A, B, C, D or an operand of `aux`. Any other name gives C.
+        """Return the description of the operand called `name`.
+
+        It is "a", "b", "c", "d" or a name in `aux`. Any other name gives C. Epilogue operands that are like C need no
+        entry in `aux`.
 
         >>> operands = Operands.of("f32")
         >>> operands.matrix("a") is operands.a, operands.matrix("residual") is operands.c
@@ -203,7 +209,9 @@ class Operands:
         return operand
 
     def modes(self, name: str) -> tuple[str, ...]:
-        """Return the two modes of an operand, such as ("m", "k") for A.
+        """Return the names of the two modes of an operand, such as ("m", "k") for "a" and ("n", "k") for "b".
+
+        name   "a", "b", "c", "d" or the name of a further operand; an unknown name has the modes of D
 
         >>> Operands.of("f32").modes("b"), Operands.of("f32").modes("residual")
         (('n', 'k'), ('m', 'n'))
@@ -235,16 +243,17 @@ class Operands:
         return tuple([name for name, operand in self.aux if operand.modes])
 
     def aligned(self, align_bytes: int) -> Operands:
-        """Return the operands with the alignment of A, B, C and D reduced to at most `align_bytes`."""
+        """Return these operands with the alignment of A, B, C and D reduced to at most `align_bytes`."""
         parts = {
             n: replace(getattr(self, n), align_bytes=min(align_bytes, getattr(self, n).align_bytes)) for n in _MODES
         }
         return replace(self, **parts)
 
     def fitted(self, m: int, n: int, k: int) -> Operands:
-        """Return the operands with alignments reduced to what compact matrices of these extents have.
+        """Return these operands with alignments reduced to what compact matrices of the given extents have.
 
-        m, n, k   extents. The alignment of A, B, C and D is reduced until it divides their leading stride in bytes
+        m, n, k   extents. The alignment of A, B, C and D is halved until it divides their leading stride in bytes. E.g.
+                  rows of 6 f32 elements have 24 bytes, so they are aligned to 8
 
         >>> Operands.of("f32").fitted(64, 6, 5).b.align_bytes
         8
@@ -262,13 +271,17 @@ class Operands:
 
     @property
     def gated(self) -> str:
-        """Return how a gated GEMM pairs the columns of B, "halves" or "pairs"; "" if it is not gated."""
+        """Return how a gated GEMM (GLU) pairs the columns of B: "halves" or "pairs"; "" if it is not gated.
+
+        "halves": columns j and j + N / 2 give column j of D. "pairs": columns 2j and 2j + 1 do.
+        """
         return self.b.gated
 
     def as_gated(self, by: str, rows: tuple[str, ...] = ()) -> Operands:
-        """Return the operands of a gated GEMM, in which C, D and the tiles of the epilogue have N / 2 columns.
+        """Return these operands for a gated GEMM (GLU): C, D and the epilogue's tiles then have N / 2 columns.
 
-        by     how the columns of B are paired, "halves" or "pairs"; "" for operands that are not gated
+        by     how the columns of B are paired: "halves" (j and j + N / 2) or "pairs" (2j and 2j + 1); "" for operands
+               that are not gated
         rows   names of the epilogue's row operands that have N elements, like B
 
         >>> print(Operands.of("bf16").as_gated("pairs").b)
@@ -278,12 +291,15 @@ class Operands:
         return replace(self, b=replace(self.b, gated=by), aux=tuple(aux))
 
     def with_aux(self, **operands: Operand) -> Operands:
-        """Return the operands with further ones in `aux`, such as a bias. One of the same name is replaced."""
+        """Return these operands with further ones in `aux`, by name, such as bias=Operand(...).
+
+        One of the same name is replaced.
+        """
         return replace(self, aux=tuple({**dict(self.aux), **operands}.items()))
 
     @cached_property
     def transposed(self) -> Operands:
-        """Return the operands of D^T = B^T A^T: A and B are exchanged, and modes M and N in all operands.
+        """Return the operands of D^T = B^T A^T: A and B change places, and M and N are exchanged in all operands.
 
         >>> turned = Operands.of("bf16", layout="tt", out_major="m").transposed
         >>> turned.layout, turned.d.major
@@ -295,7 +311,7 @@ class Operands:
 
     @property
     def as_tf32(self) -> Operands:
-        """Return the operands with A and B as tf32 if A is f32, otherwise unchanged.
+        """Return these operands with A and B as tf32 if A is f32, otherwise unchanged.
 
         >>> Operands.of("f32").as_tf32 == Operands.of("tf32"), Operands.of("f16").as_tf32 == Operands.of("f16")
         (True, True)
@@ -306,7 +322,7 @@ class Operands:
 
     @property
     def layout(self) -> str:
-        """Return the BLAS letters of A and B, such as "nt": "n" for row-major, "t" for column-major.
+        """Return the two BLAS letters of A and B, such as "nt": "n" for stored row by row, "t" for column by column.
 
         >>> Operands.of("f32", layout="tn").layout
         'tn'
@@ -332,7 +348,7 @@ def _are_of_stream(modes: Any) -> bool:
 
 
 def _accumulator(dtype: DType) -> DType:
-    """Return the default accumulator type for A and B of an element type.
+    """Return the default accumulator type: s32 for s8, the type itself for f32, f64 and s32, and f32 for the others.
 
     dtype   element type of A
     """
@@ -342,7 +358,7 @@ def _accumulator(dtype: DType) -> DType:
 
 
 def _is_leading(ld: Any) -> bool:
-    """Return whether a value has the form of `Problem.ld`: a tuple of (operand's name, leading stride) pairs."""
+    """Return whether a value is a tuple of (operand's name, leading stride) pairs, as `Problem.ld` must be."""
     return isinstance(ld, tuple) and all(
         isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int for pair in ld
     )
@@ -350,12 +366,12 @@ def _is_leading(ld: Any) -> bool:
 
 @dataclass(frozen=True)
 class Problem:
-    """The extents, operands and leading strides of one GEMM.
+    """The extents, operands and leading strides of one GEMM, D = alpha * A @ B + beta * C.
 
     m, n, k, l   extents, 0 or more; l is the batch, or the number of groups. The extent that groups divide is that of
                  all of them together
     operands     element types, majorness and alignment of the matrices
-    ld           pairs of an operand's name and its leading stride in elements. An operand without a pair is compact
+    ld           (operand's name, leading stride in elements) pairs. An operand without a pair is compact
     raises       PlanError with every violated rule
 
     >>> p = Problem(4, 6, 8)
@@ -402,13 +418,13 @@ class Problem:
 
     @property
     def d_columns(self) -> int:
-        """Return the number of columns of D: N, or N / 2 if the operands are gated."""
+        """Return the number of columns of D: N, or N / 2 if the GEMM is gated (GLU)."""
         return self.n // 2 if self.operands.gated else self.n
 
     def extent(self, name: str, mode: str) -> int:
-        """Return the extent of an operand along a mode, in elements.
+        """Return the extent of an operand of this problem along a mode, in elements.
 
-        name   name of the operand
+        name   name of the operand, such as "a" or "bias"
         mode   "m", "n" or "k"; or "k/128" or "n/128" for K or N divided by 128, rounded up. Along "n", operands that
                have the columns of a gated D have N / 2 elements
 
@@ -425,7 +441,7 @@ class Problem:
         return self.d_columns if mode == "n" and not of_b else int(getattr(self, mode))
 
     def layout(self, name: str) -> Layout:
-        """Return the layout of an operand in global memory, with strides in elements.
+        """Return the layout of an operand of this problem in global memory, with strides in elements.
 
         name   "a": the layout has shape (M, K, L). "b": (N, K, L). "c", "d" or an operand of the epilogue: (M, N, L)
 
@@ -454,7 +470,7 @@ class Problem:
 
     @property
     def transposed(self) -> Problem:
-        """Return the problem D^T = B^T A^T on the same memory: A and B, and M and N, are exchanged.
+        """Return the problem D^T = B^T A^T on the same memory: A and B change places, and so do M and N.
 
         >>> p = Problem(4, 6, 8, ld=(("a", 10),))
         >>> str(p.layout("a")), str(p.transposed.layout("b")), p.transposed.m
@@ -469,7 +485,7 @@ class Problem:
         return 2 * self.m * self.n * self.k * (1 if self.operands.groups else self.l)
 
     def bytes_of(self, name: str) -> int:
-        """Return the bytes of all elements of an operand or result, over the whole batch.
+        """Return the number of bytes of all elements of one operand or result of this problem, over the whole batch.
 
         >>> from cutegemm.plan.epilogue import Row
         >>> operands = Operands.of("bf16").with_aux(bias=Operand.of_kind(Row, f32))
@@ -497,9 +513,9 @@ class Problem:
 
 
 def check_is_problem(operation: str, problem: Any) -> None:
-    """Check that an optional argument `problem` is a Problem or None.
+    """Raise an error unless the optional argument `problem` of a public function is a `Problem` or None.
 
-    operation   name of the caller, for the message
+    operation   name of the function, for the message
     raises      UnsupportedError if `problem` is anything else
 
     >>> check_is_problem("check", 3)

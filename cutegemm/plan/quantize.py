@@ -34,13 +34,13 @@ LEAST_SCALE = 2.0**-126  # its reciprocal is finite
 
 @dataclass(frozen=True)
 class Quantize:
-    """The kernel that quantizes a matrix (rows, K) by blocks, one tile in each CTA.
+    """The kernel that quantizes a matrix (rows, K) to float8 values and one f32 scale per block. Each CTA has one tile.
 
     source         element type of the matrix: f32, f16 or bf16
     target         element type of the values: e4m3 or e5m2
-    granularity    "1x128" or "128x128": the elements that share a scale
-    power_of_two   whether scales are powers of two
-    vector         elements of an access to global memory: 1, 2 or 4; K and the pitch of rows are multiples of it
+    granularity    elements that share a scale: "1x128" (128 of one row) or "128x128"
+    power_of_two   whether scales are rounded up to powers of two
+    vector         elements of an access to global memory: 1, 2 or 4. K and the pitch of rows are multiples of it
 
     >>> from cutegemm.dtypes import bf16, e4m3
     >>> quantize = Quantize(bf16, e4m3, "1x128")
@@ -58,42 +58,48 @@ class Quantize:
 
     @property
     def name(self) -> str:
-        """Return the name for messages, such as "quantize bf16 to e4m3 by 1x128"."""
+        """Return the name of this kernel for messages, such as "quantize bf16 to e4m3 by 1x128"."""
         powers = ", powers of two" if self.power_of_two else ""
         return f"quantize {self.source} to {self.target} by {self.granularity}{powers}"
 
     def key(self) -> str:
-        """Return a text that is the same for kernels with the same code, for the cache of kernels."""
+        """Return the text under which this kernel is cached: it is the same for kernels with the same code."""
         return f"{self.name} {self.vector}"
 
     def violations(self, arch: str) -> Iterator[str]:
-        """Yield a sentence for each rule that the kernel breaks on an architecture."""
+        """Yield a sentence for each rule that this kernel breaks on an architecture, such as a lack of float8.
+
+        arch   name of the architecture, such as "sm_90a"
+        """
         if not runs_on(_MIN_ARCH, arch):
             yield f"{arch} does not convert to float8. Compile for {_MIN_ARCH} or later."
 
     @property
     def by_block(self) -> bool:
-        """Return whether a scale belongs to a block of 128 rows, not to a single row."""
+        """Return whether a scale belongs to 128 rows ("128x128"), not to a single row ("1x128")."""
         return self.granularity == BLOCKS
 
     @property
     def threads(self) -> int:
-        """Return the number of threads of a CTA."""
+        """Return the number of threads of a CTA of this kernel."""
         return _WARPS * WARP_THREADS
 
     @property
     def rows_of_warp(self) -> int:
-        """Return the number of rows of a tile that a warp has."""
+        """Return the number of rows of a CTA's tile that each warp quantizes: 16 with scales per 128 rows, else 4."""
         return BLOCK // _WARPS if self.by_block else _ROWS
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Return the rows and columns of a CTA's tile: one block of K, and one block of rows or some single rows."""
+        """Return (rows, columns) of the tile that a CTA quantizes.
+
+        It is (128, 128) with one scale for each 128 rows, and (32, 128) with one for each row.
+        """
         return self.rows_of_warp * _WARPS, BLOCK
 
     @property
     def scales(self) -> Layout:
-        """Return the layout from (row, column) of a tile to the index of its scale among those of the tile.
+        """Return the layout that maps (row, column) of a CTA's tile to the index of its scale within the tile.
 
         >>> from cutegemm.dtypes import bf16, e4m3
         >>> print(Quantize(bf16, e4m3, "1x128").scales, Quantize(bf16, e4m3, "128x128").scales)
@@ -103,12 +109,15 @@ class Quantize:
 
     @cached_property
     def load(self) -> TiledCopy:
-        """Return the copy from the matrix to registers: the lanes of a warp have a row, four neighbours each."""
+        """Return the tiled copy from the matrix to registers.
+
+        Each warp reads whole rows of the tile; a lane has 4 adjacent elements of a row.
+        """
         return self._copy(self.source)
 
     @cached_property
     def store(self) -> TiledCopy:
-        """Return the copy of the values from registers to global memory, in the order of `load`."""
+        """Return the tiled copy of float8 values from registers to global memory, divided like `load`."""
         return self._copy(self.target)
 
     def _copy(self, dtype: DType) -> TiledCopy:

@@ -21,20 +21,20 @@ ACCUMULATOR_VECTOR = 4  # accumulators that a thread sends or stores in one acce
 
 @dataclass(frozen=True)
 class SlicedK:
-    """Sliced-K: the warps of a CTA split K, and their accumulators are added in shared memory.
+    """Describe sliced-K: the warps of a CTA split K, and their accumulators are added in shared memory.
 
     The warps of a CTA multiply different k of the same rows and columns. If the CTAs of a cluster along M split K too,
     each CTA multiplies the rows of all of them, and stores its own rows. After the mainloop:
 
     1. Each warp writes its accumulators to its own region of shared memory.
     2. Each thread of `added` adds the accumulators of all warps, in the order of the warps, for its elements of every
-       CTA's tile. Sums for another CTA's tile are written to that CTA's shared memory.
+    CTA's tile. Sums for another CTA's tile are written to that CTA's shared memory.
     3. These threads add the sums from all CTAs, in the order of their ranks.
 
     added      tiled MMA whose C layout maps threads to the elements of the CTA's tile (bM, bN) that they add and store
-    by_warp    offsets of the warps' accumulators in shared memory: (bM * CTAs, bN, warps)
-    by_cta     offsets of the sums received from each CTA, after those of `by_warp`: (bM, bN, CTAs); None if the CTAs
-               of a cluster do not split K
+    by_warp    layout (bM * CTAs, bN, warps) of the warps' accumulators in shared memory; offsets in elements
+    by_cta     layout (bM, bN, CTAs) of the sums received from each CTA, stored after those of `by_warp`; None if the
+               CTAs of a cluster do not split K
     """
 
     added: TiledMma
@@ -43,18 +43,19 @@ class SlicedK:
 
     @property
     def warps(self) -> int:
-        """Return the number of warps of a CTA that split K (sliced-K)."""
+        """Return the number of warps of a CTA that split K among them."""
         return self.by_warp[2].size()
 
 
 def exchanged(plan: GemmPlan) -> Layout:
-    """Return the layout of the accumulators that a CTA receives in shared memory, with cluster split-K.
+    """Return the layout of the accumulators that a CTA receives in shared memory if its cluster splits K.
 
-    (vector, threads, vectors, CTAs, consumers) -> offset in elements. CTAs are the senders, the CTA itself included.
+    The layout maps (vector, threads, vectors, CTAs, consumers) to an offset in elements. CTAs are the senders, the CTA
+    itself included; the first mode has the 4 accumulators of a 16-byte vector. Each thread sends its accumulators of
+    another CTA's columns to the thread of the same index there. Vectors of neighbouring threads are adjacent. The
+    receiving thread adds the vectors in the order of the CTAs.
 
-    Each thread sends its accumulators of another CTA's columns to the thread of the same index there, in vectors of 16
-    bytes; vectors of neighbouring threads are adjacent. The receiving thread adds the vectors in the order of the CTAs.
-    The plan has warp roles.
+    plan   plan with warp roles (producer and consumers)
 
     >>> from cutegemm.build import sm90_plan
     >>> str(exchanged(sm90_plan(tile=(64, 64, 64), cluster_k=4)))
@@ -66,10 +67,12 @@ def exchanged(plan: GemmPlan) -> Layout:
 
 
 def sent(plan: GemmPlan) -> Layout:
-    """Return the layout of the accumulators that a thread sends to each CTA, with cluster split-K.
+    """Return which accumulators a thread sends to each CTA of its cluster when the CTAs split K, as a layout.
 
-    (vector, vectors, CTAs) -> index of the accumulator in the thread's registers. Vectors are in the order of
-    `exchanged`; CTAs are the receivers. The plan has warp roles.
+    The layout maps (element of a vector, vector, receiving CTA) to the index of the accumulator in the thread's
+    registers. Vectors have 16 bytes and are in the order of `exchanged`, the layout of the received accumulators.
+
+    plan   plan with warp roles (producer and consumers)
 
     >>> from cutegemm.build import sm90_plan
     >>> str(sent(sm90_plan(tile=(128, 64, 64), cluster_k=2)))

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Role:
-    """A group of consecutive warps of a CTA that run the same program.
+    """Describe a role: consecutive warps of a CTA that run the same program, e.g. the producer that loads by TMA.
 
-    name        name of the role, such as "producer"
-    warps       number of warps. They follow the warps of the previous role
-    registers   registers per thread, set by setmaxnreg; None if the compiler decides
+    name        name of the role, such as "producer" or "consumer 0"
+    warps       number of warps. A plan lists its roles in the order of their warps: this role's begin after the
+                previous role's
+    registers   32-bit registers per thread that the role sets by `setmaxnreg`; None if the compiler decides
     """
 
     name: str

@@ -11,11 +11,15 @@ Row = tuple[str, str, str, str]
 
 
 def copy_row(label: str, copy: TiledCopy | TmaBox, tile_shape: tuple[int, int], more: str = "") -> Row:
-    """Return the row of a copy: the shape of its tile, or the number and shape of its TMA boxes.
+    """Return one line of a plan's printed description, (label, count, shape, details), for a copy.
 
-    label        first column of the row
-    tile_shape   rows and columns that are copied in all
-    more         text that is appended if the copy is a TMA box
+    For a copy by threads, the count is "1" and the shape is that of its tile, such as "128 x 8". For a TMA box, the
+    count is the number of boxes that one CTA loads, and the shape is that of a box.
+
+    label        first column of the line, such as "load A"
+    copy         tiled copy by threads, or a TMA box
+    tile_shape   (rows, columns) that all boxes together cover
+    more         text that is appended to the details of a TMA box; "" for nothing
     """
     if isinstance(copy, TmaBox):
         boxes = product(tile_shape) // product(copy.box) // copy.multicast

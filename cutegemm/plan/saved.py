@@ -30,15 +30,16 @@ _TYPE = "type"  # JSON key of the name of a dataclass
 
 
 def saved(plan: Any) -> str:
-    """Return a plan as JSON text, with the version of the package. Equal plans have equal texts.
+    """Convert a plan to JSON text that also names the version of the package. Equal plans give equal texts.
 
-    raises   UnsupportedError if a field holds a value that is not in the table above
+    raises   UnsupportedError if a field holds a value that cannot be saved: only dataclasses of the package, layouts,
+             element types, tuples, None, booleans, numbers and texts can
     """
     return json.dumps({"cutegemm": __version__, "plan": _to_data(plan)}, indent=1, allow_nan=False)
 
 
 def loaded(text: str) -> Any:
-    """Return the plan whose JSON text `saved` returned. Its rules are checked again.
+    """Return the plan that `saved` converted to the JSON `text`. The rules of plans are checked again.
 
     raises   UnsupportedError if the text is not a saved plan, or was saved by another version of the package; PlanError
              if the plan violates a rule
@@ -58,9 +59,12 @@ def loaded(text: str) -> Any:
 
 
 def _to_data(value: Any) -> Any:
-    """Return a value of a plan as data that `json.dumps` accepts; see the table of this file.
+    """Convert a value of a plan to data that `json.dumps` accepts.
 
-    raises   UnsupportedError if the type of the value is not in the table
+    For example, a layout becomes {"layout": "(8,64):(64,1)"}. A dataclass becomes its class name and its fields, a
+    tuple becomes a list.
+
+    raises   UnsupportedError if the value has a type that cannot be saved
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -78,9 +82,9 @@ def _to_data(value: Any) -> Any:
 
 
 def _from_data(data: Any) -> Any:
-    """Return the value of a plan that `_to_data` converted to `data`.
+    """Convert data that was read from JSON back to a value of a plan: the inverse of `_to_data`.
 
-    raises   UnsupportedError if a class or its fields are not those of this version
+    raises   UnsupportedError if a class is unknown, or its fields are not those of this version of the package
     """
     if isinstance(data, list):
         return tuple([_from_data(entry) for entry in data])
@@ -104,9 +108,9 @@ def _from_data(data: Any) -> Any:
 
 
 def _class_named(name: Any) -> Any:
-    """Return the dataclass with a name such as "plan.work.split.KSplit".
+    """Return the dataclass of this package that has the given name in a saved plan, such as "plan.work.split.KSplit".
 
-    raises   UnsupportedError if `plan` and `tile` have no dataclass of this name
+    raises   UnsupportedError if the subpackages `plan` and `tile` have no dataclass of this name
     """
     module, _, short = str(name).rpartition(".")
     try:
@@ -119,7 +123,10 @@ def _class_named(name: Any) -> Any:
 
 
 def _of_another_version(what: str) -> UnsupportedError:
-    """Return the error for a text whose classes or fields are not those of this version."""
+    """Return the error to raise for a saved plan whose classes or fields are not those of this version of the package.
+
+    what   what is wrong, such as "the class X is unknown"
+    """
     return UnsupportedError(
         f"GemmPlan.from_json: the plan was saved by another version of cutegemm, or changed: {what}. Build the plan "
         "again with this version."

@@ -13,14 +13,15 @@ SharedLayout = Union[Layout, ComposedLayout]
 
 
 def smem_align_bytes(dtype: DType, layout: SharedLayout) -> int:
-    """Return the alignment in bytes of a buffer in shared memory: 128, or the swizzle's period if that is larger.
+    """Return the alignment in bytes that a buffer in shared memory needs: 128, or the swizzle's period if larger.
 
-    The hardware swizzles addresses, the plan's layout swizzles offsets. Both are the same permutation if the buffer
-    starts at a multiple of the swizzle's period. The result is at most 1024, the largest alignment of shared memory. If
-    the period is longer, rows may be permuted by the pattern of another row; the number of bank conflicts is the same.
+    Why: the hardware swizzles addresses, the plan's layout swizzles offsets. Both are the same permutation if the
+    buffer starts at a multiple of the swizzle's period. The result is at most 1024, the largest alignment of shared
+    memory. If the period is longer, rows may be permuted by the pattern of another row; the number of bank conflicts is
+    the same.
 
     dtype    element type
-    layout   layout of the buffer, in elements
+    layout   layout of the buffer, in elements, with or without a swizzle
 
     >>> from cutegemm.dtypes import f16
     >>> smem_align_bytes(f16, ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))))
@@ -35,11 +36,11 @@ def smem_align_bytes(dtype: DType, layout: SharedLayout) -> int:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Shared memory that a component of a plan needs.
+    """Describe a buffer in shared memory that a plan needs, such as the stages of A.
 
     name     name for reports, such as "a" or "d"
     dtype    element type
-    layout   (rows, columns, stages...) of the buffer, in elements
+    layout   layout (rows, columns, stages...) of the buffer, in elements
     tile     (rows, columns) that are written or read at a time
     """
 
@@ -50,10 +51,10 @@ class Buffer:
 
     @property
     def align_bytes(self) -> int:
-        """Return the alignment of the buffer in bytes; see `smem_align_bytes`."""
+        """Return the alignment in bytes that this buffer needs: 128, or the period of its swizzle if that is larger."""
         return smem_align_bytes(self.dtype, self.layout)
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of the buffer in bytes, up to its last element."""
+        """Return the size of this buffer in bytes, from its first to its last element."""
         return self.layout.cosize() * self.dtype.bits // 8

@@ -17,13 +17,14 @@ _FACTORS_OF_TRANSPOSE = {"a": "b", "b": "a"}
 
 @dataclass(frozen=True)
 class Argument:
-    """One tensor argument of a compiled function, with what the function requires of it.
+    """Describe one tensor argument of a compiled GEMM function: required type, shape, strides and alignment.
 
-    name         "a", "b", "d", or the name of a further operand or result
+    name         "a", "b", "d", or the name of a further operand or result, such as "bias"
     dtype        element type; tf32 is f32 in memory
-    modes        names of the extents: "l", "m", "n", "k"; "n/2" for the columns of a gated D; "1" for a single element
-    extents      number that must divide the extent of each mode
-    strides      number that must divide the stride of each mode, in elements; None if the stride must be 1
+    modes        extent names of the tensor's modes: "l" (batch), "m", "n", "k"; "n/2" for the columns of a gated D,
+                 which has half as many as B; "1" for a single element
+    extents      for each mode, a number that must divide its extent
+    strides      for each mode, a number that must divide its stride in elements; None if the stride must be 1
     align_bytes  number that must divide the address
     """
 
@@ -39,9 +40,9 @@ class Argument:
 
 
 def signature_of(plan: GemmPlan) -> tuple[Argument, ...]:
-    """Return the tensor arguments of a plan's compiled function, in the order of its parameters.
+    """Return the tensor arguments that a plan's compiled function takes, in the order of its parameters.
 
-    With swap A/B the plan computes D^T = B^T A^T, but the function takes A, B and D as for D = A B.
+    If the plan swaps A and B, it computes D^T = B^T A^T, but its function still takes A, B and D as for D = A B.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan import Operands
@@ -55,14 +56,18 @@ def signature_of(plan: GemmPlan) -> tuple[Argument, ...]:
 
 
 def tensor_names(plan: GemmPlan) -> tuple[str, ...]:
-    """Return the names of the tensor arguments of a plan's compiled function, in the order of its parameters."""
+    """Return the names of the tensors that a plan's compiled function takes, in the order of its parameters.
+
+    For example ("a", "b", "bias", "d"): A and B, further operands of the mainloop, operands of the epilogue, D, other
+    results.
+    """
     return ("a", "b", *plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
 
 
 def _argument(plan: GemmPlan, name: str) -> Argument:
-    """Return what a compiled plan requires of its tensor argument `name`: element type, shape, strides and alignment.
+    """Return what a plan's compiled function requires of one tensor argument: type, shape, strides, alignment.
 
-    name   name as the caller uses it, before swap A/B
+    name   name as the caller uses it. If the plan swaps A and B, the caller's "a" is the plan's B
     """
     of_plan = _FACTORS_OF_TRANSPOSE.get(name, name) if plan.swap_ab else name
     operand = plan.operands.matrix(of_plan)

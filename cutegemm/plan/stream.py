@@ -13,13 +13,14 @@ from cutegemm.tile.tma import TmaBox
 
 @dataclass(frozen=True)
 class OperandStream:
-    """An operand that is loaded k-tile by k-tile, and its place in a stage of shared memory.
+    """Describe an operand that the mainloop loads k-tile by k-tile: its copies, and its stages in shared memory.
 
-    name   "a" or "b", or the name of another operand
-    mode   "m" or "n": the mode of the tile of D that the first mode of the operand runs along
-    load   copy from global to shared memory, by the threads or as a box by TMA; to registers if there are no stages
-    smem   shared memory (rows or columns of the tile, k, stages), in elements
-    read   copy from shared memory to registers; None if the MMA reads shared memory
+    name   "a" or "b", or the name of another operand of the mainloop, such as block scales
+    mode   "m" or "n": mode of D that the operand's rows run along; "m" for A, "n" for B
+    load   copy from global to shared memory: a tiled copy by the threads, or a box by TMA. If the plan has no stages, a
+           tiled copy from global memory to registers
+    smem   layout (rows, k, stages) of the operand in shared memory, in elements. Rows are rows of A or columns of B
+    read   copy atom that loads fragments from shared memory to registers; None if the MMA reads shared memory itself
     """
 
     name: str
@@ -30,11 +31,11 @@ class OperandStream:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Return the rows or columns of D and the elements along K that a stage holds."""
+        """Return (rows, elements along K) that one stage of this operand holds. Rows are rows of A or columns of B."""
         extents = product_each(self.smem.shape)
         return int(extents[0]), int(extents[1])
 
     @property
     def multicast(self) -> int:
-        """Return the number of CTAs of a cluster that share what is loaded."""
+        """Return the number of CTAs of a cluster that receive each load of this operand; 1 without TMA multicast."""
         return self.load.multicast if isinstance(self.load, TmaBox) else 1

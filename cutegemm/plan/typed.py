@@ -13,9 +13,9 @@ _PLURALS = {int: "integers", str: "texts"}
 
 
 def not_of_types(values: Mapping[str, tuple[Any, tuple[type, ...]]]) -> list[str]:
-    """Return a sentence for each value that is not of one of its types.
+    """Check the types of named arguments, and return one sentence for each value of a wrong type; [] if all are right.
 
-    values   (value, allowed types) by name. A bool is not an int
+    values   argument name -> (value, allowed types). A bool does not count as an int
 
     >>> not_of_types({"fill": ("no", (bool,)), "pad": (4, (int,))})
     ["fill = 'no'; True or False is expected."]
@@ -28,10 +28,12 @@ def not_of_types(values: Mapping[str, tuple[Any, tuple[type, ...]]]) -> list[str
 
 
 def not_as_annotated(value: Any) -> Iterator[str]:
-    """Yield a sentence for each field of a dataclass that is not of its annotated type.
+    """Yield a sentence for each field of a dataclass instance whose value does not have the annotated type.
 
-    A tuple is checked element by element. A field that is a dataclass is checked field by field, unless it has a
-    `__post_init__`, which has checked it.
+    A tuple is checked element by element. A field that holds a dataclass is checked field by field, unless that class
+    has a `__post_init__`, which has checked it already.
+
+    value   the dataclass instance
 
     >>> from cutegemm.plan.role import Role
     >>> list(not_as_annotated(Role("producer", "4", 40)))
@@ -41,13 +43,13 @@ def not_as_annotated(value: Any) -> Iterator[str]:
 
 
 class _Kind(NamedTuple):
-    """One of the types that an annotation allows.
+    """One member of a type annotation, prepared for checks: `tuple[int, int] | None` has two of them.
 
-    type         the class
-    elements     for a tuple with annotated elements, what each element may be; one entry for all elements if
-                 `any_length`. Otherwise ()
-    any_length   whether it is a tuple of any length
-    is_open      whether it is a dataclass without `__post_init__`, whose fields must be checked here
+    type         class that a value must be an instance of
+    elements     for a tuple with annotated elements, what each element may be; a single entry for all elements if
+                 `any_length`. () if elements are not checked
+    any_length   whether it is a tuple of any length, `tuple[X, ...]`
+    is_open      whether it is a dataclass without `__post_init__`, whose fields must be checked one by one
     """
 
     type: type
@@ -57,11 +59,12 @@ class _Kind(NamedTuple):
 
 
 class _Expected(NamedTuple):
-    """All types that an annotation allows.
+    """All types that one annotation allows, prepared for checks of values.
 
-    kinds    the types
-    leaves   the types whose values need no further check; nearly all values are of one of them
-    words    the types as English text, such as "an integer or None"
+    kinds    the members of the annotation: one, or several for a union
+    leaves   classes among them that need no check of elements or fields. A value of such a class is right; nearly all
+             are
+    words    the types as English text for messages, such as "an integer or None"
     """
 
     kinds: tuple[_Kind, ...]
@@ -70,7 +73,10 @@ class _Expected(NamedTuple):
 
 
 def _wrong_fields(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield (path, rest of the sentence) for each wrong value in a dataclass. A path is, for example, "tile[0]"."""
+    """Yield (path, rest of the sentence) for each field of a dataclass instance whose value has a wrong type.
+
+    A path names the field, such as "tile[0]"; the sentence continues it: "= '4'; an integer is expected."
+    """
     kind: Any = type(value)
     for name, expected in _fields(kind):
         if type(getattr(value, name)) in expected.leaves:
@@ -80,7 +86,13 @@ def _wrong_fields(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _wrong(value: Any, expected: _Expected) -> Iterator[tuple[str, str]]:
-    """Yield (path, rest of the sentence) for each wrong value in `value`. The path of `value` itself is ""."""
+    """Yield (path, rest of the sentence) for each part of `value` that has a wrong type.
+
+    A path leads from `value` to the part: "" for `value` itself, "[0]" for its first element, ".warps" for a field. The
+    sentence continues it, such as "= '4'; an integer is expected."
+
+    expected   the allowed types
+    """
     kind = next((kind for kind in expected.kinds if _is_of(value, kind.type)), None)
     if kind is None or (kind.elements and not kind.any_length and len(kind.elements) != len(value)):
         yield "", f"= {value!r}; {expected.words} is expected."
@@ -96,13 +108,13 @@ def _wrong(value: Any, expected: _Expected) -> Iterator[tuple[str, str]]:
 
 @cache
 def _fields(kind: type) -> tuple[tuple[str, _Expected], ...]:
-    """Return (name, allowed types) of each field of a dataclass."""
+    """Return (name, allowed types) for each field of the dataclass `kind`, from its annotations. Cached per class."""
     hints = get_type_hints(kind)
     return tuple([(field.name, _expected(hints[field.name])) for field in fields(kind)])
 
 
 def _expected(annotation: Any) -> _Expected:
-    """Return the types that an annotation allows; a union allows several."""
+    """Convert a type annotation such as `int | None` to the record of allowed types that the checks use."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kinds = tuple(map(_kind, members))
     leaves = [kind.type for kind in kinds if not kind.elements and not kind.is_open]
@@ -110,7 +122,7 @@ def _expected(annotation: Any) -> _Expected:
 
 
 def _kind(member: Any) -> _Kind:
-    """Return the type that one member of a union allows."""
+    """Convert one member of a union annotation, such as `tuple[int, ...]`, to the record that the checks use."""
     if get_origin(member) is tuple:
         elements = get_args(member)
         any_length = elements[-1] is Ellipsis
@@ -120,14 +132,14 @@ def _kind(member: Any) -> _Kind:
 
 
 def _is_of(value: Any, kind: type) -> bool:
-    """Return whether a value is an instance of a type. In contrast to `isinstance`, a bool is not an int."""
+    """Return whether `value` is an instance of the class `kind`. In contrast to `isinstance`, a bool is not an int."""
     return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
 
 
 def _words(members: Sequence[Any]) -> str:
-    """Return the English text for a value of one of several types.
+    """Return English text that says which types are allowed, for the end of an error message.
 
-    members   types or annotations of tuples
+    members   classes, or tuple annotations such as `tuple[int, int]`
 
     >>> _words((int, NoneType)), _words((tuple[int, int],)), _words((tuple[str, ...],))
     ('an integer or None', 'a tuple of 2 integers', 'a tuple of texts')

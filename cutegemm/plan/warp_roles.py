@@ -21,12 +21,12 @@ WARP_ROLES_KINDS = ("pingpong", "cooperative", "single")
 
 @dataclass(frozen=True)
 class WarpRoles:
-    """The warp-specialized roles of a plan: how many stages there are, and which consumer computes which tile of D.
+    """Describe the warp-specialized roles of a plan: pipeline stages, and which consumer computes which tile of D.
 
     kind             "pingpong": the consumers alternate in taking the tiles of a CTA; one multiplies while another
                      stores. "cooperative": they share each tile. "single": no producer; a lane of the consumers loads
                      k-tiles ahead, between their MMAs
-    stages           k-tiles in shared memory at a time
+    stages           number of k-tiles in shared memory
     consumers        number of consumers: warpgroups for wgmma, warps for mma.sync
     consumer_tile    (M, N) of D that a consumer computes at a time
     mainloop         how a consumer multiplies the k-tiles of a work tile
@@ -34,9 +34,10 @@ class WarpRoles:
                      do not all store at the same time
     overlapped       cooperative: a consumer keeps its finished tile in registers, starts the next one, and stores an
                      epilogue tile after the MMAs of each of its first k-tiles
-    consumer_warps   warps of a consumer: 4, a warpgroup, or 1
-    cluster_k        CTAs of a cluster along N that split K. Each multiplies the columns of all of them by some of the
-                     k-tiles, and receives the accumulators of its own columns from all; see `reduction.exchanged`
+    consumer_warps   number of warps of a consumer: 4, a warpgroup, or 1
+    cluster_k        number of CTAs of a cluster along N that split K. Each multiplies the columns of all of them by
+                     some of the k-tiles, and receives the accumulators of its own columns from all; see
+                     `reduction.exchanged`
     """
 
     kind: str
@@ -54,34 +55,37 @@ class WarpRoles:
     k_warps: ClassVar[int] = 1
 
     def k_ctas(self, cluster_mn: tuple[int, int]) -> int:
-        """Return the number of CTAs of a cluster that split K.
+        """Return the number of CTAs of a cluster that split K among them; 1 without cluster split-K.
 
         cluster_mn   CTAs of a cluster along M and N; not used here, but by the same method of `SlicedSchedule`
         """
         return self.cluster_k
 
     def partial_elements(self, plan: GemmPlan) -> int:
-        """Return the number of accumulators in shared memory that the CTAs of a cluster exchange."""
+        """Return the number of accumulators that a CTA receives in shared memory from its cluster.
+
+        It is 0 unless the CTAs of a cluster split K.
+        """
         return exchanged(plan).cosize() if self.cluster_k > 1 else 0
 
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
-        """Return (rows, columns) of D that a consumer computes at a time.
+        """Return (rows, columns) of D that one consumer computes at a time.
 
         cta_tile   (bM, bN, bK); not used here, but by the same method of `ThreadSchedule`
         """
         return self.consumer_tile
 
     def fragment_buffers(self, mma_order: str) -> tuple[int, int]:
-        """Return the number of k-blocks whose fragments of A and of B a thread holds.
+        """Return how many k-blocks' fragments a thread holds at once: (of A, of B), which is (1, 2) or (2, 1).
 
         mma_order   "m" or "n": the outer mode of the MMAs of a k-block. Its fragments are read again as soon as they
-                    have been multiplied; those of the inner mode are read one k-block ahead
+                    have been multiplied; those of the inner mode are read one k-block ahead, into a second buffer
         """
         return (1, 2) if mma_order == "m" else (2, 1)
 
     @property
     def promoted(self) -> bool:
-        """Return whether threads add the accumulators of each k-tile to a total in f32."""
+        """Return whether threads add the accumulators of each k-tile to a total in f32 (accumulator promotion)."""
         return self.mainloop.promoted
 
     @property
@@ -91,19 +95,19 @@ class WarpRoles:
 
     @property
     def readers(self) -> int:
-        """Return the number of consumers that read each k-tile: those that share a tile of D."""
+        """Return the number of consumers that read each k-tile: 1 for pingpong, else all, which share a tile."""
         return 1 if self.kind == "pingpong" else self.consumers
 
     @property
     def consumer_threads(self) -> int:
-        """Return the number of threads of a consumer."""
+        """Return the number of threads of one consumer of this plan."""
         return WARP_THREADS * self.consumer_warps
 
 
 def warp_roles(plan: GemmPlan) -> WarpRoles:
-    """Return the warp roles of a plan that has them.
+    """Return the warp roles (producer and consumers) of a plan, for code that needs a plan with them.
 
-    raises   UnsupportedError if all threads of the plan follow one schedule
+    raises   UnsupportedError if all threads of the plan follow one schedule instead
     """
     if not isinstance(plan.body, WarpRoles):
         raise UnsupportedError(

@@ -11,37 +11,39 @@ from cutegemm.profile.compare import METRICS
 
 
 class Launchable(Protocol):
-    """The interface of a kernel whose hardware counters are collected.
+    """Interface of a kernel that can be run under Nsight Compute (ncu) to collect hardware counters.
 
-    The object is pickled for a child process that launches it.
+    The object is pickled for a child process, which calls `prepared` and launches the kernel `launches` times.
     """
 
     @property
     def name(self) -> str:
-        """Name of the case, unique among the cases that are run together."""
+        """Name of this kernel in results, unique among the kernels that are profiled together."""
 
     @property
     def launches(self) -> int:
-        """Number of launches to count; more than one if counters vary from launch to launch."""
+        """How often this kernel is launched and counted; more than once if counters vary from launch to launch."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the ncu metrics to collect."""
+        """Names of the ncu metrics to collect for this kernel, such as "dram__bytes_read.sum"."""
 
     def prepared(self, arch: str, beta: float) -> Callable[[], None]:
-        """Compile the kernel, allocate its operands on the GPU and return a function that launches it.
+        """Compile this kernel, allocate its operands on the GPU and return a function that launches it.
 
         arch   architecture to compile for, such as "sm_90a"
-        beta   value of beta for plans that read C; D is passed as C
+        beta   factor of C, for kernels that read C; the buffer of D is passed as C
         """
 
 
 @dataclass(frozen=True)
 class Case:
-    """A plan for a problem as a `Launchable`, a kernel whose hardware counters are collected.
+    """A kernel plan for a problem size, to be run under Nsight Compute (ncu) to collect hardware counters.
 
-    name       name of the case, unique among the cases that are run together
-    launches   number of launches to count
+    name       name of the case, unique among the cases that are profiled together
+    plan       the plan to compile
+    problem    extents and operands of the GEMM
+    launches   how often the kernel is launched and counted
     """
 
     name: str
@@ -51,14 +53,14 @@ class Case:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of all ncu metrics that `compare` uses."""
+        """Names of all ncu metrics whose values the analysis predicts, such as "dram__bytes_read.sum"."""
         return METRICS
 
     def prepared(self, arch: str, beta: float) -> Callable[[], None]:
-        """Compile the plan, allocate zeros as its operands and return a function that launches it with alpha 1.
+        """Compile this case's plan, allocate zeros as operands and return a function that launches it with alpha 1.
 
         arch   architecture to compile for, such as "sm_90a"
-        beta   value of beta if the plan reads C; D is passed as C
+        beta   factor of C, if the plan reads C; the buffer of D is passed as C
         """
         from cutegemm.compile.plans import compile_plan
 
@@ -69,9 +71,9 @@ class Case:
         return lambda: kernel(a, b, d, 1.0)
 
     def _operand(self, name: str) -> Any:
-        """Return a torch tensor of zeros on the GPU for an operand.
+        """Return a torch tensor of zeros on the GPU for one operand of this case's problem, with the operand's strides.
 
-        name   "a" (M x K), "b" (K x N) or "d" (M x N); all with L in front if batched
+        name   "a" (M x K), "b" (K x N) or "d" (M x N); a batched problem has its L matrices along the first axis
         """
         import torch
 

@@ -19,11 +19,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def launcher(folder: Path, cases: Sequence[Launchable], *options: str) -> list[str]:
-    """Write kernels to a file and return the command line that launches them in a child process.
+    """Pickle kernels into `folder` and return the command line of a child process that launches them.
 
-    folder    folder for this file and for the result of the child
-    cases     the kernels
-    options   more arguments of the program `profile.launch`
+    folder    receives the pickled kernels, and later the child's log of launches
+    cases     kernels to launch
+    options   more arguments of the child's program, `python -m cutegemm.profile.launch`; e.g. the value of beta
     """
     file = folder / "cases.pickle"
     file.write_bytes(pickle.dumps(list(cases)))
@@ -31,20 +31,24 @@ def launcher(folder: Path, cases: Sequence[Launchable], *options: str) -> list[s
 
 
 def launched(folder: Path) -> dict[str, Any] | None:
-    """Return the result of the child process that launched kernels, or None if it did not finish; see `launch_all`.
+    """Return the log of the child process that launched kernels, or None if it did not finish.
 
-    folder   the folder that `launcher` wrote to
+    folder    the folder that was passed to `launcher`
+    returns   "device" and "arch" of the GPU, "launched" (index of the kernel of each launch), "failed" (error messages)
     """
     return json.loads(_log(folder).read_text()) if _log(folder).exists() else None
 
 
 def _log(folder: Path) -> Path:
-    """Return the path of the file that the child process writes its result to."""
+    """Return the path in `folder` of the JSON file that the child process writes its log of launches to."""
     return folder / "log.json"
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables of a child: this process's, with the package's folder first in PYTHONPATH."""
+    """Return the environment for a child process that imports this package.
+
+    It is that of this process, with the package's parent folder first in PYTHONPATH.
+    """
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONPATH": path}
 
@@ -54,7 +58,7 @@ def printed(command: Sequence[str], within: Mapping[str, str], seconds: float | 
 
     within    environment variables of the command
     seconds   time limit; None for no limit
-    raises    TimeoutError if the command takes longer; the command and its descendants are then killed
+    raises    TimeoutError if the command takes longer; it is then killed with all its descendants
     """
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", env=dict(within)
@@ -64,15 +68,18 @@ def printed(command: Sequence[str], within: Mapping[str, str], seconds: float | 
     except subprocess.TimeoutExpired:
         # The child stays in this process's group, so that a signal to the group also ends the child. Therefore kill its
         # processes one by one.
-        for pid in _family(process.pid):
+        for pid in _descendants(process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.communicate()
         raise TimeoutError(f"{Path(command[0]).name} took longer than {seconds:.0f} s.") from None
 
 
-def _family(process: int) -> list[int]:
-    """Return the ids of a process and its descendants; only the process itself if the system has no /proc."""
+def _descendants(process: int) -> list[int]:
+    """Return the ids of a process and all its descendants; only its own id if the system has no /proc.
+
+    process   id of the process
+    """
     parents = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -29,18 +29,18 @@ _L2_READ_OF_L1 = "lts__t_sectors_srcunit_tex_op_read.sum"
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity that the analysis predicts and that hardware counters measure, such as "shared load wavefronts".
+    """A number that the analysis of a plan predicts and that Nsight Compute (ncu) measures, e.g. DRAM bytes read.
 
-    name        name of the quantity in tables
+    name        name in tables, such as "shared load wavefronts"
     metrics     ncu metrics whose sum is the measured value. Metrics that the GPU does not have are left out; at least
                 one must exist
     predicted   function from an analysis to the predicted value, or to None if the analysis has no prediction
-    tolerance   maximum of the relative error that is promised to users, or None if no maximum is promised
+    tolerance   largest relative error that is promised to users, e.g. 0.02; None if nothing is promised
     why         reason that nothing is promised
     less        metrics that are subtracted from the sum; all must exist
     unless      function from an analysis to True if nothing is promised for that analysis
-    between     function from an analysis to the range that is promised for the measured value, instead of a tolerance;
-                None for no range
+    between     function from an analysis to the promised range of the measured value, instead of a tolerance; None for
+                no range
     """
 
     name: str
@@ -54,79 +54,88 @@ class Quantity:
 
 
 def _shared(index: int, *ops: str) -> Callable[[Analysis], float]:
-    """Return a function from an analysis to one count of its shared-memory operations `ops`, such as "load", summed.
+    """Return a function that maps an analysis to a count of shared-memory accesses, summed over operations.
 
-    index   0: instructions; 1: wavefronts; 2: ideal wavefronts, without conflicts
+    index   what is counted. 0: instructions; 1: wavefronts; 2: ideal wavefronts, i.e. without bank conflicts
+    ops     operations, such as "load" and "ldmatrix"
     """
     return lambda a: float(sum(a.counts(op)[index] for op in ops))
 
 
 def _conflicts(*ops: str) -> Callable[[Analysis], float]:
-    """Return a function from an analysis to the bank conflicts of its shared-memory operations `ops` ("load", ...)."""
+    """Return a function that maps an analysis to the number of its shared-memory bank conflicts.
+
+    These are the wavefronts beyond the number that the accesses would take without conflicts.
+
+    ops   operations whose conflicts are added, such as "load" and "ldmatrix"
+    """
     return lambda a: float(sum(a.counts(op)[1] - a.counts(op)[2] for op in ops))
 
 
 def _sectors(*ops: str) -> Callable[[Analysis], float]:
-    """Return a function from an analysis to the 32-byte sectors that its global-memory operations `ops` touch.
+    """Return a function that maps an analysis to the number of 32-byte sectors that its global-memory accesses touch.
 
-    ops   operations such as "ld" and "ldgsts"
+    ops   operations whose sectors are added, such as "ld" and "ldgsts"
     """
     return lambda a: float(sum(a.sector_count(op)[1] for op in ops))
 
 
-def _moved(read: Callable[[Traffic], float | None]) -> Callable[[Analysis], float | None]:
-    """Return a function from an analysis to a number of its memory traffic; None if the analysis has no traffic.
+def _of_traffic(read: Callable[[Traffic], float | None]) -> Callable[[Analysis], float | None]:
+    """Return a function that applies `read` to the memory traffic of an analysis; None if the analysis has no traffic.
 
-    read   function from the traffic to this number
+    read   function from the traffic to one of its numbers, such as bytes read from DRAM
     """
     return lambda a: None if a.traffic is None else read(a.traffic)
 
 
-def _arriving(a: Analysis) -> float | None:
-    """Return the predicted number of 32-byte sectors that arrive at the SMs; None if the analysis has no traffic."""
+def _sm_sectors(a: Analysis) -> float | None:
+    """Return how many 32-byte sectors arrive at the SMs, as analysis `a` predicts; None if it has no traffic."""
     if a.traffic is None:
         return None
     return float(a.arriving() + a.sum_sectors("ld"))
 
 
-def _asked(a: Analysis) -> float | None:
-    """Return the predicted number of 32-byte sectors that SMs read from L2; None if the analysis has no traffic."""
+def _l2_sectors(a: Analysis) -> float | None:
+    """Return how many 32-byte sectors SMs request from L2, as analysis `a` predicts; None if it has no traffic."""
     return None if a.traffic is None else a.traffic.l2_read_bytes / SECTOR_BYTES + a.sum_sectors("ld")
 
 
-def _written(a: Analysis) -> float | None:
-    """Return the predicted number of bytes that the GEMM writes to DRAM; None if the analysis has no traffic."""
+def _dram_write_bytes(a: Analysis) -> float | None:
+    """Return how many bytes the GEMM writes to DRAM, as the analysis `a` predicts; None if it has no traffic."""
     if a.traffic is None or a.ends is None:
         return None
     stored = a.traffic.dram_write_bytes * a.ends.stores / a.tiles if a.tiles else 0.0
     return stored + a.sum_sectors("st") * SECTOR_BYTES
 
 
-def _from_dram(t: Traffic) -> float:
-    """Return the predicted number of bytes that the GEMM reads from DRAM: operands, and partial results of K splits."""
+def _dram_read_bytes(t: Traffic) -> float:
+    """Return how many bytes the GEMM reads from DRAM: A, B and C, and partial results of split-K.
+
+    t   predicted traffic
+    """
     return t.dram_read_bytes + (t.partials_read_bytes or 0.0)
 
 
 def _l2_hits(a: Analysis) -> float | None:
-    """Return the predicted L2 hit rate of reads in percent; None if the analysis has no traffic.
+    """Return the L2 hit rate of reads in percent, as the analysis `a` predicts; None if it has no traffic.
 
     A line of the far L2 partition misses in the near partition, and misses again in the far partition if it is absent.
     """
-    asked = _asked(a)
+    asked = _l2_sectors(a)
     if a.traffic is None or asked is None:
         return None
     far = a.traffic.far_bytes or 0.0
     total = asked * SECTOR_BYTES + far
-    return 100 * (1 - (_from_dram(a.traffic) + far) / total) if total else 100.0
+    return 100 * (1 - (_dram_read_bytes(a.traffic) + far) / total) if total else 100.0
 
 
 def _shares_tiles(a: Analysis) -> bool:
-    """Return True if CTAs of the analysed plan exchange partial results of tiles through the workspace."""
+    """Return True if CTAs of the analysed plan exchange partial results of a tile (split-K or stream-K plans)."""
     return a.ends is not None and a.ends.writes > 0
 
 
 def _waits_for_boxes(a: Analysis) -> bool:
-    """Return True if the hardware counter of shared-memory loads also counts waits for wgmma or TMA.
+    """Return True if ncu's counter of shared-memory loads also counts waits for wgmma or TMA, for the analysed plan.
 
     This is so for wgmma plans, and for TMA plans whose only shared-memory loads read semaphore values or D.
     """
@@ -136,29 +145,32 @@ def _waits_for_boxes(a: Analysis) -> bool:
 
 
 def _rewritten(a: Analysis) -> bool:
-    """Return True if the assembler ptxas merged accesses that are separate in the PTX whose accesses were counted."""
+    """Return True if ptxas merged memory accesses of the analysed kernel that are separate in its PTX.
+
+    The prediction counts the accesses in the PTX, so it differs from the hardware's counters then.
+    """
     return a.executed is not None and a.executed.rewritten
 
 
 def _not_as_executed(a: Analysis) -> bool:
-    """Return True if the hardware counter of shared-memory loads does not count just the predicted accesses.
+    """Return True if ncu's counter of shared-memory loads does not count exactly the predicted accesses.
 
-    Either ptxas merged accesses, or the counter also counts waits.
+    Either ptxas merged accesses, or the counter also counts waits for wgmma or TMA.
     """
     return _rewritten(a) or _waits_for_boxes(a)
 
 
 def _is_torn(a: Analysis) -> bool:
-    """Return True if 16-byte cp.async copies move the halves of some sectors separately.
+    """Return True if 16-byte cp.async copies of the analysed plan move the halves of some sectors separately.
 
-    How the counter counts such halves is known only for some paddings.
+    Nothing is promised for ncu's sector counter then: how it counts such halves is known only for some paddings.
     """
     parts = [part.in_grid for part in a.global_ if part.op == "ldgsts" and part.bits == _LINE_COPY_BITS]
     return any(grid is not None and grid.arriving != grid.sectors for grid in parts)
 
 
 def _arrives_otherwise(a: Analysis) -> bool:
-    """Return True if the sectors that arrive at SMs may differ from those that the plan's boxes and copies touch.
+    """Return True if the number of sectors that arrive at SMs may differ from the prediction of the analysis `a`.
 
     Fewer sectors arrive if L1 holds data that another CTA of the SM or the previous k-tile has read. More sectors
     arrive if rows that are not sector-aligned are multicast, if registers spill, or if CTAs exchange partial results.
@@ -172,7 +184,7 @@ def _arrives_otherwise(a: Analysis) -> bool:
 
 
 def _time(a: Analysis) -> float | None:
-    """Return the lower bound of the time (the roofline) in nanoseconds; None if the analysis has no roofline."""
+    """Return the roofline of analysis `a`, a lower bound of the kernel's time, in nanoseconds; None if it has none."""
     return a.roofline.seconds * 1e9 if a.roofline else None
 
 
@@ -242,24 +254,24 @@ QUANTITIES = (
     ),
     Quantity("global store sectors", (_SECTORS.format("st"),), _sectors("st"), _COUNTS),
     Quantity(
-        "sectors read into L1", ("l1tex__m_xbar2l1tex_read_sectors.sum",), _arriving, _COUNTS,
+        "sectors read into L1", ("l1tex__m_xbar2l1tex_read_sectors.sum",), _sm_sectors, _COUNTS,
         unless=_arrives_otherwise,
     ),
     Quantity(
-        "L2 read sectors from L1", (_L2_READ_OF_L1,), _asked, None, _COALESCED,
+        "L2 read sectors from L1", (_L2_READ_OF_L1,), _l2_sectors, None, _COALESCED,
     ),
     Quantity(
         "L2 read sectors from another partition", (_L2_READ,),
-        _moved(lambda t: None if t.far_bytes is None else t.far_bytes / SECTOR_BYTES), None,
+        _of_traffic(lambda t: None if t.far_bytes is None else t.far_bytes / SECTOR_BYTES), None,
         "which side of the chip a CTA runs on is not known", less=(_L2_READ_OF_L1,),
     ),
     Quantity(
-        "DRAM bytes read", ("dram__bytes_read.sum",), _moved(_from_dram), _DRAM,
+        "DRAM bytes read", ("dram__bytes_read.sum",), _of_traffic(_dram_read_bytes), _DRAM,
         unless=_shares_tiles,  # measured for one such plan only
         between=lambda a: None if a.traffic is None else a.traffic.dram_range,
     ),
     Quantity(
-        "DRAM bytes written", ("dram__bytes_write.sum",), _written, None,
+        "DRAM bytes written", ("dram__bytes_write.sum",), _dram_write_bytes, None,
         "data that is still in L2 at the end of the kernel is written later",
     ),
     Quantity("L2 hit rate of reads, %", ("lts__t_sector_op_read_hit_rate.pct",), _l2_hits, None, _COALESCED),
@@ -315,12 +327,12 @@ METRICS = tuple(dict.fromkeys([*(name for q in QUANTITIES for name in (*q.metric
 
 @dataclass(frozen=True)
 class Row:
-    """The predicted and the measured value of one quantity, such as "shared load wavefronts".
+    """The predicted and the measured value of one quantity of a kernel launch, such as "shared load wavefronts".
 
     name        name of the quantity
     predicted   predicted value, or None if the analysis has no prediction
     measured    measured value, or None if it was not measured
-    tolerance   promised maximum of the relative error, or None if no maximum is promised
+    tolerance   largest relative error that is promised, e.g. 0.02; None if nothing is promised
     between     promised range of the measured value, which replaces the tolerance; None for no range
     """
 
@@ -332,7 +344,7 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """Relative error of the prediction, (predicted - measured) / measured; None if one of the values is missing."""
+        """Relative error of this row's prediction, (predicted - measured) / measured; None if a value is missing."""
         if self.predicted is None or self.measured is None:
             return None
         if self.measured == 0:
@@ -341,10 +353,9 @@ class Row:
 
     @property
     def holds(self) -> bool | None:
-        """True if the prediction is as accurate as promised.
+        """True if this row's error is within its tolerance, or the measured value in its promised range.
 
-        The measured value is then in its range, or the error within the tolerance. None if nothing is promised, or if a
-        value is missing.
+        None if nothing is promised, or if a value is missing.
         """
         if self.tolerance is None or self.error is None:
             return None
@@ -355,11 +366,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of predicted with measured quantities for one case (a plan for a problem).
+    """Predicted and measured values of all quantities of one profiled kernel, i.e. of a plan for a problem.
 
-    case   name of the case
+    case   name of the case, as the user chose it
     what   name of the plan, and the problem
-    rows   one row per quantity
+    rows   one row per quantity, such as "DRAM bytes read"
     """
 
     case: str
@@ -368,15 +379,16 @@ class Comparison:
 
     @property
     def misses(self) -> tuple[Row, ...]:
-        """Rows whose error exceeds the tolerance, or whose measured value is outside its range."""
+        """Rows of this comparison whose prediction is less accurate than promised."""
         return tuple(row for row in self.rows if row.holds is False)
 
 
 def compare(case: Case, analysis: Analysis, counters: Mapping[str, float]) -> Comparison:
-    """Return the comparison of a case's predicted quantities with its measured counters.
+    """Pair each quantity that the analysis predicts for a kernel with its measured value.
 
-    analysis   analysis of the case's plan and problem, for the device that was measured
-    counters   ncu metric -> value
+    case       plan and problem that were profiled; gives the names in the result
+    analysis   analysis of that plan and problem, for the device that was measured
+    counters   measured value of each ncu metric
     """
     rows = []
     for q in QUANTITIES:
@@ -390,7 +402,10 @@ def compare(case: Case, analysis: Analysis, counters: Mapping[str, float]) -> Co
 
 
 def to_dict(found: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Return comparisons as lists and dicts for JSON. Each row also has its error, and whether the prediction holds."""
+    """Return comparisons of predicted and measured values as lists and dicts for JSON.
+
+    Each row also has "error" (relative) and "holds" (True if it is within the promised tolerance, None without one).
+    """
     return [
         {
             "case": c.case,
@@ -402,9 +417,10 @@ def to_dict(found: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def render(found: Sequence[Comparison], *, width: int = 110) -> str:
-    """Return comparisons as text tables: one table per plan, and one table for all single instructions.
+    """Return comparisons of predicted and measured values as text tables.
 
-    found   comparisons; one with a single row is that of a single instruction, not of a plan
+    found   comparisons; each gets its own table. One that has a single row is of a test kernel for one instruction;
+            these share a table
     width   characters per line
     """
     from rich import box
@@ -443,16 +459,16 @@ _VERDICTS = {True: "", False: "differs", None: "not counted"}
 
 
 def _number(value: float | None) -> str:
-    """Return a value with thousands separators and at most two decimals, or "-" for None."""
+    """Return a number as a table cell, with thousands separators and at most two decimals; "-" for None."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
 def _error(row: Row) -> str:
-    """Return the error of a prediction in percent, with a mark if it exceeds the tolerance or no tolerance is promised.
+    """Return the relative error of a row's prediction as a table cell, e.g. "+1.5%"; "-" if a value is missing.
 
-    The result is "-" if the predicted or the measured value is missing.
+    "!" follows if the error exceeds the tolerance, and "(not promised)" without a tolerance.
     """
     if row.error is None:
         return "-"

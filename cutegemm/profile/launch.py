@@ -19,13 +19,11 @@ from cutegemm.profile.case import Launchable
 
 
 def launch_all(cases: Sequence[Launchable], beta: float = 0.0) -> dict[str, Any]:
-    """Launch the kernels of all cases and return a log of the launches.
+    """Launch the kernels of all cases between profiler start and stop, and return a log of the launches.
 
-    beta      value of beta for plans that read C; D is passed as C
-    returns   "device"     name of the GPU
-              "arch"       its architecture
-              "launched"   index of the case of each launch, in order
-              "failed"     error message by the index of each case that failed
+    beta      factor of C, for plans that read C; the buffer of D is passed as C
+    returns   "device": name of the GPU. "arch": its architecture. "launched": for each launch in order, the index of
+              its case. "failed": error message by index, for each case that failed
     """
     import torch
 
@@ -53,7 +51,10 @@ def launch_all(cases: Sequence[Launchable], beta: float = 0.0) -> dict[str, Any]
 
 
 def main() -> None:
-    """Launch the cases of the file in argv[1] and write the log to the file in argv[2]."""
+    """Launch the pickled kernels of the file argv[1] and write the log of launches as JSON to the file argv[2].
+
+    argv[3], if present, is the value of beta (default 0).
+    """
     cases = pickle.loads(Path(sys.argv[1]).read_bytes())
     beta = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
     Path(sys.argv[2]).write_text(json.dumps(launch_all(cases, beta)))

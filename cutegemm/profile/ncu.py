@@ -24,16 +24,16 @@ _MISSING = re.compile(r"Failed to find metric (?:regex:)?['\"]?([A-Za-z0-9_.^$]+
 
 
 class NcuError(CutegemmError):
-    """Raised if Nsight Compute fails, has no permission to read the counters, or does not print a table."""
+    """Raised if Nsight Compute (ncu) fails, has no permission to read the counters, or does not print a table."""
 
 
 def command(target: Sequence[str], metrics: Sequence[str], kernel: str, log: str, ncu: str = "ncu") -> list[str]:
-    """Return the command line that profiles the kernels that `target` launches between profiler start and stop.
+    """Return the ncu command line that profiles the kernels that `target` launches between profiler start and stop.
 
     target    command line to run under ncu
     metrics   names of the metrics to collect
     kernel    regular expression; only kernels whose name matches are profiled
-    log       file for the CSV, which would else be mixed with the output of `target`
+    log       file for ncu's CSV, which would otherwise be mixed with the output of `target`
     ncu       the ncu executable
 
     >>> " ".join(command(["python", "x.py"], ["a.sum"], "gemm", "out.csv")[-8:])
@@ -45,10 +45,10 @@ def command(target: Sequence[str], metrics: Sequence[str], kernel: str, log: str
 
 
 def parse_csv(text: str) -> list[dict[str, float]]:
-    """Return the metrics of each kernel launch in ncu's CSV, as a dict from metric to value per launch.
+    """Parse the CSV table that ncu prints; return a dict from metric to value for each kernel launch, in order.
 
-    Launches are in the order of execution. Values are in bytes and nanoseconds, whatever units ncu printed. Lines
-    outside the table are skipped. A metric that was not collected is left out.
+    Values are converted to bytes and nanoseconds, whatever units ncu printed. Lines outside the table are skipped. A
+    metric that was not collected is left out.
 
     text     all that ncu printed
     raises   NcuError if the text has no table
@@ -71,11 +71,10 @@ def parse_csv(text: str) -> list[dict[str, float]]:
 
 
 def _value(text: str, unit: str) -> float | None:
-    """Return a number that ncu printed, converted to bytes or nanoseconds if its unit is one of data or time.
+    """Convert a number that ncu printed, such as "1,024" with unit "Kbyte", to bytes or nanoseconds.
 
-    None if the text is not a number.
-
-    unit   unit that ncu printed, such as "Kbyte"
+    text   the number, with thousands separators; the result is None if it is not a number
+    unit   unit that ncu printed; a number with a unit of neither data nor time is returned unscaled
     """
     try:
         value = float(text.replace(",", ""))
@@ -88,7 +87,7 @@ def _value(text: str, unit: str) -> float | None:
 
 
 def unknown_metrics(message: str) -> set[str]:
-    """Return the names of the metrics that ncu's error messages report as unknown.
+    """Return the names of the metrics that ncu does not know, according to its error messages.
 
     message   what ncu printed
 
@@ -99,9 +98,9 @@ def unknown_metrics(message: str) -> set[str]:
 
 
 def known_metrics(listing: str) -> set[str]:
-    """Return the metric names, without suffixes such as ".sum", that `ncu --query-metrics` lists.
+    """Return the metrics that an ncu executable supports, without suffixes such as ".sum".
 
-    listing   what that command printed
+    listing   output of `ncu --query-metrics`
 
     >>> known_metrics("Device NVIDIA H200 (GH100)\\nMetric Name   Metric Type\\ndram__bytes_read   Counter")
     {'dram__bytes_read'}

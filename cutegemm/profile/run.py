@@ -28,12 +28,12 @@ _TRIES = 4  # runs of ncu; each run leaves out the metrics that ncu reported as 
 
 @dataclass(frozen=True)
 class Counted:
-    """The hardware counters of all launches of a run of ncu.
+    """Hardware counters of every kernel launch in one run of Nsight Compute (ncu).
 
     gpu        name of the GPU
-    arch       architecture that the kernels were compiled for
-    launches   case name -> for each launch, a dict from metric to value
-    failed     case name -> error message, for each case that failed
+    arch       architecture that the kernels were compiled for, such as sm_90a
+    launches   for each case (kernel) by name: a dict from metric to value per launch
+    failed     error message of each case that failed, by name
     """
 
     gpu: str
@@ -43,9 +43,9 @@ class Counted:
 
 
 def median(launches: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return metric -> median of its values over all launches that have the metric.
+    """Return the median of each metric over all launches that have it, as a dict from metric to median.
 
-    launches   metric -> value, for each launch
+    launches   a dict from metric to value for each launch
 
     >>> median([{"a": 1.0}, {"a": 3.0, "b": 2.0}, {"a": 10.0}])
     {'a': 3.0, 'b': 2.0}
@@ -55,11 +55,11 @@ def median(launches: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def profile(cases: Sequence[Case], *, ncu: str = "ncu") -> tuple[list[Comparison], Mapping[str, str]]:
-    """Launch cases on this machine's GPU under ncu and compare predicted with measured counters.
+    """Launch kernel plans on this machine's GPU under Nsight Compute, and compare its counters with the predictions.
 
     cases     plans with problems; names are unique
     ncu       the ncu executable
-    returns   one comparison per case that was launched, and the error message by the name of each case that failed
+    returns   one comparison per case that was launched, and the error message of each case that failed, by name
     raises    UnsupportedError if ncu is not installed; NcuError with ncu's output if it fails
     """
     counted = count(cases, ncu=ncu)
@@ -74,7 +74,7 @@ def profile(cases: Sequence[Case], *, ncu: str = "ncu") -> tuple[list[Comparison
 
 
 def resources_of(plan: GemmPlan, arch: str) -> ResourceReport:
-    """Compile a plan and return the registers, spills and shared memory that its kernel uses.
+    """Compile a kernel plan and return the registers, spills and shared memory that its machine code uses.
 
     arch   architecture to compile for, such as "sm_90a"
     """
@@ -90,11 +90,11 @@ def count(
     ncu: str = "ncu",
     limit_seconds: float | None = None,
 ) -> Counted:
-    """Launch cases under ncu and return the counters of each launch.
+    """Launch kernels under Nsight Compute (ncu) and return the hardware counters of each launch.
 
     cases           kernels to launch; names are unique
-    device          name of a device; the plans are compiled for its architecture in parallel before the launches.
-                    None: each plan is compiled when it is launched
+    device          name of a device, e.g. "h200"; the kernels are compiled for its architecture in parallel before the
+                    launches. None: each is compiled when it is launched
     ncu             the ncu executable
     limit_seconds   time limit of a run of ncu; None for no limit
     raises          UnsupportedError if ncu is not installed; NcuError with ncu's output if it fails
@@ -121,7 +121,10 @@ def count(
 
 
 def _known(ncu: str, wanted: list[str]) -> list[str]:
-    """Return the metrics of `wanted` that the ncu executable supports; all of them if it lists none."""
+    """Return those metrics of `wanted` that the ncu executable supports; all of them if ncu cannot list its metrics.
+
+    ncu   path or name of the executable
+    """
     listed = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, check=False)
     names = known_metrics(listed.stdout)
     if not names:
@@ -132,13 +135,16 @@ def _known(ncu: str, wanted: list[str]) -> list[str]:
 def _counted(
     ncu: str, metrics: list[str], cases: Sequence[Launchable], folder: Path, limit_seconds: float | None
 ) -> tuple[list[dict[str, float]], dict[str, Any]]:
-    """Run the cases under ncu in a child process, and return the metrics of each launch and the log of the child.
+    """Run kernels under ncu in a child process; return the metrics of each launch, and the child's log.
+
+    If ncu does not know some metrics, it is run again without them.
 
     ncu             the ncu executable
     metrics         names of the metrics to collect
+    cases           kernels to launch
     folder          folder for the files of the child
-    limit_seconds   time limit; None for no limit
-    returns         metric -> value for each launch, in order; and the log, see `launch_all`
+    limit_seconds   time limit of each run; None for no limit
+    returns         a dict from metric to value for each launch, in order; and the log, see `launch_all`
     raises          NcuError if ncu exceeds the time limit, or if the child does not finish
     """
     target, wanted = launcher(folder, cases), list(metrics)

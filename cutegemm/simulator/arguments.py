@@ -24,13 +24,13 @@ _NO_NUMBERS = "cOSUMm"  # complex, objects, texts and times, by numpy's letters 
 def given_operands(
     operation: str, plan: GemmPlan, arguments: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Return the arrays that the plan reads, and the scalars of its epilogue.
+    """Check the arguments of `simulate` or `emulate`: return the arrays that the plan reads, and the scalars.
 
     operation   name of the public function, for error messages
     arguments   A, B and the operands of the epilogue by name; None for an operand that is not passed. "c", "alpha" and
                 "beta" are accepted even if the epilogue does not have them, if the scalars have no effect: alpha 1,
                 beta 0
-    returns     (arrays by name, scalars by name); a tile operand only if the epilogue reads it for these scalars
+    returns     (arrays by name, scalars by name); an M x N operand only if the epilogue reads it for these scalars
     raises      PlanError with every violated rule
     """
     check_is_plan(operation, plan)
@@ -80,7 +80,7 @@ def given_operands(
 
 
 def _unread(plan: GemmPlan, name: str) -> str:
-    """Return the reason why a plan does not read an argument, with the remedy, as text for an error message.
+    """Return why a plan does not read an argument that was passed, and the remedy, as text for an error message.
 
     name   "alpha" or "beta"
     """
@@ -92,13 +92,13 @@ def _unread(plan: GemmPlan, name: str) -> str:
 def seen_by_plan(
     operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], problem: Problem | None
 ) -> tuple[dict[str, np.ndarray], Problem]:
-    """Return the arrays as the plan multiplies them, and their problem.
+    """Return the arrays as the plan multiplies them, and their problem: both transposed if the plan swaps A and B.
 
-    If the plan swaps A and B, these are the arrays of D^T = B^T A^T; see `GemmPlan.swap_ab`.
+    With swap A/B, the plan computes D^T = B^T A^T.
 
     operation   name of the public function, for error messages
     arrays      the caller's arrays, by name
-    problem     the caller's problem; None: the problem of the arrays, see `problem_of`
+    problem     the caller's problem; None: the problem of the arrays, with gaps between rows
     raises      PlanError with every violated rule
     """
     check_is_problem(operation, problem)
@@ -114,20 +114,20 @@ def seen_by_plan(
 
 
 def as_caller_has(plan: GemmPlan, tile: np.ndarray) -> np.ndarray:
-    """Return a matrix with the extents of D as the caller sees it: transposed if the plan swaps A and B.
+    """Return a result with the extents of D as the caller sees it: transposed if the plan swaps A and B.
 
-    tile   the matrix, (M, N) or (L, M, N), with the extents of the swapped problem
+    tile   the matrix as the plan computes it, (M, N) or (L, M, N)
     """
     return np.swapaxes(tile, -1, -2) if plan.swap_ab else tile
 
 
 def _number(value: Any) -> Any:
-    """Return the element of an array with one element; any other value unchanged."""
+    """Return the element of an array with one element as a number; any other value unchanged."""
     return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
 
 
 def _is_real(value: Any) -> bool:
-    """Return whether a value is a real number in the range of float."""
+    """Return whether a value is a real number in the range of float; texts such as "1" are not."""
     try:
         return not isinstance(value, (str, bytes)) and isinstance(float(value), float)
     except (OverflowError, TypeError, ValueError):
@@ -135,13 +135,13 @@ def _is_real(value: Any) -> bool:
 
 
 def _is_equal(value: Any, number: float) -> bool:
-    """Return whether a value is a real number that equals `number`."""
+    """Return whether a value, or the element of an array with one element, is a real number that equals `number`."""
     value = _number(value)
     return _is_real(value) and float(value) == number
 
 
 def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> str:
-    """Return the reason why the epilogue reads a tile operand, as text: values of scalars, or the epilogue itself.
+    """Return why the epilogue reads an M x N operand, as text, such as "beta is 1.0".
 
     tile      name of the operand, such as "c"
     scalars   values of the epilogue's scalars, by name
@@ -154,10 +154,11 @@ def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> st
 def laid_out(
     problem: Problem, arrays: dict[str, np.ndarray], results: Sequence[str] = ("d",)
 ) -> dict[str, GlobalMatrix]:
-    """Return the matrices of a problem in simulated global memory, with the types and strides of the problem.
+    """Copy arrays to simulated global memory, with the problem's types and strides, and add memory for results.
 
     arrays    arrays of the operands, by name
-    results   names of the results, whose memory is poisoned
+    results   names of the results, whose memory is poison (marked as never written)
+    returns   name -> matrix
     """
     matrices = {name: GlobalMatrix(problem, name) for name in (*arrays, *results)}
     for name, array in arrays.items():
@@ -197,18 +198,20 @@ def _divide_into_groups(problem: Problem, matrices: dict[str, GlobalMatrix]) -> 
 def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
     """Return a caller's array as (M, K, L), (N, K, L) or (M, N, L); a mode that it lacks gets the extent 1.
 
-    name   name of the operand: "a", "b", or one with the extents of D
+    array   array (M, K), (K, N) or (M, N), perhaps with the batch in front
+    name    name of the operand: "a", "b", or one with the extents of D
     """
     stacked = array.reshape((1,) * (3 - array.ndim) + array.shape)
     return np.moveaxis(stacked, 0, 2) if name != "b" else stacked.transpose(2, 1, 0)
 
 
 def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], problem: Problem | None) -> Problem:
-    """Return the problem of the arrays.
+    """Return the problem that arrays of operands define, and check that their shapes fit each other.
 
     operation   name of the public function, for error messages
     arrays      arrays by name, as the plan multiplies them
-    problem     problem that the arrays must have; None: the extents of the arrays, with gaps between rows
+    problem     problem that the arrays must have, which is returned; None: the extents of the arrays, with gaps between
+                rows
     raises      PlanError if the shapes do not fit each other or `problem`
     """
     violations = [
@@ -250,7 +253,7 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
 
 
 def _extent(mode: str, extents: Mapping[str, int]) -> int:
-    """Return the extent of a mode of an operand.
+    """Return the extent of a mode of an operand, such as "k" or "n/128".
 
     mode      name such as "k", or "n/128" for N divided by 128, rounded up
     extents   extents of the problem by name: "m", "n" and "k"
@@ -260,17 +263,21 @@ def _extent(mode: str, extents: Mapping[str, int]) -> int:
 
 
 def _is_broadcast(plan: GemmPlan, name: str) -> bool:
-    """Return whether the epilogue operand `name` is constant along a mode of D, as a row, a column or a scalar is."""
+    """Return whether an epilogue operand is constant along a mode of D, as a row, a column or a single element is.
+
+    name   name of the operand, such as "bias"
+    """
     return bool(plan.operands.matrix(name).broadcast)
 
 
 def _fits(plan: GemmPlan, name: str, shape: tuple[int, ...], extents: tuple[int, int, int]) -> bool:
-    """Return whether a row, a column or a single element has the shape that fits the extents (M, N, L).
+    """Return whether the array of a row, a column or a single element fits the extents (M, N, L) of D.
 
     It may exist once for all matrices of the batch, or once for each.
 
-    name    name of the epilogue operand
-    shape   shape of the caller's array
+    name      name of the epilogue operand
+    shape     shape of the caller's array as (M, N, L)
+    extents   extents of D
     """
     same = plan.operands.matrix(name).broadcast
     wanted = [1 if mode in same else extent for mode, extent in zip("mn", extents, strict=False)]
@@ -289,7 +296,7 @@ def _columns(plan: GemmPlan, name: str, n: int) -> int:
 
 
 def _kind(plan: GemmPlan, name: str) -> str:
-    """Return the kind of an operand of the epilogue: "row", "column", "element" or "tile".
+    """Return the kind of an operand of the epilogue, for messages: "row", "column", "element" or "tile".
 
     name   name of the operand
     """
@@ -297,9 +304,9 @@ def _kind(plan: GemmPlan, name: str) -> str:
 
 
 def _shape(plan: GemmPlan, name: str, m: int, n: int) -> str:
-    """Return the shape that a row, a column or a single element of the epilogue must have, as text for messages.
+    """Return the shape that the array of a row, a column or a single element must have, as text such as "(64, 1)".
 
-    name   name of the operand
+    name   name of the epilogue operand
     m, n   extents of the problem
     """
     shapes = {("m",): (_columns(plan, name, n),), ("n",): (m, 1), ("m", "n"): (1,)}
@@ -309,7 +316,7 @@ def _shape(plan: GemmPlan, name: str, m: int, n: int) -> str:
 def _padded(plan: GemmPlan, extents: dict[str, int]) -> tuple[tuple[str, int], ...]:
     """Return (name, leading stride) of each matrix: aligned as the plan needs, with a gap after each row.
 
-    The gap has the size of one aligned access.
+    The gap has the size of one aligned access; it holds poison, so that reads past a row are found.
 
     extents   "m", "n" and "k" of the problem
     """

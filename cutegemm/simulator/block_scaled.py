@@ -25,11 +25,11 @@ from cutegemm.simulator.roles import Player
 
 @dataclass
 class Registers:
-    """The scales that the threads of a consumer hold in registers.
+    """The block scales that the threads of a simulated consumer hold in registers.
 
     both         products of row scales and column scales: (CTAs, M, N)
-    now, next    scales of blocks that the lanes hold, by operand: (CTAs, rows or columns, lanes). They belong to 32
-                 k-tiles, and to the next 32
+    now, next    scales of 128 x 128 blocks that the lanes hold, by operand: (CTAs, rows or columns, lanes). They belong
+                 to 32 k-tiles, and to the next 32
     k            index of the next k-tile in the work tile, whose block scales lane k % 32 has. A work tile with an odd
                  number of k-tiles begins with 1, so that pairs of k-tiles begin at even lanes
     """
@@ -42,11 +42,12 @@ class Registers:
 
 @Player.handles(ClearScales)
 def clear_scales(player: Player, clear: ClearScales, number: int, process: Process, op: Compute) -> None:
-    """Set the scales that a process keeps for its k-tile to 0. The process is a consumer of a block-scaled GEMM.
+    """Simulate the program step that sets the block scales in a consumer's registers to 0.
 
-    clear     the step to execute
-    number    index of the process in the protocol
-    process   the process: the operations of one role of a CTA
+    player    the simulator of the roles
+    clear     the step
+    number    index of the process (one role of one CTA) in the protocol
+    process   the process
     op        the operation that contains the step
     """
     player.of_mainloop[number] = Registers()
@@ -54,12 +55,13 @@ def clear_scales(player: Player, clear: ClearScales, number: int, process: Proce
 
 @Player.handles(LoadScales)
 def load_scales(player: Player, load: LoadScales, number: int, process: Process, op: Compute) -> None:
-    """Load the scales of blocks of the first 64 k-tiles of a work tile to the lanes.
+    """Simulate the program step that loads the 128 x 128 block scales of the first 64 k-tiles to the lanes.
 
-    load      the step to execute
-    number    index of the process in the protocol
-    process   the process: the operations of one role of a CTA
-    op        the operation that contains the step
+    player    the simulator of the roles
+    load      the step
+    number    index of the process (one role of one CTA) in the protocol
+    process   the process
+    op        the operation that contains the step; its tag names the work tile
     """
     registers: Registers = player.of_mainloop[number]
     registers.k = player.shape(process, op.tag[0]).tile.k_count % 2
@@ -70,12 +72,15 @@ def load_scales(player: Player, load: LoadScales, number: int, process: Process,
 
 @Player.handles(ReloadScales)
 def reload_scales(player: Player, reload: ReloadScales, number: int, process: Process, op: Compute) -> None:
-    """Replace the scales in the lanes by those of the next 32 k-tiles, if all lanes have been read.
+    """Simulate the program step that replaces the block scales in the lanes by those of the next 32 k-tiles.
 
-    reload    the step to execute
-    number    index of the process in the protocol
-    process   the process: the operations of one role of a CTA
-    op        the operation that contains the step
+    It has an effect only after all 32 lanes have been read.
+
+    player    the simulator of the roles
+    reload    the step
+    number    index of the process (one role of one CTA) in the protocol
+    process   the process
+    op        the operation that contains the step; its tag names the work tile
     """
     registers: Registers = player.of_mainloop[number]
     if registers.k % LANES:
@@ -89,12 +94,13 @@ def reload_scales(player: Player, reload: ReloadScales, number: int, process: Pr
 
 @Player.handles(ReadScales)
 def read_scales(player: Player, read: ReadScales, number: int, process: Process, op: Compute) -> None:
-    """Read the scales of a k-tile, and keep the products of row scales and column scales.
+    """Simulate the program step that reads the block scales of a k-tile; keep products of row and column scales.
 
-    read      the step to execute
-    number    index of the process in the protocol
-    process   the process: the operations of one role of a CTA
-    op        the operation that contains the step
+    player    the simulator of the roles
+    read      the step
+    number    index of the process (one role of one CTA) in the protocol
+    process   the process
+    op        the operation that contains the step; it names the stage
     """
     registers: Registers = player.of_mainloop[number]
     found = []
@@ -111,11 +117,12 @@ def read_scales(player: Player, read: ReadScales, number: int, process: Process,
 
 @Player.handles(PromoteScaled)
 def promote_scaled(player: Player, add: PromoteScaled, number: int, process: Process, op: Compute) -> None:
-    """Multiply the accumulators of a k-tile by its scales, and add them to the total of the tile.
+    """Simulate the program step that adds a k-tile's accumulators, multiplied by block scales, to the total.
 
-    add       the step to execute
-    number    index of the process in the protocol
-    process   the process: the operations of one role of a CTA
+    player    the simulator of the roles
+    add       the step, which names the accumulators
+    number    index of the process (one role of one CTA) in the protocol
+    process   the process
     op        the operation that contains the step
     """
     columns, scales = player.columns_of(add.accumulators), player.of_mainloop[number].both
@@ -124,14 +131,15 @@ def promote_scaled(player: Player, add: PromoteScaled, number: int, process: Pro
 
 
 def _of_lanes(player: Player, scales: Scales, process: Process, op: Compute, first: int) -> np.ndarray:
-    """Return the scales of blocks that the lanes load for 32 k-tiles: (CTAs, rows or columns, lanes).
+    """Return the scales of 128 x 128 blocks that the lanes load for 32 k-tiles: (CTAs, rows or columns, lanes).
 
     A lane whose k-tile is not one of the work tile loads 0.
 
-    player   the simulated machine, which has the matrices
-    scales   description of the scales
-    op       the operation, whose tag names the tile
-    first    index of the k-tile of lane 0, as `Registers.k` counts
+    player    the simulator of the roles, which has the matrices
+    scales    description of the scales
+    process   the consumer that loads
+    op        the operation, whose tag names the tile
+    first     index of the k-tile of lane 0, as `Registers.k` counts
     """
     count = player.shape(process, op.tag[0]).tile.k_count
     k = first - count % 2 + np.arange(LANES)
@@ -142,12 +150,13 @@ def _of_lanes(player: Player, scales: Scales, process: Process, op: Compute, fir
 
 
 def _of_blocks(player: Player, scales: Scales, process: Process, op: Compute, k: np.ndarray) -> np.ndarray:
-    """Return the block scales of a consumer's tile: (CTAs, rows or columns, k-tiles).
+    """Return the scales of 128 x 128 blocks for a consumer's tile: (CTAs, rows or columns, k-tiles).
 
-    player   the simulated machine, which has the matrices
-    scales   description of the scales
-    op       the operation, whose tag names the tile
-    k        indices of k-tiles in the work tile
+    player    the simulator of the roles, which has the matrices
+    scales    description of the scales
+    process   the consumer
+    op        the operation, whose tag names the tile
+    k         indices of k-tiles in the work tile
     """
     group, matrix = player.own_group(process, op.tag[0]), player.stage.matrices[scales.name]
     tile = group.m_tile if scales.mode == "m" else group.n_tile

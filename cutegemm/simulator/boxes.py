@@ -24,14 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BoxTables:
-    """Index tables of a tile that TMA copies. The tile has E elements in all boxes of all CTAs that share it.
+    """Index tables of a tile that TMA, or a copy by threads, moves between global and shared memory.
+
+    The tile has E elements in all boxes of all CTAs that share it.
 
     name           name of the operand
-    modes          names of the two modes of its tile
+    modes          names of the two modes of its tile, such as ("m", "k")
     tile           extents (X, Y) of the two modes
     x, y           coordinates of each element in the tile, box after box: (E,)
-    dest           offset that the hardware writes for each element, in each copy of the tile: (copies, E)
-    shared         offset that the layout of shared memory has for each element: (copies, X * Y), colexicographic
+    dest           offset that the hardware writes for each element, in each copy of the tile, such as a stage: (copies,
+                   E)
+    shared         offset that the layout of shared memory has for each element: (copies, X * Y), the first mode fastest
     shared_elems   elements of shared memory
     unit           elements that a store writes as a whole: those of 16 bytes, or of a thread's access
     inner          index of the contiguous mode, 0 or 1
@@ -51,23 +54,23 @@ class BoxTables:
     who: str = "TMA"
 
     def element(self, place: int) -> str:
-        """Return the name of an element of the tile for messages, such as "A(m 2, k 1)".
+        """Return the name of an element of this tile for messages, such as "A(m 2, k 1)".
 
-        place   colexicographic index in the tile
+        place   index of the element in the tile, the first mode fastest
         """
         x, y = int(place) % self.tile[0], int(place) // self.tile[0]
         return f"{self.name}({self.modes[0]} {x}, {self.modes[1]} {y})"
 
     @property
     def index(self) -> np.ndarray:
-        """Colexicographic index in the tile of each element: (E,)."""
+        """Return the tile index (the first mode fastest) of each element, box after box: (E,)."""
         return np.asarray(self.x + self.tile[0] * self.y)
 
 
 def box_tables(
     name: str, modes: tuple[str, str], box: TmaBox, smem: SharedLayout, tile: tuple[int, int], inner: int
 ) -> BoxTables:
-    """Return the index tables of an operand that TMA copies.
+    """Return the index tables of a tile that TMA copies, as the hardware places its elements in shared memory.
 
     They follow from the extents of the box and from what the hardware does with its swizzle. A box starts at the offset
     of its first element in the plan's layout without swizzle. Its rows follow one another, and the swizzle permutes the
@@ -75,7 +78,8 @@ def box_tables(
 
     name    name of the operand
     modes   names of the two modes of its tile
-    smem    layout of shared memory
+    box     the TMA box
+    smem    layout of shared memory in the plan
     tile    extents of the tile
     inner   index of the contiguous mode of the tile, 0 or 1
 
@@ -125,7 +129,7 @@ def thread_tables(
     """Return the index tables of a tile that threads copy from shared to global memory, access by access.
 
     name    name of the operand
-    modes   names of the two modes of its tile
+    modes   names of the two modes of its tile, such as ("m", "n")
     copy    the tiled copy
     smem    layout of shared memory
     tile    extents of the tile
@@ -152,7 +156,7 @@ def thread_tables(
 
 
 def check_boxes(t: BoxTables, report: Report) -> None:
-    """Report elements that no box, or several boxes, copy, and elements that are not where the layout has them.
+    """Report elements of a tile that boxes copy never, twice, or to another place than the plan's layout has.
 
     t        index tables of a tile that TMA copies
     report   collects the faults
@@ -186,7 +190,7 @@ def check_boxes(t: BoxTables, report: Report) -> None:
 
 
 class BoxFlow:
-    """Copies tiles of one matrix for C CTAs at once, between global memory and a buffer of each CTA.
+    """Simulated copies of a matrix's tiles by TMA, for C CTAs at once, between global memory and a buffer of each CTA.
 
     The buffer has several copies of the tile, such as the stages of the mainloop pipeline.
 
@@ -204,7 +208,9 @@ class BoxFlow:
         self.loaded_elems = 0
 
     def load(self, origin: tuple[np.ndarray, np.ndarray], copy: int) -> None:
-        """Load a tile to a copy of the buffer (one stage, for example). Elements outside of the matrix become 0.
+        """Load a tile from global memory to one copy of the buffer, such as a stage.
+
+        Elements outside of the matrix become 0.
 
         origin   coordinates of the first element of each CTA's tile: two arrays (C,)
         copy     index of the copy
@@ -218,7 +224,9 @@ class BoxFlow:
         self.shared[t.dest[copy]] = np.where(inside, self.matrix.buffer[np.where(inside, index, 0)], 0)
 
     def read(self, copy: int) -> np.ndarray:
-        """Return the elements of a copy of the buffer, by the layout of shared memory: (X, Y, C).
+        """Return the elements in one copy of the buffer, such as a stage, by the plan's layout: (X, Y, C).
+
+        X and Y are the extents of the tile, C counts CTAs. Elements that were never written are reported.
 
         copy   index of the copy
         """
@@ -235,14 +243,17 @@ class BoxFlow:
         return values.reshape((t.tile[1], t.tile[0], -1)).swapaxes(0, 1)
 
     def clear(self, copy: int) -> None:
-        """Poison a copy of the buffer: fill it with values that mark memory that was never written.
+        """Poison one copy of the buffer, such as a stage: fill it with values that mark memory that was never written.
 
         copy   index of the copy
         """
         self.shared[self.tables.shared[copy]] = poison((), self.matrix.dtype)
 
     def store(self, origin: tuple[np.ndarray, np.ndarray], copy: int, written: np.ndarray) -> None:
-        """Store a copy of the buffer to global memory, in whole units that start inside of the matrix.
+        """Store one copy of the buffer, such as a stage, to global memory.
+
+        Whole units that start inside of the matrix are written. Elements that were never written, and writes outside of
+        the matrix, are reported.
 
         origin    coordinates of the first element of each CTA's tile: two arrays (C,)
         copy      index of the copy
@@ -282,14 +293,14 @@ class BoxFlow:
     def _coordinates(self, origin: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the coordinates (x, y) in the matrix of each element of each CTA's tile: two arrays (elements, CTAs).
 
-        origin   coordinates of the first element of each CTA's tile: two arrays (C,)
+        origin   coordinates of the first element of each CTA's tile: two arrays (CTAs,)
         """
         return self.tables.x[:, None] + origin[0], self.tables.y[:, None] + origin[1]
 
     def _index(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the index in global memory of elements of the matrix, in the batch of each CTA: (E, C).
+        """Return the index in global memory of elements of the matrix, in the batch of each CTA: (elements, CTAs).
 
-        x, y   coordinates of the elements: (E, C)
+        x, y   coordinates of the elements: (elements, CTAs)
         """
         out: np.ndarray = self.matrix.base + self.matrix.addresses(x, y) + self.matrix.first(self.group.batch)
         return out

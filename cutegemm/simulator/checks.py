@@ -16,7 +16,9 @@ from cutegemm.simulator.tables import OperandTables, PlanTables
 def check_tables(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
     """Report elements of A and B that are lost, duplicated or misplaced before the MMAs, and misaligned accesses.
 
-    tables   index tables of the plan
+    plan     plan whose MMAs read registers
+    tables   index tables of the plan: its layouts evaluated for all threads
+    report   collects the faults
     """
     for operand in (tables.a, tables.b):
         _shared(operand, report)
@@ -171,14 +173,14 @@ def misplaced(accesses: np.ndarray) -> np.ndarray:
 
 
 def _offsets(offsets: np.ndarray) -> str:
-    """Return a list of shared-memory offsets as text for messages."""
+    """Return a list of shared-memory offsets as text for messages, such as "offsets 0, 1, 2"."""
     return "offsets " + ", ".join(str(int(o)) for o in offsets)
 
 
 def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
     """Report accumulators that do not add A(m, k) * B(n, k) exactly once for each k of a k-tile.
 
-    tables   index tables of the plan
+    tables   index tables of the plan: its layouts evaluated for all threads
     """
     bm, bn, bk = plan.mma_tile
     a, b = tables.a, tables.b
@@ -227,11 +229,11 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 
 
 def _multiplied(fragment: np.ndarray, rest: int, gather: np.ndarray | None) -> np.ndarray:
-    """Return the element of the tile that each accumulator multiplies in each k of an atom.
+    """Return which element of A's or B's tile each accumulator multiplies, in each k of an MMA atom.
 
     fragment   elements of the fragments of a k-block
     rest       number of atoms along M or N
-    gather     fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
+    gather     fragment entry of each accumulator, see `PlanTables`; None: entry i for accumulator i
     returns    (k of the atom, rest, value * thread)
     """
     entries = fragment.reshape(rest, -1)
@@ -239,11 +241,11 @@ def _multiplied(fragment: np.ndarray, rest: int, gather: np.ndarray | None) -> n
 
 
 def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-    """Report elements of a tile of D that have the wrong number of accumulators.
+    """Report elements of a CTA's tile that have the wrong number of accumulators.
 
     The right number is one, or the number of warps if the warps of a CTA split K.
 
-    tables   index tables of the plan
+    tables   index tables of the plan: its layouts evaluated for all threads
     """
     bm, bn, _ = plan.mma_tile
     expected = plan.body.k_warps

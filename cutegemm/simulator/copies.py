@@ -15,11 +15,11 @@ from cutegemm.simulator.tables import OperandTables
 
 @dataclass(frozen=True)
 class CtaGroup:
-    """CTAs that are simulated together. Each field is an array over the CTAs.
+    """CTAs that are simulated together. Each field is an integer array with one entry for each CTA.
 
-    position         position in the order of the raster
-    m_tile, n_tile   coordinates of the tile of D
-    batch            index of the matrix of the batch
+    position         index of the CTA in the order of the raster
+    m_tile, n_tile   coordinates of its tile of D
+    batch            index of its matrix of the batch
     """
 
     position: np.ndarray
@@ -28,7 +28,7 @@ class CtaGroup:
     batch: np.ndarray
 
     def name(self, index: int) -> str:
-        """Return the name of a CTA for messages, with its position and tile.
+        """Return the name of one CTA of this group for messages, such as "CTA 3 of the tile (0, 1, 0)".
 
         index   index of the CTA in the group
         """
@@ -40,18 +40,21 @@ class CtaGroup:
 
 
 class OperandFlow(StageWatch):
-    """Executes the steps of the schedule for one operand, C CTAs at once.
+    """Simulated copies of A or B by threads, for C CTAs at once: global memory, stages in shared memory, fragments.
 
-    tables    index tables of the operand
-    matrix    the matrix in global memory
-    group     the CTAs
-    origin    first row of each CTA's tile: (C,)
-    ragged    CTAs with elements that no copy writes, whose shared memory is zeroed first: bool (C,)
-    k_first   k of the first k-tile: 0, or negative if bK does not divide K
-    k_tiles   number of k-tiles
-    report    collects faults
-    checked   whether to look for poisoned elements and misaligned accesses
-    k_step    k-tiles from one to the next, more than 1 for strided split-K
+    It executes the steps of a thread schedule for one operand.
+
+    tables     index tables of the operand
+    matrix     the matrix in global memory
+    group      the CTAs
+    origin     first row of each CTA's tile (column, for B): (C,)
+    ragged     CTAs with elements that no copy writes, whose shared memory is zeroed first: bool (C,)
+    k_first    k of the first k-tile: 0, or negative if bK does not divide K
+    schedule   steps of the threads for each k-tile
+    k_tiles    number of k-tiles
+    report     collects faults
+    checked    whether to look for poisoned elements (read, but never written) and misaligned accesses
+    k_step     k-tiles from one to the next, more than 1 for strided split-K
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class OperandFlow(StageWatch):
         self.accesses_checked = False
 
     def fetched(self, tile: int) -> None:
-        """Read a k-tile from global memory. Elements outside of the matrix are not read.
+        """Read a k-tile of this operand from simulated global memory. Elements outside of the matrix are not read.
 
         tile   index of the k-tile
         """
@@ -126,7 +129,7 @@ class OperandFlow(StageWatch):
             self.values = values if mask is None else np.where(mask, values, self.values)
 
     def started(self, tile: int, stage: int) -> None:
-        """Poison a stage, because the copy of a k-tile to it starts: its old elements are lost.
+        """Poison a stage of simulated shared memory (mark it as not written), because a copy to it starts.
 
         tile    index of the k-tile
         stage   index of the stage
@@ -136,7 +139,7 @@ class OperandFlow(StageWatch):
         self._write(stage, poison((), self.matrix.dtype), self.moving[tile][1])
 
     def shown(self, tile: int, stage: int) -> None:
-        """Write a k-tile to its stage, because every thread may read it from here on.
+        """Write a k-tile to its stage of simulated shared memory: from here on every thread may read it.
 
         tile    index of the k-tile
         stage   index of the stage
@@ -145,17 +148,19 @@ class OperandFlow(StageWatch):
         self._write(stage, values, mask)
 
     def _write(self, stage: int, values: np.ndarray, mask: np.ndarray | None) -> None:
-        """Write elements to a stage, except those that the mask excludes.
+        """Write elements of a k-tile to a stage of simulated shared memory, except those that the mask excludes.
 
         stage    index of the stage
-        values   the E elements that a k-tile's copies move, for each CTA: (E, C)
+        values   the E elements that a k-tile's copies move, for each of C CTAs: (E, C); or one value for all
         mask     elements that are copied, same shape; None: all
         """
         dest = self.tables.dest[stage]
         self.shared[dest] = values if mask is None else np.where(mask, values, self.shared[dest])
 
     def read_into(self, tile: int, stage: int, k_block: int, buffer: int) -> None:
-        """Read the fragments of all threads for a k-block from a stage to a fragment buffer.
+        """Read the fragments of all threads for a k-block from a stage to a fragment buffer, and report holes.
+
+        A hole is an element that was never written.
 
         tile      index of the k-tile
         stage     index of the stage
@@ -172,9 +177,9 @@ class OperandFlow(StageWatch):
                 self.report.add_each("hole", np.argwhere(holes), lambda at: self._hole(at, tile, stage, k_block))
 
     def _check_accesses(self, index: np.ndarray, mask: np.ndarray | None, k_start: int) -> None:
-        """Check that each access is aligned, and once that its elements are contiguous.
+        """Report accesses to global memory that are not aligned or, the first time, whose elements are not contiguous.
 
-        index     index in global memory of each element that is read: (E, C)
+        index     index in global memory of each of E elements that are read, for each of C CTAs: (E, C)
         mask      elements that are read, same shape; None: all
         k_start   k of the k-tile's first element
         """
@@ -193,7 +198,7 @@ class OperandFlow(StageWatch):
             self.report.add_each("alignment", np.argwhere(bad), lambda at: self._misaligned(at, k_start, runs))
 
     def _torn(self, run: int) -> str:
-        """Return the text of a fault: the elements of an access are not contiguous.
+        """Return the text of a fault: a thread reads elements at once that are not contiguous in global memory.
 
         run   index of the access
         """
@@ -205,7 +210,7 @@ class OperandFlow(StageWatch):
         )
 
     def _misaligned(self, at: np.ndarray, k_start: int, runs: np.ndarray) -> str:
-        """Return the text of a fault: an access is not aligned.
+        """Return the text of a fault: an access to global memory is not aligned to its width.
 
         at        indices of the access and of the CTA
         k_start   k of the k-tile's first element
@@ -220,9 +225,9 @@ class OperandFlow(StageWatch):
         )
 
     def _outside(self, at: np.ndarray, k_start: int) -> str:
-        """Return the text of a fault: an element outside of the matrix is read.
+        """Return the text of a fault: a thread reads an element outside of the matrix.
 
-        at        indices of the element, among those that the copies move, and of the CTA
+        at        index of the element among those that the copies move, and index of the CTA in the group
         k_start   k of the k-tile's first element
         """
         entry, cta = (int(x) for x in at)
@@ -233,7 +238,7 @@ class OperandFlow(StageWatch):
         )
 
     def _global(self, entry: int, cta: int, k_start: int) -> str:
-        """Return the name of an element of the matrix for messages, such as "A(m 2, k 1)".
+        """Return the name of an element of this operand for messages, such as "A(m 2, k 1)".
 
         entry     index of the element among those that the copies move
         cta       index of the CTA in the group
@@ -243,9 +248,9 @@ class OperandFlow(StageWatch):
         return f"{self.tables.name}({self.tables.modes[0]} {row}, k {k})"
 
     def _hole(self, at: np.ndarray, tile: int, stage: int, k_block: int) -> str:
-        """Return the text of a fault: a fragment element is read that was never written.
+        """Return the text of a fault: a thread reads a fragment element from shared memory that was never written.
 
-        at        indices of the fragment entry and of the CTA
+        at        index of the fragment entry, and index of the CTA in the group
         tile      index of the k-tile
         stage     index of the stage
         k_block   index of the k-block

@@ -43,7 +43,7 @@ _END = -800.0
 
 
 def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
-    """Return the value of a polynomial at each element of an array: the sum of coefficients[i] * x**i."""
+    """Return the value of the polynomial sum of coefficients[i] * x**i at each element x of an array."""
     value = np.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         value *= x
@@ -52,7 +52,7 @@ def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
 
 
 def _erfc_above(a: np.ndarray) -> np.ndarray:
-    """Return erfc(a), the complementary error function, for an array of values a >= 1."""
+    """Return erfc(a), the complementary error function 1 - erf(a), for an array of values a >= 1."""
     high = a.astype(np.float32).astype(np.float64)  # the square of `high` is exact
     power = np.exp(-high * high) * np.exp((high - a) * (high + a))
     reciprocal = 1 / (a + _SHIFT)
@@ -61,7 +61,7 @@ def _erfc_above(a: np.ndarray) -> np.ndarray:
 
 
 def _in_blocks(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """Return `function` with its float64 argument cut into blocks, so that temporary arrays stay in a CPU cache."""
+    """Return `function` with its array argument processed in blocks, so that temporary arrays fit a CPU cache."""
 
     @functools.wraps(function)
     def computed(x: np.ndarray) -> np.ndarray:
@@ -110,13 +110,16 @@ def _gelu(x: np.ndarray) -> np.ndarray:
 
 
 def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """Return the tanh approximation of gelu(x) = x * Phi(x), where Phi is the normal distribution function."""
+    """Return the tanh approximation of gelu(x) for each element of an array, computed as x * sigmoid(2u).
+
+    u is sqrt(2 / pi) * (x + 0.044715 * x**3); this is torch's `gelu` with approximate="tanh".
+    """
     x = np.maximum(x, _END)
     return x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
 
 
 def _rounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of any float type that computes in float64 and rounds once to the type of its argument."""
+    """Convert a function of float64 arrays to one of any float type, computed in float64 and rounded once."""
 
     @functools.wraps(function)
     def evaluated(x: np.ndarray) -> np.ndarray:
@@ -127,7 +130,7 @@ def _rounded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return x / y without warnings for division by 0."""
+    """Return x / y element by element, without warnings for division by 0."""
     with np.errstate(all="ignore"):
         return np.divide(x, y)
 

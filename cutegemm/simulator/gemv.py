@@ -22,7 +22,9 @@ from cutegemm.simulator.task import Task
 
 
 def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
-    """Execute every tile of a GEMV-like plan, and return the counts of the simulation.
+    """Simulate every tile of a GEMV-like plan, whose warps and CTAs of a cluster split K, and return counts.
+
+    D and the auxiliary outputs are written to the matrices of the task.
 
     returns   (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
     """
@@ -71,17 +73,20 @@ def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
 
 
 def _batches(clusters: np.ndarray, together: int) -> Iterator[np.ndarray]:
-    """Yield groups of at most `together` clusters, which are simulated at once.
+    """Cut an array of clusters into groups of at most `together` clusters, which are simulated at once.
 
-    clusters   the clusters: an array whose first axis is over them
+    clusters   array whose first axis is over the clusters
     """
     for first in range(0, len(clusters), together):
         yield clusters[first : first + together]
 
 
 class _WarpReduction:
-    """Adds the accumulators of the warps of a CTA in shared memory.
+    """Simulated addition of the accumulators of the warps of a CTA in shared memory (sliced-K).
 
+    plan       plan whose warps split K
+    tables     index tables of the plan
+    report     collects faults
     elements   element of the CTA's tile whose total each thread computes: (rest_m, rest_n, value, thread)
     """
 
@@ -97,9 +102,10 @@ class _WarpReduction:
         self.written = self.places[tables.elements + self.of_warp * warp].reshape(-1)
 
     def of_warps(self, accumulators: np.ndarray) -> list[np.ndarray]:
-        """Return the accumulators of a CTA's warps, added, for the tile of each CTA of the cluster.
+        """Add the accumulators of a CTA's warps, separately for the tile of each CTA of the cluster.
 
-        accumulators   accumulators of one CTA: (rest_m, rest_n, value * thread * cluster)
+        accumulators   accumulators of one CTA, which has multiplied the rows of all CTAs: (rest_m, rest_n, value *
+                       thread * cluster)
         returns        an array (flat index in `elements`, clusters) for each CTA of the cluster
         """
         clusters = accumulators.size // len(self.written)
@@ -114,9 +120,9 @@ class _WarpReduction:
         return out
 
     def in_order(self, terms: list[np.ndarray]) -> np.ndarray:
-        """Return the sum of the warps' accumulators, added one after the other as a thread of the kernel adds them.
+        """Return the sum of arrays, added from the first to the last, as a thread of the kernel adds them.
 
-        terms   one array for each warp, in the order of the additions
+        terms   one array of accumulators for each warp or CTA
         """
         total = terms[0].copy()
         for term in terms[1:]:

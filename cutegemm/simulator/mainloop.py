@@ -25,13 +25,18 @@ def run_mainloop(
     report: Report,
     ticked: Callable[[], None],
 ) -> np.ndarray:
-    """Execute the mainloop of a group of CTAs, and return their accumulators: (rest_m, rest_n, value * thread * CTA).
+    """Execute the mainloop of a group of CTAs in numpy, and return their accumulators.
 
-    tables    index tables of the plan
-    flows     copies of A and of B, which follow the same schedule
-    k_tiles   number of k-tiles
-    report    collects faults of the schedule
-    ticked    called after each k-tile
+    The result has the shape (rest_m, rest_n, value * thread * CTA). rest_m and rest_n count the MMA atoms of a thread
+    along M and N.
+
+    plan       plan whose threads all follow one schedule
+    tables     index tables of the plan
+    schedule   steps of the threads for each k-tile
+    flows      copies of A and of B for these CTAs, which follow the same schedule
+    k_tiles    number of k-tiles
+    report     collects faults of the schedule
+    ticked     called after each k-tile
     """
     a, b = flows
     ctas = len(a.group)
@@ -65,7 +70,13 @@ def run_mainloop(
 
 
 def as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray:
-    """Return fragments as the MMA multiplies them: tf32 rounded as the plan says, narrower types converted exactly."""
+    """Return fragments of A or B as the MMA multiplies them.
+
+    tf32 is rounded as the plan says; narrower types are converted exactly.
+
+    fragments   values as they are in memory
+    dtype       element type of the operand
+    """
     acc = plan.operands.acc
     if dtype is tf32:
         rounded: np.ndarray = round_to(tf32, fragments, plan.rounding)
@@ -78,12 +89,12 @@ def as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray
 def _factors(
     fragments_a: np.ndarray, fragments_b: np.ndarray, tables: PlanTables, ctas: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the two factors that each accumulator multiplies, for each k of an atom.
+    """Return the two factors that each accumulator multiplies, for each k of an MMA atom.
 
     fragments_a, fragments_b   fragments of a k-block: (rest_m, entries * CTA) and (rest_n, entries * CTA)
     tables                     index tables of the plan
     ctas                       number of CTAs
-    returns                    pairs of arrays (rest_m, X) and (rest_n, X), where X = value * thread * CTA
+    returns                    for each k, a pair of arrays (rest_m, X) and (rest_n, X), where X = value * thread * CTA
     """
     if tables.gather_a is None and tables.gather_b is None:
         return [(fragments_a, fragments_b)]
@@ -95,11 +106,13 @@ def _factors(
 
 
 def _picked(fragments: np.ndarray, gather: np.ndarray | None, step: int, ctas: int) -> np.ndarray:
-    """Return the fragment entries that the accumulators multiply in the k of index `step` of an atom.
+    """Return, for each accumulator, the fragment entry of A or B that it multiplies in one k of an MMA atom.
 
-    fragments   fragments of a k-block of A or B
-    gather      fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
+    fragments   fragments of a k-block: (rest, entries * CTA)
+    gather      fragment entry of each accumulator, see `PlanTables`; None: entry i for accumulator i
+    step        index of the k in the atom
     ctas        number of CTAs
+    returns     (rest, accumulators * CTA)
     """
     if gather is None:
         return fragments

@@ -17,9 +17,11 @@ _GUARD_UNITS = 65  # units of aligned elements before a matrix; odd, so that its
 
 
 def poison(shape: int | tuple[int, ...], dtype: DType) -> np.ndarray:
-    """Return an array of poisoned memory.
+    """Return an array of poison: values that mark simulated memory that nobody has written.
 
     Floats are a NaN with a special payload. Integers have no such value; they are the smallest integer.
+
+    dtype   element type
 
     >>> from cutegemm.dtypes import f32
     >>> bool(np.isnan(poison(2, f32)).all())
@@ -35,7 +37,7 @@ def poison(shape: int | tuple[int, ...], dtype: DType) -> np.ndarray:
 
 
 def is_poison(values: np.ndarray) -> np.ndarray:
-    """Return which values are poison; all False for integers.
+    """Return which values are poison, i.e. were never written in simulated memory; all False for integers.
 
     >>> from cutegemm.dtypes import f32
     >>> is_poison(np.append(poison(1, f32), np.float32([1, np.nan]))).tolist()
@@ -63,11 +65,13 @@ class GroupsOf:
 
 
 class GlobalMatrix:
-    """One matrix in global memory, as a problem lays it out, between guard bands.
+    """One matrix in simulated global memory, laid out as a problem says, between guard bands.
 
-    Memory outside of the matrix is poison, also the gaps between its rows. The matrix starts at an address with the
-    alignment that the operand promises, and no better.
+    Memory outside of the matrix is poison (marked as never written), also the gaps between its rows. The matrix starts
+    at an address with the alignment that the operand promises, and no better.
 
+    problem   the problem
+    name      name of the operand or result
     buffer    the memory, in elements
     inside    which elements of `buffer` belong to the matrix
     extents   (M, K, L), (N, K, L) or (M, N, L)
@@ -119,22 +123,27 @@ class GlobalMatrix:
         return self.groups.reach[batch]
 
     def view(self, memory: np.ndarray) -> np.ndarray:
-        """Return the elements of the matrix in `memory` as an array with its three modes.
+        """Return the elements of this matrix in `memory` as a strided view with its three modes, e.g. (M, K, L).
 
-        memory   an array that is laid out as `buffer`
+        memory   an array that is laid out as `buffer`, such as counts of writes
         """
         strides = [s * memory.itemsize for s in self.strides]
         return np.lib.stride_tricks.as_strided(memory[self.base :], self.extents, strides)
 
     def addresses(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the offsets of elements of batch 0 from the first element of the matrix.
+        """Return the offsets of elements of batch 0 from the first element of this matrix, in elements.
 
-        rows, columns   coordinates of the first and the second mode
+        rows, columns   integer arrays: coordinates of the first and the second mode
         """
         return rows * self.strides[0] + columns * self.strides[1]
 
+<<<<<<< HEAD
     def has_row(self, rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
         """Return which of the coordinates lie inside of the first mode.
+=======
+    def has_row(self, rows: np.ndarray) -> np.ndarray:
+        """Return which coordinates exist in the first mode of this matrix, as booleans.
+>>>>>>> main
 
         rows    coordinates of the first mode
         batch   index of the batch or group of each CTA
@@ -142,11 +151,11 @@ class GlobalMatrix:
         return np.asarray(rows < self.extent(0, batch))
 
     def read(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the values at indices of `buffer`, and which of them are outside of the matrix.
+        """Return the values at some indices of this matrix's memory, and which indices are outside of the matrix.
 
         The second result is None if all are inside.
 
-        index   integer array
+        index   integer array of indices in `buffer`
         """
         belongs = self.belongs(index)
         if belongs is None:
@@ -154,9 +163,9 @@ class GlobalMatrix:
         return np.take(self.buffer, index, mode="clip"), ~belongs
 
     def belongs(self, index: np.ndarray) -> np.ndarray | None:
-        """Return which indices of `buffer` are elements of the matrix; None if all are.
+        """Return which indices of this matrix's memory are elements of the matrix; None if all are.
 
-        index   integer array
+        index   integer array of indices in `buffer`
         """
         if index.size == 0:
             return None
@@ -167,10 +176,11 @@ class GlobalMatrix:
 
 
 class GatedB(GlobalMatrix):
-    """B with its columns in the order of a gated plan's tiles: gate and up projections alternate.
+    """B of a gated plan (GLU) in simulated memory, read in the order of its tiles: gate and up columns alternate.
 
-    glu   order of the columns
-    n     number of columns of B; the last tile may have more, which are zeros
+    matrix   B as it is in memory
+    glu      order of the columns in a tile
+    n        number of columns of B; the last tile may have more, which are zeros
     """
 
     def __init__(self, matrix: GlobalMatrix, glu: Glu, n: int) -> None:
@@ -178,31 +188,38 @@ class GatedB(GlobalMatrix):
         self.glu, self.n = glu, n
 
     def addresses(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the offsets of elements of B from its first element.
+        """Return the offsets of elements of a gated plan's B from its first element.
 
-        rows      columns of B, counted in the order of the tiles
+        rows      columns of B, counted in the order of the tiles, where gate and up alternate
         columns   indices along K
         """
         tile, within = np.divmod(rows, self.glu.columns)
         return super().addresses(self.glu.column_of_b(tile, within, self.n), columns)
 
+<<<<<<< HEAD
     def has_row(self, rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
         """Return which columns exist in B: booleans.
 
         rows    columns of B, counted in the order of the tiles
         batch   not used: all batches have the same columns
+=======
+    def has_row(self, rows: np.ndarray) -> np.ndarray:
+        """Return which columns of a gated plan's tiles exist in B, as booleans.
+
+        rows   columns of B, counted in the order of the tiles, where gate and up alternate
+>>>>>>> main
         """
         tile, within = np.divmod(rows, self.glu.columns)
         return np.asarray(tile * self.glu.d_columns + self.glu.d_column(within) < self.n // 2)
 
 
 def half_of(matrix: GlobalMatrix, by: str, which: int) -> GlobalMatrix:
-    """Return the gate half, or the up half, of a row operand of a gated plan, as a row with the columns of D.
+    """Return the gate half, or the up half, of a row operand of a gated plan (GLU), as a row with the columns of D.
 
-    The operand has the columns of B: it has an element for each gate and each up projection.
+    The operand has the columns of B: it has an element for each gate and each up projection. The result is a view.
 
     matrix   the row operand
-    by       order of the gate and up projections in B
+    by       order of the gate and up projections in B: "halves" or "pairs"
     which    0: elements of gate projections; 1: elements of up projections
     """
     out = GlobalMatrix.__new__(GlobalMatrix)

@@ -21,7 +21,14 @@ from cutegemm.simulator.task import Task
 
 
 class PartialResults:
-    """One reduction of an epilogue (a sum or maximum over rows, columns or all of D), with its partial results."""
+    """Simulation of one reduction of an epilogue (a sum or maximum over rows, columns or all of D).
+
+    It holds the partial results that warps write to the workspace, and combines them.
+
+    task        the simulation
+    name        name of the result
+    reduction   the reduction in the epilogue
+    """
 
     def __init__(self, task: Task, name: str, reduction: Reduction) -> None:
         plan = task.plan
@@ -39,7 +46,9 @@ class PartialResults:
     def write(self, values: np.ndarray, group: CtaGroup, first_thread: int = 0) -> None:
         """Reduce the values of a tile, or of the rows of one consumer, to partial results in the workspace.
 
-        values         (threads, units, registers, CTAs); values outside of D are ignored
+        values         values that are reduced: (threads, units, registers, CTAs), where a unit is a set of registers
+                       that a thread reduces at a time; values outside of D are ignored
+        group          the CTAs, with their tiles
         first_thread   index of the first thread among those that store the tile of D
         """
         own, (bm, bn) = slice(first_thread, first_thread + len(values)), self.plan.d_tile
@@ -65,7 +74,9 @@ class PartialResults:
         self.memory[tuple(at)] = totals[wanted]
 
     def _by_registers(self, values: np.ndarray) -> np.ndarray:
-        """Return the values of each result, combined over registers of a thread: (threads, units, results, CTAs).
+        """Combine, in each thread, the values of its registers that belong to the same result.
+
+        The result is an array (threads, units, results, CTAs).
 
         values   values of a tile: (threads, units, registers, CTAs)
         """
@@ -76,9 +87,10 @@ class PartialResults:
         return np.stack(out, axis=2)
 
     def _by_lanes(self, values: np.ndarray) -> np.ndarray:
-        """Return the values combined over the lanes of a warp that hold the same result.
+        """Combine the values over the lanes of a warp that hold the same result, by shuffles as in the kernel.
 
-        values   (threads, units, results, CTAs)
+        values    (threads, units, results, CTAs)
+        returns   same shape; the lanes of a result have equal values
         """
         lane = np.arange(len(values))
         for distance in self.folding.lanes:
@@ -86,7 +98,7 @@ class PartialResults:
         return values
 
     def finish(self) -> None:
-        """Combine the partial results in their order, as the second kernel does.
+        """Combine the partial results of the reduction in their order, as its second kernel does, and write the result.
 
         Partial results that were not written exactly once are reported.
         """
@@ -116,24 +128,24 @@ class PartialResults:
 
 
 def reduced_results(task: Task) -> dict[str, PartialResults]:
-    """Return the reductions of a plan's epilogue: name of the result -> its partial results."""
+    """Return the simulation of each reduction of a plan's epilogue, by the name of its result."""
     return {name: PartialResults(task, name, one) for name, one in task.plan.epilogue.reductions}
 
 
 def of_reduction(matrix: GlobalMatrix, along: tuple[str, ...], batched: bool) -> np.ndarray:
-    """Return the result of a reduction as a numpy array: of shape (M,), (N,) or (), with L in front if `batched`.
+    """Return the result of a reduction as a numpy array: (M,), (N,) or (), with L in front if `batched`.
 
-    matrix   memory of the result
-    along    modes of D that are reduced
+    matrix   simulated memory of the result
+    along    modes of D that are reduced: ("n",) leaves (M,), ("m",) leaves (N,)
     """
     whole = np.moveaxis(matrix.view(matrix.buffer), 2, 0)
     return without_modes(whole if batched else whole[0], along)
 
 
 def without_modes(values: np.ndarray, along: tuple[str, ...]) -> np.ndarray:
-    """Return values (..., M, N) that are constant along some modes without these modes.
+    """Remove modes of extent 1, or along which values are constant, from an array (..., M, N).
 
-    along   names of the modes to remove
+    along   names of the modes to remove: "m", "n" or both
 
     >>> without_modes(np.ones((2, 3, 4)), ("n",)).shape
     (2, 3)
@@ -144,7 +156,7 @@ def without_modes(values: np.ndarray, along: tuple[str, ...]) -> np.ndarray:
 
 
 def finish_all(reductions: Mapping[str, PartialResults]) -> None:
-    """Execute the second kernel of every reduction, which combines the partial results of the warps.
+    """Combine the partial results of every reduction, as the second kernel of each does.
 
     reductions   reductions by the name of their result
     """

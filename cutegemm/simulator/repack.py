@@ -16,9 +16,12 @@ from cutegemm.simulator.task import Task
 
 
 def repack_operands(task: Task, repack: Repack) -> GlobalMatrix:
-    """Execute a repack pass (a copy of A or B to another layout before the GEMM), and return the repacked matrix.
+    """Simulate a repack pass (a copy of A or B to another layout before the GEMM), and return the repacked matrix.
 
     Elements of the copy that the operand does not have are zeros.
+
+    task     the simulation, which has the operand and collects faults
+    repack   how the operand is copied
     """
     source, report, checked = task.matrices[repack.name], task.report, task.checked
     out = _packed(task, repack)
@@ -55,7 +58,7 @@ def repack_operands(task: Task, repack: Repack) -> GlobalMatrix:
 
 
 def _packed(task: Task, repack: Repack) -> GlobalMatrix:
-    """Return poisoned memory for the result of a repack pass."""
+    """Return simulated global memory for the result of a repack pass, filled with poison (never written)."""
     rows, k, _ = task.matrices[repack.name].extents
     extents = repack.extents(rows, k)
     leading = max(1, max(repack.strides(extents)))
@@ -67,12 +70,13 @@ def _packed(task: Task, repack: Repack) -> GlobalMatrix:
 def _at(
     matrix: GlobalMatrix, places: np.ndarray, at: tuple[int, int, int], tile_rows: int, vector: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices in a matrix of the elements of a tile, and which of their accesses start inside of it.
+    """Return where a tile's elements are in a matrix, and which belong to an access that starts inside of it.
 
-    places      indices in the tile
-    at          row, k and batch of the tile's first element
+    places      indices of the elements in the tile, access by access
+    at          row, k and batch of the tile's first element in the matrix
     tile_rows   rows of the tile
     vector      elements of an access
+    returns     (indices in the matrix's memory, booleans), each of the shape of `places`
     """
     rows, ks = places % tile_rows + at[0], places // tile_rows + at[1]
     lead = np.arange(len(places)) // vector * vector
@@ -83,8 +87,9 @@ def _at(
 def _check(repack: Repack, tables: list[np.ndarray], report: Report) -> None:
     """Report elements that a repack pass does not copy exactly once to their own position, and misaligned vectors.
 
-    tables   for each access: indices in the tile that are read, indices in the repacked tile that are written, offsets
-             in shared memory that are written, and offsets in shared memory that are read
+    tables   four arrays, each with an entry for each element of each access: index in the tile that is read, index in
+             the repacked tile that is written, offset in shared memory that is written, and offset in shared memory
+             that is read
     """
     name, size = repack.name.upper(), repack.tile[0] * repack.tile[1]
     loaded, stored, put, fetched = tables

@@ -45,17 +45,17 @@ class Fault:
 
 
 class Report:
-    """Collects the faults of a simulation."""
+    """Collector of the faults that a simulation finds, by kind: their number, and descriptions of the first 20."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._examples: dict[str, list[str]] = {}
 
     def add(self, kind: str, text: str) -> None:
-        """Add one fault, unless it has the same text as an earlier one.
+        """Add one fault of the simulation, unless it has the same text as an earlier example of its kind.
 
-        kind   kind of the fault, see `Fault`
-        text   description
+        kind   kind of the fault, such as "hole"; see `Fault`
+        text   description for the user
         """
         examples = self._examples.setdefault(kind, [])
         if text in examples:
@@ -65,9 +65,9 @@ class Report:
             examples.append(text)
 
     def add_each(self, kind: str, where: np.ndarray | Sequence[Any], describe: Callable[[Any], str]) -> None:
-        """Add a fault for each entry of `where`.
+        """Add a fault of the simulation for each entry of `where`; only the first ones are described.
 
-        kind       kind of the faults, see `Fault`
+        kind       kind of the faults, such as "hole"; see `Fault`
         where      values, or an array with two modes whose rows are the entries; nothing is added if it is empty
         describe   returns the text of an entry; it is called for the first ones only
         """
@@ -79,12 +79,12 @@ class Report:
             examples.append(describe(entry))
 
     def faults(self) -> tuple[Fault, ...]:
-        """Return all faults as a tuple: one `Fault` for each kind, in the order of their first occurrence."""
+        """Return all faults that were added: one `Fault` for each kind, in the order of their first occurrence."""
         return tuple([Fault(kind, count, tuple(self._examples[kind])) for kind, count in self._counts.items()])
 
 
 def tile_text(at: Any) -> str:
-    """Return the coordinates (m_tile, n_tile, l) of a tile as text for messages.
+    """Return the coordinates (m_tile, n_tile, batch) of a tile as text for messages, such as "(0, 1, 2)".
 
     >>> tile_text((0, 1, 2))
     '(0, 1, 2)'

@@ -65,11 +65,11 @@ NOTHING_MNL = (0, 0, 0)  # coordinates of a work tile past the last tile of D, w
 
 @dataclass(frozen=True)
 class Shape:
-    """The tile of one CTA position in every cluster that is executed together, as arrays over clusters.
+    """One tile of a CTA for the simulation of several clusters at once: the tile of the same CTA in each cluster.
 
-    group     position and tile coordinates of each CTA
+    group     index and tile coordinates of the CTA in each cluster, as arrays over the clusters
     tile      work tile of the first cluster; the number of k-tiles is the same in all clusters
-    k_first   first k-tile of each CTA
+    k_first   first k-tile of each CTA, as an array over the clusters
     """
 
     group: CtaGroup
@@ -78,9 +78,11 @@ class Shape:
 
 
 def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tuple[int, int, int, int, int]:
-    """Execute every tile, and return the counts of the simulation.
+    """Simulate every tile of a plan with warp roles, and return counts.
 
-    programs   program of each role, by name, that replaces the plan's; None: those of the plan
+    D and further results are written to the task's matrices.
+
+    programs   program of each role, by name, that replaces the plan's; None: those of the plan. Tests pass faulty ones
     returns    (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
     """
     plan, problem = task.plan, task.problem
@@ -109,8 +111,12 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
 
 
 def _batches(plan: GemmPlan, grid: Work, ctas_at_once: int) -> list[list[int]]:
-    """Return the clusters that are executed together, batch by batch: a list of cluster indices for each batch.
+    """Return which clusters are executed together: a list of cluster indices for each batch.
 
+    If K is split, all clusters are one batch. Otherwise the clusters of a batch have work tiles of the same numbers of
+    k-tiles.
+
+    grid           work tiles of the problem
     ctas_at_once   largest number of CTAs of a batch
     """
     clusters = range(grid.clusters if grid.tiles.count else 0)
@@ -124,16 +130,20 @@ def _batches(plan: GemmPlan, grid: Work, ctas_at_once: int) -> list[list[int]]:
 
 
 def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
-    """Return the clusters whose CTAs become processes of the protocol.
+    """Return the clusters whose CTAs are executed operation by operation.
 
-    These are all clusters if K is split. Else it is the first one, which stands for all others.
+    They are all clusters if K is split, else the first one of the batch. The others of a batch do the same, so only
+    their data is simulated.
     """
     return clusters if plan.scheduler.split.is_split else clusters[:1]
 
 
 def _shapes(plan: GemmPlan, grid: Work, clusters: Sequence[int]) -> list[list[Shape]]:
-    """Return the tiles of each CTA of the protocol: a list for each CTA, in the order in which it computes them.
+    """Return the tiles that each executed CTA computes, in order, as a list for each CTA.
 
+    Each entry has the data of all clusters of the batch.
+
+    grid       work tiles of the problem
     clusters   indices of the clusters that are executed together
     """
     in_cluster = product(plan.cluster_mn)
@@ -155,9 +165,10 @@ def _shapes(plan: GemmPlan, grid: Work, clusters: Sequence[int]) -> list[list[Sh
 
 
 def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
-    """Execute a protocol to its end, and report its faults.
+    """Execute the processes of a protocol to their end, and report the faults.
 
-    Each process goes as far as possible before the next one. A copy ends only if no process can continue.
+    Each process (a role of one CTA) goes as far as possible before the next one. A copy ends only if no process can
+    continue.
 
     stage      data that all clusters share
     protocol   the processes and barriers
@@ -186,7 +197,7 @@ def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
 
 
 class Stage:
-    """Data that all simulated clusters share: the matrices, a plan's index tables, and the simulation's counts."""
+    """Data that all simulated clusters of a plan with warp roles share: matrices, index tables, workspace, counts."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.plan = task, task.plan
@@ -214,22 +225,27 @@ class Stage:
         self.loaded_mn = plan.mma_grid(task.problem)[:2]
 
     def reduce(self) -> None:
-        """Execute the second kernel: combine the partial results of all tiles to the results of the reductions."""
+        """Combine the partial results of all tiles to the results of the reductions, as a second kernel does."""
         for storage in (self.storage, self.direct):
             if storage is not None:
                 finish_all(storage.reduced)
 
     def finish(self) -> None:
-        """Report elements of the results that were not written exactly once. It is called after the last tile."""
+        """Report elements of the results that were not written exactly once. Called after the last tile."""
         for target in (self.storage, self.direct, self.workspace):
             if target is not None:
                 target.finish()
 
 
 class Player(StepReader, Machine):
-    """The machine of a protocol that also moves data.
+    """Simulator of warp roles with data: it executes the operations of a protocol, and moves matrix elements.
 
-    Dictionaries are by the index of the process, unless a comment says otherwise.
+    The base class `Machine` checks barriers and memory. Dictionaries are by the index of the process, unless a comment
+    says otherwise.
+
+    stage      data that all clusters share
+    protocol   the processes (roles of CTAs) and barriers
+    shapes     tiles of each CTA of the protocol, in the CTA's order
     """
 
     def __init__(self, stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
@@ -268,20 +284,23 @@ class Player(StepReader, Machine):
 
     @property
     def storage(self) -> EpiStageStorage:
-        """Return the epilogue stages that all clusters share. The plan stores D through epilogue stages."""
+        """Return the simulated epilogue stages of all clusters. The plan must store D through epilogue stages."""
         assert self.stage.storage is not None
         return self.stage.storage
 
     def consumer(self, process: Process) -> int:
-        """Return the index of the consumer (a warpgroup that multiplies and stores tiles) whose role a process has."""
+        """Return the index of the consumer that a process is: 1 for the role "consumer 1"."""
         return int(process.role.removeprefix("consumer "))
 
     def shape(self, process: Process, number: int) -> Shape:
-        """Return the tile with the index `number` among those that the CTA of a process computes."""
+        """Return one of the tiles that the CTA of a process computes.
+
+        number   index of the tile among those of the CTA
+        """
         return self.shapes[process.cta][number]
 
     def own_group(self, process: Process, number: int) -> CtaGroup:
-        """Return the CTAs of a tile, with tile coordinates that count tiles of the process's consumer.
+        """Return the CTAs of a tile, with coordinates that count tiles of the process's consumer instead of CTA tiles.
 
         number   index of the tile among those of the process's CTA
         """
@@ -290,7 +309,10 @@ class Player(StepReader, Machine):
         return CtaGroup(group.position, m, n, batch)
 
     def own_split(self, process: Process) -> tuple[Any, Any]:
-        """Return the rows and columns of the CTA's tile that a consumer accumulates: two slices or index arrays."""
+        """Return the rows and columns of the CTA's tile that a process's consumer accumulates.
+
+        They are two slices or index arrays.
+        """
         if self.pipeline.readers == 1:
             return slice(None), slice(None)
         rows, columns = self.pipeline.consumer_tile
@@ -301,9 +323,9 @@ class Player(StepReader, Machine):
     # --- stages --------------------------------------------------------------------------------------------
 
     def _land(self, cta: int, load: Load) -> None:
-        """Finish a load in one CTA.
+        """Finish a load in one CTA: when all boxes of an operand have landed, move its elements to the stage.
 
-        When all pieces of a stage have landed, fill the stage; accumulators of other CTAs are received.
+        If accumulators of another CTA land (cluster split-K), move those.
 
         cta    index of the CTA
         load   the operation that started the load
@@ -326,7 +348,7 @@ class Player(StepReader, Machine):
             self.stage.loaded[stream.name] += flow.loaded_elems - before
 
     def product(self, process: Process, op: Compute) -> np.ndarray:
-        """Return the consumer's rows and columns of A @ B for a k-tile: (CTAs, M, N).
+        """Return a consumer's rows and columns of A @ B for one k-tile: (CTAs, M, N).
 
         The product of the whole tile is computed once and kept until all consumers have read it.
 
@@ -356,33 +378,33 @@ class Player(StepReader, Machine):
         return out
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        """Execute a step that computes in registers, by the method that `reads` names for its type.
+        """Execute a program step that computes in registers, by the method that is registered for its class.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation that contains the step
         """
         super()._compute(number, process, op)
         self.read(op.step, number, process, op)
 
     @reads(Promote)
     def promote(self, add: Promote, number: int, process: Process, op: Compute) -> None:
-        """Add the accumulators of a k-tile to the total (accumulator promotion).
+        """Simulate the step of accumulator promotion: add the accumulators of a k-tile to the f32 total.
 
-        add       the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
+        add       the step, which names the accumulators
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
         op        the operation that contains the step
         """
         self.add_level(number, process, add.accumulators)
 
     @reads(step.Clear)
     def clear(self, clear: step.Clear, number: int, process: Process, op: Compute) -> None:
-        """Set accumulators to 0.
+        """Simulate the program step that sets accumulators, or the total of accumulator promotion, to 0.
 
-        clear     the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
+        clear     the step, which says what is set to 0
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
         op        the operation that contains the step
         """
         zeros = self._nothing(process, op.tag[0])
@@ -395,24 +417,26 @@ class Player(StepReader, Machine):
 
     @reads(step.AddAccumulators)
     def add_accumulators(self, add: step.AddAccumulators, number: int, process: Process, op: Compute) -> None:
-        """Add the accumulators that the CTAs of the cluster have sent.
+        """Simulate the step of cluster split-K that adds the accumulators which the CTAs of the cluster have sent.
 
-        add       the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
+        add       the step
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation that contains the step; it names the buffer
         """
         assert self.stage.shared is not None
         self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
 
     @reads(step.KeepTile)
     def keep_tile(self, keep: step.KeepTile, number: int, process: Process, op: Compute) -> None:
-        """Compute the epilogue of a tile, and keep the values of D in registers (overlapped epilogue).
+        """Simulate the step of an overlapped epilogue that computes a tile's epilogue and keeps D in registers.
 
-        keep      the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
+        Auxiliary outputs and reductions are stored at once.
+
+        keep      the step
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation that contains the step; its tag names the tile
         """
         registers, storage = self.registers[number], self.storage
         group = self.own_group(process, op.tag[0])
@@ -424,36 +448,37 @@ class Player(StepReader, Machine):
 
     @reads(step.StoreAux)
     def store_aux(self, store: step.StoreAux, number: int, process: Process, op: Compute) -> None:
-        """Store the auxiliary outputs of an epilogue tile.
+        """Simulate the program step that stores the auxiliary outputs of an epilogue tile.
 
-        store     the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
+        store     the step
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation that contains the step; its tag names the tile and the epilogue tile
         """
         (tile, i), storage = op.tag, self.storage
         storage.store_aux(self.values[number], i, self.own_group(process, tile))
 
     @reads(step.Reduce)
     def reduce(self, reduce: step.Reduce, number: int, process: Process, op: Compute) -> None:
-        """Pass the values of an epilogue tile to the reductions.
+        """Simulate the program step that folds the values of an epilogue tile into the reductions.
 
-        reduce    the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
+        reduce    the step
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation that contains the step; its tag names the tile and the epilogue tile
         """
         (tile, i), storage = op.tag, self.storage
         storage.reduce(self.values[number], i, self.own_group(process, tile))
 
     @reads(step.Multiply, MultiplyBlock)
     def multiply(self, current: step.Step, number: int, process: Process, op: Compute) -> None:
-        """Execute MMAs: A @ B of a k-tile is added when its last k-block is multiplied.
+        """Simulate MMAs. All of A @ B of a k-tile is added when the last k-block of the k-tile is multiplied.
 
-        current   the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
+        current   the program step
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation that contains the step; its tag names the tile and the k-tile
+        raises    ProtocolError if k-blocks are not multiplied in their order
         """
         begins_anew = op.tag[1] == 0
         if isinstance(current, step.Multiply):
@@ -474,19 +499,19 @@ class Player(StepReader, Machine):
             self.accumulators[number] = product.copy() if begins_anew else self.accumulators[number] + product
 
     def columns_of(self, accumulators: str) -> slice:
-        """Return the columns of a consumer's tile that belong to one set of accumulators.
+        """Return the columns of a consumer's tile that a set of accumulators covers: all, or a half.
 
-        accumulators   name of the set; a consumer may have several, each for some of its columns
+        accumulators   name of the set, such as `LEFT`
         """
         half = self.plan.consumer_mma_tile[1] // 2
         return {step.LEFT: slice(half), step.RIGHT: slice(half, None)}.get(accumulators, slice(None))
 
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
-        """Write the results of the oldest MMAs in flight to their accumulators: the consumer has waited for them.
+        """Simulate the end of the oldest MMAs in flight, which the consumer has waited for: write their results.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation that ends the read of their stage
         """
         super()._end_read(number, process, op)
         if self.under_way[number]:
@@ -494,10 +519,13 @@ class Player(StepReader, Machine):
             self.partial_accumulators[number, accumulators] = product
 
     def add_level(self, number: int, process: Process, accumulators: str, factor: Any = 1) -> None:
-        """Add the accumulators of a k-tile, multiplied by `factor`, to the total (accumulator promotion).
+        """Add the accumulators of a k-tile, multiplied by `factor`, to the f32 total (accumulator promotion).
 
-        number         index of the process
-        accumulators   name of the accumulators
+        number         index of the process (one role of one CTA) in the protocol
+        process        the process
+        accumulators   name of the accumulators, such as `FIRST`
+        factor         number or array that broadcasts to (CTAs, M, N), e.g. block scales
+        raises         ProtocolError if MMAs still write the accumulators, or have not written them yet
         """
         if any(accumulators == other for other, _ in self.under_way[number]):
             raise ProtocolError(f"{process} adds the {accumulators} to its total while MMAs write them.")
@@ -510,18 +538,22 @@ class Player(StepReader, Machine):
         self.totals[number][:, :, self.columns_of(accumulators)] += added
 
     def _nothing(self, process: Process, number: int) -> np.ndarray:
-        """Return accumulators of a consumer that are zero: (CTAs, M, N).
+        """Return accumulators of a consumer that are all 0: (CTAs, M, N).
 
-        number   index of the tile among those of the process's CTA
+        process   the process of the consumer
+        number    index of the tile among those of the process's CTA
         """
         ctas = len(self.shape(process, number).group)
         return np.zeros((ctas, *self.plan.consumer_mma_tile), self.plan.operands.acc.storage)
 
     def total(self, number: int, process: Process, tile: int) -> np.ndarray:
-        """Return the accumulators of a tile that the process's own MMAs have added: (CTAs, M, N).
+        """Return the accumulators of a tile that a process's own MMAs have added so far: (CTAs, M, N).
 
-        number   index of the process
-        tile     index of the tile among those of the process's CTA
+        Accumulators of other K splits are not included.
+
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        tile      index of the tile among those of the process's CTA
         """
         if self.pipeline.promoted:
             return self.totals[number]
@@ -532,11 +564,11 @@ class Player(StepReader, Machine):
     # --- cluster split-K -----------------------------------------------------------------------------------
 
     def _load(self, number: int, process: Process, op: Load) -> None:
-        """Start a load, or send accumulators to the CTAs of the cluster that split K.
+        """Simulate the start of a load; if accumulators are sent to CTAs of the cluster, take their present values.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the load, or the operation that sends accumulators (cluster split-K)
         """
         super()._load(number, process, op)
         if isinstance(op, Send):
@@ -548,11 +580,11 @@ class Player(StepReader, Machine):
     # --- K splits of a tile --------------------------------------------------------------------------------
 
     def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
-        """Write the accumulators of a K split to the workspace, unless it ends last.
+        """Simulate an operation on the K splits of a tile; one that writes accumulators puts them into the workspace.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation
         """
         super()._k_split(number, process, op)
         if isinstance(op, WriteAccumulators) and not self.split_k_partials.last[number]:
@@ -563,12 +595,12 @@ class Player(StepReader, Machine):
 
     @reads(step.ReduceSplits)
     def reduce_splits(self, reduce: step.ReduceSplits, number: int, process: Process, op: Compute) -> None:
-        """Add the accumulators of all K splits of a tile, in the K split that ends last.
+        """Simulate the program step that adds the accumulators of all K splits, in the K split that ends last.
 
-        reduce    the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
+        reduce    the step
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation that contains the step; its tag names the tile
         """
         if not self.split_k_partials.last[number]:
             return
@@ -581,12 +613,12 @@ class Player(StepReader, Machine):
 
     @reads(step.Evaluate)
     def evaluate(self, values: step.Evaluate, number: int, process: Process, op: Compute) -> None:
-        """Compute the head of the epilogue for a tile, or its tail for an epilogue tile.
+        """Simulate the program step that computes the epilogue's head for a tile, or tail for an epilogue tile.
 
-        values    the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
+        values    the step, which names the section
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation that contains the step; its tag names the tile and the epilogue tile
         """
         storage = self.stage.storage
         if storage is None:
@@ -604,8 +636,9 @@ class Player(StepReader, Machine):
 
         If K is split, they are added over all K splits, or over all CTAs of the cluster.
 
-        number   index of the process
-        tile     index of the tile among those of the process's CTA
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        tile      index of the tile among those of the process's CTA
         """
         if self.plan.cluster_k > 1:
             return self.own_accumulators[number]
@@ -614,11 +647,11 @@ class Player(StepReader, Machine):
         return self.total(number, process, tile)
 
     def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
-        """Read or write an epilogue stage.
+        """Simulate an operation on an epilogue stage: move data between it and registers or global memory.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation
         """
         super()._epi_stage(number, process, op)
         storage = self.storage
@@ -634,7 +667,7 @@ class Player(StepReader, Machine):
             self._store_epi_stage(process, op)
 
     def _epi_stage_done(self, position: int) -> None:
-        """End a bulk copy of an epilogue stage: a store to global memory, or a load of the tile operand.
+        """Simulate the end of a bulk copy of an epilogue stage: a store to global memory, or a load of C.
 
         position   index of the copy among those in flight
         """
@@ -651,7 +684,7 @@ class Player(StepReader, Machine):
             loads.load(storage.at(group, op.tag[1]), op.epi_stage)
 
     def _store_epi_stage(self, process: Process, op: StoreEpiStage | CopyEpiStage) -> None:
-        """Store an epilogue stage to global memory, and poison it.
+        """Move the content of an epilogue stage to global memory, and poison the stage (mark it as not written).
 
         process   the process that stores
         op        the operation, which names the epilogue stage
@@ -667,12 +700,12 @@ class Player(StepReader, Machine):
 
     @reads(step.StoreTile)
     def store_tile(self, store: step.StoreTile, number: int, process: Process, op: Compute) -> None:
-        """Store a tile from registers, when all consumers of the tile have reached this step.
+        """Simulate the program step that stores a tile from registers, when all consumers of the tile have reached it.
 
-        store     the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
+        store     the step
+        number    index of the process (one role of one CTA) in the protocol
+        process   the process
+        op        the operation that contains the step; its tag names the tile
         """
         tile, direct = op.tag[0], self.stage.direct
         assert direct is not None
@@ -692,7 +725,7 @@ class Player(StepReader, Machine):
 
 
 def _tables(plan: GemmPlan) -> dict[str, BoxTables]:
-    """Return the index tables of the TMA boxes of each operand that is loaded: name of the operand -> tables."""
+    """Return the index tables of the TMA boxes of each operand that the mainloop loads, by the operand's name."""
     out = {}
     for stream in plan.streams:
         assert isinstance(stream.load, TmaBox)

@@ -27,13 +27,13 @@ from cutegemm.simulator.task import Task
 
 @dataclass(frozen=True)
 class SimulationStats:
-    """Counts of a simulation.
+    """Counts of a simulation: how many CTAs ran, and what they loaded and multiplied.
 
-    ctas             CTAs that ran
-    k_tiles          k-tiles of a tile of D
-    multiply_adds    multiply-adds, including those of tile elements outside of the matrices
-    loaded_a_elems   elements of A that all CTAs read from global memory
-    loaded_b_elems   elements of B that all CTAs read from global memory
+    ctas             number of CTAs that ran
+    k_tiles          number of k-tiles of a tile of D
+    multiply_adds    number of multiply-adds, including those of tile elements outside of the matrices
+    loaded_a_elems   number of elements of A that all CTAs read from global memory
+    loaded_b_elems   number of elements of B that all CTAs read from global memory
     seconds          duration of the simulation
     """
 
@@ -47,7 +47,7 @@ class SimulationStats:
 
 @dataclass(frozen=True)
 class SimulationResult(hooks.Shown):
-    """Result of a simulation: D, the faults and the counts.
+    """Result of a simulation of a plan on the CPU: D, the faults and the counts.
 
     d        D, of shape (M, N) or (L, M, N)
     faults   faults by kind; () if none was found or looked for
@@ -74,10 +74,10 @@ def simulate(
     progress: Callable[[float], None] | None = None,
     **operands: Any,
 ) -> SimulationResult:
-    """Execute the kernel of a plan in numpy: every copy and every MMA, by the layouts of the plan.
+    """Execute the kernel of a plan in numpy, on the CPU: every copy and every MMA, by the layouts of the plan.
 
-    Shared memory, registers and D are poisoned first. Global memory is laid out anew according to the problem, with
-    guard bands around each matrix. C is not read if beta is 0.
+    Shared memory, registers and D are first filled with poison, which marks memory that was never written. Global
+    memory is laid out anew according to the problem, with guard bands around each matrix. C is not read if beta is 0.
 
     a, b       arrays (M, K) and (K, N), or (L, M, K) and (L, K, N), with any strides. If the plan swaps A and B, all
                arrays are still those of the problem before the swap
@@ -132,6 +132,9 @@ def simulate(
 
 
 def result_of(matrix: GlobalMatrix, batched: bool) -> np.ndarray:
-    """Return the elements of a matrix with the extents of D, as (L, M, N); as (M, N) if not `batched`."""
+    """Copy a result of a simulation with the extents of D to a numpy array: (L, M, N) if `batched`, else (M, N).
+
+    matrix   simulated memory of the result
+    """
     out = np.moveaxis(matrix.view(matrix.buffer), 2, 0).copy()
     return out if batched else out[0]

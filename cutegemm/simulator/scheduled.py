@@ -23,7 +23,9 @@ from cutegemm.simulator.values import evaluate
 
 
 def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
-    """Execute every tile of a plan whose threads all follow one schedule, and return the counts of the simulation.
+    """Simulate every tile of a plan whose threads all follow one schedule, and return counts.
+
+    D and the further results are written to the matrices of the task.
 
     returns   (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
     """
@@ -83,7 +85,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
 
 
 def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
-    """Return (position, m_tile, n_tile, batch) of every CTA whose tile exists, as rows of an array.
+    """Return (position in the raster, m_tile, n_tile, batch) of every CTA whose tile exists, as rows of an array.
 
     CTAs outside of the grid are reported, and so are tiles that no CTA or several CTAs take.
     """

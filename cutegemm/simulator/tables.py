@@ -23,7 +23,10 @@ from cutegemm.tile.tma import TmaBox
 
 @dataclass(frozen=True)
 class OperandTables:
-    """Index tables of A or B. The copies move E elements of a tile; the fragments of a k-block have F elements.
+    """Index tables of A or B: what the threads copy, its place in shared memory, and who multiplies it.
+
+    The copies move E elements of a tile; the fragments of a k-block have F elements. An element of a tile is its index
+    m + extent * k.
 
     name           "A" or "B"
     modes          modes of its tile, ("m", "k") or ("n", "k")
@@ -35,8 +38,8 @@ class OperandTables:
     lead           first element of the same access, which decides whether the access is executed: (E,)
     dest           offset in shared memory that is written: (stages, E)
     copy_vector    elements of an access
-    fragment       element of the tile that each fragment entry must contain: (k_blocks, F). Entries run over
-                   (rest_mn, value, thread), the thread fastest
+    fragment       element of the tile that each fragment entry must contain: (k_blocks, F). Entries run over (rest_mn,
+                   value, thread), the thread fastest
     read           offset in shared memory that each fragment entry is read from: (k_blocks, stages, F)
     accesses       offsets in shared memory that threads read: (thread, accesses, elements of one). If several threads
                    share an instruction, as in ldmatrix, the reading thread may differ from the receiving one
@@ -67,9 +70,9 @@ class OperandTables:
     is_direct: bool = False
 
     def element(self, place: Any) -> str:
-        """Return the name of an element of the tile for messages.
+        """Return the name of an element of this operand's tile for messages, such as "A(m 2, k 1)".
 
-        place   index in the tile
+        place   index of the element in the tile, the first mode fastest
 
         >>> from cutegemm.build import simt_plan
         >>> plan_tables(simt_plan()).a.element(130)
@@ -78,18 +81,21 @@ class OperandTables:
         return f"{self.name}({self.modes[0]} {int(place) % self.extent}, k {int(place) // self.extent})"
 
     def copying_thread(self, entry: Any) -> int:
-        """Return the index of the thread that copies entry `entry` of the E elements."""
+        """Return the index of the thread that copies one of the elements that the copies of this operand move.
+
+        entry   index of the element in `source`
+        """
         return int(entry) // (len(self.source) // self.copy_threads)
 
 
 @dataclass(frozen=True)
 class PlanTables:
-    """Index tables of a plan.
+    """Index tables of a plan: its layouts evaluated for all threads, so that the simulator can move data by them.
 
     a, b        tables of A and of B
     elements    element of the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread)
     gather_a    entry of A's fragments that each accumulator of an atom multiplies, counted over (value, thread): (k of
-                the atom, value * thread); None if it is the entry with the accumulator's own number
+                the atom, value * thread); None if accumulator i multiplies entry i
     gather_b    the corresponding entry of B's fragments
     """
 
@@ -101,7 +107,7 @@ class PlanTables:
 
 
 def plan_tables(plan: GemmPlan) -> PlanTables:
-    """Return the index tables of a plan whose fragments are in registers.
+    """Return the index tables of a plan whose MMAs read fragments in registers: its layouts evaluated for all threads.
 
     raises   UnsupportedError if the MMA atom of the plan reads shared memory
     """
@@ -117,7 +123,10 @@ def plan_tables(plan: GemmPlan) -> PlanTables:
 
 
 def accumulator_elements(plan: GemmPlan) -> np.ndarray:
-    """Return the element of the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread).
+    """Return which element of a CTA's MMA tile each accumulator holds: (rest_m, rest_n, value, thread).
+
+    An entry is the index m + bM * n. The MMA tile is what the CTA multiplies; if a cluster splits K, it is larger than
+    the CTA's tile of D.
 
     >>> from cutegemm.build import sm90_plan
     >>> accumulator_elements(sm90_plan()).shape  # 2 x 1 MMAs of 64 x 128 by 128 threads
@@ -128,13 +137,16 @@ def accumulator_elements(plan: GemmPlan) -> np.ndarray:
 
 
 def stored_elements(plan: GemmPlan) -> np.ndarray:
-    """Return the element of the tile of D of each accumulator when it is stored: (rest_m, rest_n, value, thread)."""
+    """Return which element of D's tile each accumulator holds at the store: (rest_m, rest_n, value, thread).
+
+    An entry is the index m + bM * n.
+    """
     table = plan.epilogue_mma.offsets_c(Layout(plan.cta_tile[:2]))
     return np.ascontiguousarray(table.transpose(2, 3, 1, 0))
 
 
 def _operand(plan: GemmPlan, name: str) -> OperandTables:
-    """Return the index tables of one operand of a plan.
+    """Return the index tables of A or of B: the layouts of its copies and fragments, evaluated for all threads.
 
     name   "a" or "b"
     """
@@ -215,12 +227,12 @@ def _accesses(
 
 
 def _gather(mma: TiledMma, operand: str) -> np.ndarray | None:
-    """Return the fragment entry that each accumulator of an atom multiplies, for each k of the atom.
+    """Return which fragment entry of A or B each accumulator of an MMA atom multiplies, for each k of the atom.
 
     mma       the tiled MMA
     operand   "a" or "b"
-    returns   (k of the atom, value * thread), where entries count over (value, thread); None if every accumulator
-              multiplies the entry with its own number
+    returns   (k of the atom, value * thread), where entries count over (value, thread); None if accumulator i
+              multiplies entry i
     """
     atom = mma.atom
     place = {"a": 0, "b": 1}[operand]
@@ -242,7 +254,7 @@ def _gather(mma: TiledMma, operand: str) -> np.ndarray | None:
 
 
 def _table(atom: MmaAtom, operand: str) -> np.ndarray:
-    """Return the index in the atom's tile of each (lane, value) of an MMA atom, as an array.
+    """Return the thread-value layout of an MMA atom as an array: index in the atom's tile of each (lane, value).
 
     operand   "a", "b" or "c"
     """
@@ -251,9 +263,10 @@ def _table(atom: MmaAtom, operand: str) -> np.ndarray:
 
 
 def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays over the elements of an MMA atom's tile: a lane that holds the element, and its value there.
+    """Invert an MMA atom's thread-value layout: return a lane, and its value, that hold each element of its tile.
 
     operand   "a", "b" or "c"
+    returns   two arrays over the elements: lanes, and values
     """
     table = _table(atom, operand)
     elements = int(table.max()) + 1
@@ -264,6 +277,9 @@ def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _thread_table(mma: TiledMma) -> np.ndarray:
-    """Return the thread at each (lane of the atom, m, n, k), as an array with these four modes."""
+    """Return the thread at each (lane of the atom, m, n, k) of a tiled MMA, as an array with these four modes.
+
+    m, n and k count the atoms that the threads cover at once.
+    """
     layout = mma.thr_layout_vmnk
     return layout.offsets().reshape([layout[mode].size() for mode in range(4)], order="F")

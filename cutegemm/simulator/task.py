@@ -16,12 +16,13 @@ _ACCUMULATORS_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class Task:
-    """A plan with the matrices that it is executed on.
+    """One simulation: a plan, the matrices on which the simulator executes it, and where faults are collected.
 
     plan       the plan
     problem    extents and strides
-    matrices   "a", "b", "d", auxiliary outputs, and the tile operands that the epilogue reads for these scalars
-    scalars    scalars of the epilogue, by name
+    matrices   simulated global memory by name: "a", "b", "d", auxiliary outputs, and the M x N operands that the
+               epilogue reads for these scalars
+    scalars    scalars of the epilogue, such as "alpha", by name
     report     collects faults
     checked    whether to look for faults
     progress   called from time to time with the finished share of the work, between 0 and 1; None: not called
@@ -37,12 +38,12 @@ class Task:
 
     @property
     def ctas_at_once(self) -> int:
-        """Number of CTAs that are simulated together, as one array operation."""
+        """Return the number of CTAs that are simulated together, as one array operation: as many as fit a CPU cache."""
         bm, bn, _ = self.plan.mma_tile
         return max(1, _ACCUMULATORS_AT_ONCE // (bm * bn))
 
     def report_progress(self, done: float) -> None:
-        """Call `progress`, if it is not None, with the finished share of the work.
+        """Call `progress`, if it is not None, with the finished share of the simulation.
 
         done   share, between 0 and 1
         """

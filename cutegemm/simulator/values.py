@@ -40,7 +40,7 @@ def evaluate(
     tensors: Mapping[str, np.ndarray],
     result: DType,
 ) -> np.ndarray:
-    """Return the values of D for the given accumulators, before they are rounded to the type of D.
+    """Evaluate an epilogue in numpy: return the values of D for given accumulators, not yet rounded to D's type.
 
     accumulators   array of any shape; integers are computed as float64. For a gated epilogue (2, ...): gate and up
                    projections
@@ -68,9 +68,10 @@ def results(
     tensors: Mapping[str, np.ndarray],
     result: DType,
 ) -> dict[str, np.ndarray]:
-    """Return all results of an epilogue by name, before they are rounded.
+    """Evaluate an epilogue in numpy: return all its results by name, not yet rounded to their types.
 
-    The arguments are those of `evaluate`. "d" is D; a reduction has the values that it reduces.
+    "d" is D, further names are auxiliary outputs; a reduction has the values that it reduces. The arguments are those
+    of `evaluate`: arrays of accumulators, scalars and operands by name, and the type of D.
 
     >>> from cutegemm.dtypes import f32
     >>> from cutegemm.plan.epilogue import epilogue_of
@@ -91,11 +92,11 @@ def results(
 
 
 class _Elements:
-    """Evaluation context of an epilogue expression: supplies the operands of its nodes.
+    """Evaluator of an epilogue's expression tree in numpy; it supplies the leaves and computes each node once.
 
     values    values of the accumulator node
     scalars   values of the scalars, by name
-    tensors   arrays of the tensors, by name
+    tensors   arrays of the operands in global memory, by name
     result    type of D, which decides the type of the scalars
     """
 
@@ -118,7 +119,7 @@ class _Elements:
         return self.known[node]
 
     def _of(self, node: Expression) -> Any:
-        """Compute the values of one node of the epilogue expression from those of its children."""
+        """Compute the values of one node of the epilogue's expression from those of its children."""
         if isinstance(node, Accumulator):
             return self.values
         if isinstance(node, Half):

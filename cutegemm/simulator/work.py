@@ -21,14 +21,16 @@ from cutegemm.simulator.task import Task
 
 @dataclass(frozen=True)
 class WorkTiles:
-    """Work tiles (a tile of D, or a range of its K) that CTAs take. Each field is an array over them, or one element.
+    """Work tiles (tiles of D with all or some of their k-tiles) that CTAs take, as arrays with one entry for each.
+
+    After `where` with a single index, the fields are single values.
 
     turn             index of the work tile among those of its CTA
     cta              index of the CTA that takes the work tile
     rank             rank of the CTA in its cluster
     m_tile, n_tile   tile of D; CTAs of a cluster may have tiles past the edges of D
     batch            index of the matrix of the batch
-    tile             the work tile
+    tile             range of k-tiles and K split of each, as a `WorkTile` of arrays
     """
 
     turn: Any
@@ -43,23 +45,27 @@ class WorkTiles:
         return len(self.turn)
 
     def where(self, which: Any) -> WorkTiles:
-        """Return some of the work tiles, or one.
+        """Return some of these work tiles, or a single one.
 
-        which   mask or index
+        which   boolean array, or an index
         """
         kept = {f.name: getattr(self, f.name)[which] for f in fields(self) if f.name != "tile"}
         return WorkTiles(**kept, tile=self.tile.map(lambda values: values[which]))
 
 
 def tensors_of(task: Task) -> dict[str, np.ndarray]:
-    """Return the operands that the scheduler of a plan reads, as arrays (rows, columns, L)."""
+    """Return the operands that the tile scheduler of a plan reads, as arrays (rows, columns, L) by name.
+
+    {} if it reads none.
+    """
     return {name: task.matrices[name].view(task.matrices[name].buffer) for name in task.plan.scheduler.reads}
 
 
 def work_tiles_of(task: Task) -> WorkTiles:
-    """Return every work tile that a CTA takes, rank by rank.
+    """Return every work tile of every CTA of a simulation, rank by rank within clusters.
 
-    Tiles and k-tiles that are not taken exactly once are reported.
+    A work tile is a tile of D with all or some of its k-tiles. Tiles and k-tiles that are not taken exactly once are
+    reported as faults.
     """
     plan, problem = task.plan, task.problem
     work, in_cluster = plan.work(problem, tensors_of(task)), plan.cluster_tile.size
@@ -96,6 +102,7 @@ def _check(tiles: WorkTiles, inside: np.ndarray, k_tiles: np.ndarray, in_cluster
     inside       which tiles of D exist: booleans (m_tiles, n_tiles, batch)
     k_tiles      number of k-tiles of the tile that each work tile belongs to
     in_cluster   number of CTAs of a cluster
+    report       collects the faults
     """
     at, grid = np.stack([tiles.m_tile, tiles.n_tile, tiles.batch], axis=1), inside.shape
     exists = ((at >= 0) & (at < grid)).all(axis=1)
@@ -133,9 +140,12 @@ def _check(tiles: WorkTiles, inside: np.ndarray, k_tiles: np.ndarray, in_cluster
 
 
 class Workspace:
-    """Workspace in global memory for the accumulators of K splits of plans with warp roles.
+    """Simulated workspace for the accumulators of K splits, for plans with warp roles.
 
+    plan       plan that splits K among clusters
+    problem    the problem, whose extents determine the size
     elements   element of the consumer's tile of each accumulator: (consumers, threads, registers)
+    report     collects faults
     """
 
     def __init__(self, plan: GemmPlan, problem: Problem, elements: np.ndarray, report: Report) -> None:
@@ -150,10 +160,10 @@ class Workspace:
         self.within = sum(coord * stride for coord, stride in zip(coords, self.strides, strict=False))
 
     def write(self, accumulators: np.ndarray, tile: WorkTile, rank: int, consumer: int) -> None:
-        """Write the accumulators of a consumer for a K split to the workspace.
+        """Write one consumer's accumulators of a K split to the simulated workspace.
 
-        accumulators   (M, N) of the consumer's tile
-        tile           work tile
+        accumulators   accumulators (M, N) of the consumer's tile
+        tile           work tile: the K split
         rank           rank of the CTA in its cluster
         consumer       index of the consumer
         """
@@ -162,7 +172,7 @@ class Workspace:
         self.memory[places] = accumulators[self._elements(consumer)]
 
     def total(self, accumulators: np.ndarray, tile: WorkTile, rank: int, consumer: int) -> np.ndarray:
-        """Return the accumulators (M, N) of all K splits, added in their order.
+        """Add the accumulators of all K splits of a consumer's tile in their order, and return the sums (M, N).
 
         accumulators   accumulators of the K split that ends last, which are not in the workspace
         tile           work tile of the K split that ends last
@@ -186,19 +196,19 @@ class Workspace:
         return out
 
     def finish(self) -> None:
-        """After the last work tile, report elements of the workspace that were written more than once."""
+        """Report elements of the simulated workspace that were written more than once, after the last work tile."""
         twice = int((self.written > 1).sum())
         if twice:
             self.report.add("result", f"{twice} elements of the workspace are written more than once.")
 
     def _elements(self, consumer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row and the column of the consumer's tile of each register: two arrays (threads, registers)."""
+        """Return the row and column in the consumer's tile of each register: two arrays (threads, registers)."""
         return self.elements[consumer] % self.rows, self.elements[consumer] // self.rows
 
     def _places(self, tile: WorkTile, k_split: Any, rank: int, consumer: int) -> np.ndarray:
-        """Return the offsets in the workspace of a consumer's accumulators for one K split: (threads, registers).
+        """Return the offsets in the workspace of one consumer's accumulators of a K split: (threads, registers).
 
-        tile       work tile
+        tile       work tile of the same tile of D
         k_split    index of the K split
         rank       rank of the CTA in its cluster
         consumer   index of the consumer

@@ -56,11 +56,9 @@ def wrong_block_scale(name: str, scale: torch.Tensor, recipe: str, extent: int, 
         listed = " or ".join(map(str, shapes))
         fits = scale.dim() == 2 and any(_are_equal(scale.t().shape, shape) for shape in shapes)
         remedy = f" Pass {name}.t(), which fits." if fits else ""
-        rules.append(
-            f"{name} has shape {tuple(scale.shape)}; {listed}, {axes} rounded up, is expected of {recipe}.{remedy}"
-        )
+        rules.append(f"{name} has shape {tuple(scale.shape)}, but {recipe} needs {listed}: {axes} rounded up.{remedy}")
     if scale.dtype != torch.float32:
-        rules.append(f"{name} is of {scale.dtype}; float32 is expected. Pass {name}.float().")
+        rules.append(f"{name} is of {scale.dtype}, but must be float32. Pass {name}.float().")
     return rules
 
 

@@ -55,7 +55,11 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
     scales, own = separated(args["operands"])
     args = {**args, "operands": own}
     if scales:
-        rules = [] if out is None else ["out is not served with block scales in a graph of torch. Leave out away."]
+        rules = (
+            []
+            if out is None
+            else ["out is not supported together with block scales inside torch.compile. Do not pass out."]
+        )
         rules += wrong_scales(a, b, scales)
         rules += wrong_derivatives({"a": a, "b": b, "c": args["c"], **scales, **own})
         if rules:

@@ -54,12 +54,12 @@ def quantize(
     if not rules:
         rules = wrong_derivatives(tensors)
         if x.dim() != 2:
-            rules.append(f"x has shape {tuple(x.shape)}; a matrix is expected. Pass x.flatten(0, -2).")
+            rules.append(f"x has shape {tuple(x.shape)}, which is not that of a matrix. Pass x.flatten(0, -2).")
         if DTYPES.get(x.dtype) not in _SOURCES:
-            rules.append(f"x is of {x.dtype}; float32, float16 or bfloat16 is expected. Pass x.float().")
+            rules.append(f"x is of {x.dtype}. Supported are float32, float16 and bfloat16. Pass x.float().")
     rules += _wrong_block(block)
     if dtype not in FLOAT8:
-        rules.append(f"dtype = {dtype}; torch.float8_e4m3fn or torch.float8_e5m2 is served.")
+        rules.append(f"dtype = {dtype} is not supported. Pass torch.float8_e4m3fn or torch.float8_e5m2.")
     checks.refuse("quantize", tensors, rules)
     if route_of(x) is Route.DIRECT:
         return quantized(x, block[0], dtype, power_of_two)
@@ -149,7 +149,7 @@ def _scales_of(tops: torch.Tensor, dtype: DType, power_of_two: bool) -> torch.Te
 
 def _wrong_block(block: tuple[int, int]) -> list[str]:
     """Return an error message, in a list, if the argument `block` is not one of the two sizes of blocks."""
-    return [] if block in _GRANULARITIES else [f"block = {block!r}; {_ROW} or {_SQUARE} is served."]
+    return [] if block in _GRANULARITIES else [f"block = {block!r} is not supported. Pass {_ROW} or {_SQUARE}."]
 
 
 def from_deep_gemm(scales: torch.Tensor, block: tuple[int, int] = _ROW) -> torch.Tensor:
@@ -172,9 +172,9 @@ def from_deep_gemm(scales: torch.Tensor, block: tuple[int, int] = _ROW) -> torch
         packed = (
             " Packed powers of two belong to Blackwell; pass the float32 scales." if scales.dtype.itemsize == 4 else ""
         )
-        rules.append(f"scales is of {scales.dtype}; float32 is expected.{packed}")
+        rules.append(f"scales is of {scales.dtype}, but must be float32.{packed}")
     if not rules and scales.dim() != 2:
-        rules.append(f"scales has shape {tuple(scales.shape)}; a matrix is expected.")
+        rules.append(f"scales has shape {tuple(scales.shape)}, which is not that of a matrix.")
     rules += _wrong_block(block)
     checks.refuse("from_deep_gemm", tensors, rules)
     if block == _SQUARE:

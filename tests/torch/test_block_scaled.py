@@ -101,10 +101,16 @@ def changed(**changes):
     [
         (
             changed(scale_a=CASE.scale_a.t()),
-            r"scale_a has shape \(5, 150\); \(150, 5\), \(M, K/128\) rounded up, is .* Pass scale_a.t\(\), which fits",
+            r"scale_a has shape \(5, 150\), but .* needs \(150, 5\): \(M, K/128\) rounded up. Pass scale_a.t\(\)",
         ),
-        (changed(scale_b=torch.ones(5, 3)), r"scale_b has shape \(5, 3\); \(5, 2\) or \(8, 2\), \(K/128, N/128\)"),
-        (changed(scale_b=CASE.scale_b.half()), r"scale_b is of torch.float16; float32 .* Pass scale_b.float\(\)"),
+        (
+            changed(scale_b=torch.ones(5, 3)),
+            r"scale_b has shape \(5, 3\), but .* needs \(5, 2\) or \(8, 2\): \(K/128, N/128\)",
+        ),
+        (
+            changed(scale_b=CASE.scale_b.half()),
+            r"scale_b is of torch.float16, but must be float32. Pass scale_b.float\(\)",
+        ),
         (changed(scale_b=torch.ones(()), scale_recipe_b=0), "both recipes must be block-wise, or neither"),
         (changed(mat_a=CASE.a.float().bfloat16()), "mat_a must be of float8 for block scales"),
         (changed(bias=torch.ones(200, requires_grad=True)), r"bias requires gradients; .*Pass bias.detach\(\)"),
@@ -214,17 +220,23 @@ def test_quantize_in_a_graph():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: quantize(torch.ones(4)), r"x has shape \(4,\); a matrix is expected"),
-        (lambda: quantize(torch.ones(4, 4).double()), r"x is of torch.float64; .* Pass x.float\(\)"),
-        (lambda: quantize(torch.ones(4, 4), (1, 32)), r"block = \(1, 32\); \(1, 128\) or \(128, 128\) is served"),
-        (lambda: quantize(torch.ones(4, 4), dtype=torch.int8), "dtype = torch.int8; torch.float8_e4m3fn or"),
+        (lambda: quantize(torch.ones(4)), r"x has shape \(4,\), which is not that of a matrix"),
+        (lambda: quantize(torch.ones(4, 4).double()), r"x is of torch.float64. Supported are .* Pass x.float\(\)"),
+        (
+            lambda: quantize(torch.ones(4, 4), (1, 32)),
+            r"block = \(1, 32\) is not supported. Pass \(1, 128\) or \(128, 128\)",
+        ),
+        (
+            lambda: quantize(torch.ones(4, 4), dtype=torch.int8),
+            "dtype = torch.int8 is not supported. Pass torch.float8_e4m3fn or",
+        ),
         (lambda: quantize(torch.ones(4, 4, requires_grad=True)), r"x requires gradients; .*Pass x.detach\(\)"),
         (lambda: quantize([1.0]), "x is a list. Pass a torch tensor."),
         (
             lambda: from_deep_gemm(torch.ones(4, 2).int()),
-            "float32 is expected. Packed powers of two belong to Blackwell",
+            "but must be float32. Packed powers of two belong to Blackwell",
         ),
-        (lambda: from_deep_gemm(torch.ones(4)), r"scales has shape \(4,\); a matrix is expected"),
+        (lambda: from_deep_gemm(torch.ones(4)), r"scales has shape \(4,\), which is not that of a matrix"),
     ],
 )
 def test_what_quantize_refuses(call, words):

@@ -24,10 +24,11 @@ _OTHER = Cost(1, 0)  # + - *, comparisons and where
 
 
 def operations(epilogue: Epilogue) -> Cost:
-    """Return the number of instructions that compute an element of D and of all auxiliary outputs.
+    """Return the number of instructions per element of D that an epilogue executes, for D and all auxiliary outputs.
 
-    A subexpression that is used several times is counted once. One that depends on scalars alone is not counted: it is
-    computed once for all elements.
+    The result has `fp32` (FP32 instructions) and `special` (special function unit). A subexpression that is used
+    several times is counted once. One that depends on scalars alone is not counted: it is computed once for all
+    elements.
 
     >>> from cutegemm.plan.epilogue import Row, parse_epilogue
     >>> operations(parse_epilogue("gelu(acc + bias), acc + bias", {"bias": Row}))
@@ -44,7 +45,10 @@ def operations(epilogue: Epilogue) -> Cost:
 
 
 def _of(node: Expression) -> Cost:
-    """Return the instructions that one operation of an expression takes, without those of its operands."""
+    """Return the number of instructions of one operation in an epilogue's expression, without those of its operands.
+
+    node   the operation, such as a `Divide`; a leaf is not allowed here
+    """
     if isinstance(node, Function):
         return COSTS[node.name]
     if isinstance(node, Divide):

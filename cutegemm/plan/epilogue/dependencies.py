@@ -53,10 +53,12 @@ class _Unknown(Exception):
 
 
 class _Latest(NamedTuple):
-    """The latest cache key of a function, and the objects it was computed from, all of which are immutable.
+    """The latest cache key of a function, and the immutable objects that it was computed from.
 
-    key      the key that `state_of` returned
-    read     the objects that the function reads: see `_Reader.read`
+    If the function reads the same objects at its next call, the key is used again without being computed.
+
+    key      the cache key, as `state_of` returns it
+    read     the objects that the function reads: defaults, global variables, closure variables
     ids      the ids of these objects
     places   (variables of a module, name) of each module attribute that the function may read
     there    the value at each of these places, or `_ABSENT`
@@ -70,14 +72,14 @@ class _Latest(NamedTuple):
 
 
 class _Reader:
-    """The names that a function's bytecode reads, including those that its nested functions read.
+    """The names that a function's bytecode reads, with those of functions nested in it; cached per code object.
 
     code         the code object. This reference keeps its id from being reused
-    names        names of global variables
-    attributes   names of attributes, of any object
+    names        names of global variables that are read
+    attributes   names of attributes that are read, of any object
     is_known     False if the code imports, defines a class, or writes to a global variable, an attribute or a closure
     is_own       True if the code belongs to this package, whose functions do not change
-    latest       the latest key of a function with this code; None before the first
+    latest       the latest cache key of a function with this code; None before the first
     """
 
     __slots__ = ("_of_globals", "attributes", "code", "is_known", "is_own", "latest", "names")
@@ -102,9 +104,11 @@ class _Reader:
         self._of_globals: Any = itemgetter(*names) if names else None
 
     def read(self, function: FunctionType) -> list[Any]:
-        """Return the defaults of a function, then the values of the global and closure variables that it reads.
+        """Return the objects that a function reads: defaults, global variables and closure variables.
 
-        function   a function with this code
+        The first two entries are its positional and its keyword defaults.
+
+        function   a function with the code of this reader
         raises     _Unknown if a variable has no value
         """
         found: list[Any] = [function.__defaults__, function.__kwdefaults__]
@@ -128,9 +132,9 @@ class _Reader:
         return found
 
     def _with_builtins(self, function: FunctionType) -> Any:
-        """Return the values of the global variables, with built-ins for names that the module does not define.
+        """Return the values of the global variables that a function reads, if some of them are built-ins such as `abs`.
 
-        raises   _Unknown if a name is neither in the module nor a built-in
+        raises   _Unknown if a name is defined neither in the function's module nor as a built-in
         """
         python = operator.attrgetter("__builtins__")(function)
         if type(python) is not dict:
@@ -142,7 +146,7 @@ class _Reader:
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
-    """Yield the instructions of a code object and of the functions nested in it."""
+    """Yield the bytecode instructions of a code object, then those of all functions nested in it."""
     yield from dis.get_instructions(code)
     for each in code.co_consts:
         if isinstance(each, CodeType):
@@ -153,7 +157,7 @@ _readers: dict[int, _Reader] = {}  # by the id of the code
 
 
 def _reader_of(code: CodeType) -> _Reader:
-    """Return the names that a function's bytecode reads, found on the first call for its code object and cached."""
+    """Return the names that a function's bytecode reads; they are found once for each code object, then cached."""
     found = _readers.get(id(code))
     if found is None:
         if len(_readers) >= _MOST_READERS:
@@ -163,8 +167,9 @@ def _reader_of(code: CodeType) -> _Reader:
 
 
 def state_of(function: Any) -> tuple[Any, ...] | None:
-    """Return a cache key of a function. Functions with equal keys return equal results for equal arguments.
+    """Return a cache key of a Python function: functions with equal keys return equal results for equal arguments.
 
+    Kernels are cached by the key of their epilogue function, so that a changed global variable leads to a new kernel.
     The key consists of the function's code, its defaults, and the values of the global variables, closure variables and
     module attributes that it reads. For each Python function among these values it has the same entries. A function of
     this package is its own key.
@@ -204,7 +209,7 @@ def state_of(function: Any) -> tuple[Any, ...] | None:
 
 
 class _Key:
-    """Builder of the cache key of a function: collects the values that it reads.
+    """Builder of a function's cache key: collects all values that the function, or one that it calls, reads.
 
     found        the entries of the key so far
     attributes   names of the attributes that the functions read
@@ -223,9 +228,9 @@ class _Key:
         self.is_fixed = True
 
     def add_function(self, function: FunctionType, reader: _Reader, read: list[Any], depth: int) -> None:
-        """Add the entries of a function and of all values that it reads.
+        """Add the code of a function, and all values that it reads, to this cache key.
 
-        reader   the reader of the function's code
+        reader   the names that the function's bytecode reads
         read     the values that the function reads: see `_Reader.read`
         depth    number of calls from the first function to this one; 0 for the first
         raises   _Unknown if the function has no key
@@ -241,10 +246,10 @@ class _Key:
             self.add(value, depth)
 
     def add(self, value: Any, depth: int) -> None:
-        """Add the entries of a value that a function reads.
+        """Add a value that a function reads to this cache key: one entry or several.
 
         depth    number of calls from the first function to the one that uses the value
-        raises   _Unknown if the value can change without notice
+        raises   _Unknown if the value can change without notice, like a list
         """
         kind = type(value)
         if value is None:
@@ -273,7 +278,7 @@ class _Key:
             raise _Unknown
 
     def add_attributes(self) -> None:
-        """Add the values of all attributes that the functions read, from every module that defines them.
+        """Add to this key the values of all attributes that the functions read, from all modules that define them.
 
         raises   _Unknown if no module defines one of them: then it is an attribute of another object
         """

@@ -50,11 +50,13 @@ LARGEST = 256  # operations of an epilogue; each is several instructions per ele
 
 @dataclass(frozen=True)
 class Step:
-    """One operation of an epilogue. In its expressions `acc` is the result of the step before it.
+    """One operation of an epilogue. In its expressions, `acc` stands for the result of the step before it.
 
-    expression   the result of the step; for the last step, D
-    aux          auxiliary outputs that the step computes: pairs of a name and an expression
-    reductions   reductions that the step computes: pairs of a name and a reduction
+    For example, alpha * acc + beta * c has the steps `alpha * acc` and `acc + beta * c`.
+
+    expression   result of the step; for the last step, D
+    aux          auxiliary outputs that the step computes: (name, expression) pairs
+    reductions   reductions that the step computes: (name, reduction) pairs
     """
 
     expression: Expression
@@ -68,7 +70,7 @@ class Step:
 
     @property
     def has_several(self) -> bool:
-        """Return whether this step computes auxiliary outputs or reductions in addition to its result."""
+        """Return whether this step of an epilogue computes auxiliary outputs or reductions in addition to D."""
         return bool(self.aux or self.reductions)
 
     @property
@@ -78,7 +80,7 @@ class Step:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of all operands that the step reads from global memory, such as "c" or "bias"."""
+        """Return the names of the operands that this step of the epilogue reads from global memory, such as "c"."""
         return _distinct([expression.tensors for expression in self.expressions])
 
     @property
@@ -88,15 +90,15 @@ class Step:
 
     @property
     def is_gated(self) -> bool:
-        """Return whether the step combines two accumulators, a gate and an up projection."""
+        """Return whether this step of the epilogue combines two accumulators, a gate and an up projection."""
         return any(isinstance(node, Half) for each in self.expressions for node in each.nodes())
 
     @cached_property
     def idle(self) -> tuple[tuple[str, float], ...]:
-        """Return pairs (scalar, value) that make the step change nothing, each pair by itself.
+        """Return (scalar's name, value) pairs that each make this step change nothing.
 
-        If a scalar has such a value, the kernel does not read the operands of the step. A step with auxiliary outputs
-        or reductions has no such pairs.
+        For acc + beta * c it is (("beta", 0.0),). If a scalar has such a value, the kernel does not read the operands
+        of the step. A step with auxiliary outputs or reductions has no such pairs.
 
         >>> acc, s, t, e = Accumulator(), Scalar("s"), Scalar("t"), Tile("e")
         >>> Step(acc + s * (t * e)).idle, Step(acc + e).idle
@@ -108,7 +110,9 @@ class Step:
         return tuple([p for p in pairs if self.expression.given(dict([p])) == Accumulator()])
 
     def is_idle(self, scalars: Mapping[str, float]) -> bool:
-        """Return whether this step of the epilogue changes nothing for some values of the scalars.
+        """Return whether this step of the epilogue changes nothing for these values of the scalars.
+
+        For example, + beta * c changes nothing if beta is 0.
 
         scalars   value of each scalar, by its name
         """
@@ -116,7 +120,7 @@ class Step:
 
     @property
     def is_scaling(self) -> bool:
-        """Return whether the step only multiplies by scalars.
+        """Return whether this step of the epilogue only multiplies by scalars, as alpha * acc does.
 
         Such a step may be applied to the accumulators of each K split before they are added.
         """
@@ -133,9 +137,9 @@ class Step:
 class Epilogue(hooks.Shown):
     """The expressions that a kernel computes from its accumulators: D, auxiliary outputs and reductions.
 
-    expression   the expression of D. A name stands for the same operand in all expressions
-    aux          auxiliary outputs with the extents of D: pairs of a name and an expression
-    reductions   sums and maxima over rows, columns or all of D: pairs of a name and a reduction
+    expression   expression of D. A name stands for the same operand in all expressions
+    aux          auxiliary outputs with the extents of D: (name, expression) pairs
+    reductions   sums and maxima over rows, columns or all of D: (name, reduction) pairs
     raises       PlanError with every violated rule
 
     >>> from cutegemm.plan.epilogue import Function, Row
@@ -169,12 +173,12 @@ class Epilogue(hooks.Shown):
 
     @property
     def _whole(self) -> Step:
-        """Return the whole epilogue as one step, for an epilogue that cannot be divided into several."""
+        """Return all expressions of this epilogue as a single step, for use if it cannot be divided into several."""
         return Step(self.expression, self.aux, self.reductions)
 
     @property
     def results(self) -> tuple[tuple[str, Expression], ...]:
-        """Return the name and expression of each stored matrix with the extents of D: D, then auxiliary outputs.
+        """Return (name, expression) of each M x N matrix that this epilogue stores: "d", then the auxiliary outputs.
 
         >>> [name for name, _ in Epilogue(Accumulator(), (("preact", Accumulator()),)).results]
         ['d', 'preact']
@@ -183,12 +187,12 @@ class Epilogue(hooks.Shown):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Return the names of the stored matrices with the extents of D: "d", then the auxiliary outputs."""
+        """Return the names of the M x N matrices that this epilogue stores: "d", then the auxiliary outputs."""
         return tuple([name for name, _ in self.results])
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Return the names of all results except D: auxiliary outputs, then reductions.
+        """Return the names of all results of this epilogue except D: auxiliary outputs, then reductions.
 
         >>> acc = Accumulator()
         >>> Epilogue(acc, (("preact", acc),), (("largest", Reduction("max", ("n",), acc)),)).beside
@@ -198,35 +202,41 @@ class Epilogue(hooks.Shown):
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """Return the names of the results that are sums or maxima over rows, columns or all of D."""
+        """Return the names of this epilogue's reductions: sums or maxima over rows, columns or all of D."""
         return tuple([name for name, _ in self.reductions])
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """Return the names of the epilogue's scalars, in the order in which they first appear."""
+        """Return the names of this epilogue's scalars, such as "alpha", in order of first appearance."""
         return self._whole.scalars
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """Return the names of the M x N operands, such as "c". Whether they are read may depend on scalars."""
+        """Return the names of this epilogue's M x N operands, such as "c".
+
+        Scalars may decide whether a kernel reads them.
+        """
         return self._whole.tiles
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of the operands in global memory. Whether they are read may depend on scalars."""
+        """Return the names of this epilogue's operands in global memory.
+
+        Scalars may decide whether a kernel reads them.
+        """
         return self._whole.tensors
 
     @cached_property
     def kinds(self) -> dict[str, type[Input]]:
-        """Return a dictionary: name of each operand -> its class, Row, Column, Tile, Element or Scalar."""
+        """Return the class of each operand of this epilogue by its name: Row, Column, Tile, Element or Scalar."""
         nodes = [node for each in self._whole.expressions for node in each.nodes()]
         return {node.name: type(node) for node in nodes if isinstance(node, Input)}
 
     @cached_property
     def gated(self) -> str:
-        """Return how a gated epilogue pairs the columns of A @ B, or "" if the epilogue is not gated.
+        """Return how a gated epilogue (GLU) pairs the columns of A @ B: "halves" or "pairs"; "" if not gated.
 
-        "halves": columns j and j + N / 2 give column j of D. "pairs": columns 2 j and 2 j + 1 do.
+        "halves": columns j and j + N / 2 give column j of D. "pairs": columns 2j and 2j + 1 do.
 
         >>> from cutegemm.plan.epilogue.functions import swiglu
         >>> Epilogue(swiglu(Accumulator())).gated, LINEAR.gated
@@ -237,9 +247,9 @@ class Epilogue(hooks.Shown):
 
     @property
     def wide(self) -> tuple[str, ...]:
-        """Return the names of a gated epilogue's results that have all N columns of A @ B, not N / 2.
+        """Return the names of a gated epilogue's results that have all N columns of A @ B, although D has N / 2.
 
-        No kernel stores or reduces such results together with a D of N / 2 columns. Without a gate it is ().
+        They are an error: no kernel stores or reduces them together with D. () if the epilogue is not gated.
 
         >>> from cutegemm.plan.epilogue.functions import swiglu
         >>> Epilogue(swiglu(Accumulator()), (("preact", Accumulator()),)).wide
@@ -259,12 +269,12 @@ class Epilogue(hooks.Shown):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the epilogue is a single step, because it has several results or is gated."""
+        """Return whether this epilogue cannot be divided into steps, because it has several results or is gated."""
         return bool(self.beside) or bool(self.gated)
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """Return the operations of the epilogue in the order in which a kernel computes them.
+        """Return the operations of this epilogue in the order of their execution by a kernel.
 
         The first step takes the accumulator, each further step the result of the one before. An epilogue that has
         several results or is gated is a single step.
@@ -275,17 +285,25 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def head(self) -> Epilogue:
-        """Return the leading steps that only scale by scalars, which are applied to all accumulators before a store."""
+        """Return the leading steps of this epilogue that only multiply by scalars, as an epilogue of their own.
+
+        A kernel applies them to all accumulators before the first store; for alpha * acc + beta * c it is alpha * acc.
+        """
         return self._of(self.steps[: self._count(lambda step: step.is_scaling)])
 
     @cached_property
     def tail(self) -> Epilogue:
-        """Return the steps after `head`, which are applied to one epilogue tile after the other."""
+        """Return the steps of this epilogue after `head`, as an epilogue of their own.
+
+        A kernel applies them to one epilogue tile after the other; for alpha * acc + beta * c it is acc + beta * c.
+        """
         return self._of(self.steps[self._count(lambda step: step.is_scaling) :])
 
     @cached_property
     def transposed(self) -> Epilogue:
-        """Return the epilogue of D^T = B^T A^T, in which rows and columns exchange their roles.
+        """Return the epilogue of D^T = B^T A^T: this one with rows and columns exchanged.
+
+        For example, a Row operand becomes a Column.
 
         raises   PlanError if the epilogue is gated
 
@@ -310,13 +328,15 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def without_tiles(self) -> Epilogue:
-        """Return the epilogue without the steps that read M x N operands, such as C."""
+        """Return this epilogue without the steps that read M x N operands, such as C."""
         return self._of([step for step in self.steps if not step.tiles])
 
     def acting(self, scalars: Mapping[str, float] | None = None) -> Epilogue:
-        """Return the epilogue without the steps that are idle for the given values of the scalars.
+        """Return this epilogue without the steps that change nothing for the given values of the scalars.
 
-        scalars   the value of each scalar; None leaves out all steps that are idle for some value
+        For example, with beta 0 the step + beta * c is left out.
+
+        scalars   value of each scalar, by its name; None leaves out all steps that change nothing for some value
 
         >>> print(LINEAR.acting(), "|", LINEAR.acting({"alpha": 2.0, "beta": 0.0}))
         acc | alpha * acc
@@ -326,7 +346,9 @@ class Epilogue(hooks.Shown):
         return self._of([step for step in self.steps if not step.is_idle(scalars)])
 
     def tensors_read(self, scalars: Mapping[str, float]) -> tuple[str, ...]:
-        """Return the names of the operands in global memory that are read for these values of the scalars.
+        """Return the names of the operands that this epilogue reads from global memory for these values of the scalars.
+
+        scalars   value of each scalar, by its name. For example, c is not read if beta is 0
 
         >>> LINEAR.tensors_read({"alpha": 1.0, "beta": 0.5}), LINEAR.tensors_read({"alpha": 1.0, "beta": 0.0})
         (('c',), ())
@@ -334,12 +356,12 @@ class Epilogue(hooks.Shown):
         return self.acting(scalars).tensors
 
     def _count(self, fits: Callable[[Step], bool]) -> int:
-        """Return how many of the first steps satisfy `fits`, up to the first one that does not."""
+        """Return the number of leading steps of this epilogue that satisfy `fits`, before the first one that fails."""
         return next((i for i, step in enumerate(self.steps) if not fits(step)), len(self.steps))
 
     @staticmethod
     def _of(steps: Sequence[Step]) -> Epilogue:
-        """Return the epilogue that consists of some steps, each of which takes the result of the step before."""
+        """Build an epilogue from steps; each step takes the result of the step before as its accumulator."""
         whole: Expression = Accumulator()
         for step in steps:
             if step.has_several:
@@ -355,7 +377,7 @@ _TURNED = {("n",): ("m",), ("m",): ("n",), ("m", "n"): ("m", "n")}
 
 
 def _transposed(node: Expression) -> Expression:
-    """Return the expression with each Row replaced by a Column and each Column by a Row."""
+    """Return the expression with rows and columns exchanged: each Row becomes a Column, each Column a Row."""
     if isinstance(node, Row):
         return Column(node.name)
     if isinstance(node, Column):
@@ -364,22 +386,23 @@ def _transposed(node: Expression) -> Expression:
 
 
 def _printed(expression: Expression, aux: Iterable[tuple[str, Expression]]) -> str:
-    """Return the text of D's expression, followed by `name = expression` for each auxiliary output or reduction.
+    """Return the text of an epilogue: D's expression, then ", name = expression" for each further result.
 
-    aux   pairs of a name and an expression
+    aux   (name, expression) pairs of the auxiliary outputs and reductions
     """
     return ", ".join([str(expression), *[f"{name} = {each}" for name, each in aux]])
 
 
 def _distinct(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return all names of several tuples, each once, in the order in which they first appear."""
+    """Return the names in several tuples without repetition, in order of first appearance."""
     return tuple(dict.fromkeys([name for each in names for name in each]))
 
 
 def _chain(expression: Expression) -> list[Expression]:
-    """Split an expression into operations on the accumulator, the innermost first.
+    """Split an epilogue's expression into operations on the accumulator, the innermost first.
 
-    Replacing the accumulator of each operation by the operation before it gives the expression again.
+    For example, alpha * acc + beta * c gives [alpha * acc, acc + beta * c]. Replacing the accumulator of each operation
+    by the operation before it gives the expression again.
     """
     if isinstance(expression, Accumulator):
         return []
@@ -391,7 +414,7 @@ def _chain(expression: Expression) -> list[Expression]:
 
 
 def _violations(epilogue: Epilogue) -> Iterator[str]:
-    """Yield a sentence for each rule that an epilogue violates."""
+    """Yield a sentence for each rule that an epilogue violates, e.g. that it must use the accumulator."""
     if not any(each.has_accumulator for _, each in epilogue.results):
         yield "it does not use the accumulator. Build it from Accumulator()."
     wholes = (*epilogue.results, *epilogue.reductions)
@@ -426,7 +449,7 @@ def _violations(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
-    """Yield a sentence for each wrong use of gate and up projections in an epilogue."""
+    """Yield a sentence for each wrong use of gate and up projections in an epilogue; none if it is not gated."""
     by, wholes = epilogue.gated, [each for _, each in (*epilogue.results, *epilogue.reductions)]
     if not by:
         return
@@ -455,7 +478,10 @@ def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _outside(node: Expression) -> Iterator[Expression]:
-    """Yield the nodes of an expression outside of gate and up projections (`Half`), and the `Half` nodes themselves."""
+    """Yield the nodes of an expression that are outside of gate and up projections (`Half`).
+
+    The `Half` nodes themselves are included.
+    """
     yield node
     for child in () if isinstance(node, Half) else node.children:
         yield from _outside(child)

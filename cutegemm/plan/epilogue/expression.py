@@ -24,7 +24,7 @@ from cutegemm.layout.inttuple import shown
 
 
 class Expression(hooks.Shown):
-    """Base class of expressions, which have a value for each element of D.
+    """Base class of the expressions of an epilogue. An expression has a value for each element of D.
 
     `+`, `-`, `*`, `/` and comparisons accept another expression or a number. Python's `abs` works as well.
 
@@ -35,11 +35,14 @@ class Expression(hooks.Shown):
 
     @property
     def children(self) -> tuple[Expression, ...]:
-        """Return the operands of this operation, from left to right; () for a leaf."""
+        """Return the operands of this operation of an epilogue, from left to right; () for a leaf."""
         return ()
 
     def with_children(self, *children: Expression) -> Expression:
-        """Return this operation with `children` as its operands."""
+        """Return this operation of an epilogue with other operands.
+
+        children   new operands, in the order of the property `children`
+        """
         assert not children
         return self
 
@@ -86,18 +89,18 @@ class Expression(hooks.Shown):
         return _compare(">=", self, other)
 
     def nodes(self) -> Iterator[Expression]:
-        """Yield all nodes of the tree in postorder: operands from left to right, then this expression."""
+        """Yield all nodes of this expression tree in postorder: operands from left to right, then itself."""
         for child in self.children:
             yield from child.nodes()
         yield self
 
     @property
     def has_accumulator(self) -> bool:
-        """Return whether the expression contains the accumulator."""
+        """Return whether this expression contains the accumulator, i.e. depends on A @ B."""
         return any(isinstance(node, Accumulator) for node in self.nodes())
 
     def names(self, kind: type[Input]) -> tuple[str, ...]:
-        """Return the names of the operands of a class, in the order in which they first appear.
+        """Return the names of all operands of a class in this expression, in order of first appearance.
 
         kind   Scalar, Tile, Row, Column, Element, or a base class of these
         """
@@ -105,17 +108,19 @@ class Expression(hooks.Shown):
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """Return the names of the scalars, such as "alpha", in the expression."""
+        """Return the names of the scalars in this expression, such as "alpha", in order of first appearance."""
         return self.names(Scalar)
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """Return the names of the M x N operands, such as "c", in the expression."""
+        """Return the names of the M x N operands in this expression, such as "c", in order of first appearance."""
         return self.names(Tile)
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of the operands in global memory: tiles, rows, columns and single elements.
+        """Return the names of the operands that this expression reads from global memory.
+
+        They are tiles, rows, columns and single elements, but not scalars.
 
         >>> (Row("bias") * Scalar("s") + Tile("c")).tensors
         ('bias', 'c')
@@ -123,18 +128,18 @@ class Expression(hooks.Shown):
         return self.names(Tensor)
 
     def replaced(self, old: Expression, new: Expression) -> Expression:
-        """Return the expression with `new` in place of each subexpression that equals `old`."""
+        """Return this expression with `new` in place of each subexpression that equals `old`."""
         if self == old:
             return new
         return self.with_children(*[child.replaced(old, new) for child in self.children])
 
     def given(self, values: Mapping[str, float]) -> Expression:
-        """Return the expression with constants in place of some scalars, simplified.
+        """Return this expression with constants in place of some scalars, simplified.
 
         x * 0 becomes 0, even if x may be NaN or infinite, because BLAS does not read C if beta is 0. x * 1 and x + 0
         become x.
 
-        values   number for each scalar to replace, by its name
+        values   name of a scalar -> the number that replaces it
 
         >>> linear = Scalar("alpha") * Accumulator() + Scalar("beta") * Tile("c")
         >>> print(linear.given({"beta": 0.0}), "|", linear.given({"alpha": 1.0, "beta": 1.0}))
@@ -145,13 +150,13 @@ class Expression(hooks.Shown):
         return self.with_children(*[child.given(values) for child in self.children]).simplified()
 
     def simplified(self) -> Expression:
-        """Return an equal expression without this operation if a constant operand makes it superfluous."""
+        """Return an equal expression without this operation if it is superfluous, e.g. x for x + 0."""
         return self
 
 
 @dataclass(frozen=True)
 class Accumulator(Expression):
-    """The element of A @ B; in a step of an epilogue, the result of the step before it."""
+    """The accumulator in an epilogue's expression: an element of A @ B; in a `Step`, the result of the one before."""
 
     def __str__(self) -> str:
         return "acc"
@@ -159,7 +164,7 @@ class Accumulator(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Constant(Expression):
-    """A number. 0.0 and -0.0 are different constants, so that kernels with one and with the other are cached apart.
+    """A number in an epilogue's expression. 0.0 and -0.0 are different, so that their kernels are cached separately.
 
     >>> Constant(2.0) == Constant(2), Constant(0.0) == Constant(-0.0)
     (True, False)
@@ -186,9 +191,9 @@ class Constant(Expression):
 
 @dataclass(frozen=True)
 class Input(Expression):
-    """Base class of operands, which the caller passes by name.
+    """Base class of an epilogue's operands, such as a bias, which the caller passes by name.
 
-    name   keyword of the operand
+    name   name of the operand's keyword argument
     """
 
     name: str
@@ -199,42 +204,45 @@ class Input(Expression):
 
 @dataclass(frozen=True)
 class Scalar(Input):
-    """One number for all of D, known when the kernel is launched."""
+    """An operand of an epilogue that is one number for all of D, known when the kernel is launched, such as alpha."""
 
 
 @dataclass(frozen=True)
 class Tensor(Input):
-    """Base class of operands in global memory. The plan's `Operands` have the element type of each by its name."""
+    """Base class of an epilogue's operands in global memory.
+
+    The plan's `Operands` have the element type of each, by name.
+    """
 
 
 @dataclass(frozen=True)
 class Tile(Tensor):
-    """A matrix with the extents of D, M x N."""
+    """An operand of an epilogue that is a matrix with the extents of D, M x N, such as C or a residual."""
 
 
 @dataclass(frozen=True)
 class Row(Tensor):
-    """A vector of N elements, one for each column of D, such as a bias."""
+    """An operand of an epilogue that is a vector of N elements, one for each column of D, such as a bias."""
 
 
 @dataclass(frozen=True)
 class Column(Tensor):
-    """A vector of M elements, one for each row of D, such as scales of the rows of A."""
+    """An operand of an epilogue that is a vector of M elements, one for each row of D, such as scales of A's rows."""
 
 
 @dataclass(frozen=True)
 class Element(Tensor):
-    """A single number for all of D, read from global memory."""
+    """An operand of an epilogue that is a single number for all of D, read from global memory."""
 
 
 @dataclass(frozen=True)
 class Half(Expression):
-    """The gate or the up projection of a gated epilogue: half of the columns of a value with all N columns of A @ B.
+    """The gate or the up projection in a gated epilogue (GLU): half of the N columns of a value.
 
-    child         the value with N columns: an expression of the accumulator, rows, columns and numbers. In an
-                  `Epilogue` it is the accumulator or a row: see `distributed`
+    child         value with N columns: an expression of the accumulator, rows, columns and numbers. In an `Epilogue` it
+                  is the accumulator or a row: see `distributed`
     side          0: the gate, 1: the up projection
-    interleaved   True if gate and up of D's column j are columns 2 j and 2 j + 1, False if they are j and j + N / 2
+    interleaved   True if gate and up of D's column j are columns 2j and 2j + 1, False if they are j and j + N / 2
 
     >>> print(Half(Accumulator(), 0, False) * Half(Row("bias"), 1, False))
     acc.gate * bias.up
@@ -253,7 +261,7 @@ class Half(Expression):
 
     @property
     def by(self) -> str:
-        """Return the name of the function that makes such a gate and up, "halves" or "pairs"."""
+        """Return the name of the function that makes this gate or up projection: "pairs" or "halves"."""
         return "pairs" if self.interleaved else "halves"
 
     def __str__(self) -> str:
@@ -263,9 +271,10 @@ class Half(Expression):
 
 
 def distributed(node: Expression) -> Expression:
-    """Return an equal expression in which each Half contains only the accumulator or a row.
+    """Move the selections of gate or up columns (`Half`) inwards, to the accumulator and to rows; the result is equal.
 
-    A Half is left as it is if it contains a tile, another Half, or an operand whose class is not yet known.
+    For example, the gate of (acc + bias) becomes acc.gate + bias.gate. A `Half` is left as it is if it contains a tile,
+    another `Half`, or an operand whose class is not yet known.
 
     >>> print(distributed(Half(Accumulator() + Row("bias") * Column("scale"), 1, False)))
     acc.up + bias.up * scale
@@ -276,7 +285,7 @@ def distributed(node: Expression) -> Expression:
         return node
 
     def half(of: Expression) -> Expression:
-        """Return the gate or the up projection of a subexpression: the one that the enclosing Half selects."""
+        """Return the gate or the up half of a subexpression: the half that the enclosing `Half` selects."""
         if isinstance(of, Accumulator | Row):
             return Half(of, node.side, node.interleaved)
         return of.with_children(*[half(child) for child in of.children])
@@ -297,7 +306,7 @@ BROADCAST: dict[type[Tensor], tuple[str, ...]] = {  # modes of D along which an 
 
 @dataclass(frozen=True)
 class Negative(Expression):
-    """The negated value, -child."""
+    """The negated value -child, as an expression of an epilogue."""
 
     child: Expression
 
@@ -317,7 +326,7 @@ class Negative(Expression):
 
 @dataclass(frozen=True)
 class Binary(Expression):
-    """Base class of operators with two operands.
+    """Base class of operators with two operands in an epilogue's expression, such as `left + right`.
 
     symbol   printed between the operands, such as "+"
     """
@@ -342,7 +351,7 @@ class Binary(Expression):
 
 @dataclass(frozen=True)
 class Add(Binary):
-    """The sum left + right."""
+    """The sum left + right in an epilogue's expression."""
 
     symbol: ClassVar[str] = "+"
     precedence: ClassVar[int] = 1
@@ -356,7 +365,7 @@ class Add(Binary):
 
 @dataclass(frozen=True)
 class Subtract(Binary):
-    """The difference left - right."""
+    """The difference left - right in an epilogue's expression."""
 
     symbol: ClassVar[str] = "-"
     precedence: ClassVar[int] = 1
@@ -367,7 +376,7 @@ class Subtract(Binary):
 
 @dataclass(frozen=True)
 class Multiply(Binary):
-    """The product left * right."""
+    """The product left * right in an epilogue's expression."""
 
     symbol: ClassVar[str] = "*"
     precedence: ClassVar[int] = 2
@@ -383,7 +392,7 @@ class Multiply(Binary):
 
 @dataclass(frozen=True)
 class Divide(Binary):
-    """The quotient left / right."""
+    """The quotient left / right in an epilogue's expression."""
 
     symbol: ClassVar[str] = "/"
     precedence: ClassVar[int] = 2
@@ -394,11 +403,11 @@ class Divide(Binary):
 
 @dataclass(frozen=True)
 class _Called(Expression):
-    """Base class of operations that are printed as a call, such as relu(acc)."""
+    """Base class of an epilogue's operations that are printed as a call, such as relu(acc)."""
 
     @property
     def called(self) -> str:
-        """Return the printed name of the function."""
+        """Return the name under which this operation is printed as a call, such as "minimum"."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -407,7 +416,7 @@ class _Called(Expression):
 
 @dataclass(frozen=True)
 class Minimum(_Called):
-    """The lesser of two values; NaN if one of them is NaN."""
+    """The lesser of two values in an epilogue's expression; NaN if one of them is NaN."""
 
     left: Expression
     right: Expression
@@ -424,7 +433,7 @@ class Minimum(_Called):
 
 @dataclass(frozen=True)
 class Maximum(Minimum):
-    """The greater of two values; NaN if one of them is NaN."""
+    """The greater of two values in an epilogue's expression; NaN if one of them is NaN."""
 
     called = "maximum"
 
@@ -441,7 +450,7 @@ COMPARED: dict[str, Callable[[Any, Any], Any]] = {  # for arrays, and for the Cu
 
 @dataclass(frozen=True)
 class Compare(Expression):
-    """A comparison of two values, used as the condition of a `Where`. It has no truth value in Python.
+    """A comparison of two values in an epilogue, used as the condition of a `Where`. It has no truth value in Python.
 
     symbol   "<", "<=", ">", ">=", "==" or "!="
     """
@@ -472,7 +481,10 @@ class Compare(Expression):
 
 @dataclass(frozen=True)
 class Where(_Called):
-    """`left` where the condition is true, `right` elsewhere. The value that is not selected may be NaN."""
+    """The choice, element by element of D, of `left` where a condition is true and `right` elsewhere.
+
+    The value that is not selected may be NaN.
+    """
 
     condition: Expression
     left: Expression
@@ -490,7 +502,7 @@ class Where(_Called):
 
 @dataclass(frozen=True)
 class Cast(_Called):
-    """A value rounded to an element type.
+    """A value in an epilogue's expression, rounded to an element type.
 
     dtype   the element type
     """
@@ -512,9 +524,9 @@ class Cast(_Called):
 
 @dataclass(frozen=True)
 class Function(_Called):
-    """A function of one value, such as relu.
+    """A function of one value in an epilogue's expression, such as relu(acc).
 
-    name   one of `functions.NAMES`
+    name   one of `functions.NAMES`, such as "relu"
     """
 
     name: str
@@ -534,7 +546,7 @@ class Function(_Called):
 
 @dataclass(frozen=True)
 class Reduction(_Called):
-    """The sum or maximum of an expression over rows, columns or all of D.
+    """The sum or maximum of an epilogue's expression over rows, columns or all of D.
 
     A reduction is a separate result of an epilogue. It cannot be an operand of another expression.
 
@@ -553,12 +565,12 @@ class Reduction(_Called):
 
     @property
     def kind(self) -> type[Tensor]:
-        """Return the class of the result in memory: a Column of M numbers, a Row of N numbers, or an Element."""
+        """Return the class of this reduction's result in memory: Column (M numbers), Row (N numbers) or Element."""
         return REDUCED[self.along][1]
 
     @property
     def identity(self) -> float:
-        """Return the neutral element of the operation: 0 for a sum, -infinity for a maximum."""
+        """Return the neutral element of this reduction: 0 for a sum, -infinity for a maximum."""
         return 0.0 if self.operation == "sum" else -math.inf
 
     @property
@@ -577,7 +589,7 @@ REDUCED: dict[tuple[str, ...], tuple[str, type[Tensor]]] = {  # prefix of the fu
 
 
 def expression_of(value: Any) -> Expression | None:
-    """Return an expression unchanged, a number as a Constant, and None for any other value.
+    """Convert a number to a `Constant`; return an expression unchanged, and None for any other value.
 
     raises   TypeError for an integer that is too large for a float
 
@@ -593,13 +605,16 @@ def expression_of(value: Any) -> Expression | None:
 
 
 def _binary(node: type[Binary], left: Any, right: Any) -> Expression:
-    """Return the operation of class `node`, or NotImplemented if an operand is not an expression or a number."""
+    """Return the expression `left OPERATOR right`, or NotImplemented if an operand is not an expression or a number.
+
+    node   class of the operation, such as Add
+    """
     sides = [expression_of(side) for side in (left, right)]
     return NotImplemented if None in sides else node(*sides)  # type: ignore[arg-type]
 
 
 def _compare(symbol: str, left: Any, right: Any) -> Expression:
-    """Return the comparison of two operands, or NotImplemented if one is not an expression or a number.
+    """Return the comparison `left SYMBOL right`, or NotImplemented if an operand is not an expression or a number.
 
     symbol   "<", "<=", ">", ">=", "==" or "!="
     """
@@ -608,13 +623,10 @@ def _compare(symbol: str, left: Any, right: Any) -> Expression:
 
 
 def _is(expression: Expression, value: float) -> bool:
-    """Return whether an expression is a constant with this value; -0.0 counts as 0.0 here."""
+    """Return whether an expression is a constant that equals `value`; -0.0 counts as 0.0 here."""
     return isinstance(expression, Constant) and expression.value == value
 
 
 def _in_parentheses(expression: Expression, needed: bool) -> str:
-    """Return the text of an expression.
-
-    needed   whether to put it in parentheses
-    """
+    """Return the text of an expression, in parentheses if `needed`."""
     return f"({expression})" if needed else str(expression)

@@ -37,11 +37,11 @@ NAMES = (
 
 
 def _expression(of: str, value: Any) -> Expression:
-    """Return an argument of an epilogue function as an expression; a number becomes a Constant.
+    """Convert an argument of an epilogue function to an expression; a number becomes a `Constant`.
 
-    of       name of the function, for the message
+    of       name of the epilogue function, for the message
     value    the argument
-    raises   TypeError if the argument is not an expression or a number
+    raises   TypeError if the argument is neither an expression nor a number
     """
     found = expression_of(value)
     if found is None:
@@ -53,17 +53,17 @@ def _expression(of: str, value: Any) -> Expression:
 
 
 def abs(x: Any) -> Expression:
-    """Return the absolute value of x."""
+    """Return the epilogue expression |x|. `x` is an expression or a number."""
     return Function("abs", _expression("abs", x))
 
 
 def square(x: Any) -> Expression:
-    """Return x * x."""
+    """Return the epilogue expression x * x. `x` is an expression or a number."""
     return Function("square", _expression("square", x))
 
 
 def sqrt(x: Any) -> Expression:
-    """Return the square root of x; NaN where x is negative."""
+    """Return the epilogue expression of the square root of x; its value is NaN where x is negative."""
     return Function("sqrt", _expression("sqrt", x))
 
 
@@ -73,22 +73,22 @@ def rsqrt(x: Any) -> Expression:
 
 
 def exp(x: Any) -> Expression:
-    """Return e to the power of x."""
+    """Return the epilogue expression e**x. `x` is an expression or a number."""
     return Function("exp", _expression("exp", x))
 
 
 def log(x: Any) -> Expression:
-    """Return the natural logarithm of x."""
+    """Return the epilogue expression of the natural logarithm of x."""
     return Function("log", _expression("log", x))
 
 
 def tanh(x: Any) -> Expression:
-    """Return the hyperbolic tangent of x."""
+    """Return the epilogue expression of the hyperbolic tangent of x."""
     return Function("tanh", _expression("tanh", x))
 
 
 def erf(x: Any) -> Expression:
-    """Return the error function of x."""
+    """Return the epilogue expression of the error function erf(x)."""
     return Function("erf", _expression("erf", x))
 
 
@@ -98,44 +98,47 @@ def sigmoid(x: Any) -> Expression:
 
 
 def relu(x: Any) -> Expression:
-    """Return x where x is positive, 0 elsewhere."""
+    """Return the epilogue expression max(x, 0): x where x is positive, 0 elsewhere."""
     return Function("relu", _expression("relu", x))
 
 
 def gelu(x: Any) -> Expression:
-    """Return x * (1 + erf(x / sqrt(2))) / 2, the default `gelu` of torch."""
+    """Return the epilogue expression x * (1 + erf(x / sqrt(2))) / 2, the default `gelu` of torch."""
     return Function("gelu", _expression("gelu", x))
 
 
 def gelu_tanh(x: Any) -> Expression:
-    """Return x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2, torch's `gelu` with approximate="tanh"."""
+    """Return the epilogue expression x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2.
+
+    It is torch's `gelu` with approximate="tanh".
+    """
     return Function("gelu_tanh", _expression("gelu_tanh", x))
 
 
 def silu(x: Any) -> Expression:
-    """Return x * sigmoid(x), also called swish."""
+    """Return the epilogue expression x * sigmoid(x), also called swish."""
     return Function("silu", _expression("silu", x))
 
 
 def minimum(x: Any, y: Any) -> Expression:
-    """Return the lesser of x and y; NaN where one of them is NaN, as in torch."""
+    """Return the epilogue expression of the lesser of x and y; NaN where one of them is NaN, as in torch."""
     return Minimum(_expression("minimum", x), _expression("minimum", y))
 
 
 def maximum(x: Any, y: Any) -> Expression:
-    """Return the greater of x and y; NaN where one of them is NaN, as in torch."""
+    """Return the epilogue expression of the greater of x and y; NaN where one of them is NaN, as in torch."""
     return Maximum(_expression("maximum", x), _expression("maximum", y))
 
 
 def clamp(x: Any, low: Any = None, high: Any = None) -> Expression:
-    """Return x limited to [low, high]. A bound of None is not applied."""
+    """Return the epilogue expression of x limited to [low, high]. A bound of None is not applied."""
     out = _expression("clamp", x)
     out = out if low is None else maximum(out, low)
     return out if high is None else minimum(out, high)
 
 
 def softcap(x: Any, cap: float) -> Expression:
-    """Return cap * tanh(x / cap), which is nearly x if x is small and whose magnitude stays below `cap`.
+    """Return the epilogue expression cap * tanh(x / cap): nearly x for small x, and always below `cap` in magnitude.
 
     cap      number of magnitude 1e-30 to 1e30, or an expression
     raises   TypeError for another number
@@ -150,7 +153,7 @@ def softcap(x: Any, cap: float) -> Expression:
 
 
 def where(condition: Any, x: Any, y: Any) -> Expression:
-    """Return x where the condition is true, y elsewhere.
+    """Return the epilogue expression that is x where the condition is true, and y elsewhere, element by element of D.
 
     condition   a comparison of expressions by <, <=, > or >=, or the result of `equal` or `not_equal`
     raises      TypeError if the condition is not a comparison
@@ -165,19 +168,25 @@ def where(condition: Any, x: Any, y: Any) -> Expression:
 
 
 def equal(x: Any, y: Any) -> Expression:
-    """Return the condition that x equals y, for `where`. (Python's == compares expression trees.)"""
+    """Return the condition "x equals y", element by element of D, for use in `where`.
+
+    Python's `==` cannot be used for this: it compares expression trees.
+    """
     return Compare("==", _expression("equal", x), _expression("equal", y))
 
 
 def not_equal(x: Any, y: Any) -> Expression:
-    """Return the condition that x differs from y, for `where`. (Python's != compares expression trees.)"""
+    """Return the condition "x differs from y", element by element of D, for use in `where`.
+
+    Python's `!=` cannot be used for this: it compares expression trees.
+    """
     return Compare("!=", _expression("not_equal", x), _expression("not_equal", y))
 
 
 def row_sum(x: Any) -> Expression:
-    """Return the sum of x over each row of D: a vector of M numbers.
+    """Return the reduction that adds x over each row of D: M numbers, one for each row.
 
-    An epilogue returns it after D, as a result of its own. The values are added before they are rounded to D's type.
+    An epilogue returns it after D, as a separate result. The values are added before they are rounded to D's type.
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(row_sum(square(Accumulator())))
@@ -187,37 +196,49 @@ def row_sum(x: Any) -> Expression:
 
 
 def row_max(x: Any) -> Expression:
-    """Return the maximum of x over each row of D, M numbers; NaN if one of the values is NaN. See `row_sum`."""
+    """Return the reduction to the maximum of x in each row of D: M numbers; NaN if one of the values is NaN.
+
+    An epilogue returns it after D, as a separate result.
+    """
     return Reduction("max", ("n",), _expression("row_max", x))
 
 
 def column_sum(x: Any) -> Expression:
-    """Return the sum of x over each column of D: a vector of N numbers. See `row_sum`."""
+    """Return the reduction that adds x over each column of D: N numbers, one for each column.
+
+    An epilogue returns it after D, as a separate result.
+    """
     return Reduction("sum", ("m",), _expression("column_sum", x))
 
 
 def column_max(x: Any) -> Expression:
-    """Return the maximum of x over each column of D, N numbers; NaN if one of the values is NaN. See `row_sum`."""
+    """Return the reduction to the maximum of x in each column of D: N numbers; NaN if one of the values is NaN.
+
+    An epilogue returns it after D, as a separate result.
+    """
     return Reduction("max", ("m",), _expression("column_max", x))
 
 
 def total_sum(x: Any) -> Expression:
-    """Return the sum of x over all of D: one number for each matrix of the batch. See `row_sum`."""
+    """Return the reduction that adds x over all of D: one number for each matrix of the batch.
+
+    An epilogue returns it after D, as a separate result.
+    """
     return Reduction("sum", ("m", "n"), _expression("total_sum", x))
 
 
 def total_max(x: Any) -> Expression:
-    """Return the maximum of x over all of D: one number for each matrix of the batch. See `row_sum`.
+    """Return the reduction to the maximum of x over all of D: one number for each matrix of the batch.
 
-    The maximum of abs(x) gives the scale for quantizing x to fp8.
+    An epilogue returns it after D, as a separate result. The maximum of abs(x) gives the scale for quantizing x to fp8.
     """
     return Reduction("max", ("m", "n"), _expression("total_max", x))
 
 
 def cast(x: Any, dtype: DType | str) -> Expression:
-    """Return x rounded to an element type, to nearest even.
+    """Return the epilogue expression of x rounded to an element type, to nearest even.
 
-    dtype   the element type or its name
+    dtype   the element type or its name, such as "bf16"
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(cast(Accumulator(), "bf16") * 2)
@@ -230,7 +251,9 @@ def cast(x: Any, dtype: DType | str) -> Expression:
 
 
 def halves(x: Any) -> tuple[Expression, Expression]:
-    """Return (gate, up): x at the columns j and j + N / 2 of A @ B, for column j of an M x N / 2 result.
+    """Split the columns of x for a gated activation (GLU), and return (gate, up).
+
+    Columns j and j + N / 2 of x are gate and up of column j of D. x has the N columns of A @ B, D has N / 2.
 
     x        an expression of the accumulator, rows of N numbers, columns and numbers
     raises   PlanError if x contains a gate or an up already
@@ -244,17 +267,21 @@ def halves(x: Any) -> tuple[Expression, Expression]:
 
 
 def pairs(x: Any) -> tuple[Expression, Expression]:
-    """Return (gate, up): x at the columns 2 j and 2 j + 1 of A @ B, for column j of an M x N / 2 result.
+    """Split the columns of x for a gated activation (GLU), and return (gate, up).
 
-    See `halves` for the arguments and errors.
+    Columns 2j and 2j + 1 of x are gate and up of column j of D. x has the N columns of A @ B, D has N / 2.
+
+    x        an expression of the accumulator, rows of N numbers, columns and numbers
+    raises   PlanError if x contains a gate or an up already
     """
     return _divided(x, True)
 
 
 def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
-    """Return (gate, up) of x, two halves of its columns.
+    """Return (gate, up): the two expressions that select half of the N columns of x each, for a gated activation.
 
-    interleaved   True: by `pairs`, columns 2 j and 2 j + 1; False: by `halves`, columns j and j + N / 2
+    interleaved   True: columns 2j and 2j + 1 are gate and up of column j of D; False: columns j and j + N / 2 are
+    raises        PlanError if x contains a gate or an up already
     """
     by = "pairs" if interleaved else "halves"
     whole = _expression(by, x)
@@ -264,10 +291,11 @@ def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
 
 
 def _gated(activation: Any, x: Any, interleaved: bool) -> Expression:
-    """Return activation(gate) * up, where gate and up are halves of the columns of x.
+    """Return the expression activation(gate) * up, where gate and up are halves of the columns of x.
 
     activation    function of an expression, such as `silu`
-    interleaved   True: gate and up are the `pairs` of x; False: its `halves`
+    x             expression with the N columns of A @ B
+    interleaved   True: gate and up of column j are columns 2j and 2j + 1 of x; False: columns j and j + N / 2
     """
     gate, up = (pairs if interleaved else halves)(x)
     out: Expression = activation(gate) * up
@@ -275,10 +303,10 @@ def _gated(activation: Any, x: Any, interleaved: bool) -> Expression:
 
 
 def swiglu(x: Any, interleaved: bool = False) -> Expression:
-    """Return silu(gate) * up.
+    """Return the gated activation silu(gate) * up, where gate and up are halves of the N columns of x.
 
-    x             an expression with N columns: see `halves`
-    interleaved   True: gate and up are the `pairs` of x, columns 2 j and 2 j + 1. False: they are its `halves`
+    x             expression of the accumulator, rows of N numbers, columns and numbers
+    interleaved   False: columns j and j + N / 2 are gate and up of column j of D. True: columns 2j and 2j + 1 are
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(swiglu(Accumulator()), "|", swiglu(Accumulator(), interleaved=True))
@@ -288,28 +316,42 @@ def swiglu(x: Any, interleaved: bool = False) -> Expression:
 
 
 def geglu(x: Any, interleaved: bool = False) -> Expression:
-    """Return gelu(gate) * up. See `swiglu` for the arguments."""
+    """Return the gated activation gelu(gate) * up, where gate and up are halves of the N columns of x.
+
+    x             expression of the accumulator, rows of N numbers, columns and numbers
+    interleaved   False: columns j and j + N / 2 are gate and up of column j of D. True: columns 2j and 2j + 1 are
+    """
     return _gated(gelu, x, interleaved)
 
 
 def reglu(x: Any, interleaved: bool = False) -> Expression:
-    """Return relu(gate) * up. See `swiglu` for the arguments."""
+    """Return the gated activation relu(gate) * up, where gate and up are halves of the N columns of x.
+
+    x             expression of the accumulator, rows of N numbers, columns and numbers
+    interleaved   False: columns j and j + N / 2 are gate and up of column j of D. True: columns 2j and 2j + 1 are
+    """
     return _gated(relu, x, interleaved)
 
 
 def glu(x: Any, interleaved: bool = False) -> Expression:
-    """Return sigmoid(gate) * up. See `swiglu` for the arguments.
+    """Return the gated activation sigmoid(gate) * up, where gate and up are halves of the N columns of x.
 
     torch's `glu` applies the sigmoid to the second half instead.
+
+    x             expression of the accumulator, rows of N numbers, columns and numbers
+    interleaved   False: columns j and j + N / 2 are gate and up of column j of D. True: columns 2j and 2j + 1 are
     """
     return _gated(sigmoid, x, interleaved)
 
 
 def swiglu_oai(x: Any, interleaved: bool = False, alpha: float = 1.702, limit: float | None = 7.0) -> Expression:
-    """Return gate * sigmoid(alpha * gate) * (up + 1), the activation of gpt-oss. See `swiglu` for `interleaved`.
+    """Return the gated activation of gpt-oss, gate * sigmoid(alpha * gate) * (up + 1), of halves of the N columns of x.
 
-    limit    bound applied first: gate is clamped to at most `limit`, up to [-limit, limit]. None applies no bound
-    source   GptOssExperts of transformers, whose gate and up are interleaved
+    x             expression of the accumulator, rows of N numbers, columns and numbers
+    interleaved   False: columns j and j + N / 2 are gate and up of column j of D. True: columns 2j and 2j + 1 are
+    alpha         factor of the gate inside the sigmoid
+    limit         bound applied first: gate is clamped to at most `limit`, up to [-limit, limit]. None applies no bound
+    source        GptOssExperts of transformers, whose gate and up are interleaved
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(swiglu_oai(Accumulator(), limit=None))

@@ -20,9 +20,9 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def result_name(position: int) -> str:
-    """Return the name of an unnamed result after D: "aux", "aux2", "aux3" and so on.
+    """Return the default name of an epilogue's unnamed result after D: "aux", "aux2", "aux3" and so on.
 
-    position   index of the result, not counting D; 0 is the first
+    position   index among the results after D; 0 is the first
 
     >>> result_name(0), result_name(1)
     ('aux', 'aux2')
@@ -31,9 +31,10 @@ def result_name(position: int) -> str:
 
 
 def returned(epilogue: Epilogue) -> tuple[Expression, ...]:
-    """Return the expressions that the Python function of an epilogue returned, in the function's order.
+    """Return the expressions that the Python function of an epilogue returned: D, then further results in its order.
 
-    epilogue   made by `epilogue_of`
+    epilogue   epilogue that `epilogue_of` made from the function, so that its further results are named "aux", "aux2",
+               ...
 
     >>> from cutegemm.plan.epilogue.functions import relu, row_sum
     >>> [str(each) for each in returned(epilogue_of(lambda acc: (relu(acc), row_sum(acc), acc), {}))]
@@ -44,11 +45,11 @@ def returned(epilogue: Epilogue) -> tuple[Expression, ...]:
 
 
 def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) -> Epilogue:
-    """Return the epilogue that a Python function computes.
+    """Convert a Python function to an epilogue, by calling the function once with symbols as its arguments.
 
     function   takes the accumulator as its first parameter, and operands by name. It returns the expression of D, or a
-               tuple: the expression of D, then those of auxiliary outputs and reductions, which are named "aux",
-               "aux2" and so on
+               tuple: the expression of D, then those of auxiliary outputs and reductions, which are named "aux", "aux2"
+               and so on
     kinds      class of each operand that the caller passes, by name: Scalar, Row, Column, Tile or Element
     raises     PlanError with every violated rule
 
@@ -107,5 +108,5 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
 
 
 def _has(expression: Expression, name: str) -> bool:
-    """Return whether an expression contains the operand `name`."""
+    """Return whether an epilogue's expression contains an operand called `name`, such as "bias"."""
     return any(isinstance(node, Input) and node.name == name for node in expression.nodes())

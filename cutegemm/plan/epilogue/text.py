@@ -64,7 +64,7 @@ _DEEPEST = 200  # nesting of operations; Python's recursion limit is about 1000
 
 
 def parse_expression(text: str, kinds: Mapping[str, type[Input]] | None = None) -> Expression:
-    """Return the expression that a text describes.
+    """Parse the text of an epilogue's expression, such as "relu(acc + bias)", and return the expression tree.
 
     text     a printed expression; it may also use composed functions, such as `clamp`
     kinds    class of each operand, such as Row or Scalar, by its name; None for no operands
@@ -85,7 +85,7 @@ def parse_expression(text: str, kinds: Mapping[str, type[Input]] | None = None) 
 
 
 def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) -> Epilogue:
-    """Return the epilogue that a text describes.
+    """Parse an epilogue from text, such as "relu(acc + bias), pre = acc + bias".
 
     text     the expression of D, then `expression` or `name = expression` for each further result. Results without a
              name are called "aux", "aux2" and so on. Or a lambda of the accumulator and of operands by name, which
@@ -119,9 +119,10 @@ def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) ->
 
 
 def written(expression: Expression) -> str:
-    """Return the text of an expression, in the form that `parse_expression` reads.
+    """Return the text of an epilogue's expression in the form that `parse_expression` reads.
 
-    It differs from `str` only for a gate or an up: `acc.gate` does not say whether it comes from `halves` or `pairs`.
+    It differs from `str` only for gate and up of a gated epilogue: `acc.gate` does not say whether it comes from
+    `halves` or `pairs`, so it is written halves(acc)[0] or pairs(acc)[0].
 
     >>> from cutegemm.plan.epilogue.functions import relu, swiglu
     >>> print(swiglu(Accumulator()), "|", written(swiglu(Accumulator())), "|", written(relu(Accumulator())))
@@ -131,7 +132,10 @@ def written(expression: Expression) -> str:
 
 
 def _spelled(node: Expression) -> Expression:
-    """Return an expression whose `str` is the text that `written` returns for `node`."""
+    """Return the expression with each gate or up replaced by an operand named like its call, e.g. "halves(acc)[0]".
+
+    The `str` of the result can be parsed again, whereas `acc.gate` cannot.
+    """
     if isinstance(node, Half):
         return Input(f"{node.by}({written(node.child)})[{node.side}]")
     if isinstance(node, Constant):  # in torch.compile the value may be a symbol; `hex` makes it a number
@@ -140,7 +144,7 @@ def _spelled(node: Expression) -> Expression:
 
 
 def operands_of(text: str) -> tuple[str, ...]:
-    """Return the names of the operands of a lambda: its parameters after the accumulator.
+    """Return the operand names of a lambda that defines an epilogue: its parameters after the accumulator.
 
     text   source of the lambda
 
@@ -151,10 +155,11 @@ def operands_of(text: str) -> tuple[str, ...]:
 
 
 def function_of(text: str) -> Callable[..., Any]:
-    """Return a function that computes what a lambda in a text describes, on expressions.
+    """Convert the source of a lambda that defines an epilogue to a function, without executing it as Python.
 
-    text      source of the lambda
-    returns   a function of the accumulator and of operands by name, with the lambda's signature
+    text      source of the lambda, such as "lambda acc, bias: relu(acc + bias)"
+    returns   a function of the accumulator and of operands by name, with the lambda's parameters. It takes and returns
+              expressions
 
     >>> from cutegemm.plan.epilogue import Row, epilogue_of
     >>> print(epilogue_of(function_of("lambda acc, bias: (relu(acc + bias), acc)"), {"bias": Row}))
@@ -164,7 +169,11 @@ def function_of(text: str) -> Callable[..., Any]:
     names, body = tuple([each.arg for each in tree.args.args]), tree.body
 
     def function(*accumulators: Any, **operands: Any) -> Any:
-        """Return the expression, or the tuple of expressions, of the lambda's body."""
+        """Return the expression, or the tuple of expressions, that the lambda's body computes from these arguments.
+
+        accumulators   the positional arguments: the accumulator
+        operands       expressions or numbers by parameter name
+        """
         given = {**dict(zip(names, accumulators, strict=False)), **operands}
         reader = _Reader(text, {name: expression_of(value) or value for name, value in given.items()})
         if isinstance(body, ast.Tuple):
@@ -177,7 +186,7 @@ def function_of(text: str) -> Callable[..., Any]:
 
 
 def _symbols(kinds: Mapping[str, type[Input]] | None) -> dict[str, Expression]:
-    """Return a dictionary from each name that an epilogue's text may use to its expression: "acc" and the operands.
+    """Return the expression of each name that an epilogue's text may use: "acc" for the accumulator, and the operands.
 
     kinds   class of each operand, such as Row or Scalar, by its name; None for no operands
     """
@@ -185,15 +194,17 @@ def _symbols(kinds: Mapping[str, type[Input]] | None) -> dict[str, Expression]:
 
 
 def _several(returned: Any) -> tuple[Expression, ...]:
-    """Return what a Python function of an epilogue returned as a tuple: one expression, or several results."""
+    """Return the results of an epilogue's Python function as a tuple, also if it returned a single expression."""
     return returned if isinstance(returned, tuple) else (returned,)
 
 
 def _epilogue(text: str, kinds: Mapping[str, type[Input]], results: list[tuple[str | None, Expression]]) -> Epilogue:
-    """Return the epilogue of parsed results.
+    """Build an epilogue from the expressions that were parsed from its text.
 
-    results   (name or None, expression) of each result; D comes first, without a name
-    raises    PlanError if D is missing or an operand does not appear
+    text      the text, for messages
+    kinds     class of each operand that the caller passes, by name
+    results   (name or None, expression) of each result. D comes first, without a name
+    raises    PlanError if D is missing or one of the operands in `kinds` does not appear
     """
     if not results or results[0][0] is not None:
         raise PlanError(f"epilogue {text!r}", ["the first expression has a name; it is D, which has none."])
@@ -212,7 +223,7 @@ def _epilogue(text: str, kinds: Mapping[str, type[Input]], results: list[tuple[s
 
 
 def _parsed(text: str) -> ast.expr:
-    """Return the Python syntax tree of a text.
+    """Parse the text of an epilogue as one Python expression, and return its syntax tree.
 
     raises   PlanError if the text is not a Python expression
     """
@@ -223,14 +234,17 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _no_python(text: str, error: BaseException) -> PlanError:
-    """Return the error to raise for an epilogue's text that Python cannot parse."""
+    """Return the error to raise for an epilogue's text that Python cannot parse.
+
+    error   what `ast.parse` raised
+    """
     return PlanError(f"epilogue {text!r}", [f"it is not Python: {getattr(error, 'msg', None) or error}."])
 
 
 def _lambda(text: str) -> ast.Lambda:
-    """Return the syntax tree of a lambda in a text.
+    """Parse the source of a lambda that defines an epilogue, and return its syntax tree.
 
-    raises   PlanError if the text is not a lambda with plain parameters
+    raises   PlanError if the text is not a lambda of one or more plain parameters (no defaults, *args or **kwargs)
     """
     tree = _parsed(text)
     expected = (
@@ -245,10 +259,10 @@ def _lambda(text: str) -> ast.Lambda:
 
 
 class _Reader:
-    """Converter of Python syntax trees to expressions.
+    """Converter of the Python syntax tree of an epilogue's text to expressions.
 
     text    the text that was parsed, for messages
-    names   expression for each name that the text may use
+    names   expression of each name that the text may use, such as "acc"
     """
 
     def __init__(self, text: str, names: Mapping[str, Any]) -> None:
@@ -262,10 +276,10 @@ class _Reader:
         return PlanError(f"epilogue {self.text!r}", [rule])
 
     def expression(self, node: ast.AST, depth: int = 0) -> Expression:
-        """Return the expression of a syntax node; a number becomes a Constant.
+        """Convert a Python syntax node of an epilogue's text to an expression; a number becomes a `Constant`.
 
-        depth    number of operations around the node
-        raises   PlanError if the node is not an expression or a number
+        depth    number of operations that enclose the node; the nesting is limited
+        raises   PlanError if the node is neither an expression nor a number
         """
         value = self.value(node, depth)
         try:
@@ -277,9 +291,9 @@ class _Reader:
         return found
 
     def value(self, node: ast.AST, depth: int) -> Any:
-        """Return the value of a syntax node: an expression, a number, a string, or the tuple that `halves` returns.
+        """Return the value of a Python syntax node: an expression, a number, a string, or a tuple (gate, up).
 
-        depth    number of operations around the node
+        depth    number of operations that enclose the node; the nesting is limited
         raises   PlanError if the node is not allowed in an epilogue
         """
         if depth > _DEEPEST:
@@ -316,7 +330,13 @@ class _Reader:
         )
 
     def negative(self, node: ast.UnaryOp, depth: int) -> Any:
-        """Return the negated value of a node: a negative number for "-2", a Negative for "-(2)" and "-acc"."""
+        """Return the negated value of a syntax node.
+
+        It is a negative number for "-2", and a `Negative` expression for "-(2)" and "-acc".
+
+        node    the unary minus
+        depth   number of operations that enclose the node; the nesting is limited
+        """
         inner = node.operand
         is_number = isinstance(inner, ast.Constant) and isinstance(inner.value, int | float)
         if is_number and inner.col_offset == node.col_offset + 1:
@@ -324,11 +344,12 @@ class _Reader:
         return Negative(self.expression(inner, depth + 1))
 
     def called(self, node: ast.Call, name: str, depth: int) -> Any:
-        """Return the result of a call in the text of an epilogue, such as `relu(acc)`.
+        """Return the result of a call in an epilogue's text, such as the expression of "relu(acc)".
 
-        node    the call
-        name    name of the called epilogue function
-        depth   number of operations around the node
+        node     the call
+        name     name of the called epilogue function
+        depth    number of operations that enclose the node; the nesting is limited
+        raises   PlanError if the function is unknown or refuses its arguments
         """
         if name == "cast":
             return self.cast(node, depth)
@@ -348,7 +369,11 @@ class _Reader:
             raise self.refused(f"{ast.unparse(node)}: {error}") from error
 
     def cast(self, node: ast.Call, depth: int) -> Expression:
-        """Return the expression of a call such as cast(acc, "bf16")."""
+        """Return the expression of a call like `cast(acc, "bf16")` in an epilogue's text.
+
+        depth    number of operations that enclose the node; the nesting is limited
+        raises   PlanError if the arguments are not an expression and a type's name
+        """
         if len(node.args) != 2 or node.keywords or not isinstance(node.args[1], ast.Constant):
             raise self.refused(f"{ast.unparse(node)}: an expression and a type such as 'bf16' are expected.")
         try:

@@ -18,9 +18,9 @@ Steps = tuple[Step, ...]
 
 @dataclass(frozen=True)
 class Mainloop:
-    """How consumers multiply the k-tiles of a work tile: the steps of their programs, and what those steps need.
+    """How consumers multiply the k-tiles of a work tile: the steps of their programs, and what these steps need.
 
-    A subclass defines `k_tile`, or `k_tiles` if its loop is not one k-tile an iteration. The steps that it brings are
+    A subclass defines `k_tile`, or `k_tiles` if an iteration of its loop is not one k-tile. Steps of its own are
     defined in its file. Readers of programs handle them by functions registered with `StepReader.handles`.
 
     promoted   whether threads add the accumulators of each k-tile to a total in f32
@@ -29,62 +29,71 @@ class Mainloop:
     promoted: ClassVar[bool] = False
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the steps before the first k-tile of a work tile, outside of the pingpong order barrier."""
+        """Return the program steps before the first k-tile of a work tile.
+
+        Pingpong consumers run them before their turn to issue MMAs.
+        """
         return ()
 
     def k_tile(self, plan: GemmPlan) -> Steps:
-        """Return the steps of a k-tile. Its last MMAs may still run when they end.
+        """Return the program steps for one k-tile. Its last MMAs may still run when the steps end.
 
         () means that the loop has no steps of single k-tiles; then no epilogue overlaps with it.
         """
         return ()
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the loop over the k-tiles of a work tile. The last MMAs may still run when it ends."""
+        """Return the program's loop over the k-tiles of a work tile. The last MMAs may still run when it ends."""
         return (ForKTiles(self.k_tile(plan)),)
 
     def epilogue(self, plan: GemmPlan) -> Steps:
-        """Return the steps after the last k-tile: wait for its MMAs and release its stage."""
+        """Return the program steps after the last k-tile of a work tile: wait for its MMAs and release its stage."""
         return (WaitMma(0), If(HAS_K_TILES, (Release(previous=True),)))
 
     def b_column_blocks(self, plan: GemmPlan) -> int:
-        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately."""
+        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately.
+
+        It is 1 if the columns are not divided.
+        """
         return 1
 
     def partial_accumulators(self, plan: GemmPlan) -> str:
         """Return the name of the accumulators that are still to be added to the f32 total after the last k-tile.
 
-        `ACC` if the accumulators are not promoted.
+        It is `ACC`, the only ones, if threads do not add accumulators to a total (accumulator promotion).
         """
         return ACC
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
-        """Return the 32-bit registers that a thread needs for this mainloop in addition to fragments and accumulators.
+        """Return the 32-bit registers of a thread for this mainloop, except fragments and accumulators, by use.
 
-        accumulators   registers of the accumulators
-        returns        name of each use -> number of registers
+        accumulators   number of registers of the accumulators
+        returns        use, such as "scales" -> number of registers; {} for none
         """
         return {}
 
     def accumulation(self, plan: GemmPlan, runs: tuple[tuple[int, int], ...]) -> Total:
-        """Return the order in which the products of an element of D are added: see `plan.accumulation`.
+        """Return in what order this mainloop adds the products of an element of D in one CTA; see `plan.accumulation`.
 
-        runs   ranges (first k, end) of the k-tiles, in the order in which they are multiplied
+        runs   ranges (first k, end) of the k-tiles, in the order of the MMAs
         """
         return Chain(runs)
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
-        """Return the mainloop's accesses to shared memory in addition to the reads of A and B by MMAs."""
+        """Return this mainloop's accesses to shared memory, except the MMAs' reads of A and B, for the analysis."""
         return ()
 
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
-        """Return the mainloop's reads of global memory by threads. Loads of operand streams are not among them."""
+        """Return this mainloop's reads of global memory by threads, for the analysis.
+
+        Loads of k-tiles are not among them.
+        """
         return ()
 
     def operands(self, plan: GemmPlan) -> Iterable[str]:
-        """Return the names of the operands that the mainloop reads, except A and B: those that the plan loads."""
+        """Return the names of the operands that this mainloop reads, except A and B, such as block scales."""
         return [stream.name for stream in plan.streams if stream.name in plan.operands.of_mainloop]
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Return a sentence for each rule of this mainloop that the plan breaks."""
+        """Return a sentence for each rule of this mainloop that the plan breaks; () if it breaks none."""
         return ()

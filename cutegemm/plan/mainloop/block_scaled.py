@@ -37,9 +37,9 @@ LANES = WARP_THREADS  # k-tiles whose block scales the lanes of a warp hold
 
 
 def with_scales(operands: Operands, scales: tuple[str, str]) -> Operands:
-    """Return the operands with scales of A and of B, named scale_a and scale_b.
+    """Return the operands with f32 block scales of A and of B, named "scale_a" and "scale_b".
 
-    scales   granularity of A and of B: "1x128", a scale for each row or column and 128 of K; or "128x128"
+    scales   granularity for A and for B: "1x128", a scale for each row of A (column of B) and 128 of K; or "128x128"
 
     >>> str(with_scales(Operands.of("e4m3", layout="nt", out="bf16"), ("1x128", "128x128")).matrix("scale_b"))
     'f32 k-major, 4-byte aligned'
@@ -54,12 +54,12 @@ def with_scales(operands: Operands, scales: tuple[str, str]) -> Operands:
 
 
 def has_scales(operands: Operands) -> bool:
-    """Return whether operands include block scales of A or B."""
+    """Return whether some operands include block scales of A or B, which the mainloop reads."""
     return any(name in _NAMES for name in operands.of_mainloop)
 
 
 def column_scales(operands: Operands, columns: int) -> int:
-    """Return the registers of a thread for scales of single columns: two for each 8 columns; 0 if columns have none.
+    """Return the number of registers of a thread for scales of single columns: two for each 8 columns; 0 if none.
 
     columns   columns of a consumer's tile
     """
@@ -71,7 +71,7 @@ def column_scales(operands: Operands, columns: int) -> int:
 class Scales:
     """The block scales along the rows, or along the columns, of a consumer's tile.
 
-    name      name of the operand that holds them
+    name      name of the operand that holds them, such as "scale_a"
     mode      "m": scales of rows; "n": of columns
     extent    rows or columns of a consumer's tile
     by_block  True: a scale belongs to a block of 128 rows or columns; False: each row or column has its own
@@ -84,15 +84,16 @@ class Scales:
 
     @property
     def run(self) -> int:
-        """Return the number of neighbouring rows or columns that share one scale.
+        """Return the number of neighbouring rows or columns that share one block scale; 1 if each has its own.
 
-        With a scale for each block of 128, it is the largest number for which this holds in all tiles.
+        With a scale for each block of 128, it is the largest number for which this holds in all tiles: e.g. 64 for a
+        tile of 192.
         """
         return gcd(BLOCK, self.extent) if self.by_block else 1
 
     @property
     def layout(self) -> Layout:
-        """Return the layout from (row or column in a run, run) of a consumer's tile to the index of its scale.
+        """Return the layout from (row or column in a run, run) of a consumer's tile to the index of its block scale.
 
         A run is a set of neighbours that share one scale.
 
@@ -103,25 +104,25 @@ class Scales:
 
     @property
     def registers(self) -> int:
-        """Return the number of scales that a thread holds in registers.
+        """Return the number of these block scales that a thread holds in registers.
 
         If each row or column has its own scale, these are the scales of two rows in 64, or of two columns in 8.
         """
         return self.extent // self.run if self.by_block else 2 * self.extent // _PERIOD[self.mode]
 
     def register(self, place: int, neighbour: int) -> int:
-        """Return the index, among the scales that a thread holds, of the scale of an accumulator.
+        """Return the index, among a thread's block scales, of the scale that an accumulator is multiplied by.
 
-        place       first row of its 64 rows, or first column of its 8 columns, in the consumer's tile
+        place       first row of the accumulator's 64 rows, or first column of its 8 columns, in the consumer's tile
         neighbour   0 or 1: the first or the second row, or column, that the thread has of these
         """
         return int(self.layout(place)) if self.by_block else place // _PERIOD[self.mode] * 2 + neighbour
 
 
 def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
-    """Return the scales along M and those along N of a consumer's tile, in this order.
+    """Return the block scales of a consumer's tile: those along M, then those along N.
 
-    With swap A/B, the scales along M are those of the caller's B.
+    If the plan swaps A and B, the scales along M are those of the caller's B.
     """
     extents = dict(zip("mn", plan.consumer_mma_tile, strict=True))
     along = sorted([(plan.operands.modes(name)[0], name) for name in plan.operands.of_mainloop])
@@ -129,7 +130,10 @@ def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
 
 
 def block_scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
-    """Return those scales of a consumer's tile that belong to blocks of 128 x 128. The lanes of a warp hold them."""
+    """Return those scales of a consumer's tile that belong to blocks of 128 x 128; () for none.
+
+    The lanes of a warp hold them.
+    """
     return tuple([scales for scales in scales_of(plan) if scales.by_block])
 
 
@@ -138,7 +142,11 @@ def block_scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
 
 @dataclass(frozen=True)
 class ClearScales(Step):
-    """Set the scales to 0. Accumulators are added with them before the first k-tile has been multiplied."""
+    """Program step: set the block scales in registers to 0.
+
+    The first addition to the total is of accumulators of 0, before any k-tile has been multiplied; its scales must be
+    finite.
+    """
 
     def __str__(self) -> str:
         return "clear    scales"
@@ -146,9 +154,9 @@ class ClearScales(Step):
 
 @dataclass(frozen=True)
 class LoadScales(Step):
-    """Load the block scales of a work tile's first k-tiles from global memory, those of one k-tile to each lane.
+    """Program step: load the 128 x 128 block scales of a work tile's first 32 k-tiles, one k-tile to each lane.
 
-    The scales of the 32 k-tiles after them are loaded too, to other registers. See `ReloadScales`.
+    The scales of the next 32 k-tiles are loaded too, to other registers. See `ReloadScales`.
     """
 
     def __str__(self) -> str:
@@ -157,9 +165,10 @@ class LoadScales(Step):
 
 @dataclass(frozen=True)
 class ReadScales(Step):
-    """Read the scales of a k-tile to registers: those of rows from its stage, those of blocks from one lane of a warp.
+    """Program step: read the block scales of a k-tile to registers.
 
-    `LoadScales` and `ReloadScales` load the scales of blocks to the lanes.
+    Scales of rows are read from the k-tile's stage. Scales of 128 x 128 blocks are read by a shuffle from one lane of
+    the warp, where `LoadScales` or `ReloadScales` has put those of this k-tile.
     """
 
     def __str__(self) -> str:
@@ -168,9 +177,10 @@ class ReadScales(Step):
 
 @dataclass(frozen=True)
 class ReloadScales(Step):
-    """After every 32 k-tiles, replace the block scales in the lanes by those of the next 32 k-tiles, loaded before.
+    """Program step, after every 32 k-tiles: replace the block scales in the lanes by those of the next 32.
 
-    Then load those of the 32 k-tiles after these. They are not needed until 32 k-tiles later, so no thread waits.
+    These have been loaded to other registers before. Then start to load those of the 32 k-tiles after these, which are
+    not needed until 32 k-tiles later, so no thread waits.
     """
 
     def __str__(self) -> str:
@@ -179,7 +189,7 @@ class ReloadScales(Step):
 
 @dataclass(frozen=True)
 class PromoteScaled(Promote):
-    """Multiply the accumulators of one k-tile by the scales that were read last, and add them to the total, in f32."""
+    """Program step: multiply the accumulators of one k-tile by its block scales, and add them to the total, in f32."""
 
     def __str__(self) -> str:
         return f"add      {self.accumulators} * scales to total"
@@ -205,32 +215,41 @@ def _promote(expansion: Expansion, promote: PromoteScaled, at: State, i: int) ->
 
 @dataclass(frozen=True)
 class BlockScaled(Promoted):
-    """Accumulator promotion with scales: total += accumulators * scale of A * scale of B, for each k-tile of 128."""
+    """Mainloop for block scales: total += accumulators * scale of A * scale of B, for each k-tile of 128.
+
+    Otherwise it is accumulator promotion, `Promoted`.
+    """
 
     promote: ClassVar[type[Promote]] = PromoteScaled
     factor: ClassVar[str] = "block scales"
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the steps that clear the total, the accumulators and the scales, and load the first block scales."""
+        """Return the program steps that clear total, accumulators and scales, and load the first block scales."""
         first = (LoadScales(),) if block_scales_of(plan) else ()
         return (*super().prologue(plan), ClearScales(), *first)
 
     def read(self, plan: GemmPlan) -> Steps:
-        """Return the step that reads the scales of a k-tile."""
+        """Return the program step that reads the block scales of a k-tile."""
         return (ReadScales(),)
 
     def after_two(self, plan: GemmPlan) -> Steps:
-        """Return the step that loads block scales of later k-tiles; () if all scales are those of rows and columns."""
+        """Return the program step that loads block scales of later k-tiles; () without 128 x 128 blocks."""
         return (ReloadScales(),) if block_scales_of(plan) else ()
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
-        """Return the registers of a thread for accumulators that are added to the total, and for scales, by use."""
+        """Return the registers of a thread for accumulators of a k-tile, and for block scales: use -> number.
+
+        accumulators   registers of one set of accumulators
+        """
         found = {**super().registers(plan, accumulators), "scales": sum(each.registers for each in scales_of(plan))}
         in_lanes = 2 * sum(each.registers for each in block_scales_of(plan))
         return {**found, "scales of later k-tiles": in_lanes} if in_lanes else found
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
-        """Yield the reads of scales from shared memory: of rows one by one, of columns two neighbours at a time."""
+        """Yield the reads of block scales from shared memory, for the analysis.
+
+        Scales of rows are read one by one, those of columns two neighbours at a time.
+        """
         rows, columns = scales_of(plan)
         lanes = np.arange(32)
         warps = plan.consumer_warps * plan.body.readers
@@ -246,13 +265,19 @@ class BlockScaled(Promoted):
             yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64)
 
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
-        """Yield the reads of block scales: each lane reads one element for each run of its warp's rows or columns."""
+        """Yield the reads of 128 x 128 block scales from global memory, for the analysis.
+
+        A lane reads one element for each scale of a k-tile.
+        """
         warps = plan.consumer_warps * plan.body.readers
         for scales in block_scales_of(plan):
             yield GlobalRead(f"read {scales.name.upper()}", scales.name, warps * scales.registers, LANES)
 
     def operands(self, plan: GemmPlan) -> Iterable[str]:
-        """Return the names of all scales: those of blocks are read from global memory."""
+        """Return the names of all operands with block scales.
+
+        Some are loaded with k-tiles, those of 128 x 128 blocks are read from global memory.
+        """
         return plan.operands.of_mainloop
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class RegisterShared(Mainloop):
-    """Mainloop in which threads copy A from shared memory to registers; wgmma reads A there, and B in shared memory."""
+    """Mainloop with A from registers: threads copy A there from shared memory; wgmma reads B in shared memory."""
 
     def k_tile(self, plan: GemmPlan) -> Steps:
-        """Return the steps that multiply one k-tile.
+        """Return the program steps that multiply one k-tile, with A from registers.
 
-        They wait for all MMAs of the previous k-tile, which still read the registers of A.
+        They wait for all MMAs of the previous k-tile first, since these still read the registers of A.
         """
         return (Wait("full"), WaitMma(0), Release(previous=True), Multiply())

@@ -12,14 +12,20 @@ if TYPE_CHECKING:
 
 
 class LoadingAhead(Mainloop):
-    """Mainloop without a producer: a warp of the consumers loads a later k-tile after all have read the stage."""
+    """Mainloop without a producer role: a warp of the consumers loads a later k-tile after all have read the stage."""
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the loads of the first k-tiles, then the loop that multiplies a k-tile and loads a later one."""
+        """Return the program steps that load the first k-tiles, then the loop over all k-tiles.
+
+        Each iteration multiplies a k-tile and loads a later one.
+        """
         ahead = plan.stages - 1
         loop = ForKTiles((Wait("full"), Multiply(), WaitMma(1), SyncThreads(), Load(ahead)))
         return (ForAhead((Load(),), ahead), loop)
 
     def epilogue(self, plan: GemmPlan) -> Steps:
-        """Return the wait for the last MMAs. No stage is released: there is no producer."""
+        """Return the program step after the last k-tile: the wait for its MMAs.
+
+        Without a producer, no stage is released.
+        """
         return (WaitMma(0),)

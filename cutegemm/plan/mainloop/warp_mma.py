@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Test(Step):
-    """Test whether a stage is full, early enough that the `Wait` for it costs nothing.
+    """Program step: test whether a stage is full or empty, early enough that the `Wait` for it costs nothing.
 
     barrier   "full" or "empty"
-    ahead     as in `Wait`
+    ahead     number of k-tiles from the role's position in the mainloop pipeline to the k-tile of the stage
     """
 
     barrier: str
@@ -32,7 +32,7 @@ class Test(Step):
 
 @dataclass(frozen=True)
 class ReadFirst(Step):
-    """Read the fragments of the first k-block of a k-tile from its stage."""
+    """Program step: read the fragments of the first k-block of a k-tile from its stage to registers."""
 
     def __str__(self) -> str:
         return "read     A[k], B[k]: k-block 0"
@@ -40,9 +40,9 @@ class ReadFirst(Step):
 
 @dataclass(frozen=True)
 class MultiplyBlock(Step):
-    """Issue the MMAs of a k-block whose fragments have been read, and read the next fragments meanwhile.
+    """Program step: issue the mma.sync of a k-block that has been read, and read the next fragments meanwhile.
 
-    k_block    index in the k-tile
+    k_block    index of the k-block in the k-tile
     ahead      what is read meanwhile: 0, the next k-block; 1, the first k-block of the next k-tile; None, nothing
     releases   whether the stage is released after the first MMAs: all of it has been read then
     """
@@ -83,19 +83,23 @@ class WarpMma(Mainloop):
     """Mainloop in which warps multiply by mma.sync, and read the fragments of the next k-block while they do."""
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the steps of all k-tiles. The last k-tile is not in the loop: nothing is read ahead there."""
+        """Return the program steps for all k-tiles of a work tile.
+
+        The last k-tile follows the loop, because nothing is read ahead there.
+        """
         loop = ForKTiles(tuple(_k_blocks(plan.k_blocks, reads_on=True)), but_last=True)
         last = _k_blocks(plan.k_blocks, reads_on=False)
         return (Clear("acc"), If(HAS_K_TILES, (Wait("full"), ReadFirst(), loop, *last, Advance())))
 
     def epilogue(self, plan: GemmPlan) -> Steps:
-        """Return no steps: the accumulators of mma.sync are complete when the instruction returns."""
+        """Return (), no program steps: the accumulators of mma.sync are complete when the instruction returns."""
         return ()
 
 
 def _k_blocks(count: int, reads_on: bool) -> list[Step]:
-    """Return the steps of a k-tile, one k-block after the other.
+    """Return the program steps for one k-tile, k-block after k-block, with mma.sync.
 
+    count      number of k-blocks of a k-tile
     reads_on   whether fragments of the next k-tile are read; its barrier is tested one k-block before it is needed
     """
     steps: list[Step] = []

@@ -41,8 +41,9 @@ _ROWS_AT_ONCE = 32  # adjacent results that such a CTA computes; a warp reads th
 class Folding:
     """Mapping from the registers, lanes and warps of a tile of D to the partial results of a reduction.
 
-    A unit is the set of registers that a thread reduces at a time. It is a vector if a second kernel adds the K splits,
-    and otherwise all values of the tile that the thread has.
+    For example, to sum rows, each thread adds its registers of a row, lanes with the same row add by shuffles, and each
+    warp writes one partial result per row. A unit is the set of registers that a thread reduces at a time. It is a
+    vector if a second kernel adds the K splits, and otherwise all values of the tile that the thread has.
 
     along      modes of D that are reduced: ("n",), ("m",) or ("m", "n")
     groups     for each register of a unit, the index of the thread's result that it contributes to
@@ -59,21 +60,24 @@ class Folding:
 
     @property
     def units(self) -> int:
-        """Return the number of units of a thread, that is of register sets that it reduces separately."""
+        """Return the number of units of a thread, i.e. of register sets that it reduces separately."""
         return self.piece_of[0].size()
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Return the index of the last register of each group. The registers of a group contribute to one result."""
+        """Return the index of the last register of each group, i.e. when the group's result is complete in the thread.
+
+        The registers of a group contribute to the same result.
+        """
         last = {group: register for register, group in enumerate(self.groups)}
         return tuple([last[group] for group in range(len(last))])
 
     def place(self, m_tile: Any, n_tile: Any, m_tiles: Any, piece: Any) -> Any:
-        """Return the index of a partial result among all partial results of the same result of D.
+        """Return the position of a partial result among all partial results that are reduced to the same result.
 
         The arguments are integers, or a kernel's integer values.
 
-        m_tile, n_tile   index of the tile
+        m_tile, n_tile   index of the tile of D
         m_tiles          number of tiles of D along M
         piece            index of the partial result in the tile: see `piece_of`
         """
@@ -84,9 +88,9 @@ class Folding:
 
 
 def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: Any) -> tuple[Any, Any, Any]:  # noqa: E741
-    """Return the shape of the partial results in the workspace, a compact array (results, partial results of each, L).
+    """Return the shape of a reduction's partial results in the workspace: (results, partials of each, L).
 
-    along     modes of D that are reduced
+    along     modes of D that are reduced: ("n",), ("m",) or ("m", "n")
     m, n, l   extents of D; n is half of the columns of A @ B if the plan is gated
 
     >>> from cutegemm.build import sm90_plan
@@ -104,7 +108,7 @@ def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: An
 
 
 def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
-    """Return how a CTA of the kernel that adds partial results is divided: (results, threads that share each result).
+    """Return (results, threads that share each result) of a CTA of the kernel that adds a reduction's partial results.
 
     If `runs` threads share a result, each of them adds every `runs`-th partial result.
 
@@ -115,20 +119,22 @@ def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
 
 
 def kept(along: tuple[str, ...], m: Any, n: Any) -> Any:
-    """Return the index, in the reduction's output, of the result that element (m, n) of D contributes to.
+    """Return the index of the reduction's result that element (m, n) of D contributes to.
 
     It is m for a reduction along N, n for a reduction along M, and 0 if all of D is reduced.
 
-    along   modes of D that are reduced
+    along   modes of D that are reduced: ("n",), ("m",) or both
     """
     return m * 0 if len(along) == 2 else m if along == ("n",) else n
 
 
 def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
-    """Return a table of values for each accumulator register, regrouped by the units in which a thread reduces them.
+    """Regroup a table of accumulator registers by the sets of registers that a thread reduces at a time.
 
-    table     (threads, values, rest_m, rest_n, ...): an entry for each accumulator register of a thread
-    returns   (threads, units, registers, ...): see `Folding` for units
+    Such a set is called a unit: a vector if a second kernel adds the K splits, else all registers of the thread.
+
+    table     array (threads, values, rest_m, rest_n, ...), as a tiled MMA orders the accumulators
+    returns   array (threads, units, registers, ...)
     """
     threads, (values, rest_m, rest_n), more = table.shape[0], table.shape[1:4], table.shape[4:]
     if plan.body.has_roles:
@@ -148,10 +154,11 @@ def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
 
 
 def held_in_units(plan: GemmPlan) -> np.ndarray:
-    """Return which element of D's tile each register of a thread holds, for reductions over D.
+    """Return which element of D's tile each register of a thread holds, grouped by the sets that are reduced at a time.
 
-    It is an array (threads, units, registers) of indices m + bM * n; see `Folding` for units. For a gated plan only the
-    registers of the gates are listed: the matching up projection belongs to the same element of D.
+    It is an array (threads, units, registers) of indices m + bM * n. A unit is a vector if a second kernel adds the K
+    splits, else all registers of the thread. For a gated plan only the registers of the gates are listed: the matching
+    up projection belongs to the same element of D.
     """
     held, (bm, _) = in_units(plan, plan.epilogue_mma.offsets_c(Layout(plan.cta_tile[:2]))), plan.d_tile
     glu = plan.glu
@@ -162,7 +169,10 @@ def held_in_units(plan: GemmPlan) -> np.ndarray:
 
 
 def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
-    """Return the indices of the registers of a unit (see `Folding`) that hold gates, in the order of D's stores."""
+    """Return the indices of the registers that hold gates, in a set of registers that a thread reduces at a time.
+
+    They are in the order of D's stores. The plan is gated (GLU).
+    """
     if plan.body.has_roles:
         return plan.stored_pairs.gates
     vector = plan.store.atom.values
@@ -171,7 +181,7 @@ def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
 
 @cache
 def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
-    """Return how a plan reduces the values of a tile of D to partial results.
+    """Return how the warps of a plan reduce the values of a tile of D to partial results.
 
     along    modes of D that are reduced: ("n",), ("m",) or ("m", "n")
     raises   PlanError if a row's values in a warp cannot be reduced over the registers of each lane, then across lanes
@@ -218,17 +228,17 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
 
 
 def _groups(keys: np.ndarray) -> tuple[int, ...]:
-    """Return, for each register of the first thread, the number of the group of registers that are reduced together.
+    """Return, for each register of the first thread, the number of its group.
 
-    Groups are numbered by first appearance. Registers of one group contribute to the same result.
+    The values of a group's registers give the same result. Groups are numbered by first appearance, e.g. (0, 0, 1, 1).
 
-    keys   (threads, units, registers): the result that each register contributes to
+    keys   array (threads, units, registers): the result that each register contributes to
     """
     numbers: dict[int, int] = {}
     return tuple([numbers.setdefault(int(key), len(numbers)) for key in keys[0, 0]])
 
 
 def _flat(table: np.ndarray) -> np.ndarray:
-    """Return a table (threads, values, rest_m, rest_n, ...) as (threads, registers, ...), with values fastest."""
+    """Flatten a table (threads, values, rest_m, rest_n, ...) to (threads, registers, ...), with values fastest."""
     more = table.shape[4:]
     return np.moveaxis(table, (1, 2, 3), (3, 2, 1)).reshape(len(table), -1, *more)

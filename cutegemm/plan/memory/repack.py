@@ -33,7 +33,9 @@ _CHUNK_BITS = 3  # 8 vectors of 16 bytes lie side by side in the banks of shared
 
 @dataclass(frozen=True)
 class Repack:
-    """How the repack pass copies one operand before the GEMM: each CTA copies one tile through shared memory.
+    """How the repack pass, a kernel before the GEMM, copies one operand to a layout that the mainloop loads faster.
+
+    Each CTA copies one tile through shared memory.
 
     name     "a" or "b"
     major    "m", "n" or "k": the contiguous mode of the repacked matrix
@@ -64,19 +66,19 @@ class Repack:
 
     @property
     def line(self) -> int:
-        """Return the number of elements of this operand's type in a cache line."""
+        """Return the number of elements of the repacked operand in a cache line."""
         return CACHE_LINE_BYTES * 8 // self.store.atom.dtype.bits
 
     @property
     def read(self) -> CopyAtom:
-        """Return the copy atom from shared memory to registers, before the store to the repacked matrix."""
+        """Return the copy atom that reads a repacked tile from shared memory to registers, before it is stored."""
         return self.store.atom
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Return the order in which a thread of the repack pass writes its elements to shared memory.
+        """Return in what order a thread of the repack pass writes its elements to shared memory.
 
-        Entry i is the index, among the elements that the thread has loaded, of the i-th element that it writes.
+        Entry i is the index, in the order of the loads, of the i-th element that is written.
         """
         of_first = [copy.layout_tv[1].offsets().tolist() for copy in (self.load, self.put)]
         return tuple([of_first[0].index(place) for place in of_first[1]])
@@ -84,7 +86,8 @@ class Repack:
     def run(self, elements: Any) -> Any:
         """Return the distance between two runs of the repacked matrix, in elements.
 
-        A run is a row or column along the contiguous mode. It is padded with zeros to whole cache lines.
+        It is `elements`, rounded up to whole cache lines. A run is a row or column along the contiguous mode. It is
+        padded with zeros.
 
         elements   elements of a run without the padding: an integer, or a value that a kernel computes
 
@@ -94,13 +97,13 @@ class Repack:
         return ceil_div(elements, self.line) * self.line
 
     def extents(self, rows: Any, columns: Any, maximum: Any = max) -> tuple[Any, Any]:
-        """Return the extents of the repacked matrix with its padding: (rows of A or columns of B, k).
+        """Return (rows of A or columns of B, k) of the repacked matrix with its padding.
 
         A k-major matrix has at least one column: TMA has no extent of 0.
 
         rows      rows of A, or columns of B
         columns   extent along K
-        maximum   function that returns the larger of two values; `max` for integers
+        maximum   function that returns the larger of two values: `max` for integers, another one for traced values
 
         >>> of_bytes = Operands.of("e4m3", layout="tn")
         >>> make_repack(of_bytes, "a", "k").extents(100, 300), make_repack(of_bytes, "a", "m").extents(100, 300)
@@ -118,7 +121,7 @@ class Repack:
         return (extents[1], 1) if self.major == "k" else (1, extents[0])
 
     def ctas(self, rows: Any, columns: Any, batch: Any) -> Any:
-        """Return the number of CTAs that repack an operand: one for each tile of each matrix of the batch.
+        """Return the number of CTAs that repack this operand: one for each tile of each matrix of the batch.
 
         rows      rows of A, or columns of B
         columns   extent along K
@@ -170,9 +173,9 @@ class Repack:
 
 
 def as_repacked(operands: Operands, repacks: tuple[Repack, ...]) -> Operands:
-    """Return the operands as the GEMM loads them: repacked ones with their new majorness and an alignment of 16 bytes.
+    """Return the operands as the GEMM loads them: repacked ones have their new majorness and an alignment of 16 bytes.
 
-    operands   the operands of the caller
+    operands   operands of the caller
     repacks    the operands that a kernel copies before the GEMM
 
     >>> operands = Operands.of("f32", align_bytes=4)
@@ -186,7 +189,7 @@ def as_repacked(operands: Operands, repacks: tuple[Repack, ...]) -> Operands:
 
 
 def repacked_for_wgmma(operands: Operands) -> str:
-    """Return the names of the operands that a wgmma plan must repack: "", "a", "b" or "ab".
+    """Return the names of the operands that must be copied to another layout before wgmma: "", "a", "b" or "ab".
 
     These are the operands that TMA cannot load because of their alignment, or that wgmma cannot read from shared memory
     in their majorness.
@@ -207,17 +210,23 @@ def repacked_for_wgmma(operands: Operands) -> str:
 
 
 def needs_transpose(operand: Operand) -> bool:
-    """Return whether wgmma needs a k-major copy of an operand: elements not of 16 bits, m- or n-major."""
+    """Return whether wgmma needs a k-major copy of an operand.
+
+    It does if the operand is m- or n-major and its elements do not have 16 bits.
+    """
     return operand.dtype.bits != 16 and operand.major != "k"
 
 
 def is_to_read(operands: Operands) -> bool:
-    """Return whether wgmma can read A from registers instead of a repacked copy: A has 32-bit elements, not k-major."""
+    """Return whether wgmma can read A from registers instead of a transposed copy.
+
+    It can if A has 32-bit elements and is not k-major.
+    """
     return operands.a.dtype.bits == REGISTER_BITS and needs_transpose(operands.a)
 
 
 def make_repacks(operands: Operands, names: str, along_k: bool) -> tuple[Repack, ...]:
-    """Return the repack passes of some operands.
+    """Return the repack passes of some operands: how a kernel copies them before the GEMM.
 
     names     the operands: "a", "b", "ab", or "" for none
     along_k   True: the repacked matrices are contiguous along K; False: A along M, and B along N
@@ -230,7 +239,7 @@ def make_repacks(operands: Operands, names: str, along_k: bool) -> tuple[Repack,
 
 
 def make_repack(operands: Operands, name: str, major: str) -> Repack:
-    """Return the repack pass of A or of B.
+    """Return the repack pass of A or of B: how a kernel copies it before the GEMM.
 
     name     "a" or "b"
     major    contiguous mode of the repacked matrix: "k"; or "m" for A, "n" for B
@@ -252,7 +261,7 @@ def _packing(operand: Operand, name: str, major: str) -> Repack:
     depth = 1 if source == target else min(vector, side * side // (_THREADS * width))
 
     def copy(along: int, elements: int, others: int = 1, turned: bool = False) -> TiledCopy:
-        """Return the copy of a square tile in which each thread has a block of `elements` by `others` elements.
+        """Return the tiled copy of a square tile, where each thread has a block of `elements` by `others` elements.
 
         along      mode of the tile, 0 or 1, along which the lanes of a warp are neighbours
         elements   number of elements of a thread along that mode

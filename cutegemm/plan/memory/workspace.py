@@ -22,7 +22,7 @@ _ARRIVAL_BYTES = 4
 
 @dataclass(frozen=True)
 class Region:
-    """A section of the workspace: global memory that a launch needs in addition to its operands.
+    """A section of the workspace, the global memory that a launch needs in addition to its operands.
 
     name     "arrivals": semaphores, one for each tile of D or for each consumer's rows of it, zero at the start. "a",
              "b": a repacked operand. "accumulators": those of K splits. "partials of NAME": partial results of the
@@ -45,7 +45,7 @@ def regions(
     l: Any,  # noqa: E741
     arithmetic: Arithmetic = INTEGERS,
 ) -> list[Region]:
-    """Return the regions of a plan's workspace for a problem, in order; an empty list if it needs no workspace.
+    """Return the sections of a plan's workspace for a problem, in order; an empty list if it needs no workspace.
 
     m, n, k, l   extents of the problem; l is the batch
     arithmetic   functions for integers, or for values that the kernel's host function computes
@@ -77,7 +77,7 @@ def regions(
 
 
 def partials_bytes(plan: GemmPlan, m: Any, n: Any, l: Any) -> dict[str, Any]:  # noqa: E741
-    """Return the bytes that the partial results of each reduction (sum or maximum) occupy: name of the result -> bytes.
+    """Return the bytes of workspace for the partial results of each reduction: name of the result -> bytes.
 
     m, n, l   extents of A @ B and the batch
     """
@@ -89,17 +89,17 @@ def partials_bytes(plan: GemmPlan, m: Any, n: Any, l: Any) -> dict[str, Any]:  #
 
 
 def repacked_bytes_of(parts: list[Region]) -> Any:
-    """Return the bytes of the workspace that the copies of A and B by the repack pass occupy; 0 without a repack pass.
+    """Return the bytes of workspace that the repacked copies of A and B occupy; 0 if neither is repacked.
 
-    parts   the regions of the workspace
+    parts   regions of the workspace
     """
     return sum([region.size for region in parts if region.name in ("a", "b")])
 
 
 def region_of(reduction: str) -> str:
-    """Return the name of the workspace region that holds the partial results of a reduction.
+    """Return the name of the workspace region for a reduction's partial results, e.g. "partials of largest".
 
-    reduction   name of the result in the epilogue, such as "largest"
+    reduction   name of the result in the epilogue
     """
     return f"partials of {reduction}"
 
@@ -110,7 +110,7 @@ def needs_workspace(plan: GemmPlan) -> bool:
 
 
 def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
-    """Return (bytes of the workspace, how many of its first bytes must be zero before the launch).
+    """Return (bytes of the workspace of a launch, how many of its first bytes must be zero before the launch).
 
     problem   the problem, whose extents determine the size
 
@@ -125,11 +125,11 @@ def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
 
 
 def counters(plan: GemmPlan, work: Work) -> Any:
-    """Return the number of semaphores of a plan that splits K.
+    """Return the number of semaphores that a plan with split K needs in global memory.
 
     There is one for each CTA's tile that is split, or one for each consumer's rows of it.
 
-    work   the work tiles of the problem
+    work   work tiles of the problem
     """
     return work.shared * (plan.cluster_tile.size * _readers(plan))
 
@@ -139,7 +139,7 @@ def counter_of(plan: GemmPlan, tile: Any, rank: Any = 0, consumer: Any = 0) -> A
 
     tile       index of the cluster's tile: `WorkTile.tile`
     rank       rank of the CTA in its cluster
-    consumer   index among the consumers that share the tile
+    consumer   index of the consumer among those that share the CTA's tile
 
     >>> from cutegemm.build import sm90_plan
     >>> plan = sm90_plan(tile=(128, 256, 64), schedule="cooperative", cluster=(2, 1), split_k=2)
@@ -154,11 +154,11 @@ def _readers(plan: GemmPlan) -> int:
 
 
 def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
-    """Return the layout of the accumulators of K splits in the workspace, for a plan whose threads follow one schedule.
+    """Return the layout of K splits' accumulators in the workspace, for a plan whose threads all follow one schedule.
 
-    (element of a vector, thread, vector, slot) -> offset in elements. A slot holds one K split's accumulators of a
-    tile, see `Work.slot_of`. A thread writes its accumulators as the vectors that D is stored by. Vectors of
-    neighbouring threads are adjacent. `slot_layout` is for plans with warp roles.
+    It maps (element of a vector, thread, vector, slot) to an offset in elements. A slot holds one K split's
+    accumulators of a tile. A thread writes its accumulators as the vectors that D is stored by. Vectors of neighbouring
+    threads are adjacent. `slot_layout` is for plans with warp roles.
 
     slots   number of slots
 
@@ -173,11 +173,11 @@ def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
 
 
 def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
-    """Return the layout of the accumulators of K splits in the workspace, for a plan with warp roles.
+    """Return the layout of K splits' accumulators in the workspace, for a plan with warp roles.
 
-    (element of a vector, thread, vector, consumer, CTA, slot) -> offset in elements. The consumers are those that share
-    a tile, the CTAs those of a cluster. A slot holds one K split's accumulators of a tile, see `Work.slot_of`. A
-    thread writes its accumulators in register order, 16 bytes at a time; vectors of neighbouring threads are adjacent.
+    It maps (element of a vector, thread, vector, consumer, CTA, slot) to an offset in elements. The consumers are those
+    that share a tile, the CTAs those of a cluster. A slot holds one K split's accumulators of a tile. A thread writes
+    its accumulators in register order, 16 bytes at a time; vectors of neighbouring threads are adjacent.
 
     slots   number of slots
 

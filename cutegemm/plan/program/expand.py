@@ -27,13 +27,13 @@ TENSOR_CORES = "tensor cores"
 
 @dataclass(frozen=True)
 class Place:
-    """The CTA, the role, and the warps of the role that execute a program.
+    """Where a program is executed: the CTA, the role, and the warps of the role.
 
     cta        index of the CTA in the grid. The CTAs of a cluster have consecutive indices, along M first
     role       index of the role in `plan.roles`
     warp       index of the process in the role, in [0, warps)
-    warps      number of processes that the role is simulated as: 1, all its warps together; or one for each warp.
-               Errors in the order of two warps of a role are found only with one for each warp
+    warps      number of processes that simulate the role: 1, all its warps together; or one for each warp. Errors in
+               the order of two warps of a role are found only with one for each warp
     """
 
     cta: int
@@ -44,15 +44,16 @@ class Place:
 
 @dataclass
 class State:
-    """A role's position in its program and in the mainloop pipeline; steps change it as they are expanded.
+    """The position of a role in its program and in the mainloop pipeline, while steps are expanded to operations.
 
     position    number of k-tiles that the CTA has passed through the mainloop pipeline before the present one
     previous    `position` of the k-tile before in the same work tile; None at the first k-tile of a work tile
-    number      index of the work tile in `tiles`; `len(tiles)` in a last iteration without a work tile
+    number      index of the work tile in the list of the CTA's work tiles; their number in a last iteration without a
+                work tile
     k           index of the k-tile in the work tile
     shared      number of tiles whose accumulators the CTAs of the cluster have exchanged so far (cluster split-K)
-    running     the stage that each unfinished group of MMAs reads, the oldest group first; None if a later group
-                reads the same stage and ends the reading
+    running     the stage that each unfinished group of MMAs reads, the oldest group first; None if a later group reads
+                the same stage and ends the reading
     """
 
     position: int = 0
@@ -71,12 +72,15 @@ def expand(
     stages: int = 0,
     reads_c: bool = True,
 ) -> tuple[Op, ...]:
-    """Return the operations that a role executes for the work tiles of its CTA, in order.
+    """Expand a role's program to the barrier and memory operations that it executes for the work tiles of its CTA.
 
+    plan      plan with warp roles
+    program   program of the role
     place     the CTA, the role and its warps
-    tiles     the work tiles that the CTA takes, in order; `WorkTile`, or any object with its fields
+    tiles     work tiles that the CTA takes, in order; `WorkTile`, or any object with its fields
     stages    number of stages of the mainloop pipeline; 0: as many as the plan has
-    reads_c   whether the epilogue reads its tile operands, such as C: beta is not 0
+    reads_c   whether the epilogue reads its M x N operands, such as C: beta is not 0
+    returns   operations, such as `Wait` or `Load`, with all indices, in order
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan.work.division import WorkTile
@@ -90,9 +94,12 @@ def expand(
 def lines_of(
     plan: GemmPlan, program: Program, place: Place, tiles: Sequence[Any], reads_c: bool = True
 ) -> tuple[int, ...]:
-    """Return, for each operation that `expand` returns, the line of the printed program that it comes from.
+    """Return the line of the printed program, counted from 0, for each operation that `expand` returns.
 
-    Lines are counted from 0. The arguments are those of `expand`.
+    program   program of a role
+    place     the CTA, the role and its warps
+    tiles     work tiles that the CTA takes, in order
+    reads_c   whether the epilogue reads its M x N operands, such as C
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan.work.division import WorkTile
@@ -105,9 +112,10 @@ def lines_of(
 
 
 class Expansion(StepReader):
-    """A reader of programs that yields the operations of each step; `expand` explains the arguments.
+    """Reader of programs that yields the barrier and memory operations of each step, for one role of one CTA.
 
-    The methods `on_...` take a step, the state of the role, and the index `i` of the epilogue tile if there is one.
+    Each method `on_...` handles one class of steps. It takes the step, the state of the role, and the index `i` of the
+    epilogue tile in a loop over epilogue tiles (else 0). `expand` explains the arguments of the constructor.
     """
 
     def __init__(self, plan: GemmPlan, place: Place, tiles: Sequence[Any], stages: int, reads_c: bool) -> None:
@@ -132,13 +140,13 @@ class Expansion(StepReader):
         self.epi_tiles = plan.store.epi_tile_count(plan)
 
     def of(self, program: Program) -> Iterator[Op]:
-        """Yield the barrier and memory operations of a program from its start."""
+        """Yield the barrier and memory operations of a program, from its first step on."""
         yield from self.steps(program.steps, State())
 
     def steps(self, steps: tuple[Step, ...], at: State, i: int = 0) -> Iterator[Op]:
         """Yield the barrier and memory operations of some steps of a role's program.
 
-        at   the role's position in its program, which the steps change
+        at   position of the role in its program and in the mainloop pipeline, which the steps change
         i    index of the epilogue tile, in a loop over epilogue tiles
         """
         for each in steps:
@@ -188,10 +196,10 @@ class Expansion(StepReader):
             yield from self.steps(branch.steps, at, i)
 
     def branch(self, flag: str, ops: Any) -> Iterator[Op]:
-        """Yield operations after a `Branch`, which skips them at run time if a flag is not set.
+        """Yield some operations after a `Branch`, which skips them when they are executed if a flag is not set.
 
-        flag   `LAST` or `KEPT`, a flag of the program
-        ops    the operations; if it is empty, nothing is yielded
+        flag   `LAST` (this is the last K split of a tile) or `KEPT` (a tile is kept in registers)
+        ops    the operations; nothing is yielded if this is empty
         """
         body = list(ops)
         if body:
@@ -201,13 +209,13 @@ class Expansion(StepReader):
     # --- the mainloop pipeline ------------------------------------------------------------------------------
 
     def k_tiles(self, at: State) -> int:
-        """Return the number of k-tiles of the present work tile; 0 if there is no work tile."""
+        """Return the number of k-tiles of the role's present work tile; 0 after the last one."""
         return int(self.tiles[at.number].k_count) if at.number < len(self.tiles) else 0
 
     def stage(self, position: int) -> tuple[int, int]:
         """Return (stage, parity of its phase) of a k-tile in the mainloop pipeline.
 
-        position   number of k-tiles that the CTA has passed through the pipeline before
+        position   number of k-tiles that the CTA has passed through the pipeline before it
         """
         return position % self.stages, position // self.stages & 1
 
@@ -250,7 +258,7 @@ class Expansion(StepReader):
             yield self.released(self.stage(position)[0])
 
     def released(self, stage: int) -> Op:
-        """Return the arrival that releases a stage of the mainloop pipeline.
+        """Return the operation that releases a stage of the mainloop pipeline: arrivals on its empty barriers.
 
         A lane of each warp arrives in every CTA that loads to the stage.
         """
@@ -315,19 +323,20 @@ class Expansion(StepReader):
     def counter(self, tile: Any) -> int:
         """Return the index of the semaphore that counts the K splits of this consumer's rows of a tile.
 
-        tile   index of the cluster's tile
+        tile   a work tile of the cluster; its field `tile` is the index of the tile
         """
         return self.place_of(int(tile.tile))
 
-    def place_of(self, epi_stage: int) -> int:
-        """Return the index of this consumer's rows of the CTA's tile, for a tile or workspace slot of the cluster.
+    def place_of(self, slot: int) -> int:
+        """Return the index of this consumer's part of a tile in an array over (slot, CTA of the cluster, consumer).
 
-        The index counts (slot, CTA of the cluster, consumer), the consumer fastest. It identifies a semaphore if
-        `epi_stage` is the index of a tile, and accumulators in the workspace if it is a workspace slot.
+        The consumer is the fastest mode. Semaphores and accumulators in the workspace are such arrays.
+
+        slot   for a semaphore: index of the cluster's tile. For accumulators: index of the workspace slot
         """
         readers = self.pipeline.readers
         own = self.consumer if readers > 1 else 0
-        return (epi_stage * product(self.plan.cluster_mn) + self.rank) * readers + own
+        return (slot * product(self.plan.cluster_mn) + self.rank) * readers + own
 
     @reads(step.IncrementSemaphore)
     def on_increment_semaphore(self, semaphore: step.IncrementSemaphore, at: State, i: int) -> Iterator[Op]:
@@ -362,9 +371,9 @@ class Expansion(StepReader):
 
     @property
     def accumulators_stage(self) -> int:
-        """Return the number of the memory that receives this consumer's accumulators from all CTAs of the cluster.
+        """Return the number of this consumer's receive buffer for accumulators from the CTAs of its cluster.
 
-        It is numbered like a stage, after the stages of the mainloop pipeline.
+        It is numbered like a stage, after the stages of the mainloop pipeline (cluster split-K).
         """
         return self.stages + self.consumer
 
@@ -409,14 +418,14 @@ class Expansion(StepReader):
 
 @dataclass(frozen=True)
 class _Lined:
-    """An operation of an expanded program, with the line of the printed program that it comes from, counted from 0."""
+    """An operation of an expanded program, with the number of its line in the printed program, counted from 0."""
 
     line: int
     op: Op
 
 
 class _WithLines(Expansion):
-    """Expansion of a program in which every operation is a `_Lined`: it has its line of the printed program."""
+    """Expansion of a program whose operations come with the line of the printed program: it yields `_Lined` objects."""
 
     line = 0  # line of the first step of the next call of `steps`
 
@@ -431,7 +440,9 @@ class _WithLines(Expansion):
 
 
 def accumulators_sender(rank: int, warp: int = 0) -> str:
-    """Return the operand name of the accumulators that one warp of a CTA sends to the others (cluster split-K).
+    """Return the simulator's name of the accumulators that one warp sends to the other CTAs of its cluster.
+
+    They are sent with cluster split-K. E.g. "sums 1.0" for warp 0 of the CTA of rank 1.
 
     rank   rank of the sending CTA among the CTAs that split K
     warp   index of the warp in its consumer
@@ -440,5 +451,8 @@ def accumulators_sender(rank: int, warp: int = 0) -> str:
 
 
 def stage_bytes(plan: GemmPlan, stream: OperandStream) -> int:
-    """Return the number of bytes of an operand's k-tile in the shared memory of one CTA."""
+    """Return the number of bytes that one k-tile of an operand takes in the shared memory of one CTA.
+
+    stream   how the operand (A, B or another one of the mainloop) is loaded
+    """
     return product(stream.tile) * plan.operands.matrix(stream.name).dtype.bits // 8

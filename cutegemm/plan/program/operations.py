@@ -32,10 +32,12 @@ LAST, KEPT = "last", "held"  # flags: this is the last K split of a tile; a tile
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait until a phase of an mbarrier of this CTA has completed.
+    """Operation of a role: wait until a phase of an mbarrier of this CTA has completed.
 
+    barrier   name of the mbarrier, such as "full"
+    index     index among the barriers of this name
     parity    parity of the phase
-    flipped   whether each earlier `FlipPhase` of this program inverts the parity
+    flipped   whether each earlier `FlipPhase` of this role inverts the parity
     """
 
     barrier: str
@@ -46,12 +48,16 @@ class Wait:
 
 @dataclass(frozen=True)
 class FlipPhase:
-    """Invert the parity that all later waits with `flipped` wait for."""
+    """Operation of a role: invert the parity that all its later waits with `flipped` wait for."""
 
 
 @dataclass(frozen=True)
 class Arrive:
-    """Arrive `count` times on an mbarrier of each of `ctas`."""
+    """Operation of a role: arrive `count` times on an mbarrier in each of the CTAs `ctas`.
+
+    barrier   name of the mbarrier, such as "empty"
+    index     index among the barriers of this name
+    """
 
     barrier: str
     index: int
@@ -61,7 +67,12 @@ class Arrive:
 
 @dataclass(frozen=True)
 class Expect:
-    """Arrive once on an mbarrier and announce the bytes that its phase waits for: mbarrier.arrive.expect_tx."""
+    """Operation of a role: arrive once on an mbarrier and announce bytes to wait for (arrive.expect_tx).
+
+    barrier      name of the mbarrier, such as "full"
+    index        index among the barriers of this name
+    size_bytes   number of bytes
+    """
 
     barrier: str
     index: int
@@ -70,9 +81,15 @@ class Expect:
 
 @dataclass(frozen=True)
 class Load:
-    """Load a box of an operand to a stage in each of `ctas`, and complete bytes on a barrier of each of them.
+    """Operation of a role: load a box of an operand by TMA to a stage in each of several CTAs.
 
-    operand   name of the box. "A0" is the box of A that the first CTA of `ctas` loads for all of them
+    barrier      name of the mbarrier on which the bytes complete, in each of these CTAs
+    index        index among the barriers of this name
+    stage        index of the stage of the mainloop pipeline
+    operand      name of the box. "A0" is the box of A that the first CTA of `ctas` loads for all of them
+    tag          (tile, k-tile) that the data belongs to
+    size_bytes   number of bytes of the box
+    ctas         the CTAs that receive it (multicast)
     """
 
     barrier: str
@@ -86,7 +103,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Send(Load):
-    """Send a consumer's accumulators to the CTAs of a cluster that splits K.
+    """Operation of a role: send a consumer's accumulators to the CTAs of a cluster that splits K.
 
     The memory that receives them is numbered like a stage, after the stages of the mainloop pipeline.
 
@@ -98,7 +115,10 @@ class Send(Load):
 
 @dataclass(frozen=True)
 class BeginRead:
-    """Begin to read a stage of shared memory. All operands in it must belong to the k-tile `tag`."""
+    """Operation of a role: begin to read a stage. All operands in the stage must belong to the k-tile `tag`.
+
+    tag   (tile, k-tile)
+    """
 
     stage: int
     tag: Tag
@@ -106,28 +126,38 @@ class BeginRead:
 
 @dataclass(frozen=True)
 class EndRead:
-    """End reading a stage of shared memory."""
+    """Operation of a role: end reading a stage of shared memory, which `BeginRead` began."""
 
     stage: int
 
 
 @dataclass(frozen=True)
 class Enter:
-    """Acquire a resource of the CTA, such as the tensor cores, for this role alone."""
+    """Operation of a role: acquire a resource of the CTA for this role alone. Two roles in it at once are an error.
+
+    resource   name, such as "tensor cores"
+    """
 
     resource: str
 
 
 @dataclass(frozen=True)
 class Leave:
-    """Release a resource of the CTA that `Enter` acquired."""
+    """Operation of a role: release a resource of the CTA that `Enter` acquired.
+
+    resource   name, such as "tensor cores"
+    """
 
     resource: str
 
 
 @dataclass(frozen=True)
 class NamedArrive:
-    """Arrive at a named barrier with `threads` threads, without waiting: bar.arrive."""
+    """Operation of a role: arrive at a named barrier with `threads` threads, without waiting (bar.arrive).
+
+    barrier   name of the barrier, such as "order"
+    index     index among the barriers of this name
+    """
 
     barrier: str
     index: int
@@ -136,7 +166,11 @@ class NamedArrive:
 
 @dataclass(frozen=True)
 class NamedSync:
-    """Arrive at a named barrier with `threads` threads and wait for the others: bar.sync."""
+    """Operation of a role: arrive at a named barrier with `threads` threads and wait for the others (bar.sync).
+
+    barrier   name of the barrier, such as "order"
+    index     index among the barriers of this name
+    """
 
     barrier: str
     index: int
@@ -145,7 +179,10 @@ class NamedSync:
 
 @dataclass(frozen=True)
 class Mark:
-    """Set a flag of this role's program, `LAST` or `KEPT`, to a value."""
+    """Operation of a role: set one of its flags to a value.
+
+    flag    `LAST` (this is the last K split of a tile) or `KEPT` (a tile is kept in registers)
+    """
 
     flag: str
     value: bool
@@ -153,7 +190,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Branch:
-    """Skip the next `count` operations if a flag, `LAST` or `KEPT`, is not set."""
+    """Operation of a role: skip its next `count` operations if a flag, `LAST` or `KEPT`, is not set."""
 
     flag: str
     count: int
@@ -161,9 +198,13 @@ class Branch:
 
 @dataclass(frozen=True)
 class Compute:
-    """Execute a step whose results are in registers, or in global memory that no other operation reads.
+    """Operation of a role: execute a program step that has no effect on barriers or shared memory.
 
-    stage   the stage that it reads, or -1
+    Its results are in registers, or in global memory that no other operation reads.
+
+    step    the step, such as a `Multiply`
+    tag     (tile, k-tile or epilogue tile) that it works on
+    stage   index of the stage that it reads; -1 for none
     """
 
     step: Step
@@ -176,7 +217,17 @@ class Compute:
 
 @dataclass(frozen=True)
 class LoadEpiStage:
-    """Load C to the pieces of an epilogue stage by TMA, and complete bytes on a barrier."""
+    """Operation of a role: load C to the pieces of an epilogue stage by TMA, and complete bytes on an mbarrier.
+
+    An epilogue stage is shared memory for an epilogue tile; a piece is the rows of one warp.
+
+    barrier      name of the mbarrier
+    index        index among the barriers of this name
+    epi_stage    index of the epilogue stage among those of all consumers of the CTA
+    pieces       indices of the pieces
+    tag          (tile, epilogue tile) of the data
+    size_bytes   number of bytes
+    """
 
     barrier: str
     index: int
@@ -188,7 +239,11 @@ class LoadEpiStage:
 
 @dataclass(frozen=True)
 class ReadEpiStage:
-    """Read C from a piece of an epilogue stage."""
+    """Operation of a role: read C from a piece (the rows of one warp) of an epilogue stage.
+
+    epi_stage   index of the epilogue stage among those of all consumers of the CTA
+    tag         (tile, epilogue tile) that the data must belong to
+    """
 
     epi_stage: int
     piece: int
@@ -197,7 +252,12 @@ class ReadEpiStage:
 
 @dataclass(frozen=True)
 class WriteEpiStage:
-    """Write a result, such as D, to a piece of an epilogue stage."""
+    """Operation of a role: write a result, such as D, to a piece (the rows of one warp) of an epilogue stage.
+
+    epi_stage   index of the epilogue stage among those of all consumers of the CTA
+    tag         (tile, epilogue tile) of the data
+    result      "d", or the name of an auxiliary output
+    """
 
     epi_stage: int
     piece: int
@@ -207,7 +267,15 @@ class WriteEpiStage:
 
 @dataclass(frozen=True)
 class StoreEpiStage:
-    """Start a bulk store of pieces of an epilogue stage. It may read them until a `WaitStores` has waited for it."""
+    """Operation of a role: start a bulk store of pieces (rows of a warp) of an epilogue stage.
+
+    The store may read the pieces until a `WaitStores` has waited for it.
+
+    epi_stage   index of the epilogue stage among those of all consumers of the CTA
+    pieces      indices of the pieces
+    tag         (tile, epilogue tile) that the data must belong to
+    result      "d", or the name of an auxiliary output
+    """
 
     epi_stage: int
     pieces: tuple[int, ...]
@@ -217,9 +285,13 @@ class StoreEpiStage:
 
 @dataclass(frozen=True)
 class CopyEpiStage:
-    """Copy one warp's share of some pieces of an epilogue stage to global memory.
+    """Operation of a role: copy one warp's share of some pieces of an epilogue stage to global memory, by its threads.
 
-    readers   number of warps that copy these pieces. The pieces are free when all of them have read
+    epi_stage   index of the epilogue stage among those of all consumers of the CTA
+    pieces      indices of the pieces; a piece has the rows that one warp wrote
+    tag         (tile, epilogue tile) that the data must belong to
+    readers     number of warps that copy these pieces. The pieces are free when all of them have read
+    result      "d", or the name of an auxiliary output
     """
 
     epi_stage: int
@@ -231,7 +303,7 @@ class CopyEpiStage:
 
 @dataclass(frozen=True)
 class WaitStores:
-    """Wait until all bulk stores of this program, except the last `pending`, have read their epilogue stages."""
+    """Operation of a role: wait until all its bulk stores but the last `pending` have read their epilogue stages."""
 
     pending: int
 
@@ -244,7 +316,12 @@ EpiStageOp = Union[LoadEpiStage, ReadEpiStage, WriteEpiStage, StoreEpiStage, Cop
 
 @dataclass(frozen=True)
 class IncrementSemaphore:
-    """Increment a tile's semaphore, and write its old value to shared memory for the consumer."""
+    """Operation of a role: increment a tile's semaphore, and write its old value to shared memory for the consumer.
+
+    tile       index of the semaphore
+    consumer   index of the consumer
+    tag        (tile among the work tiles of the CTA, 0)
+    """
 
     tile: int
     consumer: int
@@ -253,7 +330,12 @@ class IncrementSemaphore:
 
 @dataclass(frozen=True)
 class ReadSemaphore:
-    """Read the old value of the semaphore, and set the flag `LAST` if this is the last of `splits` K splits to end."""
+    """Operation of a role: read the semaphore's old value, and set the flag `LAST` if this K split ends last.
+
+    tile       index of the semaphore
+    consumer   index of the consumer
+    splits     number of K splits of the tile
+    """
 
     tile: int
     consumer: int
@@ -262,7 +344,13 @@ class ReadSemaphore:
 
 @dataclass(frozen=True)
 class WriteAccumulators:
-    """Store a warp's accumulators to a slot of the workspace, unless this is the last K split."""
+    """Operation of a role: store a warp's accumulators to the workspace, unless this K split ends last.
+
+    tile   index of the tile's semaphore
+    slot   index of the slot: one for each K split, CTA of a cluster and consumer
+    warp   index of the warp in its consumer
+    tag    (tile among the work tiles of the CTA, 0)
+    """
 
     tile: int
     slot: int
@@ -272,14 +360,22 @@ class WriteAccumulators:
 
 @dataclass(frozen=True)
 class SignalAccumulators:
-    """Count, in the tile's semaphore, a K split whose accumulators are in the workspace, unless this is the last."""
+    """Operation of a role: count in the tile's semaphore that this K split's accumulators are in the workspace.
+
+    Does nothing in the last K split to end.
+
+    tile   index of the semaphore
+    """
 
     tile: int
 
 
 @dataclass(frozen=True)
 class AwaitAccumulators:
-    """Wait, in the last K split, until `others` K splits have stored their accumulators."""
+    """Operation of the last K split of a tile: wait until `others` K splits have stored their accumulators.
+
+    tile   index of the tile's semaphore
+    """
 
     tile: int
     others: int
@@ -287,14 +383,23 @@ class AwaitAccumulators:
 
 @dataclass(frozen=True)
 class ResetCounter:
-    """Reset the tile's semaphore to 0, in the last K split."""
+    """Operation of the last K split of a tile: reset the tile's semaphore to 0 for the next launch.
+
+    tile   index of the semaphore
+    """
 
     tile: int
 
 
 @dataclass(frozen=True)
 class ReadAccumulators:
-    """Add, in the last K split, the accumulators that the same warp of another K split has stored."""
+    """Operation of the last K split of a tile: add the accumulators that the same warp of another K split has stored.
+
+    tile   index of the tile's semaphore
+    slot   index of the workspace slot of the other K split
+    warp   index of the warp in its consumer
+    tag    (tile among the work tiles of the CTA, index of the other K split)
+    """
 
     tile: int
     slot: int
@@ -304,7 +409,11 @@ class ReadAccumulators:
 
 @dataclass(frozen=True)
 class EndTile:
-    """Mark, for the simulator, that a warp has stored its rows of a tile, or has started the last store."""
+    """Operation that tells the simulator that a warp has stored its rows of a tile, or started the last store.
+
+    tile   index of the tile's semaphore, which identifies the consumer's rows of the tile
+    warp   index of the warp in its consumer
+    """
 
     tile: int
     warp: int

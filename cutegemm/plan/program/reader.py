@@ -15,7 +15,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def reads(*kinds: type[Step]) -> Callable[[_Function], _Function]:
-    """Decorate the method of a `StepReader` (a class that processes programs) that handles steps of these classes."""
+    """Decorate a method of a `StepReader` as the handler of some classes of program steps.
+
+    A `StepReader` processes the program of a warp role; e.g. `@reads(Wait)` marks the method that is called for each
+    `Wait`.
+    """
 
     def mark(method: _Function) -> _Function:
         method.handled_steps = kinds  # type: ignore[attr-defined]
@@ -25,7 +29,7 @@ def reads(*kinds: type[Step]) -> Callable[[_Function], _Function]:
 
 
 class StepReader:
-    """Base class of objects that process a program step by step, such as a kernel tracer or the simulator.
+    """Base class of objects that process a warp role's program step by step, e.g. a kernel tracer or simulator.
 
     A method decorated with `reads` handles the steps of a class. A function of another file is registered by `handles`,
     so that a component can define steps of its own:
@@ -47,7 +51,7 @@ class StepReader:
     _handlers: ClassVar[dict[type[Step], str | Callable[..., Any]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Register the methods of a new reader that are decorated with `reads`."""
+        """Register the methods of a new subclass that the decorator `reads` marks as handlers of program steps."""
         super().__init_subclass__(**options)
         cls._handlers = {}
         for name, method in vars(cls).items():
@@ -56,9 +60,9 @@ class StepReader:
 
     @classmethod
     def handles(cls, *kinds: type[Step]) -> Callable[[_Function], _Function]:
-        """Decorate a function so that this class calls it for program steps of these classes.
+        """Decorate a function outside of this class as the handler of program steps of the classes `kinds`.
 
-        It is called with the reader, the step, and the other arguments of `read`.
+        The function is called with the reader, the step, and the other arguments of `read`.
         """
 
         def register(function: _Function) -> _Function:
@@ -69,7 +73,10 @@ class StepReader:
 
     @classmethod
     def handler_of(cls, kind: type[Step]) -> str | Callable[..., Any] | None:
-        """Return the handler of a class of program steps: the name of a method, or a function; None if none."""
+        """Return the handler of a class of program steps: a method's name, or a function; None if none.
+
+        Handlers of base classes are included.
+        """
         for base in cls.__mro__:
             found = vars(base).get("_handlers", {}).get(kind)
             if found is not None:
@@ -77,10 +84,10 @@ class StepReader:
         return None
 
     def read(self, step: Step, *rest: Any) -> Any:
-        """Call the handler of a step, and return its result.
+        """Process one program step: call the handler of its class, and return the handler's result.
 
         rest     further arguments of the handler
-        raises   UnsupportedError if nothing is registered for its class
+        raises   UnsupportedError if no handler is registered for the class
         """
         handler = self.handler_of(type(step))
         if handler is None:

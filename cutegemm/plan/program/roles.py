@@ -54,18 +54,21 @@ Steps = tuple[Step, ...]
 
 
 def producer(in_cluster: bool, further: tuple[str, ...] = ()) -> Program:
-    """Return the program of the producer: it loads the k-tiles of the CTA's work tiles to the mainloop pipeline.
+    """Return the program of the producer role: it loads the k-tiles of the CTA's work tiles to the mainloop pipeline.
 
     in_cluster   whether the CTA is in a cluster of several. The producer then waits at the end until every stage is
                  empty, because consumers of the other CTAs may still arrive at barriers in its shared memory
-    further      names of the operands of the mainloop that are loaded with A and B
+    further      names of the operands of the mainloop that are loaded with A and B, such as block scales
     """
     tiles = ForTiles((ForKTiles((Wait("empty"), Load(further=further))),))
     return Program((tiles, ForStages((Wait("empty"),))) if in_cluster else (tiles,))
 
 
 def consumer(plan: GemmPlan) -> Program:
-    """Return the program that every consumer of a plan executes."""
+    """Return the program that every consumer of a plan executes: how it multiplies and stores the work tiles.
+
+    plan   plan with warp roles: a pingpong, cooperative or single schedule
+    """
     roles = warp_roles(plan)
     if roles.kind == "pingpong":
         return _pingpong(plan)
@@ -73,7 +76,10 @@ def consumer(plan: GemmPlan) -> Program:
 
 
 def _pingpong(plan: GemmPlan) -> Program:
-    """Return the program of consumers that alternate between tiles, ordered by the order barrier."""
+    """Return the program of pingpong consumers, which take alternate tiles.
+
+    An order barrier lets one consumer at a time issue MMAs.
+    """
     mainloop = warp_roles(plan).mainloop
     tile = (
         *_early(plan),
@@ -91,7 +97,7 @@ def _pingpong(plan: GemmPlan) -> Program:
 
 
 def _cooperative(plan: GemmPlan) -> Program:
-    """Return the program of consumers that share each tile, and store it before they start the next one."""
+    """Return the program of cooperative consumers: they share each tile, and store it before they start the next."""
     mainloop = warp_roles(plan).mainloop
     tile = (
         *_early(plan),
@@ -105,7 +111,10 @@ def _cooperative(plan: GemmPlan) -> Program:
 
 
 def _overlapped(plan: GemmPlan) -> Program:
-    """Return the program of consumers that share each tile, and store it during the MMAs of the next one."""
+    """Return the program of consumers with an overlapped epilogue.
+
+    They share each tile, and store it during the MMAs of the next one.
+    """
     epi_tile, aux = plan.store.epi_tile_steps(plan), plan.epilogue.outputs[1:]
     mainloop = warp_roles(plan).mainloop
     tile = (
@@ -119,37 +128,43 @@ def _overlapped(plan: GemmPlan) -> Program:
 
 
 def _stagger(plan: GemmPlan) -> Steps:
-    """Return the step that delays each consumer's start, so that they do not store together; () if not planned."""
+    """Return the program step that delays each consumer's start, so that stores do not coincide; () if not planned."""
     cycles = warp_roles(plan).stagger_cycles
     return (Stagger(cycles),) if cycles else ()
 
 
 def _semaphore(plan: GemmPlan) -> Steps:
-    """Return the increment of the tile's semaphore, which runs during the last MMAs; no step if K is not split."""
+    """Return the program step that increments the tile's semaphore during the last MMAs; () if K is not split.
+
+    The semaphore tells which K split of a tile ends last.
+    """
     return (IncrementSemaphore(),) if plan.scheduler.split.is_split else ()
 
 
 def _early(plan: GemmPlan) -> Steps:
-    """Return the steps that load C before the MMAs of a tile; () if K is split.
+    """Return the program steps that load C before the MMAs of a tile; () if K is split.
 
-    If K is split, only the last K split reads C, so it loads C after its MMAs; see `_leave`.
+    If K is split, only the K split that ends last reads C, so it loads C after its MMAs; see `_leave`.
     """
     return () if plan.scheduler.split.is_split else plan.store.prologue(plan)
 
 
 def _leave(plan: GemmPlan) -> Steps:
-    """Return the steps that evaluate the epilogue and store a tile, from registers or through epilogue stages."""
+    """Return the program steps that evaluate the epilogue and store a tile, from registers or through epilogue stages.
+
+    If K is split, they begin with the load of C.
+    """
     late = plan.store.prologue(plan) if plan.scheduler.split.is_split else ()
     return (*late, *plan.store.steps(plan))
 
 
 def _end(plan: GemmPlan, leave: Steps) -> Steps:
-    """Return the steps from the accumulators of one work tile to D.
+    """Return the program steps of a consumer from the accumulators of one work tile to D.
 
     With cluster split-K, the CTAs of the cluster first exchange accumulators. With split-K or stream-K, only the K
     split that ends last stores D, after it has added the accumulators of the others.
 
-    leave   the steps that store the complete accumulators; see `_leave`
+    leave   the steps that evaluate the epilogue and store the complete accumulators
     """
     if plan.cluster_k > 1:
         return (SendAccumulators(), AddAccumulators(), *leave)
@@ -157,7 +172,7 @@ def _end(plan: GemmPlan, leave: Steps) -> Steps:
 
 
 def _stores_end(plan: GemmPlan) -> Steps:
-    """Return the last steps of a consumer, which keep its CTA alive while its shared memory is in use.
+    """Return the last program steps of a consumer, which keep its CTA alive while its shared memory is in use.
 
     Bulk stores still read epilogue stages, and other CTAs of the cluster may still arrive at its barriers.
     """

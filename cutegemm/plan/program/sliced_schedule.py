@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlicedSchedule(ThreadSchedule):
-    """A thread schedule whose warps multiply different k of the same tile, and add their accumulators after the loop.
+    """A thread schedule for sliced-K: warps multiply different k of a tile, and add their accumulators at the end.
 
     sliced_k   how the warps, and the CTAs of a cluster along M, add their accumulators
     """
@@ -27,39 +27,46 @@ class SlicedSchedule(ThreadSchedule):
 
     @staticmethod
     def of(schedule: ThreadSchedule, sliced_k: SlicedK) -> SlicedSchedule:
-        """Return the schedule with the steps of another one, whose warps split K."""
+        """Return a schedule with the steps of another thread schedule, whose warps split K.
+
+        schedule   the other schedule
+        sliced_k   how the warps, and the CTAs of a cluster along M, add their accumulators
+        """
         steps = {field.name: getattr(schedule, field.name) for field in fields(ThreadSchedule)}
         return SlicedSchedule(**steps, sliced_k=sliced_k)
 
     @property
     def k_warps(self) -> int:
-        """Return the number of warps of a CTA that split K."""
+        """Return the number of warps of a CTA that split K in this schedule."""
         return self.sliced_k.warps
 
     def k_ctas(self, cluster_mn: tuple[int, int]) -> int:
-        """Return the number of CTAs of a cluster that split K: those along M.
+        """Return the number of CTAs of a cluster that split K in this schedule: those along M.
 
         cluster_mn   CTAs of a cluster along M and N
         """
         return cluster_mn[0]
 
     def stored_mma(self, tiled_mma: TiledMma) -> TiledMma:
-        """Return the tiled MMA whose accumulator layout says which thread adds and stores which element of D.
+        """Return the tiled MMA whose accumulator (C) layout says which thread adds and stores which element of D.
 
-        tiled_mma   number of stages of the mainloop
+        tiled_mma   tiled MMA of the plan; not used here, but by the same method of `ThreadSchedule`
         """
         return self.sliced_k.added
 
     def partial_elements(self, plan: GemmPlan) -> int:
-        """Return the number of accumulators in shared memory that the warps and CTAs add."""
+        """Return the number of accumulators in shared memory that warps and CTAs of a cluster add after the loop.
+
+        plan   not used here, but by the same method of `WarpRoles`
+        """
         by_cta = self.sliced_k.by_cta
         return self.sliced_k.by_warp.cosize() + (by_cta.cosize() if by_cta else 0)
 
 
 def sliced_schedule(plan: GemmPlan) -> SlicedSchedule:
-    """Return the thread schedule of a plan whose warps split K.
+    """Return the sliced-K schedule of a plan, i.e. one whose warps split K, for code that needs such a plan.
 
-    raises   UnsupportedError for another plan
+    raises   UnsupportedError if the warps of the plan do not split K
     """
     if not isinstance(plan.body, SlicedSchedule):
         raise UnsupportedError(f"plan {plan.name!r}: its warps do not split K.")

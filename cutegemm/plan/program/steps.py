@@ -11,8 +11,7 @@ the position by one after each k-tile. `Skip` advances it by the k-tiles that ot
 |----------------------|---------------------------------------------------|-------------------------------------------|
 | Wait                 | mbarrier.try_wait on a full or empty barrier      | waits for a phase                         |
 | Test                 | mbarrier.test_wait: is the next Wait needed?      | -                                         |
-| Load                 | expect_tx, and the boxes of A and B by TMA        | fills a stage of each CTA of the multicast
-|
+| Load                 | expect_tx, and the boxes of A and B by TMA        | fills a stage of each multicast CTA       |
 | Multiply             | wgmma of a k-tile or some k-blocks, and commit    | begins to read the stage                  |
 | MultiplyBlock        | mma.sync of a k-block, fragments read ahead       | begins to read the stage                  |
 | WaitMma              | wgmma.wait_group                                  | ends reading                              |
@@ -62,27 +61,27 @@ HEAD, TAIL = "head", "tail"  # sections of the epilogue: on all accumulators, an
 
 
 class Step:
-    """A step of a program. `str` prints it on one line.
+    """Base class of the steps of a warp role's program, such as `Wait` or `Load`. `str` prints a step on one line.
 
-    changes   names of the traced values that the step changes. A loop around it carries them from one iteration to
-              the next; see `kernels.trace.At`
+    changes   names of the traced values that the step changes, such as "stage". A loop around the step carries them
+              from one iteration to the next; see `kernels.trace.At`
     """
 
     changes: ClassVar[tuple[str, ...]] = ()
 
 
 class Block(Step):
-    """A loop or a branch: a step that contains steps."""
+    """Base class of loops and branches in a warp role's program: a step that contains steps."""
 
     steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True)
 class Wait(Step):
-    """Wait until the stage of a k-tile is full (consumer wait) or empty (producer acquire).
+    """Program step: wait until the stage of a k-tile is full (consumer wait) or empty (producer acquire).
 
     barrier   the mbarrier to wait for: "full" or "empty"
-    ahead     number of k-tiles from the role's position to the one that is waited for
+    ahead     number of k-tiles from the role's position in the mainloop pipeline to the k-tile that is waited for
     """
 
     barrier: str
@@ -95,10 +94,10 @@ class Wait(Step):
 
 @dataclass(frozen=True)
 class Load(Step):
-    """Load the boxes of A, B and further operand streams of a k-tile to its stage by TMA. One warp executes it.
+    """Program step: load the boxes of A, B and further operands of a k-tile to its stage by TMA. One warp executes it.
 
-    ahead     number of k-tiles from the role's position to the one that is loaded. Nothing is loaded if the work tile
-              has no such k-tile
+    ahead     number of k-tiles from the role's position in the mainloop pipeline to the k-tile that is loaded. Nothing
+              is loaded if the work tile has no such k-tile
     further   names of the operands of the mainloop that are loaded with A and B, such as block scales
 
     >>> print(Load(further=("scale_a",)))
@@ -116,7 +115,7 @@ class Load(Step):
 
 @dataclass(frozen=True)
 class Multiply(Step):
-    """Issue the MMAs of a k-tile, without waiting for them.
+    """Program step: issue the MMAs of a k-tile, without waiting for them.
 
     accumulators   `ACC`: add to the accumulators of the k-tiles before. With the others the MMAs start from 0: `FIRST`
                    or `SECOND` set of two, or `LEFT` or `RIGHT` half of the columns
@@ -127,7 +126,7 @@ class Multiply(Step):
     k_blocks: str = ALL_BLOCKS
 
     def blocks_of(self, count: int) -> range:
-        """Return the indices of the k-blocks that are multiplied, if a k-tile has `count` of them.
+        """Return the indices of the k-blocks that this step multiplies, if a k-tile has `count` of them.
 
         >>> [*Multiply(k_blocks=OTHER_BLOCKS).blocks_of(4)]
         [1, 2, 3]
@@ -142,7 +141,7 @@ class Multiply(Step):
 
 @dataclass(frozen=True)
 class WaitMma(Step):
-    """Wait until at most the last `pending` groups of MMAs are unfinished.
+    """Program step: wait until at most the last `pending` groups of MMAs are unfinished (wgmma.wait_group).
 
     pending   number of groups that may be unfinished
     of        name of what a group multiplies, for printing: a k-tile, half of its columns, or a k-block
@@ -158,9 +157,11 @@ class WaitMma(Step):
 
 @dataclass(frozen=True)
 class Release(Step):
-    """Release a stage: each warp that has read it arrives at its empty barrier, in every CTA that loads to it.
+    """Program step: release a stage, so that it can be loaded again.
 
-    previous   whether to release the stage of the k-tile before this one. At the first k-tile of a work tile this
+    Each warp that has read the stage arrives at its empty barrier, in every CTA that loads to it.
+
+    previous   False: the stage of this k-tile. True: that of the k-tile before. At the first k-tile of a work tile this
                releases nothing; after the loop over k-tiles it releases the last k-tile
     """
 
@@ -172,7 +173,7 @@ class Release(Step):
 
 @dataclass(frozen=True)
 class Skip(Step):
-    """Advance the position by the k-tiles that other consumers take.
+    """Program step: advance the role's position in the mainloop pipeline by the k-tiles that other consumers take.
 
     whose   `BEFORE`: the first work tiles of the consumers before this one. `OTHERS`: the work tiles between this
             consumer's work tile and its next one
@@ -188,7 +189,10 @@ class Skip(Step):
 
 @dataclass(frozen=True)
 class Advance(Step):
-    """Advance the position by one k-tile: outside of a loop, or between the two k-tiles of an iteration."""
+    """Program step: advance the role's position in the mainloop pipeline by one k-tile.
+
+    It is used outside of a loop, or between the two k-tiles of an iteration.
+    """
 
     changes: ClassVar[tuple[str, ...]] = ("stage", "phase", "last")
 
@@ -198,7 +202,7 @@ class Advance(Step):
 
 @dataclass(frozen=True)
 class Clear(Step):
-    """Set accumulators to 0.
+    """Program step: set accumulators to 0.
 
     what   "total", the f32 sum of accumulator promotion; or the name of accumulators, as in `Multiply`, if they are
            added to the total before any k-tile has been multiplied
@@ -212,7 +216,7 @@ class Clear(Step):
 
 @dataclass(frozen=True)
 class OpenOrder(Step):
-    """Signal the order barrier of the first pingpong consumer, so that it can start.
+    """Program step: signal the order barrier of the first pingpong consumer, so that it can start to issue MMAs.
 
     The last consumer executes it, once.
     """
@@ -223,7 +227,7 @@ class OpenOrder(Step):
 
 @dataclass(frozen=True)
 class AwaitOrder(Step):
-    """Wait at the order barrier until the pingpong consumer before this one has issued its MMAs."""
+    """Program step: wait at the order barrier until the pingpong consumer before this one has issued its MMAs."""
 
     def __str__(self) -> str:
         return "wait     order of this consumer"
@@ -231,7 +235,7 @@ class AwaitOrder(Step):
 
 @dataclass(frozen=True)
 class PassOrder(Step):
-    """Signal the order barrier of the next pingpong consumer, so that it can issue its MMAs."""
+    """Program step: signal the order barrier of the next pingpong consumer, so that it can issue its MMAs."""
 
     def __str__(self) -> str:
         return "signal   order of the next consumer"
@@ -239,7 +243,7 @@ class PassOrder(Step):
 
 @dataclass(frozen=True)
 class Stagger(Step):
-    """Delay the start of each consumer, so that they do not all store at the same time.
+    """Program step: delay the start of each consumer, so that they do not all store at the same time.
 
     cycles   clock cycles from the start of one consumer to the next. The first one starts when stage 0 is full
     """
@@ -252,7 +256,7 @@ class Stagger(Step):
 
 @dataclass(frozen=True)
 class SyncThreads(Step):
-    """Synchronize all threads of the CTA after they have read the stage that they waited for."""
+    """Program step: synchronize all threads of the CTA after they have read the stage that they waited for."""
 
     def __str__(self) -> str:
         return "sync     read"
@@ -260,9 +264,9 @@ class SyncThreads(Step):
 
 @dataclass(frozen=True)
 class IncrementSemaphore(Step):
-    """Increment the semaphore of the tile, if K is split.
+    """Program step: increment the semaphore of the tile in global memory, if K is split.
 
-    The old value is the number of K splits that have incremented it before.
+    The old value is the number of K splits of the tile that have incremented it before.
     """
 
     def __str__(self) -> str:
@@ -271,7 +275,10 @@ class IncrementSemaphore(Step):
 
 @dataclass(frozen=True)
 class ReduceSplits(Step):
-    """Reduce the K splits of a tile: the K split that ends last adds all accumulators; the others store theirs."""
+    """Program step: reduce the K splits of a tile.
+
+    The K split that ends last adds all accumulators; the others store theirs.
+    """
 
     def __str__(self) -> str:
         return "reduce   the K splits: the last one adds all accumulators, the others store theirs"
@@ -279,9 +286,9 @@ class ReduceSplits(Step):
 
 @dataclass(frozen=True)
 class SendAccumulators(Step):
-    """Send accumulators to the CTAs of a cluster that splits K: each CTA receives those of its own columns.
+    """Program step of cluster split-K: send to each CTA of the cluster the accumulators of that CTA's own columns.
 
-    First waits until the receivers have added the accumulators of the tile before.
+    It first waits until the receivers have added the accumulators of the tile before.
     """
 
     def __str__(self) -> str:
@@ -290,9 +297,9 @@ class SendAccumulators(Step):
 
 @dataclass(frozen=True)
 class AddAccumulators(Step):
-    """Add the accumulators that all CTAs of the cluster have sent for this CTA's columns, in the order of the CTAs.
+    """Program step of cluster split-K: add the accumulators that all CTAs have sent for this CTA's columns.
 
-    Afterwards the shared memory that received them is free.
+    They are added in the order of the CTAs. Afterwards the shared memory that received them is free.
     """
 
     changes: ClassVar[tuple[str, ...]] = ("accumulators_phase",)
@@ -303,7 +310,7 @@ class AddAccumulators(Step):
 
 @dataclass(frozen=True)
 class AwaitConsumed(Step):
-    """Wait until all CTAs of the cluster have added the accumulators that this CTA sent last.
+    """Program step of cluster split-K: wait until all CTAs have added the accumulators that this CTA sent last.
 
     After that no other CTA arrives at a barrier of this CTA, so it may end.
     """
@@ -314,10 +321,10 @@ class AwaitConsumed(Step):
 
 @dataclass(frozen=True)
 class LoadEpiTile(Step):
-    """Load the epilogue's tile operand, such as C, to free epilogue stages by TMA. One warp executes it.
+    """Program step: load the epilogue's M x N operand, such as C, to free epilogue stages by TMA. One warp executes it.
 
     ahead   None: load the first epilogue tiles, one for each epilogue stage. A number: load epilogue tile i + ahead,
-            if it exists and has not been loaded yet
+            where i is the one being stored, if it exists and has not been loaded yet
     """
 
     changes: ClassVar[tuple[str, ...]] = ("c_phase",)  # the epilogue tiles after this step invert it
@@ -332,10 +339,10 @@ class LoadEpiTile(Step):
 
 @dataclass(frozen=True)
 class Evaluate(Step):
-    """Evaluate a section of the epilogue: the head on all accumulators, or the tail on one epilogue tile.
+    """Program step: evaluate a section of the epilogue, the head on all accumulators or the tail on one epilogue tile.
 
-    section   `HEAD` or `TAIL`
-    fetched   name of the tile operand that TMA has loaded to the epilogue stage, or ""
+    section   `HEAD` (scaling by scalars, before the first store) or `TAIL` (the rest)
+    fetched   name of the M x N operand that TMA has loaded to the epilogue stage; "" for none
     read      names of the operands that are read from global memory
     """
 
@@ -353,7 +360,7 @@ class Evaluate(Step):
 
 @dataclass(frozen=True)
 class StoreAux(Step):
-    """Store auxiliary outputs of an epilogue tile from registers to global memory.
+    """Program step: store auxiliary outputs of an epilogue tile from registers to global memory.
 
     names   names of the auxiliary outputs
     """
@@ -366,7 +373,7 @@ class StoreAux(Step):
 
 @dataclass(frozen=True)
 class Reduce(Step):
-    """Fold the values of an epilogue tile into a warp's partial sums or maxima of its rows or columns.
+    """Program step: fold the values of an epilogue tile into a warp's partial sums or maxima of its rows or columns.
 
     A partial result is stored to the workspace after the last epilogue tile that contributes to it.
 
@@ -381,7 +388,7 @@ class Reduce(Step):
 
 @dataclass(frozen=True)
 class KeepTile(Step):
-    """Evaluate the epilogue of a tile and keep D in registers, to be stored during the MMAs of the next tile.
+    """Program step: evaluate a tile's epilogue and keep D in registers, to be stored during the next tile's MMAs.
 
     read      names of the operands that are read from global memory
     aux       names of the auxiliary outputs, which are stored at once
@@ -402,7 +409,7 @@ class KeepTile(Step):
 
 @dataclass(frozen=True)
 class WaitStores(Step):
-    """Wait until at most `pending` bulk stores of this warp still read their epilogue stages.
+    """Program step: wait until at most `pending` bulk stores of this warp still read their epilogue stages.
 
     pending   number of bulk stores that may still read
     by        the warps that wait: `FIRST_WARP`, if it stores for all; `EACH_WARP`, if each stores its own rows; `ALL`,
@@ -419,7 +426,7 @@ class WaitStores(Step):
 
 @dataclass(frozen=True)
 class WriteEpiStage(Step):
-    """Write the values of an epilogue tile to its epilogue stage.
+    """Program step: write the values of an epilogue tile from registers to its epilogue stage in shared memory.
 
     result   "d", or the name of an auxiliary output, which takes another epilogue stage than D
     """
@@ -432,9 +439,9 @@ class WriteEpiStage(Step):
 
 @dataclass(frozen=True)
 class SyncEpiTile(Step):
-    """Synchronize the warps of the consumer before an epilogue stage that all have written is stored.
+    """Program step: synchronize the warps of a consumer between the write and the store of an epilogue stage.
 
-    Also used before a stage is written again, after a wait by one warp or copies by all threads.
+    It is also used before a stage is written again, after a wait by one warp or copies by all threads.
     """
 
     def __str__(self) -> str:
@@ -443,7 +450,7 @@ class SyncEpiTile(Step):
 
 @dataclass(frozen=True)
 class StoreEpiStage(Step):
-    """Store an epilogue stage to global memory.
+    """Program step: store an epilogue stage from shared to global memory.
 
     by       `FIRST_WARP`: warp 0 stores the whole stage. `EACH_WARP`: each warp stores its own rows. `ALL`: all threads
              copy the stage
@@ -461,7 +468,7 @@ class StoreEpiStage(Step):
 
 @dataclass(frozen=True)
 class StoreTile(Step):
-    """Evaluate the epilogue's tail and store the tile from registers to global memory.
+    """Program step: evaluate the epilogue's tail and store the whole tile directly from registers to global memory.
 
     read      names of the epilogue's operands that are read from global memory
     aux       names of the auxiliary outputs, which are also stored
@@ -478,17 +485,20 @@ class StoreTile(Step):
 
 
 def _matrix(name: str) -> str:
-    """Return the printed name of a matrix: "C" for "c", and longer names as they are."""
+    """Return the name under which a program prints a matrix: "C" for "c", and longer names such as "bias" unchanged."""
     return name.upper() if len(name) == 1 else name
 
 
 def _reduced(names: tuple[str, ...]) -> str:
-    """Return the text that names the reductions of a step, for the end of its printed line; "" without names."""
+    """Return the end of a step's printed line that names its reductions; "" for none.
+
+    For example "; reduce total -> workspace".
+    """
     return f"; reduce {', '.join(names)} -> workspace" if names else ""
 
 
 def _from_global(names: tuple[str, ...]) -> str:
-    """Return the text "C, bias from global memory" for the names ("c", "bias")."""
+    """Return the text "C, bias from global memory" for the operand names ("c", "bias")."""
     return f"{', '.join([_matrix(name) for name in names])} from global memory"
 
 
@@ -497,7 +507,7 @@ def _from_global(names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class ForTiles(Block):
-    """Run the steps for each work tile of the CTA that this role takes.
+    """Loop of a program: run the steps for each work tile of the CTA that this role takes.
 
     every     1: the role takes all work tiles. n: it takes every n-th, and consumer i starts with work tile i
     lasting   whether to run the steps once more at the end, without a work tile, to store the tile kept in registers
@@ -515,7 +525,7 @@ class ForTiles(Block):
 
 @dataclass(frozen=True)
 class ForKTiles(Block):
-    """Run the steps for each k-tile of the work tile. The position advances after each.
+    """Loop of a program: run the steps for each k-tile of the work tile. The pipeline position advances after each.
 
     but_last   whether to leave out the last k-tile, because steps after the loop handle it
     by         k-tiles of an iteration: 1 or 2. With 2, the steps advance the position between the two k-tiles, and
@@ -535,9 +545,9 @@ class ForKTiles(Block):
 
 @dataclass(frozen=True)
 class ForAhead(Block):
-    """Run the steps for the first `count` k-tiles of the work tile, before the loop over all of them.
+    """Loop of a program: run the steps for the first `count` k-tiles, before the loop over all k-tiles.
 
-    The position is the same afterwards as before.
+    The role's position in the mainloop pipeline is the same afterwards as before.
     """
 
     steps: tuple[Step, ...]
@@ -549,7 +559,7 @@ class ForAhead(Block):
 
 @dataclass(frozen=True)
 class ForStages(Block):
-    """Run the steps once for each stage of the mainloop pipeline, from the role's position on."""
+    """Loop of a program: run the steps once for each stage of the mainloop pipeline, from the role's position on."""
 
     changes: ClassVar[tuple[str, ...]] = ("stage", "phase")
 
@@ -561,10 +571,10 @@ class ForStages(Block):
 
 @dataclass(frozen=True)
 class ForEpiTiles(Block):
-    """Run the steps for each epilogue tile of the consumer's tile.
+    """Loop of a program: run the steps for each epilogue tile of the consumer's tile.
 
-    overlapped   whether to run them for the tile kept in registers instead, for the epilogue tiles that have not been
-                 stored yet
+    overlapped   False: the tile that was just multiplied. True: the tile kept in registers (overlapped epilogue), and
+                 only its epilogue tiles that have not been stored yet
     """
 
     steps: tuple[Step, ...]
@@ -576,7 +586,10 @@ class ForEpiTiles(Block):
 
 @dataclass(frozen=True)
 class OverlappedEpiTile(Block):
-    """Run the steps for epilogue tile k of the tile kept in registers, after the MMAs of k-tile k of the next tile."""
+    """Branch of a program: after the MMAs of k-tile k, run the steps for epilogue tile k of the previous tile.
+
+    The previous tile was kept in registers (overlapped epilogue).
+    """
 
     steps: tuple[Step, ...]
 
@@ -586,9 +599,9 @@ class OverlappedEpiTile(Block):
 
 @dataclass(frozen=True)
 class If(Block):
-    """Run the steps if a condition is true.
+    """Branch of a program: run the steps if a condition is true.
 
-    condition   one of the constants at the top of this file, such as `IS_LAST_SPLIT`
+    condition   one of the texts at the top of this file, such as `IS_LAST_SPLIT`
     """
 
     condition: str
@@ -600,7 +613,7 @@ class If(Block):
 
 @dataclass(frozen=True)
 class Program(hooks.Shown):
-    """The program of a role: its steps, from top to bottom.
+    """The program of a warp role: its steps, executed from top to bottom. `str` prints them, one a line.
 
     >>> print(Program((ForTiles((ForKTiles((Wait("empty"), Load())),)),)))
     for tile in work:
@@ -615,15 +628,15 @@ class Program(hooks.Shown):
         return "\n".join(_lines(self.steps, 0))
 
     def walk(self) -> Iterator[Step]:
-        """Yield every step from top to bottom, including those inside loops and branches."""
+        """Yield every step of this program from top to bottom, including those inside loops and branches."""
         return _walk(self.steps)
 
     def has(self, kind: type) -> bool:
-        """Return whether the program has a step of a class, also inside loops and branches."""
+        """Return whether this program has a step of the class `kind`, also inside loops and branches."""
         return any(isinstance(step, kind) for step in self.walk())
 
     def edited(self, edit: Any) -> Program:
-        """Return the program with each step replaced by `edit(step)`; None removes the step.
+        """Return this program with each step replaced by `edit(step)`; a result of None removes the step.
 
         Loops and branches are edited after the steps inside them. Tests use it to make faulty programs.
 
@@ -635,7 +648,7 @@ class Program(hooks.Shown):
 
 
 def _walk(steps: tuple[Step, ...]) -> Iterator[Step]:
-    """Yield some steps of a program and the steps inside loops and branches, from top to bottom."""
+    """Yield the given steps of a program, each followed by the steps inside it, from top to bottom."""
     for step in steps:
         yield step
         if isinstance(step, Block):
@@ -643,7 +656,7 @@ def _walk(steps: tuple[Step, ...]) -> Iterator[Step]:
 
 
 def _lines(steps: tuple[Step, ...], depth: int) -> Iterator[str]:
-    """Yield the printed lines of some steps, indented by `depth` levels."""
+    """Yield the printed lines of some program steps, indented by `depth` levels; steps inside loops by one more."""
     for step in steps:
         yield f"{'  ' * depth}{step}"
         if isinstance(step, Block):
@@ -651,12 +664,12 @@ def _lines(steps: tuple[Step, ...], depth: int) -> Iterator[str]:
 
 
 def height(step: Step) -> int:
-    """Return the number of lines that a step takes in a printed program, including the steps inside it."""
+    """Return the number of lines that a program step takes when printed, including the steps inside it."""
     return 1 + sum(map(height, step.steps)) if isinstance(step, Block) else 1
 
 
 def _edited(steps: tuple[Step, ...], edit: Any) -> tuple[Step, ...]:
-    """Return program steps after `edit` has replaced or removed each of them; see `Program.edited`."""
+    """Return program steps after `edit(step)` has replaced each of them, or removed it by returning None."""
     out = []
     for step in steps:
         inner: Any = step
@@ -669,5 +682,5 @@ def _edited(steps: tuple[Step, ...], edit: Any) -> tuple[Step, ...]:
 
 
 def _plus(ahead: int) -> str:
-    """Return the text of an offset from a k-tile: " + 2" for 2, and "" for 0."""
+    """Return the printed offset from a k-tile: " + 2" for 2, and "" for 0."""
     return f" + {ahead}" if ahead else ""

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Start to load k-tile t + ahead from global memory: to its stage with cp.async, or else to registers.
+    """Step of a thread schedule: start to load a k-tile, to its stage by cp.async, or else to registers.
 
-    ahead    number of k-tiles from t to the k-tile that is loaded
+    ahead    number of k-tiles from t, the one that is multiplied, to the one that is loaded
     chunk    index of the piece of the k-tile's copies that this step issues. Piece 0 overwrites the stage
-    chunks   number of pieces that the copies are cut into
+    chunks   number of pieces of these copies
     """
 
     ahead: int
@@ -38,14 +38,14 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Commit:
-    """Commit the copies since the last commit as a group: cp.async.commit_group."""
+    """Step of a thread schedule: make a group of the copies since the last commit (cp.async.commit_group)."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """Write k-tile t + ahead from registers to its stage. Does nothing if the k-tile is loaded by cp.async.
+    """Step of a thread schedule: write a k-tile from registers to its stage. Does nothing if cp.async loads k-tiles.
 
-    ahead   number of k-tiles from t to the k-tile that is written
+    ahead   number of k-tiles from t, the one that is multiplied, to the one that is written
     """
 
     ahead: int
@@ -53,24 +53,27 @@ class Store:
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait until at most `pending` committed groups of this thread are unfinished: cp.async.wait_group."""
+    """Step of a thread schedule: wait until at most `pending` groups of copies are unfinished.
+
+    In the kernel it is cp.async.wait_group.
+    """
 
     pending: int
 
 
 @dataclass(frozen=True)
 class Sync:
-    """Synchronize all threads of the CTA: bar.sync 0."""
+    """Step of a thread schedule: synchronize all threads of the CTA (bar.sync 0)."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """Read a k-block of k-tile t + ahead to its buffer of fragments.
+    """Step of a thread schedule: read the fragments of a k-block to their buffer in registers.
 
     The source is shared memory, or global memory if the schedule has no stages.
 
     k_block   index of the k-block in its k-tile
-    ahead     number of k-tiles from t to the k-tile that is read
+    ahead     number of k-tiles from t, the one that is multiplied, to the one that is read
     """
 
     k_block: int
@@ -79,14 +82,17 @@ class Read:
 
 @dataclass(frozen=True)
 class Multiply:
-    """Multiply the fragments of a k-block of k-tile t, and add to the accumulators."""
+    """Step of a thread schedule: multiply the fragments of a k-block, and add to the accumulators.
+
+    k_block   index of the k-block in its k-tile
+    """
 
     k_block: int
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Repeat steps in a loop of the kernel; each iteration adds `stride` to their k-blocks.
+    """Loop in a thread schedule: repeat steps, with `stride` added to their k-block indices in each iteration.
 
     times    number of iterations
     stride   k-blocks from one iteration to the next
@@ -98,7 +104,7 @@ class Repeat:
     steps: tuple[Union[Read, Multiply], ...]
 
     def expand(self) -> Iterator[Step]:
-        """Yield the steps of all iterations of the loop, in order, with their k-block indices."""
+        """Yield the steps of all iterations of this loop, in order, with their k-block indices."""
         for turn in range(self.times):
             for step in self.steps:
                 yield replace(step, k_block=step.k_block + turn * self.stride)
@@ -109,15 +115,15 @@ Step = Union[Fetch, Commit, Store, Wait, Sync, Read, Multiply, Repeat]
 
 @dataclass(frozen=True)
 class ThreadSchedule(hooks.Shown):
-    """The steps of all threads of a CTA: before the loop over k-tiles, and in each iteration of the loop.
+    """The steps of all threads of a CTA if they have no roles: before the loop over k-tiles, and in each iteration.
 
-    A Fetch, Store or Read of a k-tile past the last one does nothing. The class constants are the values of
-    the fields and properties of `WarpRoles` for a plan without roles.
+    A Fetch, Store or Read of a k-tile past the last one does nothing. The class constants are the values of the fields
+    and properties of `WarpRoles` for a plan without roles.
 
     stages      number of k-tiles in shared memory; 0 if fragments are read from global memory
     fragments   number of buffers of fragments in registers
-    prologue    the steps before the loop; t is 0 there
-    k_tile      the steps of an iteration
+    prologue    steps before the loop; the k-tile t that `ahead` counts from is 0 there
+    k_tile      steps of an iteration
     """
 
     stages: int
@@ -138,37 +144,48 @@ class ThreadSchedule(hooks.Shown):
 
     @property
     def k_warps(self) -> int:
-        """Return the number of warps of a CTA that split K."""
+        """Return the number of warps of a CTA that split K: 1, as this schedule has no sliced-K."""
         return 1
 
     def partial_elements(self, plan: GemmPlan) -> int:
-        """Return the number of accumulators in shared memory that warps and CTAs which split K add."""
+        """Return the number of accumulators that warps or CTAs exchange in shared memory: 0 without a split of K.
+
+        plan   not used here, but by the same method of `WarpRoles`
+        """
         return 0
 
     def k_ctas(self, cluster_mn: tuple[int, int]) -> int:
-        """Return the number of CTAs of a cluster that split K.
+        """Return the number of CTAs of a cluster that split K: 1, as this schedule has no sliced-K.
 
         cluster_mn   CTAs of a cluster along M and N
         """
         return 1
 
     def stored_mma(self, tiled_mma: TiledMma) -> TiledMma:
-        """Return the tiled MMA whose accumulator layout says which thread stores which element of D.
+        """Return the tiled MMA whose accumulator (C) layout says which thread stores which element of D.
 
-        tiled_mma   number of stages of the mainloop
+        Here it is the plan's own.
+
+        tiled_mma   tiled MMA of the plan
         """
         return tiled_mma
 
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
-        """Return the rows and columns of D that a consumer computes: all of the CTA's tile."""
+        """Return (rows, columns) of D that a consumer computes: all of the CTA's tile, since the threads have no roles.
+
+        cta_tile   (bM, bN, bK)
+        """
         return cta_tile[:2]
 
     def fragment_buffers(self, mma_order: str) -> tuple[int, int]:
-        """Return the number of k-blocks whose fragments of A and of B a thread holds: (of A, of B)."""
+        """Return how many k-blocks' fragments a thread holds at once: (of A, of B).
+
+        mma_order   not used here, but by the same method of `WarpRoles`
+        """
         return self.fragments, self.fragments
 
     def __str__(self) -> str:
-        """Return the schedule as text, in the form in which the programs of roles are printed.
+        """Return this schedule as text, one step a line, in the same form as the programs of roles.
 
         >>> print(single_stage(k_blocks=8, unroll=1))
         for k in tile.k_tiles:
@@ -186,7 +203,7 @@ class ThreadSchedule(hooks.Shown):
         return "\n".join(lines)
 
     def lined(self, steps: tuple[Step, ...]) -> list[tuple[int, Step]]:
-        """Return (line, step) of some steps: the line of each in the printed schedule, counted from 0.
+        """Return (line, step) for some steps: the line of each in the printed schedule, counted from 0.
 
         steps   `prologue`, `k_tile`, or the steps of a `Repeat` in one of them
 
@@ -209,9 +226,10 @@ class ThreadSchedule(hooks.Shown):
         return found
 
     def play(self, k_tiles: int) -> Iterator[tuple[int, Step]]:
-        """Yield (t, step) in the order of execution, for a tile of `k_tiles` k-tiles.
+        """Yield (t, step) for a tile of `k_tiles` k-tiles, in the order of execution.
 
-        The prologue has t = 0. Loops are expanded. Nothing is yielded if there are no k-tiles.
+        t is the k-tile that is multiplied. The prologue has t = 0. Loops are expanded. Nothing is yielded if there are
+        no k-tiles.
         """
         if k_tiles == 0:
             return
@@ -225,13 +243,13 @@ class ThreadSchedule(hooks.Shown):
                     yield tile, step
 
     def hazards(self, is_async: bool, k_tiles: int, k_blocks: int | None = None) -> list[str]:
-        """Return a sentence for each error in the execution of the schedule; an empty list if it is correct.
+        """Execute this schedule on a model, and return a sentence for each error; an empty list if it is correct.
 
-        Errors are, for example, a stage that is overwritten while other warps may read it, and a read of a k-tile
-        whose copy has not been waited for.
+        Errors are, for example, a stage that is overwritten while other warps may read it, and a read of a k-tile whose
+        copy has not been waited for.
 
         is_async   whether k-tiles are loaded by cp.async
-        k_tiles    number of k-tiles to execute the schedule for
+        k_tiles    number of k-tiles for which the schedule is executed
         k_blocks   number of k-blocks of a k-tile. Each must be multiplied once; None: this is not checked
 
         >>> multistage(3, 4).hazards(is_async=True, k_tiles=5, k_blocks=4)
@@ -241,7 +259,7 @@ class ThreadSchedule(hooks.Shown):
 
 
 def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
-    """Return the thread schedule of a plan that has one.
+    """Return the thread schedule of a plan, for code that needs a plan whose threads all follow one schedule.
 
     raises   UnsupportedError if the plan has warp roles
     """
@@ -252,7 +270,7 @@ def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
 
 @functools.lru_cache(maxsize=1024)
 def _hazards(schedule: ThreadSchedule, is_async: bool, k_tiles: int, k_blocks: int | None) -> tuple[str, ...]:
-    """Return `ThreadSchedule.hazards` as a tuple.
+    """Return the result of `ThreadSchedule.hazards` (a sentence for each error) as a tuple.
 
     Results are cached, because many plans that differ only in their layouts have the same schedule.
     """
@@ -265,16 +283,16 @@ def _hazards(schedule: ThreadSchedule, is_async: bool, k_tiles: int, k_blocks: i
 
 
 def _height(step: Step) -> int:
-    """Return the number of lines that a step takes in a printed schedule, including the steps of a loop."""
+    """Return the number of lines that a step of a thread schedule takes when printed, including the steps of a loop."""
     return 1 + len(step.steps) if isinstance(step, Repeat) else 1
 
 
 def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") -> Iterator[str]:
-    """Yield the lines of steps as text.
+    """Yield the printed lines of some steps of a thread schedule.
 
     depth     levels of indentation
-    tile      the name of the k-tile that `ahead` is added to: "0" before the loop, "k" in it
-    k_block   the name that k-blocks are added to: "i" in a loop over k-blocks, "" outside
+    tile      name of the k-tile that `ahead` counts from: "0" before the loop, "k" in it
+    k_block   name that k-block indices are added to: "i" in a loop over k-blocks, "" outside
     """
     for step in steps:
         yield "  " * depth + _line(step, tile, k_block)
@@ -283,9 +301,9 @@ def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") ->
 
 
 def _line(step: Step, tile: str, k_block: str) -> str:
-    """Return the text of a step as one line of a printed schedule, without indentation.
+    """Return the printed line of one step of a thread schedule, without indentation.
 
-    tile      name of the k-tile that the step's `ahead` is added to: "0" before the loop, "k" in it
+    tile      name of the k-tile that the step's `ahead` counts from: "0" before the loop, "k" in it
     k_block   name that the step's k-block is added to: "i" in a loop over k-blocks, "" outside
     """
     if isinstance(step, Repeat):
@@ -314,12 +332,12 @@ def _line(step: Step, tile: str, k_block: str) -> str:
 
 
 def _counted(start: str, number: int) -> str:
-    """Return the text of an index: "k + 2" for "k" and 2, "k" for "k" and 0, and "2" for "" and 2."""
+    """Return the printed form of an index: "k + 2" for "k" and 2, "k" for "k" and 0, and "2" for "" and 2."""
     return str(number) if not start else f"{start} + {number}" if number else start
 
 
 class StageWatch:
-    """A checker of thread schedules: it follows the k-tiles of one operand through shared memory and registers.
+    """Checker of a thread schedule: it follows the k-tiles of one operand through shared memory and registers.
 
     It knows which k-tile each stage holds, whether its copy has ended and which threads may read it, and collects a
     sentence for each error in `found`. The simulator derives from this class and moves data in the hooks `fetched`,
@@ -327,7 +345,7 @@ class StageWatch:
 
     schedule   the schedule that is executed
     is_async   whether k-tiles are loaded by cp.async
-    k_tiles    number of k-tiles that the schedule is executed for
+    k_tiles    number of k-tiles for which the schedule is executed
     """
 
     def __init__(self, schedule: ThreadSchedule, is_async: bool, k_tiles: int) -> None:
@@ -349,26 +367,42 @@ class StageWatch:
         self.found: list[str] = []
 
     def fetched(self, tile: int) -> None:
-        """Handle the start of a load of a k-tile from global memory, to registers or to shared memory."""
+        """Handle the start of a load of k-tile `tile` from global memory.
+
+        A hook: does nothing here, moves data in the simulator.
+        """
 
     def started(self, tile: int, stage: int) -> None:
-        """Handle the start of a write of a k-tile to a stage: the earlier content is lost."""
+        """Handle the start of a write of k-tile `tile` to a stage, whose earlier content is lost.
+
+        A hook: does nothing here, moves data in the simulator.
+        """
 
     def shown(self, tile: int, stage: int) -> None:
-        """Handle the completion of a k-tile: every thread may read it in its stage from here on."""
+        """Handle the completion of k-tile `tile`: every thread may read it in its stage from here on.
+
+        A hook: does nothing here, moves data in the simulator.
+        """
 
     def read_into(self, tile: int, stage: int, k_block: int, buffer: int) -> None:
-        """Handle a read of a k-block from a stage to a buffer of fragments, even if the stage holds another k-tile."""
+        """Handle a read of a k-block from a stage to a buffer of fragments, even if the stage holds another k-tile.
+
+        A hook: does nothing here, moves data in the simulator.
+
+        tile      the k-tile that should be read
+        k_block   index of the k-block in it
+        buffer    index of the buffer of fragments
+        """
 
     def fail(self, message: str) -> None:
-        """Add a sentence about an error of the schedule to `found`, unless it is there already."""
+        """Record an error of the thread schedule: add the sentence to `found`, unless it is there already."""
         if message not in self.found:
             self.found.append(message)
 
     def apply(self, tile: int, step: Step) -> None:
-        """Execute one step of the schedule on the modelled stages and registers.
+        """Execute one step of the thread schedule on the modelled stages and registers, and record its errors.
 
-        tile   the k-tile t that the step's `ahead` counts from
+        tile   the k-tile that is multiplied; the step's `ahead` counts from it
         """
         if isinstance(step, Fetch):
             self._fetch(tile + step.ahead, step.chunk, step.chunks)
@@ -392,7 +426,10 @@ class StageWatch:
             self._multiply(tile, step.k_block)
 
     def finish(self, k_blocks: int) -> None:
-        """Check, after the last step, that every k-block of every k-tile has been multiplied once."""
+        """Check, after the last step of the schedule, that every k-block of every k-tile has been multiplied once.
+
+        k_blocks   number of k-blocks of a k-tile
+        """
         wanted = {(tile, k_block) for tile in range(self.k_tiles) for k_block in range(k_blocks)}
         wrong: dict[tuple[int, int], list[int]] = {}
         for tile, k_block in sorted(wanted | set(self.multiplied)):
@@ -407,7 +444,7 @@ class StageWatch:
             self.fail(f"{which} of k-tile {tile} {'is' if len(found) == 1 else 'are'} {often}.")
 
     def _overwrite(self, tile: int) -> int:
-        """Assign a stage of shared memory to a k-tile that is loaded, and return the stage.
+        """Assign a stage of shared memory to a k-tile that is loaded, and return the index of the stage.
 
         Records an error if the earlier content of the stage is still in use.
         """
@@ -427,7 +464,11 @@ class StageWatch:
         return stage
 
     def _fetch(self, tile: int, chunk: int, chunks: int) -> None:
-        """Check and record the effect of a `Fetch` of k-tile `tile`; see `Fetch` for `chunk` and `chunks`."""
+        """Check and record the effect of a `Fetch` step, which starts to load k-tile `tile`.
+
+        chunk    index of the piece of the k-tile's copies that is issued
+        chunks   number of pieces of these copies
+        """
         if tile >= self.k_tiles:
             return
         if chunk == 0:
@@ -446,7 +487,7 @@ class StageWatch:
             self.open_group.append(tile)
 
     def _store(self, tile: int) -> None:
-        """Check and record the effect of a `Store` of k-tile `tile`."""
+        """Check and record the effect of a `Store` step, which writes k-tile `tile` from registers to its stage."""
         if self.is_async or tile >= self.k_tiles:
             return
         if self.registers != tile:
@@ -456,7 +497,7 @@ class StageWatch:
         self.registers = None
 
     def _sync(self) -> None:
-        """Record a `Sync`: copies that have ended become visible to all threads, and earlier reads are over."""
+        """Record a `Sync` step: copies that have ended become visible to all threads, and earlier reads are over."""
         self.read_since_sync.clear()
         for stage, tile in enumerate(self.held):
             if tile is not None and self.landed[stage] and not self.visible[stage]:
@@ -464,7 +505,11 @@ class StageWatch:
                 self.shown(tile, stage)
 
     def _read(self, tile: int, k_block: int) -> None:
-        """Check and record the effect of a `Read` of a k-block of k-tile `tile`."""
+        """Check and record the effect of a `Read` step, which reads a k-block to its buffer of fragments.
+
+        tile      k-tile that is read
+        k_block   index of the k-block in it
+        """
         if tile >= self.k_tiles:
             return
         if self.stages == 0:
@@ -488,7 +533,7 @@ class StageWatch:
         self.read_into(tile, stage, k_block, k_block % self.fragments)
 
     def _multiply(self, tile: int, k_block: int) -> None:
-        """Check and record the effect of a `Multiply` of a k-block of k-tile `tile`."""
+        """Check and record the effect of a `Multiply` step: the buffer must hold this k-block of k-tile `tile`."""
         held = self.buffers[k_block % self.fragments]
         if held != (tile, k_block):
             self.fail(
@@ -499,7 +544,7 @@ class StageWatch:
 
 
 def _in_turn(k_blocks: int, unroll: int | None) -> list[Step]:
-    """Return the steps that read and multiply one k-block after the other.
+    """Return the steps of a thread schedule that read and multiply one k-block after the other.
 
     k_blocks   number of k-blocks of a k-tile
     unroll     k-blocks of an iteration of a loop; None: no loop
@@ -509,7 +554,7 @@ def _in_turn(k_blocks: int, unroll: int | None) -> list[Step]:
 
 
 def single_stage(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
-    """Return the schedule of the textbook's tiled GEMM: load a k-tile, barrier, multiply, barrier.
+    """Return the thread schedule of the textbook's tiled GEMM: load a k-tile, barrier, multiply, barrier.
 
     k_blocks   number of k-blocks of a k-tile
     unroll     k-blocks that are unrolled in an iteration of the loop over k-blocks, a divisor of `k_blocks`; None: all
@@ -519,12 +564,12 @@ def single_stage(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
 
 
 def direct() -> ThreadSchedule:
-    """Return the schedule without shared memory whose k-tile is one k-block, read from global memory to fragments."""
+    """Return the thread schedule without shared memory: k-tiles of one k-block, read from global to fragments."""
     return ThreadSchedule(0, 1, (), (Read(0), Multiply(0)))
 
 
 def streamed(k_blocks: int, load_chunks: int = 2) -> ThreadSchedule:
-    """Return the schedule that reads fragments ahead from global memory, without shared memory.
+    """Return the thread schedule that reads fragments ahead from global memory, without shared memory.
 
     k_blocks      number of k-blocks of a k-tile. Registers hold the fragments of all of them
     load_chunks   number of equal groups of k-blocks, a divisor of `k_blocks`. While one group is multiplied, the reads
@@ -549,11 +594,12 @@ def streamed(k_blocks: int, load_chunks: int = 2) -> ThreadSchedule:
 
 
 def prefetched(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
-    """Return the schedule with one stage that loads the next k-tile to registers while one is multiplied.
+    """Return the thread schedule with one stage that loads the next k-tile to registers while one is multiplied.
 
     It needs two barriers for each k-tile.
 
-    k_blocks, unroll   see `single_stage`
+    k_blocks   number of k-blocks of a k-tile
+    unroll     k-blocks that are unrolled in an iteration of the loop over k-blocks, a divisor of `k_blocks`; None: all
     """
     blocks = _in_turn(k_blocks, unroll)
     first = (Fetch(0), Commit(), Store(0), Wait(0), Sync())
@@ -563,7 +609,7 @@ def prefetched(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
 def multistage(
     stages: int, k_blocks: int, unroll: int | None = None, *, load_chunks: int = 1, fragments: int = 2
 ) -> ThreadSchedule:
-    """Return the schedule that loads `stages` - 1 k-tiles ahead and reads fragments one k-block ahead.
+    """Return the thread schedule that loads `stages` - 1 k-tiles ahead and reads fragments one k-block ahead.
 
     It needs one barrier for each k-tile. With two stages and copies through registers it is double buffering.
 
@@ -572,8 +618,7 @@ def multistage(
     unroll        k-blocks that are unrolled in an iteration of the loop over k-blocks, an even divisor of `k_blocks`.
                   The last `unroll` k-blocks follow the loop. None: no loop. A loop takes fewer registers, because the
                   compiler cannot move all reads of a k-tile to its start
-    load_chunks   number of pieces that the copies of a k-tile are cut into. They are issued with different k-blocks,
-                  not all at once
+    load_chunks   number of pieces of the copies of a k-tile. They are issued with different k-blocks, not all at once
     fragments     2, or 1: each k-block is read just before it is multiplied
 
     >>> [type(step).__name__ for step in multistage(2, 2).k_tile]

@@ -26,7 +26,7 @@ Steps = tuple[Step, ...]
 
 @dataclass(frozen=True)
 class Store:
-    """How a tile of D gets from the accumulators of threads to global memory.
+    """How a tile of D gets from the accumulators of threads to global memory: the base class of all stores.
 
     A subclass has `atom`, the copy that takes D out of registers: to global memory, or to shared memory that D passes
     through. Other parts of the package ask a store by these methods and do not name its class.
@@ -45,33 +45,36 @@ class Store:
 
         @property
         def atom(self) -> CopyAtom:
-            """Return the copy atom that takes D out of registers."""
+            """Return the copy atom that takes D out of registers in this store: to shared or to global memory."""
 
     @property
     def rotates_lines(self) -> bool:
-        """Return whether threads store lines of D rotated by their address; see `LineStore`."""
+        """Return whether threads store each line of D rotated, so that accesses are aligned wherever the line starts.
+
+        See `LineStore`, the only store that does.
+        """
         return False
 
     @property
     def fetched(self) -> TmaBox | None:
-        """Return the TMA box that loads an M x N operand such as C to the shared memory of D; None if none does."""
+        """Return the TMA box that loads an M x N operand such as C to D's shared memory; None if TMA loads none."""
         return None
 
     @property
     def layout(self) -> SharedLayout | None:
-        """Return the layout of the shared memory that D passes through; None if it passes through none."""
+        """Return the layout of the shared memory that D passes through; None if D is stored from registers."""
         return None
 
     @property
     def stage_copy(self) -> TiledCopy | None:
-        """Return the copy from registers to epilogue stages; None if D does not pass through epilogue stages."""
+        """Return the copy of D from registers to epilogue stages (shared memory); None without stages."""
         return None
 
     @property
     def from_shared(self) -> TiledCopy | None:
-        """Return the copy of an M x N operand such as C from epilogue stages to registers.
+        """Return the copy of an M x N operand such as C from epilogue stages (shared memory) to registers.
 
-        None if no operand is loaded there.
+        None if TMA loads no operand there.
         """
         return None
 
@@ -81,7 +84,10 @@ class Store:
         return None
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
-        """Return the first elements of vectors of D after the rotation of lines, as indices in a tile.
+        """Return the first element of each stored vector of D after the rotation of lines, as indices in a tile.
+
+        A line is rotated so that its lanes start at its first aligned address. Here, without rotation, the result is
+        `elements`.
 
         elements    first element of each vector without the rotation, as indices in the tile
         addresses   byte address in D of each element of the tile
@@ -92,19 +98,22 @@ class Store:
 
     @property
     def store_atom(self) -> CopyAtom:
-        """Return the copy atom of threads that the models of time count for a tile of D."""
+        """Return the copy atom that threads store D with; the models of time count its instructions for a tile of D."""
         return self.atom
 
     def tile(self, plan: GemmPlan) -> tuple[int, int]:
-        """Return the (M, N) of D that passes through shared memory at a time: all of the CTA's tile of D."""
+        """Return (M, N) of the piece of D that passes through shared memory at a time: here the whole tile of D."""
         return plan.d_tile
 
     def buffers(self, plan: GemmPlan) -> tuple[Buffer, ...]:
-        """Return the shared memory that D passes through; () if D is stored from registers."""
+        """Return the shared-memory buffers that D passes through in this store; () if D is stored from registers."""
         return () if self.layout is None else (Buffer("d", plan.operands.d.dtype, self.layout, self.tile(plan)),)
 
     def results(self, plan: GemmPlan) -> tuple[str, ...]:
-        """Return the names of the results that pass through epilogue stages, each through its own; D is the last."""
+        """Return the names of the results that pass through epilogue stages (shared memory); D is the last.
+
+        Each result of an epilogue tile takes a stage of its own. () if this store does not use epilogue stages.
+        """
         return ()
 
     def epi_tile_count(self, plan: GemmPlan) -> int:
@@ -112,57 +121,60 @@ class Store:
         return 0
 
     def pieces(self, plan: GemmPlan, elements: int) -> int:
-        """Return the number of pieces in which a consumer's thread evaluates the epilogue of its tile.
+        """Return into how many pieces a consumer's thread divides the epilogue of its tile: here its vectors.
 
-        elements   elements of D of the thread
+        elements   number of elements of D that the thread has
         """
         return elements // self.atom.values
 
     def accumulator_order(self, plan: GemmPlan, shape: tuple[int, int, int]) -> Layout:
-        """Return the layout from (values, MMA_M, MMA_N), coordinates of an accumulator, to its register.
+        """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
 
-        shape   (values of an atom, atoms along M, atoms along N)
+        shape   (values of an atom, atoms along M, atoms along N) of a thread
         """
         return Layout(shape)
 
     # --- the program of a consumer ------------------------------------------------------------------------------
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the steps that load an M x N operand such as C to the epilogue stages; () if TMA loads none."""
+        """Return the program steps that load an M x N operand, such as C, to epilogue stages; () if TMA loads none."""
         return ()
 
     def steps(self, plan: GemmPlan) -> Steps:
-        """Return the steps that evaluate the epilogue of a tile and store it."""
+        """Return the program steps of a consumer that evaluate the epilogue of a tile and store it."""
         raise NotImplementedError
 
     def first_wait(self, plan: GemmPlan) -> Steps:
-        """Return the steps that wait for earlier stores before the first epilogue tile; () if no wait is needed."""
+        """Return the program steps that wait for earlier stores before the first epilogue tile; () for none."""
         return ()
 
     def epi_tile_steps(self, plan: GemmPlan) -> Steps:
-        """Return the steps that store the values of an epilogue tile; () if D does not pass through epilogue stages."""
+        """Return the program steps that store one epilogue tile; () if D does not pass through epilogue stages."""
         return ()
 
     def epilogue(self, plan: GemmPlan) -> Steps:
-        """Return the steps after the last tile: wait for stores that still read shared memory."""
+        """Return the program steps after a consumer's last tile: wait for stores that still read shared memory."""
         return ()
 
     def read_fetched(self, expansion: Expansion, at: State, i: int) -> Iterable[Op]:
-        """Return the operations that read an M x N operand, such as C, from an epilogue stage; () if TMA loads none.
+        """Return the simulated operations that read an M x N operand, such as C, from an epilogue stage.
 
-        at   position of the role in its program
-        i    index of the epilogue tile
+        () if TMA loads none.
+
+        expansion   the program that is expanded to operations
+        at          position of the role in its program
+        i           index of the epilogue tile
         """
         return ()
 
     def barriers(self, plan: GemmPlan) -> Mapping[str, int]:
-        """Return the number of mbarriers of this store by name."""
+        """Return the number of mbarriers that this store needs, by name; {} for none."""
         return {}
 
     def rows(self, plan: GemmPlan) -> tuple[Row, ...]:
-        """Return the rows of `describe` for the copies of D after the one out of registers."""
+        """Return the lines of the plan's description for the copies of D that follow the one out of registers."""
         return ()
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Return a sentence for each rule of this store that the plan breaks."""
+        """Return a sentence for each rule of this store that the plan breaks; () if it breaks none."""
         return ()

@@ -21,21 +21,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LineStore(StagedStore):
-    """The threads of the consumer store the lines of an epilogue stage, in accesses as wide as D is aligned.
+    """Store of D through epilogue stages in shared memory, which threads copy line by line to global memory.
 
-    copy   copies a stage to global memory
+    The accesses are as wide as D is aligned.
+
+    copy   tiled copy of a stage to global memory
     """
 
     copy: TiledCopy
 
     @property
     def to_global(self) -> TiledCopy:
-        """Return the copy of an epilogue stage to global memory, by the threads of the consumer."""
+        """Return the tiled copy of an epilogue stage to global memory, by the threads of the consumer."""
         return self.copy
 
     @property
     def rotates_lines(self) -> bool:
-        """Return whether threads store lines of D in accesses of less than 16 bytes, rotated by their address in D.
+        """Return whether threads store each line of D rotated: if their accesses have less than 16 bytes.
 
         The lanes of a run take neighbours of a line. A run starts where its address is a multiple of its size in bytes;
         elements before the first such address are stored by the lanes at the end of the line. So a line of D that
@@ -45,13 +47,14 @@ class LineStore(StagedStore):
 
     @property
     def line_copy(self) -> TiledCopy:
-        """Return the copy of an epilogue stage to global memory."""
+        """Return the tiled copy of an epilogue stage from shared to global memory, by threads."""
         return self.copy
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
-        """Return the first elements of vectors of D after the rotation of lines, as indices in a tile.
+        """Return the first element of each stored vector of D after the rotation of lines, as indices in a tile.
 
-        The tile may have several epilogue tiles; a line ends at the edge of its epilogue tile.
+        A line is rotated so that its lanes start at its first aligned address. The tile may have several epilogue
+        tiles; a line ends at the edge of its epilogue tile.
 
         elements    first element of each vector without the rotation, as indices in the tile
         addresses   byte address in D of each element of the tile
@@ -71,7 +74,7 @@ class LineStore(StagedStore):
         return rotated
 
     def epi_tile_steps(self, plan: GemmPlan) -> Steps:
-        """Return the steps that store the values of an epilogue tile through its epilogue stage.
+        """Return the program steps that store one epilogue tile through its epilogue stage in shared memory.
 
         No wait for earlier stores is needed. All threads have read a stage when they reach the barrier of the next
         epilogue tile; with a single epilogue stage there is one more barrier for this.
@@ -86,7 +89,7 @@ class LineStore(StagedStore):
         return tuple(body)
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence for each rule on the epilogue stages, and on the copy to global memory, that breaks."""
+        """Yield a sentence for each rule on epilogue stages and on their copy to global memory that the plan breaks."""
         yield from super().rules(plan)
         (rows, cols), copy, have = self.epi_tile, self.copy, plan.consumer_threads
         if copy.threads != have:
@@ -97,7 +100,7 @@ class LineStore(StagedStore):
             yield from self._rotation_rules("mn".index(plan.operands.d.major))
 
     def _rotation_rules(self, along: int) -> Iterator[str]:
-        """Yield a sentence if the copy of an epilogue stage to D cannot rotate lines.
+        """Yield a sentence for each reason why the copy of an epilogue stage to D cannot rotate lines.
 
         along   contiguous mode of D: 0 for M, 1 for N
         """

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RegisterStore(Store):
-    """Threads store vectors of neighbouring elements of D directly from registers to global memory.
+    """Store of D directly from registers: threads store vectors of neighbouring elements to global memory.
 
-    atom   the store of one vector
+    atom   copy atom that stores one vector
     """
 
     atom: CopyAtom
 
     def steps(self, plan: GemmPlan) -> Steps:
-        """Return the steps that evaluate the epilogue of a tile and store it, vector by vector."""
+        """Return the program steps that evaluate a tile's epilogue and store it from registers, vector by vector."""
         epilogue = plan.epilogue
         return (Evaluate(HEAD), StoreTile(epilogue.tail.tensors, epilogue.outputs[1:], plan.epilogue.reduced))

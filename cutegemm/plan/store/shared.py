@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SharedStore(Store):
-    """All threads write the tile of D to shared memory, and then copy it to global memory in wider accesses.
+    """Store of D through shared memory, a whole tile at once.
 
-    The tile takes the memory of A and B, which have been read by then.
+    All threads write the tile there, and then copy it to global memory in wider accesses. The tile takes the memory of
+    A and B, which have been read by then.
 
-    atom   the store of one vector from registers to shared memory
-    smem   shared memory (rows, columns) of the tile
-    copy   copies the tile from shared to global memory, by all threads
+    atom   copy atom that stores one vector from registers to shared memory
+    smem   layout (rows, columns) of the tile in shared memory
+    copy   tiled copy of the tile from shared to global memory, by all threads
     """
 
     atom: CopyAtom
@@ -34,19 +35,19 @@ class SharedStore(Store):
 
     @property
     def layout(self) -> SharedLayout:
-        """Return the layout of the tile in shared memory."""
+        """Return the layout of the tile of D in shared memory, (rows, columns)."""
         return self.smem
 
     @property
     def store_atom(self) -> CopyAtom:
-        """Return the copy atom that stores D from shared to global memory."""
+        """Return the copy atom that stores the tile of D from shared to global memory, e.g. 128-bit vectors."""
         return self.copy.atom
 
     @property
     def line_copy(self) -> TiledCopy:
-        """Return the copy of the tile from shared to global memory."""
+        """Return the tiled copy of the tile of D from shared to global memory, by all threads."""
         return self.copy
 
     def rows(self, plan: GemmPlan) -> tuple[Row, ...]:
-        """Return the row of `describe` for the copy from shared to global memory."""
+        """Return the line of the plan's description for the copy of D from shared to global memory."""
         return (copy_row("shared to D", self.copy, plan.d_tile),)

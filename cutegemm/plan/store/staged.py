@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StagedStore(Store):
-    """Consumers store their tile of D through epilogue stages in shared memory, one epilogue tile after the other.
+    """Store of D through epilogue stages: consumers write one epilogue tile after the other to shared memory.
 
     epi_tile    (M, N) of D that a stage holds
-    count       stages of each consumer. One epilogue tile is written while the stores of others are running
-    to_shared   copies registers to a stage
-    smem        shared memory (rows, columns, stages, consumers) of all epilogue stages
+    count       number of stages of each consumer. One epilogue tile is written while the stores of others are running
+    to_shared   tiled copy from registers to a stage
+    smem        layout (rows, columns, stages, consumers) of all epilogue stages in shared memory
     """
 
     epi_tile: tuple[int, int]
@@ -57,12 +57,12 @@ class StagedStore(Store):
 
     @property
     def atom(self) -> CopyAtom:
-        """Return the copy atom that writes registers to an epilogue stage."""
+        """Return the copy atom that writes D from registers to an epilogue stage in shared memory."""
         return self.to_shared.atom
 
     @property
     def stage_copy(self) -> TiledCopy:
-        """Return the copy from registers to epilogue stages."""
+        """Return the tiled copy of D from registers to an epilogue stage in shared memory."""
         return self.to_shared
 
     @property
@@ -72,45 +72,51 @@ class StagedStore(Store):
 
     @property
     def layout(self) -> SharedLayout:
-        """Return the layout of all epilogue stages in shared memory."""
+        """Return the layout of all epilogue stages in shared memory: (rows, columns, stages, consumers)."""
         return self.smem
 
     def tile(self, plan: GemmPlan) -> tuple[int, int]:
-        """Return the (M, N) of an epilogue tile."""
+        """Return (M, N) of an epilogue tile: the piece of D that passes through shared memory at a time."""
         return self.epi_tile
 
     def epi_tiles(self, consumer_tile: tuple[int, int]) -> tuple[int, int]:
-        """Return the number of epilogue tiles of a consumer's tile along M and N."""
+        """Return the number of epilogue tiles of a consumer's tile: (along M, along N).
+
+        consumer_tile   (rows, columns) of the consumer's tile
+        """
         return consumer_tile[0] // self.epi_tile[0], consumer_tile[1] // self.epi_tile[1]
 
     def epi_tile_at(self, i: int, consumer_tile: tuple[int, int]) -> tuple[int, int]:
-        """Return the place (m, n) of the i-th epilogue tile in a consumer's tile, in epilogue tiles, along N first.
+        """Return the coordinates (m, n) of the i-th epilogue tile in a consumer's tile, counted in epilogue tiles.
 
-        i               index of the epilogue tile in the order of the stores
+        i               index of the epilogue tile in the order of the stores, along N first
         consumer_tile   (rows, columns) of the consumer's tile
         """
         across = self.epi_tiles(consumer_tile)[1]
         return i // across, i % across
 
     def has_remainder(self, consumer_tile: tuple[int, int]) -> bool:
-        """Return whether the number of epilogue stages does not divide that of epilogue tiles of a consumer's tile.
+        """Return whether the number of epilogue stages fails to divide that of a consumer's epilogue tiles.
 
         The next tile then starts with another stage than this one.
+
+        consumer_tile   (rows, columns) of the consumer's tile
         """
         return self.count > 0 and product(self.epi_tiles(consumer_tile)) % self.count > 0
 
     def epi_stage_at(self, i: int) -> tuple[int, int]:
-        """Return (index of the stage of an epilogue tile, how often the tile of D has used that stage before).
+        """Return (index of the stage of an epilogue tile, how often the same tile of D has used that stage before).
 
-        i   index of the epilogue tile in the order of the stores
+        i   index of the epilogue tile in the order of the stores. E.g. with 4 stages, 5 gives (1, 1)
         """
         return i % self.count, i // self.count
 
     def results(self, plan: GemmPlan) -> tuple[str, ...]:
-        """Return the names of the results that are stored through epilogue stages, each with its own; D is the last.
+        """Return the names of the results that are stored through epilogue stages; "d" is the last.
 
-        Results of another type or majorness than D are stored from registers. So are all but D if TMA loads a tile
-        operand, if the epilogue is overlapped, or if the epilogue stages do not divide the epilogue tiles.
+        Each result of an epilogue tile takes a stage of its own. Results of another type or majorness than D are stored
+        from registers. So are all but D if TMA loads an M x N operand, if the epilogue is overlapped, or if the
+        epilogue stages do not divide the epilogue tiles.
         """
         if plan.fetched_tile or plan.body.overlapped or self.has_remainder(plan.consumer_d_tile):
             return ("d",)
@@ -122,27 +128,31 @@ class StagedStore(Store):
         return (*alike, "d")
 
     def epi_tile_count(self, plan: GemmPlan) -> int:
-        """Return the number of epilogue tiles of a consumer's tile."""
+        """Return the number of epilogue tiles of a consumer's tile of D."""
         return product(self.epi_tiles(plan.consumer_d_tile))
 
     def pieces(self, plan: GemmPlan, elements: int) -> int:
-        """Return the number of pieces in which the epilogue of a tile is evaluated: its epilogue tiles."""
+        """Return into how many pieces a consumer's thread divides the epilogue of a tile: here its epilogue tiles.
+
+        elements   number of elements of D that the thread has; not used here
+        """
         return self.epi_tile_count(plan)
 
     def atoms_at_once(self, plan: GemmPlan) -> tuple[int, int]:
-        """Return (atoms along M, atoms along N) that a warp writes to an epilogue stage at once. Consumers are warps.
+        """Return (atoms along M, atoms along N) that a warp writes to an epilogue stage at once.
 
-        "At once" is one instruction, or several that cover the same lines of shared memory.
+        The plan must have single warps as consumers. "At once" is one instruction, or several that cover the same lines
+        of shared memory.
         """
         atom, tile = plan.tiled_mma.atom.shape_mnk, self.to_shared.tiler_mn
         return int(tile[0]) // atom[0], int(tile[1]) // atom[1]
 
     def accumulator_order(self, plan: GemmPlan, shape: tuple[int, int, int]) -> Layout:
-        """Return the layout from (values, MMA_M, MMA_N), coordinates of an accumulator, to its register.
+        """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
 
         Registers are in the order in which accumulators are stored: those of a warp's epilogue tile are adjacent.
 
-        shape   (values of an atom, atoms along M, atoms along N)
+        shape   (values of an atom, atoms along M, atoms along N) of a thread
         """
         if plan.consumer_warps > 1:
             return Layout(shape)
@@ -154,15 +164,15 @@ class StagedStore(Store):
     # --- the program of a consumer ------------------------------------------------------------------------------
 
     def steps(self, plan: GemmPlan) -> Steps:
-        """Return the steps that evaluate the epilogue of a tile and store it, one epilogue tile after the other."""
+        """Return the program steps that evaluate a tile's epilogue and store it, one epilogue tile after the other."""
         return (Evaluate(HEAD), *self.first_wait(plan), ForEpiTiles((*_values(plan), *self.epi_tile_steps(plan))))
 
     def barriers(self, plan: GemmPlan) -> Mapping[str, int]:
-        """Return the number of mbarriers "c": one for each epilogue stage that TMA loads an operand such as C to."""
+        """Return the number of mbarriers by name: {"c": n}, one for each epilogue stage that TMA fills with C."""
         return {"c": self.count * plan.body.consumers}
 
     def rows(self, plan: GemmPlan) -> tuple[Row, ...]:
-        """Return the rows of `describe` for the epilogue tiles and their copies."""
+        """Return the lines of the plan's description for the epilogue tiles and their copies."""
         shape, stages = " x ".join(str(e) for e in self.epi_tile), f"{self.count} epilogue stages a consumer"
         out = [
             ("epi_tile", str(self.epi_tile_count(plan)), shape, stages),
@@ -176,11 +186,11 @@ class StagedStore(Store):
         return (*out, copy_row("epilogue stage to D", self.to_global, self.epi_tile))
 
     def least_count(self, plan: GemmPlan) -> int:
-        """Return the smallest number of epilogue stages that a consumer needs."""
+        """Return the smallest number of epilogue stages that each consumer needs: 1."""
         return 1
 
     def may_have_remainder(self, plan: GemmPlan) -> bool:
-        """Return whether the number of epilogue stages need not divide the number of epilogue tiles."""
+        """Return whether the number of epilogue stages may fail to divide that of epilogue tiles: here never."""
         return False
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:
@@ -204,7 +214,7 @@ class StagedStore(Store):
 
 
 def _values(plan: GemmPlan) -> Steps:
-    """Return the steps that evaluate the epilogue of an epilogue tile.
+    """Return the program steps that evaluate the epilogue on one epilogue tile.
 
     They also store its auxiliary outputs from registers, and fold its values into the reductions.
     """
@@ -217,7 +227,7 @@ def _values(plan: GemmPlan) -> Steps:
 
 
 def staged(plan: GemmPlan) -> StagedStore:
-    """Return the store of a plan that stores D through epilogue stages.
+    """Return the store of a plan, for code that needs a plan that stores D through epilogue stages.
 
     raises   UnsupportedError if D is stored in another way
     """
@@ -230,11 +240,14 @@ def staged(plan: GemmPlan) -> StagedStore:
 
 
 def epi_stage_of(expansion: Expansion, i: int, result: str = "d") -> tuple[int, tuple[int, ...]]:
-    """Return the epilogue stage of epilogue tile `i` of a result, and the indices of all its pieces.
+    """Return (index of an epilogue tile's stage, indices of the stage's pieces) for the role that is being expanded.
 
-    The stage is numbered among those of all consumers of the CTA. A piece is what one process of the role writes.
+    The stage is numbered among those of all consumers of the CTA. A piece has the rows that one simulated process
+    writes.
 
-    result   "d", or the name of an auxiliary output
+    expansion   the program that is expanded to operations
+    i           index of the epilogue tile
+    result      "d", or the name of an auxiliary output
     """
     store = staged(expansion.plan)
     epi_stage, _ = store.epi_stage_at(expansion.plan.epi_stage_number(i, result))

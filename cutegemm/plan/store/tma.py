@@ -37,11 +37,12 @@ MIN_EPI_STAGES = 2  # epilogue stages of a consumer that has several warps, at l
 
 @dataclass(frozen=True)
 class TmaStore(StagedStore):
-    """TMA stores the epilogue stages, while the consumer goes on.
+    """Store of D through epilogue stages in shared memory, which TMA stores while the consumer goes on.
 
-    box           stores a stage, or a warp's rows of it, to global memory
-    load_c        loads C to the stage that D is stored from later; None: the threads read C from global memory
-    from_shared   copies C from a stage to registers; None exactly if `load_c` is
+    box           TMA box that stores a stage, or a warp's rows of it, to global memory
+    load_c        TMA box that loads C to the stage that D is stored from later; None: the threads read C from global
+                  memory
+    from_shared   tiled copy of C from a stage to registers; None if and only if `load_c` is None
     """
 
     box: TmaBox
@@ -52,21 +53,21 @@ class TmaStore(StagedStore):
 
     @property
     def to_global(self) -> TmaBox:
-        """Return the TMA box that stores an epilogue stage, or a warp's rows of it."""
+        """Return the TMA box that stores an epilogue stage, or a warp's rows of it, to global memory."""
         return self.box
 
     @property
     def fetched(self) -> TmaBox | None:
-        """Return the TMA box that loads C, or another M x N operand, to the epilogue stages; None if none does."""
+        """Return the TMA box that loads C, or another M x N operand, to the epilogue stages; None if TMA loads none."""
         return self.load_c
 
     @property
     def fetched_bytes(self) -> int:
-        """Return the bytes of an epilogue tile of C that TMA loads to an epilogue stage; 0 if C is not loaded."""
+        """Return the number of bytes of C that TMA loads to an epilogue stage; 0 if it does not load C."""
         return 0 if self.load_c is None else product(self.epi_tile) * self.load_c.dtype.bits // 8
 
     def stores_rows(self, plan: GemmPlan) -> bool:
-        """Return whether each warp stores its own rows of an epilogue stage.
+        """Return whether each warp stores its own rows of an epilogue stage by TMA, not one warp the whole stage.
 
         It does if a TMA box has fewer rows than an epilogue tile, or if a consumer is a single warp.
         """
@@ -81,15 +82,15 @@ class TmaStore(StagedStore):
         return MIN_EPI_STAGES if plan.consumer_warps > 1 else 1
 
     def may_have_remainder(self, plan: GemmPlan) -> bool:
-        """Return whether the number of epilogue stages need not divide the number of epilogue tiles.
+        """Return whether the number of epilogue stages may fail to divide the number of epilogue tiles of a tile.
 
-        A tile then starts on stages whose stores may still run, and waits for them. It may do so if only D is stored,
-        and only after the MMAs of the tile.
+        A tile then starts on stages whose stores may still run, and waits for them. This is allowed if only D is
+        stored, and only after the MMAs of the tile.
         """
         return self.load_c is None and len(plan.epi_stage_results) == 1 and not plan.body.overlapped
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence for each rule on the epilogue stages, the stores of D and the loads of C that breaks."""
+        """Yield a sentence for each rule on epilogue stages, stores of D and loads of C that the plan breaks."""
         yield from super().rules(plan)
         d, load_c, (rows, cols) = plan.operands.d, self.load_c, self.epi_tile
         if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
@@ -117,15 +118,18 @@ class TmaStore(StagedStore):
             )
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the steps that load the first epilogue tiles of C, after stores have read these epilogue stages."""
+        """Return the program steps that load the first epilogue tiles of C by TMA; () if TMA does not load C.
+
+        They first wait until earlier stores have read these epilogue stages.
+        """
         return () if self.load_c is None else (If(TILES_ARE_READ, (WaitStores(0, ALL), LoadEpiTile())),)
 
     def first_wait(self, plan: GemmPlan) -> Steps:
-        """Return the steps that wait for earlier stores before the first epilogue tile; () if no wait is needed.
+        """Return the program steps that wait for earlier stores before the first epilogue tile; () for none.
 
-        It is needed only if the number of epilogue stages does not divide the number of epilogue tiles. The tile then
-        starts with the stages that the tile before ended with. Their stores have usually read them during the MMAs,
-        except for a tile of few k-tiles.
+        A wait is needed only if the number of epilogue stages does not divide the number of epilogue tiles. The tile
+        then starts with the stages that the tile before ended with. Their stores have usually read them during the
+        MMAs, except for a tile of few k-tiles.
         """
         if not self.has_remainder(plan.consumer_d_tile):
             return ()
@@ -134,7 +138,7 @@ class TmaStore(StagedStore):
         return WaitStores(0, FIRST_WARP), SyncEpiTile()
 
     def epi_tile_steps(self, plan: GemmPlan) -> Steps:
-        """Return the steps that store the values of an epilogue tile through its epilogue stage.
+        """Return the program steps that store one epilogue tile through its epilogue stage by TMA.
 
         The wait for earlier stores comes as late as possible, so that conversion and shared-memory writes overlap it:
 
@@ -154,14 +158,18 @@ class TmaStore(StagedStore):
         return tuple(body)
 
     def epilogue(self, plan: GemmPlan) -> Steps:
-        """Return the wait for all stores after the last tile: they still read epilogue stages of this CTA."""
+        """Return the program step after a consumer's last tile: wait for all bulk stores.
+
+        They still read epilogue stages of this CTA.
+        """
         return (WaitStores(0, ALL),)
 
     def read_fetched(self, expansion: Expansion, at: State, i: int) -> Iterator[Op]:
-        """Yield the operations that wait until TMA has loaded an epilogue tile of C, and read it.
+        """Yield the simulated operations that wait for an epilogue tile of C, and read it from its stage.
 
-        at   position of the role in its program
-        i    index of the epilogue tile
+        expansion   the program that is expanded to operations
+        at          position of the role in its program
+        i           index of the epilogue tile
         """
         epi_stage, _ = epi_stage_of(expansion, i)
         yield op.Wait("c", epi_stage, self.epi_stage_at(i)[1] & 1, flipped=True)

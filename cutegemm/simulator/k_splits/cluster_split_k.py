@@ -13,9 +13,13 @@ from cutegemm.simulator.report import Report
 
 
 class ClusterSplitK:
-    """Accumulators that the consumers of each CTA have received; they are removed when they have been added.
+    """Simulated exchange of accumulators in a cluster that splits K: what the consumers of each CTA have received.
 
+    Accumulators are removed when they have been added.
+
+    plan       plan with cluster split-K
     elements   element of the consumer's tile of D whose total each register gets: (consumers, threads, registers)
+    report     collects faults
     """
 
     def __init__(self, plan: GemmPlan, elements: np.ndarray, report: Report) -> None:
@@ -30,11 +34,12 @@ class ClusterSplitK:
         self.memory: dict[tuple[int, int], np.ndarray] = {}
 
     def sent(self, accumulators: np.ndarray, consumer: int, to: int) -> np.ndarray:
-        """Return the accumulators that a consumer sends to one CTA: (CTAs, threads, registers).
+        """Return the accumulators that a consumer sends to one CTA of its cluster: (CTAs, threads, registers).
 
         They are in the register order of the receiving CTA.
 
         accumulators   accumulators of the consumer: (CTAs, M, N)
+        consumer       index of the consumer
         to             index of the receiving CTA among those that split K
         """
         registers = self.sends[:, to]
@@ -42,7 +47,7 @@ class ClusterSplitK:
         return values
 
     def land(self, cta: int, send: Send, values: np.ndarray) -> None:
-        """Write received accumulators to the shared memory of a CTA.
+        """Write received accumulators to the simulated shared memory of a CTA.
 
         cta      index of the CTA
         send     the operation that sent them, which names the sender and the buffer
@@ -56,7 +61,7 @@ class ClusterSplitK:
         place[self._places(send.sender, consumer)] = np.moveaxis(values, 0, -1)
 
     def total(self, cta: int, consumer: int) -> np.ndarray:
-        """Return the accumulators of a consumer's own columns, added over all CTAs in their order: (CTAs, M, N).
+        """Return the accumulators of a consumer's own columns, added over all CTAs in order: (CTAs, M, N).
 
         cta        index of the CTA that has received them
         consumer   index of the consumer
@@ -76,11 +81,11 @@ class ClusterSplitK:
         return out
 
     def _nothing(self) -> np.ndarray:
-        """Return poisoned shared memory for the accumulators that one CTA receives from the others of its cluster."""
+        """Return a CTA's simulated shared memory for received accumulators, filled with poison (never written)."""
         return poison(self.layout.cosize(), self.plan.operands.acc)
 
     def _places(self, sender: int, consumer: int) -> np.ndarray:
-        """Return the offsets in shared memory of the accumulators from one CTA: (threads, registers).
+        """Return the offsets in shared memory of the accumulators that one CTA has sent: (threads, registers).
 
         sender     index of the sending CTA among those that split K
         consumer   index of the consumer of the receiving CTA

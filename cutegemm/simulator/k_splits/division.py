@@ -15,11 +15,11 @@ from cutegemm.simulator.report import Report
 
 @dataclass(frozen=True)
 class Piece:
-    """A range of k-tiles that several tiles of D have in common.
+    """A range of k-tiles that is the same for several tiles of D, which are simulated together.
 
     k_first   first k-tile
     k_count   number of k-tiles
-    slots     workspace slot of the accumulators of each tile; None if the range is all of K
+    slots     workspace slot for the accumulators of each of the tiles; None if the range is all of K
     """
 
     k_first: int
@@ -28,7 +28,7 @@ class Piece:
 
 
 def workspace_slots(plan: GemmPlan, problem: Problem) -> int:
-    """Return the number of workspace slots, each for the accumulators of one tile.
+    """Return the number of workspace slots that a plan needs for a problem: one for each K split of each tile.
 
     >>> from cutegemm.build import simt_plan
     >>> workspace_slots(simt_plan(split_k=4), Problem(256, 256, 4096))  # 4 tiles of 4 K splits
@@ -40,11 +40,11 @@ def workspace_slots(plan: GemmPlan, problem: Problem) -> int:
 def divided(
     plan: GemmPlan, problem: Problem, places: np.ndarray, together: int, report: Report
 ) -> Iterator[tuple[slice, list[Piece]]]:
-    """Yield groups of tiles whose K is divided alike, as (slice of `places`, their pieces of K in order).
+    """Yield groups of tiles whose K is divided in the same way: (slice of `places`, ranges of k-tiles in order).
 
     places     positions of the tiles in the order of the raster
     together   largest number of tiles of a group
-    report     collects tiles whose pieces do not cover K
+    report     collects tiles whose ranges do not cover K
     """
     pieces_of_tile = _pieces(plan.work(problem), report)
     first = 0
@@ -58,11 +58,11 @@ def divided(
 
 
 def _pieces(work: Work, report: Report) -> dict[int, list[Piece]]:
-    """Return the pieces of K (ranges of k-tiles) of each tile of D, in order: index of the tile -> list of pieces.
+    """Return the ranges of k-tiles that K splits take of each tile of D, in order: index of the tile -> list of ranges.
 
-    Tiles whose pieces do not cover K are reported.
+    Tiles whose ranges do not cover K are reported.
 
-    work   the work tiles of the grid
+    work   work tiles of the grid
     """
     pieces_of_tile: dict[int, list[Piece]] = {}
     work_tile = work.assignment().work_tile
@@ -86,11 +86,11 @@ def _pieces(work: Work, report: Report) -> dict[int, list[Piece]]:
 
 
 def _k_ranges(pieces: list[Piece]) -> tuple[tuple[int, int, bool], ...]:
-    """Return (first k-tile, number of k-tiles, whether it is all of K) of each piece."""
+    """Return (first k-tile, number of k-tiles, whether it is all of K) of each range of k-tiles."""
     return tuple([(piece.k_first, piece.k_count, piece.slots is None) for piece in pieces])
 
 
 def _joined(pieces: tuple[Piece, ...]) -> Piece:
-    """Return one piece for several tiles with the same range of k-tiles. It has the workspace slots of all tiles."""
+    """Return one range of k-tiles for several tiles with the same range, with the workspace slots of all."""
     slots = [piece.slots for piece in pieces if piece.slots is not None]
     return Piece(pieces[0].k_first, pieces[0].k_count, np.concatenate(slots) if slots else None)

@@ -14,9 +14,14 @@ from cutegemm.simulator.tables import PlanTables
 
 
 class SplitKWorkspace:
-    """Workspace in global memory for the accumulators of K splits: each slot holds those of one tile for one split.
+    """Simulated workspace for the accumulators of K splits, for plans whose threads all follow one schedule.
 
-    slots   number of slots, each for the accumulators of one tile
+    Each slot holds the accumulators of one tile for one K split.
+
+    plan     plan that splits K
+    tables   index tables of the plan
+    slots    number of slots
+    report   collects faults
     """
 
     def __init__(self, plan: GemmPlan, tables: PlanTables, slots: int, report: Report) -> None:
@@ -29,7 +34,7 @@ class SplitKWorkspace:
         self.places = _places(plan, self.shape)
 
     def write(self, slots: np.ndarray, accumulators: np.ndarray) -> None:
-        """Write the accumulators of a K split to the workspace.
+        """Write the accumulators of a K split to the simulated workspace, for several CTAs.
 
         slots          slot of each CTA's tile: (CTA,)
         accumulators   (rest_m, rest_n, value * thread * CTA)
@@ -42,10 +47,9 @@ class SplitKWorkspace:
         self.memory[index] = accumulators.reshape(index.shape)
 
     def total(self, splits: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the accumulators of all K splits, added in their order.
+        """Add the accumulators of all K splits in their order: return (rest_m, rest_n, value * thread * CTA).
 
         splits    for each K split, the slot of each CTA's tile: (CTA,)
-        returns   (rest_m, rest_n, value * thread * CTA)
         """
         out = np.zeros((*self.shape, len(splits[0])), self.memory.dtype)
         for k_split, slots in enumerate(splits):
@@ -57,7 +61,10 @@ class SplitKWorkspace:
         return out.reshape(self.shape[0], self.shape[1], -1)
 
     def _index(self, slots: np.ndarray) -> np.ndarray:
-        """Return the offsets in the workspace of the accumulators in `slots`: (rest_m, rest_n, value, thread, CTA)."""
+        """Return the offsets in the workspace of the accumulators in some slots: (rest_m, rest_n, value, thread, slot).
+
+        Slots that do not exist are reported.
+        """
         if len(slots) and not 0 <= slots.min() <= slots.max() < self.slots:
             self.report.add("outside", f"slots {slots.tolist()} exceed the {self.slots} slots of the workspace.")
             slots = slots % max(1, self.slots)

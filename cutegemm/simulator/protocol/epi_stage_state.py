@@ -34,7 +34,10 @@ Place = tuple[int, int, int]  # (CTA, epilogue stage, piece: the rows of one war
 
 
 class EpiStageState:
-    """Contents of the pieces of epilogue stages, and the bulk copies that read or write them."""
+    """Contents of the epilogue stages of all simulated CTAs, and the bulk copies in flight that read or write them.
+
+    An epilogue stage is shared memory for an epilogue tile. A piece of it has the rows of one warp.
+    """
 
     def __init__(self) -> None:
         self.pieces: dict[Place, Content] = {}
@@ -43,14 +46,14 @@ class EpiStageState:
         self.issued: dict[int, int] = {}  # number of stores that each process has issued
 
     def copy(self) -> EpiStageState:
-        """Return a copy of the epilogue stages' state that can be changed independently."""
+        """Return a copy of the state of the epilogue stages that can be changed independently."""
         other = EpiStageState()
         other.pieces, other.flights, other.issued = self.pieces.copy(), self.flights, self.issued.copy()
         other.copied = self.copied.copy()
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a hashable key of the epilogue stages' state, so that a search can visit each state once.
+        """Return a hashable key of the state of the epilogue stages, so that a search can visit each state once.
 
         States with equal keys have the same possible continuations.
         """
@@ -62,7 +65,7 @@ class EpiStageState:
         )
 
     def waits(self, process: int, op: WaitStores) -> bool:
-        """Return whether a process must still wait, because one of its stores has not yet read its epilogue stage.
+        """Return whether a process (role of a CTA) must still wait for one of its stores to read its epilogue stage.
 
         process   index of the process
         op        the operation that waits for all but the last `op.pending` stores
@@ -74,11 +77,11 @@ class EpiStageState:
         )
 
     def act(self, process: int, cta: int, op: EpiStageOp) -> None:
-        """Execute an operation on an epilogue stage.
+        """Execute an operation on an epilogue stage, and check that it is allowed.
 
-        process   index of the process
+        process   index of the process (role of a CTA)
         cta       CTA of the process
-        raises    Misuse if a condition is violated
+        raises    Misuse if the stage is in use, or contains something else than the operation needs
         """
         if isinstance(op, LoadEpiStage):
             self._fetch(process, cta, op)
@@ -92,7 +95,12 @@ class EpiStageState:
             self._take(cta, op)
 
     def _fetch(self, process: int, cta: int, op: LoadEpiStage) -> None:
-        """Start a bulk load of C to pieces of an epilogue stage, which must be empty and not used by another copy."""
+        """Start a bulk load of C to pieces (rows of a warp) of an epilogue stage.
+
+        process   index of the process (role of a CTA)
+        cta       CTA of the process
+        raises    Misuse if a piece is not empty, or another copy uses it
+        """
         self._free(
             cta, op.epi_stage, op.pieces, f"C of epilogue tile {op.tag} is loaded to epilogue stage {op.epi_stage}"
         )
@@ -106,7 +114,7 @@ class EpiStageState:
         self.flights = (*self.flights, (process, 0, cta, op))
 
     def land(self, flight: Flight) -> LoadEpiStage | None:
-        """Finish a bulk copy; return its operation if it is a load, and None if it is a store.
+        """Finish a bulk copy of an epilogue stage; return its operation if it is a load, and None if it is a store.
 
         flight   the copy in flight
         """
@@ -118,7 +126,10 @@ class EpiStageState:
         return op if isinstance(op, LoadEpiStage) else None
 
     def _read(self, cta: int, op: ReadEpiStage) -> None:
-        """Check that the piece (a warp's rows of an epilogue stage) that a warp reads contains C."""
+        """Check that the piece (a warp's rows) of an epilogue stage that a warp reads contains its epilogue tile of C.
+
+        raises   Misuse if it contains something else
+        """
         content = self.pieces.get((cta, op.epi_stage, op.piece))
         if content != ("C", op.tag):
             raise Misuse(
@@ -127,7 +138,10 @@ class EpiStageState:
             )
 
     def _write(self, cta: int, op: WriteEpiStage) -> None:
-        """Write a piece, if no bulk copy uses it and it contains nothing that is still to be stored."""
+        """Write a result to a piece (a warp's rows) of an epilogue stage.
+
+        raises   Misuse if a bulk copy uses the piece, or it contains a result that is still to be stored
+        """
         name = op.result.upper()
         self._free(
             cta,
@@ -144,9 +158,10 @@ class EpiStageState:
         self.pieces[cta, op.epi_stage, op.piece] = (name, op.tag)
 
     def _store(self, process: int, cta: int, op: StoreEpiStage) -> None:
-        """Start a bulk store of pieces of an epilogue stage. It is a fault if one of them has not been written.
+        """Start a bulk store of pieces (rows of a warp) of an epilogue stage.
 
-        process   number of the process that starts it
+        process   index of the process (role of a CTA) that starts it
+        raises    Misuse if one of the pieces has not been written
         """
         self._written(cta, op)
         number = self.issued.get(process, 0)
@@ -154,9 +169,12 @@ class EpiStageState:
         self.flights = (*self.flights, (process, number, cta, op))
 
     def _take(self, cta: int, op: CopyEpiStage) -> None:
-        """Copy pieces of an epilogue stage to global memory. They must have been written.
+        """Copy a warp's share of pieces of an epilogue stage to global memory.
 
-        A piece becomes free when the last of the operation's `readers` warps has copied it.
+        A piece has the rows that one warp wrote. A piece becomes free when the last of the operation's `readers` warps
+        has copied it.
+
+        raises   Misuse if one of the pieces has not been written
         """
         self._written(cta, op)
         for place in ((cta, op.epi_stage, piece) for piece in op.pieces):
@@ -167,7 +185,10 @@ class EpiStageState:
                 self.pieces[place] = None
 
     def _written(self, cta: int, op: StoreEpiStage | CopyEpiStage) -> None:
-        """Check that the pieces of an epilogue stage that an operation stores have been written."""
+        """Check that all pieces of an epilogue stage that an operation stores contain its epilogue tile.
+
+        raises   Misuse if one contains something else
+        """
         for piece in op.pieces:
             content = self.pieces.get((cta, op.epi_stage, piece))
             if content != (op.result.upper(), op.tag):
@@ -178,12 +199,13 @@ class EpiStageState:
                 )
 
     def _free(self, cta: int, epi_stage: int, pieces: tuple[int, ...], what: str) -> None:
-        """Check that no bulk copy uses these pieces of an epilogue stage.
+        """Check that no bulk copy uses some pieces (rows of a warp) of an epilogue stage.
 
         cta         index of the CTA
         epi_stage   index of the epilogue stage
         pieces      indices of the pieces
         what        the operation, for the message
+        raises      Misuse if a copy in flight uses one of them
         """
         for _, _, where, op in self.flights:
             if where == cta and op.epi_stage == epi_stage and set(op.pieces) & set(pieces):
@@ -195,5 +217,5 @@ class EpiStageState:
 
 
 def _words(content: Content) -> str:
-    """Return what a piece of an epilogue stage contains as text for messages."""
+    """Return what a piece of an epilogue stage contains, as text: "nothing", or "D of epilogue tile (0, 1)"."""
     return "nothing" if content is None else f"{content[0]} of epilogue tile {content[1]}"

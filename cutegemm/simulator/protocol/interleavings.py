@@ -15,10 +15,10 @@ _TRACE = 12  # number of events before a fault that are reported with it
 
 @dataclass(frozen=True)
 class ProtocolFault:
-    """A fault of a protocol.
+    """A synchronization fault that the execution of a protocol has found, with what led to it.
 
     text           description of the fault
-    interleaving   name of the first order with this fault
+    interleaving   name of the first order of execution with this fault
     trace          operations before it, the last one at the end
     """
 
@@ -32,11 +32,11 @@ class ProtocolFault:
 
 @dataclass(frozen=True)
 class ProtocolReport:
-    """Faults of a protocol.
+    """What the executions of a protocol in many orders have found.
 
-    faults          the faults; () if the protocol is correct in all interleavings that were executed
-    interleavings   number of interleavings that were executed to their end
-    states          number of states that an exhaustive search visited
+    faults          synchronization faults; () if the protocol is correct in all orders that were executed
+    interleavings   number of orders (interleavings) that were executed to their end
+    states          number of states that an exhaustive search visited; 0 for other executions
     exhaustive      whether the search visited all states
     """
 
@@ -49,11 +49,13 @@ class ProtocolReport:
 def play_interleavings(
     protocol: Protocol, *, random_runs: int = 32, seed: int = 0, extremes: bool = True
 ) -> ProtocolReport:
-    """Execute a protocol in many orders: with each role, and with the loads, before or after all others, and at random.
+    """Execute a protocol in many orders to find synchronization faults: extreme orders, then random ones.
+
+    In an extreme order, one role comes before or after all others, and loads as early or as late as possible.
 
     random_runs   number of random orders, with widely different speeds of the roles
     seed          seed of the random orders
-    extremes      whether to execute each role before and after all others
+    extremes      whether to execute the extreme orders
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulator.protocol.protocol import protocol_of
@@ -70,7 +72,7 @@ def play_interleavings(
 
 
 def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> ProtocolReport:
-    """Visit every state that a protocol can reach in any order, if there are at most `max_states`.
+    """Visit every state that a protocol can reach in any order of execution, if there are at most `max_states`.
 
     If there are more, the search stops, and `exhaustive` of the report is False.
 
@@ -111,7 +113,7 @@ def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> Proto
 
 
 def _fault(text: str, interleaving: str, events: Sequence[Event]) -> ProtocolFault:
-    """Return a fault of a protocol.
+    """Return the record of a synchronization fault.
 
     text           description
     interleaving   name of the order of execution
@@ -121,10 +123,10 @@ def _fault(text: str, interleaving: str, events: Sequence[Event]) -> ProtocolFau
 
 
 def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str, Sequence[Event]]]:
-    """Execute a protocol in one order, and return its faults, each with the events before it.
+    """Execute a protocol in one order to its end or first fault, and return its faults, each with the events before it.
 
     machine   the protocol's initial state
-    choose    returns the next choice of a machine
+    choose    returns the next event of a machine, as an element of `machine.choices()`
     """
     events: deque[Event] = deque(maxlen=_TRACE)
     while True:
@@ -143,9 +145,11 @@ def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str,
 def _orders(
     protocol: Protocol, random_runs: int, seed: int, extremes: bool
 ) -> Iterator[tuple[str, Callable[[Machine], int]]]:
-    """Yield each order of execution as (name, function from a machine to its next event).
+    """Yield orders of execution of a protocol, as (name, function from a machine to its next event).
 
-    random_runs, seed, extremes   see `play_interleavings`
+    random_runs   number of random orders
+    seed          seed of the random orders
+    extremes      whether to include orders with one role before or after all others
     """
     count = len(protocol.processes)
     for loads_first in (True, False) if extremes else ():
@@ -161,10 +165,10 @@ def _orders(
 def _extreme(number: int, is_first: bool, loads_first: bool, count: int) -> Callable[[Machine], int]:
     """Return a function that chooses one process before or after all others, and loads before or after the processes.
 
-    number        index of the process
+    number        index of the process (role of a CTA)
     is_first      whether it comes before the others, if it can continue
     loads_first   whether loads come before the processes
-    count         number of processes, which is also the choice of the first load
+    count         number of processes. Choices below it are processes, choices from it on are loads
     """
 
     def choose(machine: Machine) -> int:
@@ -179,10 +183,12 @@ def _extreme(number: int, is_first: bool, loads_first: bool, count: int) -> Call
 
 
 def _at_random(rng: random.Random, count: int) -> Callable[[Machine], int]:
-    """Return a function that chooses the next process or load at random, with speeds that differ by up to 1000 times.
+    """Return a function that chooses the next process or load at random, at very different speeds.
+
+    The speeds differ by up to a factor of 1000.
 
     rng     random number generator
-    count   number of processes, which is also the choice of the first load
+    count   number of processes. Choices below it are processes, choices from it on are loads
     """
     *speeds, load_speed = [10 ** rng.uniform(0, 3) for _ in range(count + 1)]
 

@@ -56,7 +56,9 @@ Event = tuple[Union[Process, int], Op, bool]  # (process, or CTA where a load la
 
 
 class Machine:
-    """State of a protocol. `choices` returns the events that may happen next, and `step` executes one.
+    """State of a protocol (warp roles of some CTAs, and their barriers), executed event by event in any order.
+
+    `choices` returns the events that may happen next, and `step` executes one, with checks.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulator.protocol.protocol import protocol_of
@@ -92,7 +94,7 @@ class Machine:
         self.unseen = set(range(len(protocol.processes)))  # processes whose entry in `ready` may be out of date
 
     def copy(self) -> Machine:
-        """Return a copy of the machine's state that can be changed independently."""
+        """Return a copy of this machine's state that can be changed independently."""
         other = object.__new__(Machine)
         other.__dict__.update(self.__dict__)
         for name in (
@@ -115,7 +117,7 @@ class Machine:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a hashable key of the machine's state, so that a search can visit each state once.
+        """Return a hashable key of this machine's state, so that a search can visit each state once.
 
         States with equal keys have the same possible continuations.
         """
@@ -135,16 +137,17 @@ class Machine:
         )
 
     def choices(self) -> list[int]:
-        """Return the events that may happen next, as integers.
+        """Return the events that may happen next in this machine, as integers.
 
-        An element is the index of a process, or the number of processes plus the index of a bulk copy that may land.
+        An integer is the index of a process (role of a CTA) that can go on, or the number of processes plus the index
+        of a bulk copy that may land.
         """
         self.look()
         first, copies = len(self.at), len(self.flights) + len(self.epi_stages.flights)
         return [*self.ready, *range(first, first + copies)] if copies else self.ready.copy()
 
     def look(self) -> None:
-        """Update `ready`, the indices of the processes that can execute their next operation."""
+        """Update `ready`, the indices of the processes (roles of CTAs) that can execute their next operation."""
         ready, known = self.ready, self.is_among_ready
         for number in self.unseen:
             now = self.is_ready(number)
@@ -158,23 +161,23 @@ class Machine:
 
     @property
     def copies(self) -> int:
-        """Number of bulk copies (TMA loads and stores) that have started and not ended."""
+        """Return the number of bulk copies (TMA loads and stores) that have started and not ended."""
         return len(self.flights) + len(self.epi_stages.flights)
 
     @property
     def finished(self) -> bool:
-        """Whether every process has executed all of its operations, and every bulk copy has ended."""
+        """Return whether every process (role of a CTA) has executed all its operations, and all copies have ended."""
         return not self.copies and all(self._ended(number) for number in range(len(self.at)))
 
     def describe(self, choice: int) -> str:
-        """Return an event as text for messages, such as "producer of CTA 0" with its operation.
+        """Return an event as text for messages: the process (role of a CTA), and its operation.
 
         choice   an element of `choices`
         """
         return event_text(self.event(choice))
 
     def event(self, choice: int) -> Event:
-        """Return the event of a choice.
+        """Return the event that an element of `choices` stands for.
 
         returns   (process, or index of the CTA where a load lands; operation; whether it is the end of a copy)
         """
@@ -189,10 +192,10 @@ class Machine:
         return *self.flights[position], True
 
     def step(self, choice: int) -> None:
-        """Execute one event.
+        """Execute one event: the next operation of a process (role of a CTA), or the end of a bulk copy.
 
         choice   an element of `choices`
-        raises   ProtocolError if the operation violates the protocol
+        raises   ProtocolError if the operation violates a synchronization rule
         """
         processes = self.protocol.processes
         position = choice - len(processes)
@@ -214,7 +217,7 @@ class Machine:
             self._epi_stage_done(position - len(self.flights))
 
     def stuck(self) -> str:
-        """Return why no process can continue, as text: which process waits for which barrier or data."""
+        """Return the text of a deadlock fault: which process (role of a CTA) waits for which barrier or data."""
         waiting = []
         for number, process in enumerate(self.protocol.processes):
             if self._ended(number):
@@ -238,7 +241,10 @@ class Machine:
         return "deadlock: " + "; ".join(waiting) + "."
 
     def leftovers(self) -> list[str]:
-        """Return the faults, as texts, that remain when all processes have ended, such as a tile that is not stored."""
+        """Return the faults, as texts, that remain after all processes (roles of CTAs) have ended.
+
+        For example, a tile has not been stored.
+        """
         unread = [
             f"stage {stage} of CTA {cta} is filled, but {count} of its reads never happen."
             for (cta, stage), count in self.unread.items()
@@ -247,14 +253,14 @@ class Machine:
         return unread + self.split_k_partials.leftovers(self.protocol.tiles)
 
     def _ended(self, number: int) -> bool:
-        """Return whether a process has executed all operations, and its last named barrier is complete.
+        """Return whether a process (role of a CTA) has executed all operations, and its last named barrier is complete.
 
         number   index of the process in the protocol
         """
         return self.at[number] == len(self.protocol.processes[number].ops) and self._is_barrier_complete(number)
 
     def is_ready(self, number: int) -> bool:
-        """Return whether a process can execute its next operation.
+        """Return whether a process (role of a CTA) can execute its next operation, i.e. what it waits for has happened.
 
         number   index of the process in the protocol
         """
@@ -275,18 +281,18 @@ class Machine:
     def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
         """Execute an operation on an epilogue stage.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (role of a CTA) in the protocol
+        process   the process
+        op        the operation
         """
         self.epi_stages.act(number, process.cta, op)
 
     def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
-        """Execute an operation on a K split.
+        """Execute an operation on the K splits of a tile: on its semaphore, or on accumulators in the workspace.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (role of a CTA) in the protocol
+        process   the process
+        op        the operation
         """
         was_last = self.split_k_partials.act(number, process.cta, op)
         self.unseen.update(self.protocol.waiters_for_accumulators)
@@ -294,7 +300,7 @@ class Machine:
             self._flag(number, LAST, was_last)
 
     def _epi_stage_done(self, position: int) -> None:
-        """Finish a bulk copy of an epilogue stage.
+        """Finish a bulk copy of an epilogue stage; a load also completes bytes on its barrier.
 
         position   index of the copy among those in flight
         """
@@ -307,7 +313,7 @@ class Machine:
             self._count(fetched.barrier, fetched.index, cta, 0, -fetched.size_bytes, what)
 
     def _is_barrier_complete(self, number: int) -> bool:
-        """Return True if a process waits at no named barrier, or if its barrier is complete.
+        """Return False if a process (role of a CTA) waits at a named barrier that is not complete, else True.
 
         number   index of the process in the protocol
         """
@@ -315,28 +321,30 @@ class Machine:
         return awaited is None or self.bars[awaited[0]][0] > awaited[1]
 
     def _check_alive(self, cta: int, who: str) -> None:
-        """Check that a CTA has not ended, because another one accesses its shared memory.
+        """Raise a fault if a CTA whose shared memory is accessed from outside has ended.
 
-        cta   index of the CTA
-        who   text that names what accesses it, for the message
+        cta      index of the CTA
+        who      text that names what accesses it, for the message
+        raises   ProtocolError if the CTA has ended
         """
         if all(self._ended(n) for n in self.protocol.of_cta[cta]):
             raise ProtocolError(f"{who} reaches CTA {cta}, which has ended: its shared memory is gone.")
 
     def _wait(self, number: int, process: Process, op: Wait) -> None:
-        """Do nothing: `is_ready` has checked that the wait passes.
+        """Do nothing: the process may execute the wait only after `is_ready` has checked that it passes.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (role of a CTA) in the protocol
+        process   the process
+        op        the operation
         """
 
     def _arrive(self, number: int, process: Process, op: Arrive) -> None:
-        """Arrive at a barrier of one or several CTAs.
+        """Arrive at an mbarrier in one or several CTAs.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (role of a CTA) in the protocol
+        process   the process
+        op        the operation
+        raises    ProtocolError if the barrier has more arrivals than a phase needs, or a CTA has ended
         """
         for cta in op.ctas or (process.cta,):
             if cta != process.cta:
@@ -344,16 +352,16 @@ class Machine:
             self._count(op.barrier, op.index, cta, op.count, 0, str(process))
 
     def _expect(self, number: int, process: Process, op: Expect) -> None:
-        """Arrive at a barrier, and add the bytes that its phase waits for.
+        """Arrive at an mbarrier, and add the bytes that its phase waits for.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (role of a CTA) in the protocol
+        process   the process
+        op        the operation, which names the barrier
         """
         self._count(op.barrier, op.index, process.cta, 1, op.size_bytes, str(process))
 
     def _count(self, name: str, index: int, cta: int, count: int, size_bytes: int, who: str) -> None:
-        """Count arrivals and bytes at a barrier. If none are missing, the next phase starts.
+        """Count arrivals and bytes at a barrier. If none are missing any more, the next phase starts.
 
         name         name of the barrier
         index        index of the barrier among those of this name
@@ -361,6 +369,7 @@ class Machine:
         count        number of arrivals
         size_bytes   bytes that are expected, or, if negative, that have landed
         who          what arrives, for the message
+        raises       ProtocolError if there are more arrivals than a phase needs
         """
         phase, pending, outstanding = self.bars[name, index, cta]
         pending, outstanding = pending - count, outstanding + size_bytes
@@ -375,11 +384,12 @@ class Machine:
         self.bars[name, index, cta] = (phase, pending, outstanding)
 
     def _load(self, number: int, process: Process, op: Load) -> None:
-        """Start a bulk load to a stage of one or several CTAs, or send accumulators to other CTAs.
+        """Start a bulk load to a stage of one or several CTAs, or a transfer of accumulators to other CTAs.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (role of a CTA) in the protocol
+        process   the process
+        op        the operation
+        raises    ProtocolError if the target is still being read or loaded, or holds data that has not been read
         """
         for cta in op.ctas:
             if cta != process.cta:
@@ -399,7 +409,7 @@ class Machine:
             self.flights = (*self.flights, (cta, op))
 
     def _land(self, cta: int, load: Load) -> None:
-        """Finish a bulk load in one CTA.
+        """Finish a bulk load in one CTA: its data is in the stage, and its bytes complete on the barrier.
 
         cta    index of the CTA
         load   the operation that started the load
@@ -414,7 +424,7 @@ class Machine:
         self._count(load.barrier, load.index, cta, 0, -load.size_bytes, f"{load.operand} of {_tag(load.tag)}")
 
     def operands_of(self, cta: int, stage: int) -> tuple[str, ...]:
-        """Return the names of the operands that must land in a stage of a CTA before it is read.
+        """Return the names of the operands that must all land in a stage of a CTA before the stage is read.
 
         The stage may also be a buffer for accumulators of cluster split-K; then the names are those of the senders.
         """
@@ -428,11 +438,12 @@ class Machine:
         return self.protocol.stages is None or stage < self.protocol.stages
 
     def _begin_read(self, number: int, process: Process, op: BeginRead) -> None:
-        """Check that a stage contains what a process reads, and count the process as a reader.
+        """Check that a stage contains the k-tile that a process (role of a CTA) reads, and count it as a reader.
 
         number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        process   the process
+        op        the operation
+        raises    ProtocolError if the stage contains something else
         """
         self._check_holds(process, op)
         place = (process.cta, op.stage)
@@ -441,8 +452,9 @@ class Machine:
     def _check_holds(self, process: Process, op: BeginRead | Compute) -> None:
         """Check that a stage contains what an operation reads.
 
-        process   the process that reads
+        process   the process (role of a CTA) that reads
         op        the operation, which names the stage, and the tile and k-tile that it must contain
+        raises    ProtocolError if an operand in the stage is missing, in flight, or of another k-tile
         """
         for operand in self.operands_of(process.cta, op.stage):
             content = self.holds.get((process.cta, op.stage, operand))
@@ -455,22 +467,23 @@ class Machine:
                 )
 
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
-        """End the read of a stage by a process.
+        """End the read of a stage by a process (role of a CTA).
 
         number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        process   the process
+        op        the operation, which names the stage
         """
         place = (process.cta, op.stage)
         self.reading[place] -= 1
         self.unread[place] -= 1
 
     def _enter(self, number: int, process: Process, op: Enter) -> None:
-        """Take exclusive use of a resource, such as the tensor cores, which no process of another role may have.
+        """Take exclusive use of a resource, such as the tensor cores, for the role of a process.
 
         number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        process   the process
+        op        the operation
+        raises    ProtocolError if another role has the resource
         """
         key = (op.resource, process.cta)
         role, count = self.owner.get(key, (process.role, 0))
@@ -479,36 +492,36 @@ class Machine:
         self.owner[key] = (process.role, count + 1)
 
     def _leave(self, number: int, process: Process, op: Leave) -> None:
-        """Release a resource, such as the tensor cores, that the process has for its role.
+        """Release a resource, such as the tensor cores, that the role of a process has.
 
         number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        process   the process
+        op        the operation
         """
         key = (op.resource, process.cta)
         role, count = self.owner[key]
         self.owner[key] = (role, count - 1)
 
     def _flip_phase(self, number: int, process: Process, op: FlipPhase) -> None:
-        """Flip the parity that a process waits for.
+        """Invert the parity that a process (role of a CTA) waits for in its later waits that ask for this.
 
         number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        process   the process
+        op        the operation
         """
         self.flipped[number] ^= 1
 
     def _mark(self, number: int, process: Process, op: Mark) -> None:
-        """Set a flag of a process to the operation's value.
+        """Set a flag of a process (role of a CTA) to the operation's value. Flags decide branches of its program.
 
         number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        process   the process
+        op        the operation
         """
         self._flag(number, op.flag, op.value)
 
     def _flag(self, number: int, flag: str, value: bool) -> None:
-        """Set a flag of a process.
+        """Set or clear a flag of a process (role of a CTA).
 
         number   index of the process
         flag     name of the flag, a run-time condition that decides branches
@@ -518,31 +531,31 @@ class Machine:
         self.flags[number] = flags | {flag} if value else flags
 
     def _branch(self, number: int, process: Process, op: Branch) -> None:
-        """Skip operations if a flag of the process is not set.
+        """Skip the next operations of a process (role of a CTA) if its flag is not set.
 
         number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        process   the process
+        op        the operation, which names the flag and the number of operations
         """
         if op.flag not in self.flags[number]:
             self.at[number] += op.count
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        """Check the stage that the operation reads; otherwise it uses registers only.
+        """Check that the stage that a computation reads contains its k-tile; registers need no check.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (role of a CTA) in the protocol
+        process   the process
+        op        the operation
         """
         if op.stage >= 0:
             self._check_holds(process, op)
 
     def _named(self, number: int, process: Process, op: NamedArrive | NamedSync) -> None:
-        """Arrive at a named barrier; for bar.sync, wait until it is complete.
+        """Arrive at a named barrier; for bar.sync, also wait until it is complete.
 
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
+        number    index of the process (role of a CTA) in the protocol
+        process   the process
+        op        the operation
         """
         key = (op.barrier, op.index, process.cta)
         order = self.bars[key][0]
@@ -573,7 +586,7 @@ _ACTIONS: dict[type, str] = {
 
 
 def _tag(tag: Content) -> str:
-    """Return the tag of a stage's content as text, such as "k-tile 3 of tile 0"."""
+    """Return the name of a stage's content for messages, such as "k-tile 3 of tile 0"."""
     if not isinstance(tag, tuple):
         return str(tag)
     tile, k_tile = tag
@@ -581,7 +594,7 @@ def _tag(tag: Content) -> str:
 
 
 def event_text(event: Event) -> str:
-    """Return an event as text for messages: the process or CTA, and the operation."""
+    """Return an event as text for messages: the operation, and who executes it or where a load lands."""
     who, op, is_end = event
     if isinstance(who, Process):
         return f"{who}: {op}{' is done' if is_end else ''}"

@@ -19,7 +19,7 @@ from cutegemm.plan.work.division import WorkTile
 
 @dataclass(frozen=True)
 class Process:
-    """The operations of one role of one CTA, or of one warp of the role.
+    """The operations of one role of one CTA, or of one warp of the role, which the simulator executes in order.
 
     cta    index of the CTA
     role   name of the role. Its processes may use an exclusive resource at the same time, those of other roles may not
@@ -38,10 +38,10 @@ class Process:
 
 @dataclass(frozen=True)
 class Protocol:
-    """Processes, and the barriers that synchronize them.
+    """What is executed to find synchronization faults: the operations of warp roles of some CTAs, and their barriers.
 
     barriers       barriers of each CTA; `arrivals` end a phase, and count threads for a named barrier
-    processes      all processes
+    processes      all processes, i.e. roles of CTAs
     operands       operands of a stage, by CTA: all must have landed before the stage is read
     readers        number of processes that read each filling of a stage
     stages         number of mainloop stages. Stages with higher indices are the buffers for accumulators of cluster
@@ -62,7 +62,7 @@ class Protocol:
 
     @cached_property
     def of_cta(self) -> dict[int, list[int]]:
-        """Indices of the processes of each CTA: index of the CTA -> list of indices in `processes`."""
+        """Return the indices of the processes (roles) of each CTA: CTA -> list of indices in `processes`."""
         return {
             cta: [number for number, process in enumerate(self.processes) if process.cta == cta]
             for cta in range(len(self.operands))
@@ -70,7 +70,7 @@ class Protocol:
 
     @cached_property
     def waiters(self) -> dict[tuple[str, int, int], set[int]]:
-        """Processes that ever wait at a barrier: (name of the barrier, index, CTA) -> set of indices in `processes`."""
+        """Return which processes ever wait at each barrier: (name, index, CTA) -> indices in `processes`."""
         out: dict[tuple[str, int, int], set[int]] = {}
         for number, process in enumerate(self.processes):
             for op in process.ops:
@@ -80,7 +80,7 @@ class Protocol:
 
     @cached_property
     def waiters_for_accumulators(self) -> tuple[int, ...]:
-        """Indices of the processes that ever wait for accumulators of other K splits."""
+        """Return the indices of the processes (roles of CTAs) that ever wait for accumulators of other K splits."""
         return tuple(
             [
                 n
@@ -90,10 +90,12 @@ class Protocol:
         )
 
     def edited(self, edit: Callable[[Process, Op], Op | None]) -> Protocol:
-        """Return the protocol with each operation replaced by the result of `edit`; None removes it.
+        """Return this protocol with each operation replaced by the result of `edit`; None removes it.
 
         Tests plant faults with it. A branch skips a fixed number of operations, so do not remove an operation that it
         skips.
+
+        edit   function of the process and the operation
         """
         processes = []
         for process in self.processes:
@@ -102,20 +104,22 @@ class Protocol:
         return replace(self, processes=tuple(processes))
 
     def with_barrier(self, name: str, **changes: Any) -> Protocol:
-        """Return the protocol with changed fields of one barrier. Tests plant faults with it.
+        """Return this protocol with changed fields of one barrier, e.g. a wrong arrival count.
 
-        name      name of the barrier
+        Tests plant faults with it.
+
+        name      name of the barrier, such as "full"
         changes   fields of `Barrier` and their new values
         """
         return replace(self, barriers=tuple([replace(b, **changes) if b.name == name else b for b in self.barriers]))
 
 
 class ProtocolError(Exception):
-    """Raised when an operation violates the protocol in one interleaving (order of execution)."""
+    """Raised when an operation of a warp role breaks a synchronization rule in one order of execution."""
 
 
 class Misuse(Exception):
-    """Raised for a fault whose process is not known yet; the machine turns it into a `ProtocolError`."""
+    """Raised for a synchronization fault of a process that is not known yet; the machine makes it a `ProtocolError`."""
 
 
 def protocol_of(
@@ -127,7 +131,9 @@ def protocol_of(
     programs: Mapping[str, Program] | None = None,
     reads_c: bool = True,
 ) -> Protocol:
-    """Return the protocol of a plan: the operations of the roles of its CTAs, and its barriers.
+    """Return the protocol of a plan with warp roles: the operations of the roles of its CTAs, and their barriers.
+
+    Pass it to `play_interleavings` or `search_interleavings` to find synchronization faults.
 
     k_tiles    number of k-tiles of a tile; or a sequence with one number for each tile of a CTA
     tiles      number of tiles that a CTA takes; if K is split, number of tiles that the clusters of the grid share
@@ -157,10 +163,12 @@ def protocol_for(
     programs: Mapping[str, Program] | None = None,
     reads_c: bool = True,
 ) -> Protocol:
-    """Return the protocol of a plan for the work tiles of each cluster.
+    """Return the protocol of a plan for given work tiles: operations of the roles of all CTAs, and barriers.
 
-    work   work tiles of each cluster, in order
-    warps, programs, reads_c   see `protocol_of`
+    work       work tiles of each cluster, in order
+    warps      whether each warp of a consumer is a process of its own
+    programs   program of each role, by name, that replaces the plan's; None: no replacement
+    reads_c    whether the epilogue reads C
     """
     in_cluster = product(plan.cluster_mn)
     known = {**plan.programs, **(programs or {})}
@@ -203,9 +211,10 @@ def protocol_for(
 
 
 def work_of(plan: GemmPlan, *, k_tiles: int | Sequence[int], tiles: int = 1) -> list[list[WorkTile]]:
-    """Return the work tiles of each cluster of the protocol: all clusters of the grid if K is split, else one.
+    """Return example work tiles for the clusters of a protocol: all of the grid if K is split, else one cluster.
 
-    k_tiles, tiles   see `protocol_of`
+    k_tiles   number of k-tiles of a tile; or a sequence with one number for each tile of a CTA
+    tiles     number of tiles that a CTA takes; if K is split, number of tiles that the clusters of the grid share
 
     >>> from cutegemm.build import sm90_plan
     >>> [[tile.k_count for tile in own] for own in work_of(sm90_plan(stream=1, ctas=2), tiles=5, k_tiles=30)]

@@ -35,7 +35,7 @@ Key = tuple[int, int]  # (CTA, consumer)
 
 
 class SplitState:
-    """Semaphores of tiles, and contents of workspace slots.
+    """State of the K splits of all simulated tiles: semaphores of tiles, and contents of workspace slots.
 
     Operations that belong to a branch of the program are ignored for a warp that does not take the branch.
     """
@@ -62,7 +62,7 @@ class SplitState:
         return tuple([frozenset(value.items()) for value in vars(self).values()])
 
     def waits(self, process: int, op: AwaitAccumulators) -> bool:
-        """Return whether a process must still wait, because other K splits of its tile have not been written yet.
+        """Return whether a process (role of a CTA) must still wait for accumulators of other K splits of its tile.
 
         process   index of the process
         op        the operation that waits
@@ -70,16 +70,16 @@ class SplitState:
         return self.last.get(process, False) and self.counters[op.tile][1] < op.others
 
     def missing(self, op: AwaitAccumulators) -> str:
-        """Return the K splits whose accumulators an operation still waits for, as text for messages."""
+        """Return a text for messages that names the K splits whose accumulators an operation still waits for."""
         return f"{op.others} other K splits of tile {op.tile}; {self.counters[op.tile][1]} of them are written"
 
     def act(self, process: int, cta: int, op: SplitOp) -> bool | None:
-        """Execute an operation on a K split.
+        """Execute an operation on the K splits of a tile, and check that it is allowed.
 
-        process   index of the process
+        process   index of the process (role of a CTA)
         cta       CTA of the process
         returns   after `ReadSemaphore`, whether this is the last K split of the tile; else None
-        raises    Misuse if a condition is violated
+        raises    Misuse if shared memory or a workspace slot contains something else than the operation needs
         """
         if isinstance(op, IncrementSemaphore):
             increments, written = self.counters.get(op.tile, (0, 0))
@@ -102,7 +102,12 @@ class SplitState:
         return None
 
     def _leave(self, op: WriteAccumulators | SignalAccumulators) -> None:
-        """Write accumulators to the workspace, or signal that they are written, in a K split that is not the last."""
+        """Execute an operation of a K split that is not the last of its tile.
+
+        It writes accumulators, or signals that they are written.
+
+        raises   Misuse if the workspace slot still has other accumulators
+        """
         if isinstance(op, SignalAccumulators):
             increments, written = self.counters[op.tile]
             self.counters[op.tile] = (increments, written + 1)
@@ -115,7 +120,10 @@ class SplitState:
         self.slots[op.slot, op.warp] = op.tile
 
     def _end(self, op: SplitOp) -> None:
-        """Read the accumulators of the other K splits, or reset the semaphore, in the last K split of a tile."""
+        """Execute an operation of the last K split of a tile: read others' accumulators, or reset the semaphore.
+
+        raises   Misuse if the accumulators have not been written yet
+        """
         if isinstance(op, ResetCounter):
             self.counters[op.tile] = (0, 0)
         elif isinstance(op, ReadAccumulators):
@@ -128,7 +136,7 @@ class SplitState:
                 )
 
     def leftovers(self, tiles: frozenset[int]) -> list[str]:
-        """Return the faults that remain when all processes have ended.
+        """Return the faults that remain at the end: semaphores that are not 0, tiles not stored exactly once.
 
         tiles   tiles that must be stored
         """

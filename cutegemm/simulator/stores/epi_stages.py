@@ -25,7 +25,7 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 
 class EpiStageStorage:
-    """Stores the tiles of D of a plan with epilogue stages, and counts how often each element is written.
+    """Simulated stores of D through epilogue stages in shared memory, with counts of the writes of each element.
 
     elements   element of the consumer's tile that each register accumulates: (consumers, threads, registers), in the
                order of the accumulators. If the epilogue is gated, this is only the gate projection
@@ -60,9 +60,9 @@ class EpiStageStorage:
             self._check()
 
     def _places(self) -> np.ndarray:
-        """Return the offset in shared memory of each element of an epilogue tile; -1 if no register is copied to it.
+        """Return the offset of each epilogue tile element in shared memory: (epilogue stages * consumers, elements).
 
-        returns   (epilogue stages * consumers, elements)
+        An entry is -1 if no register is copied to the element.
         """
         copy, epi_tile = self.store.to_shared, self.store.epi_tile
         elements = copy.offsets_d(Layout(epi_tile)).reshape(-1)
@@ -74,7 +74,7 @@ class EpiStageStorage:
         return out
 
     def _check(self) -> None:
-        """Report faults of the copies of an epilogue tile to and from shared memory."""
+        """Report lost, misplaced or misaligned elements in the copies of an epilogue tile to and from shared memory."""
         check_boxes(self.stores, self.report)
         if self.loads is not None:
             check_boxes(self.loads, self.report)
@@ -115,20 +115,20 @@ class EpiStageStorage:
                 report.add_each("fragment", np.argwhere(own != want), other)
 
     def _origin(self, i: int) -> tuple[int, int]:
-        """Return the (m, n) of the first element of the i-th epilogue tile in the consumer's tile."""
+        """Return the (row, column) of the first element of the i-th epilogue tile in the consumer's tile."""
         m, n = self.store.epi_tile_at(i, self.plan.consumer_d_tile)
         return m * self.store.epi_tile[0], n * self.store.epi_tile[1]
 
     def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
-        """Return the index in the consumer's tile of the element at (m, n).
+        """Return the index in the consumer's tile of the element in row m and column n: m + rows * n.
 
-        m, n   coordinates in the consumer's tile
+        m, n   integer arrays: coordinates in the consumer's tile
         """
         out: np.ndarray = m + self.plan.consumer_tile[0] * n
         return out
 
     def _place_in_d(self, elements: np.ndarray) -> np.ndarray:
-        """Return the index in the consumer's tile of D of the result of each accumulator.
+        """Return the index in the consumer's tile of D of the result that each accumulator contributes to.
 
         It differs from the accumulator's index if the epilogue is gated, because D then has half as many columns.
 
@@ -157,22 +157,23 @@ class EpiStageStorage:
         return out
 
     def head(self, registers: np.ndarray) -> np.ndarray:
-        """Return the values of the epilogue's head: the part of the expression that depends on the accumulators alone.
+        """Evaluate the epilogue's head, the leading scaling such as alpha * acc, on the accumulators of a tile.
 
-        registers   accumulators in the order of `registers`
+        registers   accumulators as the method `registers` returns them
+        returns     values of the same shape
         """
         return evaluate(self.plan.head, registers, self.task.scalars, {}, self.plan.operands.d.dtype)
 
     def tail(
         self, registers: np.ndarray, i: int, group: CtaGroup, fetched: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Return the rounded results of the i-th epilogue tile by name.
+        """Evaluate the epilogue's tail on the i-th epilogue tile, and return its rounded results by name.
 
         registers   values of the epilogue's head: (..., C, threads, registers)
         i           index of the epilogue tile in the consumer's tile
-        group       CTAs, with tile indices in tiles of the consumer
-        fetched     elements of the tile operand that TMA loaded to the epilogue stage: (threads, registers, C); None if
-                    TMA loads none
+        group       the C CTAs, with tile indices in tiles of the consumer
+        fetched     elements of the M x N operand that TMA loaded to the epilogue stage: (threads, registers, C); None
+                    if TMA loads none
         returns     an array (C, threads, registers of an epilogue tile) for each result
         """
         per, kind, epilogue = self.moved.shape[1], self.plan.operands.d.dtype, self.plan.tail
@@ -186,7 +187,7 @@ class EpiStageStorage:
         return {name: round_to(self.plan.operands.matrix(name).dtype, values) for name, values in out.items()}
 
     def store_aux(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
-        """Store the auxiliary outputs of the i-th epilogue tile from registers to global memory.
+        """Store the auxiliary outputs of the i-th epilogue tile from registers to simulated global memory.
 
         values   results of the epilogue tile, by name
         i        index of the epilogue tile in the consumer's tile
@@ -198,9 +199,13 @@ class EpiStageStorage:
             result.write(index[inside], np.moveaxis(values[name], 0, 2)[inside])
 
     def reduce(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
-        """Collect values of the i-th epilogue tile for reductions.
+        """Collect the values of the i-th epilogue tile for the epilogue's reductions.
 
-        After the last epilogue tile of a tile, the partial results are written.
+        After the last epilogue tile of a tile, its partial results are written.
+
+        values   results of the epilogue tile, by name
+        i        index of the epilogue tile in the consumer's tile
+        group    the CTAs, with tile indices in tiles of the consumer
         """
         if not self.reduced:
             return
@@ -219,9 +224,10 @@ class EpiStageStorage:
             result.write(by_thread, whole, first)
 
     def at(self, group: CtaGroup, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the (m, n) in D of the first element of the i-th epilogue tile, for each CTA: two arrays (C,).
+        """Return the row and column in D of the first element of the i-th epilogue tile: two arrays (CTAs,).
 
-        group   CTAs, with tile indices in tiles of the consumer
+        group   the CTAs, with tile indices in tiles of the consumer
+        i       index of the epilogue tile in the consumer's tile
         """
         origin = self._origin(i)
         rows, columns = self.plan.consumer_d_tile
@@ -230,9 +236,11 @@ class EpiStageStorage:
         return group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1])
 
     def flows(self, group: CtaGroup) -> tuple[BoxFlow, BoxFlow | None]:
-        """Return two copies through the epilogue stages of CTAs: of D, and of the tile operand that TMA loads.
+        """Return two simulated copies through the epilogue stages of some CTAs: of D, and of the operand TMA loads.
 
-        The second one is None if TMA loads no tile operand. Both use the same shared memory.
+        The second one is None if TMA loads no operand. Both use the same shared memory.
+
+        group   the CTAs
         """
         stores = BoxFlow(self.stores, self.d, group, self.report, self.checked)
         if self.fetched is None or self.loads is None:
@@ -242,7 +250,7 @@ class EpiStageStorage:
         return stores, loads
 
     def flow_of(self, result: str, stores: BoxFlow, group: CtaGroup) -> BoxFlow:
-        """Return the copy that stores an auxiliary output, through the same shared memory as D.
+        """Return the simulated copy that stores an auxiliary output, through the same shared memory as D.
 
         result   name of the auxiliary output
         stores   the copy of D
@@ -253,9 +261,9 @@ class EpiStageStorage:
         return flow
 
     def in_epi_stage(self, epi_stage: int) -> np.ndarray:
-        """Return the offset in shared memory of each register of an epilogue tile: (threads, registers).
+        """Return the offset in shared memory for each register of an epilogue tile: (threads, registers).
 
-        epi_stage   index of the epilogue stage
+        epi_stage   index of the epilogue stage among those of all consumers
         """
         out: np.ndarray = self.place[epi_stage][self.moved]
         return out
@@ -263,12 +271,12 @@ class EpiStageStorage:
     def _places_in(
         self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the element of each register is inside of a matrix, and its index in memory.
+        """Return whether the element of each register is inside of a matrix, and its index in the matrix's memory.
 
         Both arrays have the shape (threads, registers, C).
 
         matrix   the matrix in global memory
-        origin   (m, n) of the epilogue tile's first element in each CTA: two arrays (C,)
+        origin   row and column of the epilogue tile's first element in each CTA: two arrays (C,)
         group    the C CTAs
         """
         rows = self.store.epi_tile[0]
@@ -277,13 +285,13 @@ class EpiStageStorage:
         return inside, matrix.base + matrix.addresses(m, n) + matrix.first(group.batch)
 
     def _operand(self, name: str, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """Return the values of an epilogue operand for each register of a thread: (threads, registers, CTAs).
+        """Read an epilogue operand for the element of each register of a thread: (threads, registers, CTAs).
 
-        The shape is (2, threads, registers, C) for a row with the columns of a gated B: gate and up projections.
+        The shape is (2, threads, registers, CTAs) for a row with the columns of a gated B: gate and up projections.
 
         name     name of the operand
-        origin   (m, n) of the epilogue tile's first element in each CTA: two arrays (C,)
-        group    the C CTAs
+        origin   row and column of the epilogue tile's first element in each CTA: two arrays (CTAs,)
+        group    the CTAs
         """
         matrix, by = self.task.matrices[name], self.plan.operands.matrix(name).gated
         if not by:
@@ -291,10 +299,10 @@ class EpiStageStorage:
         return np.stack([self._straight(half_of(matrix, by, which), origin, group) for which in (0, 1)])
 
     def _straight(self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """Return the matrix element that belongs to each register: (threads, registers, CTAs), with 0 outside of it.
+        """Read the matrix element of each register: (threads, registers, CTAs), with 0 outside of the matrix.
 
-        origin   (m, n) of the epilogue tile's first element in each CTA: two arrays (C,)
-        group    the C CTAs
+        origin   row and column of the epilogue tile's first element in each CTA: two arrays (CTAs,)
+        group    the CTAs
         """
         inside, index = self._places_in(matrix, origin, group)
         out = np.zeros(index.shape, matrix.buffer.dtype)
@@ -304,20 +312,26 @@ class EpiStageStorage:
         return out
 
     def finish(self) -> None:
-        """After the last CTA, report elements of D and of auxiliary outputs that were not written exactly once."""
+        """Report elements of D and of auxiliary outputs that were not written exactly once, after the last CTA."""
         check_written(self.d, self.written, self.report)
         for result in self.aux.values():
             result.finish()
 
 
 def _registers(copy: TiledCopy, tile: Layout) -> np.ndarray:
-    """Return the element of the tile that each register of a thread holds: (threads, registers)."""
+    """Return the index in the tile of the element that each register of a thread holds: (threads, registers).
+
+    copy   tiled copy whose source is registers
+    tile   layout of the tile
+    """
     table = copy.offsets_s(tile)
     return table.reshape(table.shape[0], -1, order="F")
 
 
 def consumer_elements(plan: GemmPlan, report: Report) -> np.ndarray:
-    """Return the element of the consumer's tile that each register accumulates: (consumers, threads, registers).
+    """Return which element of its consumer's tile each register accumulates: (consumers, threads, registers).
+
+    An entry is the index m + rows * n. Elements outside of the consumer's tile are reported.
 
     >>> from cutegemm.build import sm90_plan
     >>> consumer_elements(sm90_plan(), Report()).shape

@@ -26,8 +26,9 @@ from cutegemm.simulator.values import results
 
 
 class TileStore:
-    """Stores the tiles of D, and counts how often each element is written.
+    """Simulated stores of whole tiles of D, from registers or through shared memory, with counts of the writes.
 
+    task       the simulation
     elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
     apply      epilogue to apply to the accumulators; None: the plan's
     """
@@ -56,9 +57,10 @@ class TileStore:
             self._check_places(self.through.accumulator_index(self.rows, self.columns))
 
     def write(self, accumulators: np.ndarray, group: CtaGroup) -> None:
-        """Apply the epilogue to the accumulators of a group of CTAs, and store the results.
+        """Apply the epilogue to the accumulators of a group of CTAs, and store all results to simulated global memory.
 
         accumulators   (rest_m, rest_n, value * thread * CTA)
+        group          the CTAs, with their tiles
         """
         m0, n0 = [at * step for at, step in zip((group.m_tile, group.n_tile), self.plan.d_tile, strict=True)]
         inside = self._is_inside(self.lead, group, m0, n0)
@@ -119,10 +121,12 @@ class TileStore:
         return out
 
     def _reduce(self, name: str, values: np.ndarray, where: Any, shape: tuple[int, ...], group: CtaGroup) -> None:
-        """Pass the values of a tile to the reduction `name`.
+        """Pass the values of a tile to the reduction called `name`.
 
-        where   which values are inside of D; the reduction ignores the others
-        shape   (accumulators, CTA)
+        values   values inside of D
+        where    which accumulators are inside of D; the reduction ignores the others
+        shape    (accumulators, CTA)
+        group    the CTAs
         """
         whole = np.zeros(shape, values.dtype)
         whole[where] = values.reshape(whole[where].shape)
@@ -130,7 +134,7 @@ class TileStore:
         self.reduced[name].write(in_units(self.plan, by_thread.transpose(3, 2, 0, 1, 4)), group)
 
     def _check_places(self, places: np.ndarray) -> None:
-        """Report elements of D that are written to the same offset of shared memory.
+        """Report elements of D's tile that are written to the same offset of shared memory.
 
         places   offset of each element
         """
@@ -154,11 +158,12 @@ class TileStore:
         m0: np.ndarray,
         n0: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Write D's tiles to shared memory, and read them as the copy does.
+        """Simulate the way of D's tiles through shared memory: write them there, and read them as the copy to D does.
 
         out       results for the accumulators that are inside of D
         where     which accumulators are inside of D
         shape     (accumulators, CTA)
+        group     the CTAs
         m0, n0    row and column of each tile's first element: (CTA,)
         returns   values that the copy reads, which of them are inside of D, and their indices in D's memory: each (E,
                   CTA)
@@ -204,13 +209,13 @@ class TileStore:
         )  # fmt: skip
 
     def finish(self) -> None:
-        """After the last CTA, report elements that were not written exactly once."""
+        """Report elements of D and of auxiliary outputs that were not written exactly once, after the last CTA."""
         check_written(self.d, self.written, self.report)
         for result in self.aux.values():
             result.finish()
 
     def _index(self, matrix: GlobalMatrix, group: CtaGroup, m0: np.ndarray, n0: np.ndarray) -> np.ndarray:
-        """Return the index in a matrix's memory of each accumulator's element: (accumulators, CTA).
+        """Return the index in a matrix's memory of the element that belongs to each accumulator: (accumulators, CTA).
 
         group    the CTAs
         m0, n0   row and column of each tile's first element: (CTA,)
@@ -243,9 +248,10 @@ class TileStore:
             )
 
     def _outside(self, at: np.ndarray, group: CtaGroup, m0: np.ndarray, n0: np.ndarray, threads: int) -> str:
-        """Return the text of a fault: an element is stored outside of D.
+        """Return the text of a fault: a thread stores an element outside of D.
 
         at        indices of the stored element and of the CTA
+        group     the CTAs
         m0, n0    row and column of each tile's first element: (CTA,)
         threads   number of threads that store
         """
@@ -259,7 +265,7 @@ class TileStore:
 
 
 class _Through:
-    """Index tables of a D that passes through shared memory. The copy out of it has E elements.
+    """Index tables of a tile of D that passes through shared memory. The copy from there to D has E elements.
 
     elements        elements of shared memory
     read            offset that the copy reads: (E,), all of thread 0 first; the elements of an access are contiguous
@@ -282,13 +288,13 @@ class _Through:
         self.lead = (lead % bm, lead // bm)
 
     def accumulator_index(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the offset in shared memory of elements of the tile of D, by their rows and columns."""
+        """Return the offsets in shared memory of elements of D's tile, by their rows and columns in the tile."""
         out: np.ndarray = self.places[rows + self.rows_of_tile * columns]
         return out
 
 
 def _gates(plan: GemmPlan, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the accumulators of gate and up projections, and the element of D's tile that each pair becomes.
+    """Return the accumulators of gates and ups in a gated epilogue, and the element of D of each pair.
 
     elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
     returns    accumulators of gates and of ups, as flat indices in `elements`: (2, pairs); the element of D's tile of
@@ -308,14 +314,14 @@ def _gates(plan: GemmPlan, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
-    """Return a table with its accesses along an additional last axis, so that each access has `vector` elements.
+    """Group a table's accumulators by the accesses that store them: add a last axis of `vector` elements.
 
     If the values of an atom are a multiple of `vector`, accesses consist of values of an atom; else of neighbours along
     D's contiguous mode.
 
     table    (rest_m, rest_n, value, thread, ...)
     vector   elements of an access
-    major    majorness of D
+    major    majorness of D: "m" or "n"
     """
     values = table.shape[2]
     axis = 2 if values % vector == 0 else (0 if major == "m" else 1)
@@ -324,11 +330,13 @@ def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
 
 
 def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
-    """Return the first element of the access of each accumulator, which decides whether the access is executed.
+    """Return the first element of the access that stores each accumulator.
+
+    The access is executed if that element is inside of D.
 
     elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
     vector     elements of an access
-    major      majorness of D
+    major      majorness of D: "m" or "n"
     """
     values = elements.shape[2]
     axis = 2 if values % vector == 0 else (0 if major == "m" else 1)
@@ -337,14 +345,18 @@ def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
 
 
 class AuxOutput:
-    """An auxiliary output of an epilogue, which is stored from registers to global memory."""
+    """Simulated auxiliary output of an epilogue, stored from registers to global memory, with counts of the writes.
+
+    matrix   simulated memory of the output
+    report   collects faults
+    """
 
     def __init__(self, matrix: GlobalMatrix, report: Report) -> None:
         self.matrix, self.report = matrix, report
         self.written = np.zeros(len(matrix.buffer), np.uint16)
 
     def write(self, index: np.ndarray, values: np.ndarray) -> None:
-        """Round values to the type of the output, and store them at indices of its memory.
+        """Round values to the type of this auxiliary output, and store them to its simulated memory.
 
         index    indices in the output's memory
         values   values to store, same shape
@@ -358,12 +370,12 @@ class AuxOutput:
         np.add.at(self.written, index.reshape(-1), 1)
 
     def finish(self) -> None:
-        """After the last CTA, report elements that were not written exactly once."""
+        """Report elements of this auxiliary output that were not written exactly once. Called after the last CTA."""
         check_written(self.matrix, self.written, self.report)
 
 
 def aux_outputs(task: Task) -> dict[str, AuxOutput]:
-    """Return the auxiliary outputs of a plan's epilogue: name of the output -> its writer."""
+    """Return the simulated auxiliary outputs of a plan's epilogue by their names."""
     names = task.plan.epilogue.outputs[1:]
     return {name: AuxOutput(task.matrices[name], task.report) for name in names}
 
@@ -371,8 +383,9 @@ def aux_outputs(task: Task) -> dict[str, AuxOutput]:
 def check_written(d: GlobalMatrix, written: np.ndarray, report: Report) -> None:
     """Report elements of D, or of another result, that were not written exactly once.
 
-    d         the matrix
-    written   number of writes of each element of the matrix's memory
+    d         simulated memory of the result
+    written   number of writes of each element of this memory
+    report    collects the faults
     """
     times = d.view(written)
     report.add_each(
