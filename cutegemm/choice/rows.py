@@ -59,8 +59,8 @@ def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = Non
               candidates
 
     The search starts from one recipe, and adds the recipe that lowers the mean most until there are `most` of them.
-    Then it exchanges one recipe for a better one until no exchange lowers the mean. It is repeated from several first recipes,
-    and the result with the lowest mean is returned.
+    Then it exchanges one recipe for a better one until no exchange lowers the mean. It is repeated from several first
+    recipes, and the result with the lowest mean is returned.
 
     >>> from cutegemm.choice.catalog import candidates
     >>> from cutegemm.plan.problem import Operands, Problem
