@@ -19,7 +19,7 @@ def parse_tuple(text: str) -> tuple[int, ...]:
 
 
 def parse_flag(text: str) -> bool:
-    """Return True for "1" and False for "0"; ValueError for any other text.
+    """Parse a flag of a plan's text: "1" gives True, "0" gives False; ValueError for any other text.
 
     >>> parse_flag("1"), parse_flag("0")
     (True, False)

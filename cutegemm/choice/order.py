@@ -56,7 +56,7 @@ class Weight:
         return Weight(plain.fitted(1, n, k).with_aux(**scales), n, k, arch, device, accumulate)
 
     def problem(self, rows: int) -> Problem:
-        """Return the GEMM of this weight with an A of `rows` rows."""
+        """Return the GEMM problem of this weight (B) with an A of `rows` rows."""
         return Problem(rows, self.n, self.k, operands=self.operands)
 
 

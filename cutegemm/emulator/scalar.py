@@ -179,7 +179,7 @@ def _fma32(a: Any, b: Any, c: Any) -> Any:
 
 
 def _lost(a: Any, b: Any, total: Any) -> Any:
-    """Return the rounding error of a floating-point sum: a + b - total, exactly."""
+    """Return the exact rounding error of a floating-point sum: a + b - total, where `total` is a + b rounded."""
     part = total - a
     return (a - (total - part)) + (b - part)
 

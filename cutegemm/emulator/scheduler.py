@@ -258,7 +258,7 @@ class Scheduler:
             self.resume(at, threads)
 
     def resume(self, at: int, threads: np.ndarray) -> None:
-        """Make threads ready to run at an instruction.
+        """Make threads ready to run, from the instruction with index `at` on.
 
         at        index of the instruction
         threads   numbers over all CTAs in flight

@@ -322,7 +322,10 @@ class SharedMemory:
         self.unfenced = np.zeros((blocks, self.size // 16), np.int16)
 
     def has(self, offset: np.ndarray | int, count: int) -> Any:
-        """Return whether `count` bytes from each offset on lie in a CTA's shared memory: bool, shaped like `offset`."""
+        """Return whether `count` bytes from each offset on lie in a CTA's shared memory: bool, shaped like `offset`.
+
+        offset   in the CTA's shared-memory window, in bytes
+        """
         return (offset >= SHARED_BASE) & (offset + count <= self.end)
 
 

@@ -134,11 +134,12 @@ class Repacker:
         end(self.own)
 
     def repack_tile(self, repack: Repack, mX: cute.Tensor, mP: cute.Tensor, divided_by, smem, cta) -> None:
-        """Copy one tile of an operand to the repacked matrix, through shared memory.
+        """Copy one tile of an operand to the repacked matrix, through shared memory (device code).
 
+        repack       how the operand is repacked
         mX           the operand (rows, K, L)
         mP           the repacked matrix (rows, K, L)
-        divided_by   divisors of the CTA index; see `Repack.divided_by`
+        divided_by   divisors of the CTA index: see `Repack.divided_by`
         smem         shared memory of the CTA
         cta          index of the CTA among those of this operand
         """

@@ -108,11 +108,11 @@ class At:
     loaded_l: Any = None
 
     def get(self, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """Return the values of some fields of the role's position, in the order of `names`."""
+        """Return the values of some fields of this role's position in its program, in the order of `names`."""
         return tuple([getattr(self, name) for name in names])
 
     def put(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-        """Set some fields of the role's position to these values, in the order of `names`."""
+        """Set some fields of this role's position in its program to these values, in the order of `names`."""
         for name, value in zip(names, values, strict=True):
             setattr(self, name, value)
 
@@ -255,7 +255,7 @@ class Tracer(StepReader):
 
     @cute.jit
     def k_count_of(self, is_tile, k_count):
-        """Return the number of k-tiles of a work tile; 0 if the work tile does not exist."""
+        """Return `k_count`, the number of k-tiles of a work tile, if `is_tile` says that the tile exists, else 0."""
         found = Int32(0)
         if is_tile:
             found = Int32(k_count)
@@ -441,7 +441,7 @@ class Tracer(StepReader):
 
     @cute.jit
     def release_previous(self, at: cutlass.Constexpr, k_tile: Int32):
-        """Release the stage of the previous k-tile, unless this is the first k-tile of a work tile.
+        """Release the stage of the previous k-tile (consumer release), unless this is the first k-tile of a work tile.
 
         at       the role's position in its program
         k_tile   index of the k-tile in its work tile

@@ -62,7 +62,7 @@ def branch(*, loc=None, ip=None) -> None:
 
 @dsl_user_op
 def nearest(value: Float32 | Float64, *, loc=None, ip=None) -> Int32:
-    """Return the nearest 32-bit integer; ties go to the even one."""
+    """Return the 32-bit integer nearest to a float; ties go to the even one."""
     asm = assembler(loc, ip, has_side_effects=False)
     text, register = ("cvt.rni.s32.f64", "d") if value.dtype is Float64 else ("cvt.rni.s32.f32", "f")
     operands = [value.ir_value(loc=loc, ip=ip)]

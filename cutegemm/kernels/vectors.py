@@ -31,9 +31,9 @@ def copy_vector(atom: CopyAtom, source: cute.Tensor, target: cute.Tensor, where:
 
 
 def condition(holds: Any) -> cute.Tensor:
-    """Return a predicate tensor for one access, as `copy_vector` takes it.
+    """Convert a run-time Boolean to the predicate tensor of one access, as `copy_vector` takes it.
 
-    holds   a Boolean known at run time: whether the access is made
+    holds   whether the access is made
     """
     out = cute.make_rmem_tensor((1,), Boolean)
     out[0] = holds

@@ -28,7 +28,7 @@ class LadderStep:
 
     @property
     def name(self) -> str:
-        """Return the name of the step's plan."""
+        """Return the name of this tutorial step's plan, such as "sm90_epi_stages"."""
         return str(self.recipe)
 
     def build(self, operands: Operands | None = None) -> GemmPlan:

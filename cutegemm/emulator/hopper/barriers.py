@@ -121,7 +121,10 @@ def _count(step: Step, operands: list[Any]) -> np.ndarray:
 
 @handles("mbarrier.init")
 def _init(step: Step) -> None:
-    """Execute mbarrier.init `[mbarrier], arrivals`: create an mbarrier with a number of arrivals per phase."""
+    """Execute mbarrier.init `[mbarrier], arrivals` for the step's threads: create an mbarrier at each address.
+
+    `arrivals` is the number of arrivals that complete each phase.
+    """
     at, count = step.operands
     counts = step.get(count, np.uint32)
     slots, offsets = step.machine.shared_place(step, step.address(at), MBARRIER_BYTES)
@@ -153,9 +156,10 @@ def _inval(step: Step) -> None:
 
 @handles("mbarrier.arrive", "mbarrier.expect_tx", "mbarrier.complete_tx")
 def _arrive(step: Step) -> None:
-    """Execute mbarrier.arrive, .expect_tx or .complete_tx: `{state, }[mbarrier]{, count}`.
+    """Execute mbarrier.arrive, .expect_tx or .complete_tx `{state, }[mbarrier]{, count}` for the step's threads.
 
-    `count` is a number of arrivals, or with .expect_tx and .complete_tx a number of bytes.
+    `count` is a number of arrivals, or with .expect_tx and .complete_tx a number of bytes. `state` receives the token
+    of the phase.
     """
     machine, opcode = step.machine, step.instruction.opcode
     place = next(i for i, operand in enumerate(step.operands) if isinstance(operand, Memory))
@@ -203,7 +207,7 @@ def _explain(step: Step) -> list[str]:
 
 @handles("mbarrier.try_wait", "mbarrier.test_wait", explain=_explain)
 def _wait(step: Step) -> None:
-    """Execute mbarrier.try_wait or test_wait: `done, [mbarrier], parity or state{, time limit}`.
+    """Execute mbarrier.try_wait or test_wait `done, [mbarrier], parity or state{, time limit}` for the step's threads.
 
     `done` is set to whether the phase is complete.
     """

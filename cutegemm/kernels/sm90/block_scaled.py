@@ -36,7 +36,8 @@ class Registers:
     rows, columns   scales of the thread's rows and columns of D; `Scales.register` gives the index of a scale
     k               (1) register with the number of k-tiles of the work tile whose scales have been read, plus 1 if the
                     work tile has an odd number of k-tiles. Lane k % 32 has the scales of the next k-tile
-    lanes           scales of blocks of 128 rows or columns that the lanes of a warp hold, by operand; empty if each row has its own
+    lanes           scales of blocks of 128 rows or columns that the lanes of a warp hold, by operand; empty if each
+                    row and column has its own
     """
 
     rows: cute.Tensor

@@ -47,7 +47,10 @@ class Products:
 
 @dsl_user_op
 def zero_here(*, loc=None, ip=None) -> Float32:
-    """Return 0 in a register that is written before the fence of any later MMA, not at its first use."""
+    """Return 0 in a register that is written at this position, before the wgmma.fence of any later MMA.
+
+    The compiler would otherwise write it at its first use, after the fence.
+    """
     asm = assembler(loc, ip)
     return Float32(asm(T.f32(), [], "mov.f32 $0, 0f00000000;", "=f"))
 

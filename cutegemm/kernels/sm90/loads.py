@@ -130,7 +130,7 @@ class Loads:
         return Boxes(atom, tXgX, tXsX, options)
 
     def fill(self, tile_mnl, k_tile, stage) -> None:
-        """Load one k-tile of each operand stream to a stage of shared memory. One warp calls it.
+        """Load one k-tile of A, B and any other mainloop operand by TMA to a stage of shared memory. One warp calls it.
 
         tile_mnl   (m_tile of A, n_tile of B, batch), as `loaded_mnl` returns it
         k_tile     index of the k-tile among all k-tiles of the problem

@@ -76,7 +76,11 @@ class RegisterStorage(Storage):
                 self.store_values(self.converted(accumulators), gX["d"])
 
     def store_values(self, values, gD) -> None:
-        """Store one vector of values in registers to D in global memory."""
+        """Store one vector of values in registers to D, without a test whether it is inside of D.
+
+        values   the vector in registers
+        gD       the vector in global memory
+        """
         copy_vector(self.store.atom, values, gD)
 
     def read_vectors(self, name: str, gX: dict[Any, Any]) -> Any:

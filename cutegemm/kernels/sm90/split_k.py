@@ -132,7 +132,7 @@ class Parts(AccumulatorVectors):
         self.semaphores[consumer] = semaphore
 
     def meet(self, consumer) -> None:
-        """Wait at a named barrier for all threads of a consumer.
+        """Let all threads of a consumer wait for each other at a named barrier.
 
         consumer   index of the consumer in the CTA
         """

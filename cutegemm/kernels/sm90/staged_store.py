@@ -144,7 +144,7 @@ class StagedStorage(Storage):
 
     @property
     def holds_many(self) -> bool:
-        """Return whether a thread's accumulators leave few registers for other values."""
+        """Return whether a thread has so many accumulators that few registers are left for other values."""
         return self.plan.registers()["accumulators"] > _MAX_ACCUMULATORS_WITH_WIDE_ROWS
 
     def spread_ahead(self, i: int, accumulators, own_mnl) -> dict[str, Spread]:
@@ -236,7 +236,7 @@ class StagedStorage(Storage):
         Usually all are inside. Then one address serves all loads, without a test for each.
 
         name         name of the operand
-        loads        (source, registers, (m, n) of the first element) for each vector
+        loads        (source in global memory, registers, (m, n) of the first element) for each vector
         modes        modes of D along which the operand has elements
         all_inside   whether all elements are inside of D, known at run time
         """
@@ -262,7 +262,7 @@ class StagedStorage(Storage):
         )
 
     def vector_of(self, name: str) -> int:
-        """Return the number of neighbouring elements of an operand or result that a thread accesses at once.
+        """Return how many neighbouring elements of an operand or result of the epilogue a thread accesses at once.
 
         name   name of the operand or result
         """

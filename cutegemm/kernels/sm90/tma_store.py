@@ -143,7 +143,7 @@ class TmaStorage(StagedStorage):
 
     @cute.jit
     def wait_by_first(self, pending: cutlass.Constexpr):
-        """Let the consumer's first warp wait until at most `pending` of its stores still read epilogue stages."""
+        """Wait until at most `pending` TMA stores of this warp still read epilogue stages, if it is the consumer's first warp."""
         if self.warp == 0:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 

@@ -108,7 +108,7 @@ def lies_apart(mma: TiledMma, operand: str, atom: CopyAtom, given: ComposedLayou
 
 
 def _turned(swizzle: Swizzle) -> int:
-    """Return a mask of the address bits that a swizzle changes."""
+    """Return a mask of the offset bits that a swizzle changes: `bits` ones from bit `base` on."""
     return ((1 << swizzle.bits) - 1) << swizzle.base
 
 

@@ -125,9 +125,9 @@ class ThreadTiles:
 
 @dsl_user_op
 def reread(register: str, *, loc=None, ip=None) -> Int32:
-    """Return the value of a special register, such as a CTA index, read at this position and not earlier.
+    """Return the value of a PTX special register, such as "%ctaid.x", read at this position of the code.
 
-    register   name of the register
+    Reading it again is cheaper than keeping the value in a register.
     """
     text = f"mov.u32 $0, {register};"
     asm = assembler(loc, ip)
@@ -320,7 +320,7 @@ class ScheduledGemm(ScheduledEpilogue):
         self.end(tiled_mma.get_slice(tid), mD, sA, sD, acc, tid, work, tile)
 
     def tile_number(self, again: bool = False):
-        """Return the number of the CTA's tile of D in raster order.
+        """Return the number of this CTA's tile of D in raster order, which is the CTA index.
 
         again   read the special register again, so that no general register holds the number through the mainloop
         """
@@ -427,7 +427,7 @@ class ScheduledGemm(ScheduledEpilogue):
     def tiled(self, mX, of_d=None) -> tuple[Any, Any, Any]:
         """Return A or B with what tests whether its elements exist: (matrix, coordinates, extent).
 
-        An element exists if its first coordinate is less than the extent. A gated B is rearranged in the order in which
+        An element exists if its first coordinate is less than the extent. A gated B is rearranged as
         tiles take its columns.
 
         mX     A (M, K, L) or B (N, K, L)
@@ -503,7 +503,7 @@ class ScheduledGemm(ScheduledEpilogue):
         """Copy a k-tile of one operand, or some chunks of it, from global memory to its stage or to registers.
 
         load     the thread's copies of the operand
-        step     names the chunks
+        step     the Fetch step, which names the chunks
         k_tile   index of the k-tile among those of this CTA
         stage    stage of shared memory
         ragged   whether elements below k = 0 must be omitted

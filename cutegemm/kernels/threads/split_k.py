@@ -122,7 +122,7 @@ class SplitKGemm(ScheduledGemm):
             self.tile(mA, mB, mD)
 
     def tile_number(self, again: bool = False):
-        """Return the number of the CTA's current tile of D in raster order.
+        """Return the number of this CTA's current tile of D in raster order.
 
         again   compute it again, so that no register holds it through the mainloop
         """
