@@ -143,7 +143,7 @@ class TmaStorage(StagedStorage):
 
     @cute.jit
     def wait_by_first(self, pending: cutlass.Constexpr):
-        """Wait until at most `pending` TMA stores of this warp still read epilogue stages, if it is the consumer's first warp."""
+        """Wait until at most `pending` TMA stores still read epilogue stages, if this is the consumer's first warp."""
         if self.warp == 0:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 
