@@ -123,6 +123,7 @@ def chosen(
     """Return the recipe (name and arguments) of the plan with the lowest predicted time, and the plan itself.
 
     operands        operands with the alignment of A and B that TMA requires
+    with_c          whether the epilogue reads a C
     accumulate      "fast" or "promoted" accumulation of fp8: see `Request`
     swap_ab         True: plans for D^T = B^T A^T only; False: plans for D only; None: both
     can_implement   further condition on a plan, such as room for an epilogue; None: no condition. If no plan meets it,
@@ -151,8 +152,14 @@ def _chosen(
 ) -> tuple[Recipe, GemmPlan]:
     """Return (recipe, plan) of the fastest candidate that can be built and meets `can_implement`.
 
-    If none meets it, the fastest one that can be built is returned. A recipe is the name and arguments of a plan. The
-    parameters are those of `chosen`.
+    If none meets it, the fastest one that can be built is returned. A recipe is the name and arguments of a plan.
+
+    operands, by_threads   operands with the alignment that TMA requires, and that threads' vector loads can rely on
+    with_c                 whether the epilogue reads a C
+    accumulate             "fast" or "promoted" accumulation of fp8: see `Request`
+    swap_ab                True: plans for D^T = B^T A^T only; False: plans for D only; None: both
+    can_implement          condition on a plan; None: no condition
+    raises                 PlanError if no candidate can be built
     """
     fallback: tuple[Recipe, GemmPlan] | None = None
     unsuited: list[tuple[object, str]] = []

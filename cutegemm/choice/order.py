@@ -170,6 +170,7 @@ def served_rows(weight: Weight) -> ServedRows:
 def restored(weight: Weight, recipes: Sequence[Recipe]) -> ServedRows | None:
     """Rebuild the result of `served_rows` from recipes that were remembered, without predicting any time.
 
+    weight    the weight for which they were chosen
     recipes   names and arguments of plans, one for each number of rows in `ROWS`
     returns   None if the number of recipes is wrong or if their plans do not all have the same summation order
     """

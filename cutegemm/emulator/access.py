@@ -146,6 +146,7 @@ def _uninitialized_global(
 
     which     mask of the threads that read the buffer, or None for all
     offset    offsets of these threads in the buffer, in bytes
+    count     bytes that each thread reads
     full      bool, for each of these threads: whether all its bytes were written
     origins   origins from the buffers that were read before, (threads,)
     raises    EmulationError if a thread reads bytes that belong to no element

@@ -137,6 +137,12 @@ class Machine(Scheduler):
         """Report an access of the current instruction to the observer of this machine, if it has one.
 
         The parameters are those of `Watch.seen`, without the line.
+
+        op            "load", "store", "ldmatrix", "stmatrix" or "cp.async"
+        space         "shared" or "global"
+        bits          accessed by each thread
+        threads, at   numbers of the threads over all CTAs in flight, and their addresses in bytes
+        other         cp.async: addresses in the other space; None for all other instructions
         """
         if self.watch is not None:
             self.watch.seen(op, space, bits, threads, at, other, self.program[self.at].instruction.line)
@@ -175,6 +181,8 @@ class Machine(Scheduler):
         """Give a register that was never written its initial value, and return it as an array over all threads.
 
         The value is all ones (false for a predicate), so that kernels which use it do not get zeros by luck.
+
+        index   index of the register in `Kernel.registers`
         """
         kind = STORED[self.kernel.registers[index].kind]
         bits = np.full(self.total, 0 if kind == np.bool_ else (1 << 8 * kind.itemsize) - 1, kind)
@@ -184,6 +192,7 @@ class Machine(Scheduler):
     def read_operand(self, operand: Any, dtype: np.dtype, threads: np.ndarray) -> np.ndarray:
         """Return the values (threads,) of a register, immediate or special register for some threads.
 
+        operand   operand of the instruction
         dtype     numpy type to view the bits as
         threads   numbers of the threads over all CTAs in flight
         """

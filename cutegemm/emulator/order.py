@@ -448,6 +448,9 @@ def _thread(accesses: np.ndarray) -> np.ndarray:
 
 
 def _join(clocks: dict[_Key, np.ndarray], key: _Key, clock: np.ndarray) -> None:
-    """Merge a vector clock into the one that is stored under a key, by the maximum of each entry."""
+    """Merge a vector clock into the one that is stored under a key, by the maximum of each entry.
+
+    clocks   the stored clocks, by key; without the key, `clock` itself is stored
+    """
     present = clocks.get(key)
     clocks[key] = clock if present is None else np.maximum(present, clock)

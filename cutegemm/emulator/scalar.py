@@ -260,7 +260,8 @@ def _comparison(name: str, is_float: bool) -> Compute | None:
 
     An unordered comparison ("ltu") is true if an operand is NaN.
 
-    name   modifier of setp: "lt", "ltu", "nan", ...
+    name       modifier of setp: "lt", "ltu", "nan", ...
+    is_float   whether floats are compared; only then NaN matters
     """
     if name in _ORDERED:
         if name != "ne" or not is_float:
@@ -430,7 +431,8 @@ def _to_integer(rounds: Callable[[Any], Any], result: np.dtype) -> Compute:
 def _cvta(mods: list[str]) -> Pure | None:
     """Return the operation of cvta, which converts addresses of a state space to generic ones, or back.
 
-    None if the state space or the type is not implemented.
+    mods      modifiers of the opcode, such as ["to", "shared", "u64"]
+    returns   None if the state space or the type is not implemented
     """
     kind = TYPES["u64"]
     to = mods[0] == "to"

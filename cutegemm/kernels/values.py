@@ -220,9 +220,11 @@ class Values:
     def _element(self, node: Expression, accumulated: Any, operands: Any, kind: Any, known: Any) -> Any:
         """Evaluate one node of an epilogue expression for one element, by evaluating its children first.
 
-        The other parameters are those of `element`.
-
-        node   the expression
+        node          the expression
+        accumulated   value of the accumulator; (gate, up) in a gated epilogue
+        operands      the element of each operand in memory, by name
+        kind          type of the accumulator, and of sums that contain it
+        known         values of subexpressions that have been computed
         """
         if isinstance(node, Accumulator):
             return accumulated
@@ -321,8 +323,9 @@ class Values:
     def carry_out(self, step: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
         """Apply a step of the epilogue to a fragment in place if it has an effect. Its operands are loaded only then.
 
-        step    the step
-        fetch   returns an operand's values for the fragment, by the operand's name
+        step           the step
+        accumulators   the fragment
+        fetch          loads an operand's values for the fragment, by the operand's name
         """
         if self.acts(step):
             self.apply(step, accumulators, {name: fetch(name) for name in step.tensors})
@@ -337,7 +340,8 @@ class Values:
     def carry_out_all(self, steps: Sequence[Step], accumulators: cute.Tensor, fetch: Callable[[str], Any]) -> None:
         """Apply steps of the epilogue in order to a fragment in place, each only if it has an effect.
 
-        fetch   loads an operand's values for the fragment, by the operand's name
+        accumulators   the fragment
+        fetch          loads an operand's values for the fragment, by the operand's name
         """
         if not accumulators.element_type.is_float and steps:
             self._whole(tuple(steps), accumulators, fetch)
@@ -349,7 +353,8 @@ class Values:
     def _whole(self, steps: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
         """Apply steps of the epilogue in order to an integer fragment in f64, and round once after the last step.
 
-        fetch   loads an operand's values for the fragment, by the operand's name
+        accumulators   the fragment, changed in place
+        fetch          loads an operand's values for the fragment, by the operand's name
         """
         if self.any_acts(steps):
             branch()

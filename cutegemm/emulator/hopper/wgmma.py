@@ -72,6 +72,7 @@ class Descriptor:
 
         rows           M or N of the instruction
         element_bits   bits of an element
+        mn_major       whether the operand is M- or N-major, not K-major
         returns        (rows, 2) for a K-major operand, (rows / T, K) for an MN-major one, with T elements in a unit
         raises         RuleViolation if the pattern of the swizzle is not aligned to its size
         """
@@ -93,6 +94,8 @@ def _offsets(rows: int, element_bits: int, mn_major: bool, row_units: int, leadi
     """Return the byte offsets of the 16-byte units of a wgmma operand, before the swizzle is applied.
 
     rows              M or N
+    element_bits      bits of an element
+    mn_major          whether the operand is M- or N-major, not K-major
     row_units         16-byte units in a row of the swizzle's pattern
     leading, stride   leading and stride byte offset of the descriptor
     returns           (rows, 2) for a K-major operand, (rows / T, K) for an MN-major one, with T elements in a unit
@@ -111,7 +114,9 @@ def _offsets(rows: int, element_bits: int, mn_major: bool, row_units: int, leadi
 def matrix_of_units(units: np.ndarray, dtype: DType, mn_major: bool) -> np.ndarray:
     """Assemble the matrix (rows, K) of a wgmma operand from its 16-byte units, in the order of `Descriptor.units`.
 
-    units   uint8 (rows, 2, 16) for K-major, (rows / T, K, 16) for MN-major, with T elements in a unit
+    units      uint8 (rows, 2, 16) for K-major, (rows / T, K, 16) for MN-major, with T elements in a unit
+    dtype      element type of the units
+    mn_major   whether the operand is M- or N-major, not K-major
     """
     values = values_of_bytes(units, dtype)
     if not mn_major:
@@ -123,6 +128,9 @@ def values_of_bytes(raw: np.ndarray, dtype: DType) -> np.ndarray:
     """Convert bytes (..., n) to elements as wgmma reads them: float32, or int32 for s8.
 
     The low bits of a tf32 word, which wgmma ignores, are cleared.
+
+    raw     uint8
+    dtype   element type that the bytes encode
 
     >>> values_of_bytes(np.array([0x80, 0x3F], np.uint8), bf16).tolist()
     [1.0]

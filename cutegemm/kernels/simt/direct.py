@@ -63,7 +63,11 @@ class DirectGemm(SimtGemm):
             copy_vector(atom, gX[None, i, 0, k], fragments[None, i], condition(where))
 
     def multiply_direct(self, tCrA, tCrB, acc) -> None:
-        """Add the outer product of two fragments (a column of A, a row of B) to the accumulators of a thread."""
+        """Add the outer product of two fragments (a column of A, a row of B) to the accumulators of a thread.
+
+        tCrA, tCrB   fragments of A and of B in registers
+        acc          accumulators (V, REST_M, REST_N)
+        """
         kind = acc.element_type
         for m in range(cute.size(tCrA)):
             for n in range(cute.size(tCrB)):

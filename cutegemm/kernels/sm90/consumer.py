@@ -190,6 +190,9 @@ class ConsumerTracer(Tracer):
         """Set the accumulators or the f32 totals to 0, as the step `clear` says.
 
         Without accumulator promotion they are the same registers.
+
+        clear   the step, which names what to clear
+        at      the consumer's position in its program
         """
         if clear.what in ("total", step.ACC):
             self.products.total.fill(0)
@@ -479,6 +482,7 @@ class ConsumerTracer(Tracer):
         """Store the epilogue tiles of the previous tile that are left, if the current tile has too few k-tiles.
 
         loop      the step, which contains the steps that store an epilogue tile
+        at        the consumer's position in its program
         k_count   k-tiles of the current tile; one epilogue tile has been stored after each
         left      epilogue tiles of the previous tile, which is kept in registers
         """

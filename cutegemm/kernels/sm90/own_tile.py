@@ -36,17 +36,19 @@ class OwnTile:
         return tuple([cute.make_tensor(accumulators.iterator + first, layout) for first in (0, of_row)])
 
     def own_tile(self, mX, own_mnl):
-        """Return the tile of C or D (M, N, L) that this consumer computes.
+        """Return the tile of C or D that this consumer computes, as a view.
 
+        mX        C or D (M, N, L)
         own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
         """
         return self.split_of(mX[None, None, own_mnl[2]], own_mnl)
 
     def split_of(self, matrix, own_mnl):
-        """Return the tile of a matrix (M, N) that this consumer computes.
+        """Return the tile of a matrix that this consumer computes, as a view.
 
         If the columns of a consumer are not contiguous, their pieces are concatenated: see `GemmPlan.column_of`.
 
+        matrix    (M, N)
         own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
         """
         m_tile, n_tile, _ = own_mnl

@@ -63,7 +63,10 @@ class Storage(OwnTile):
 
     @classmethod
     def stores(cls, kind: type[Store]) -> Callable[[_Storage], _Storage]:
-        """Return a class decorator that registers the class for plans with this class of stores, such as LineStore."""
+        """Return a class decorator that registers the class as what carries out one class of stores of plans.
+
+        kind   the class of a plan's store, such as LineStore
+        """
 
         def register(storage: _Storage) -> _Storage:
             Storage._kinds[kind] = storage

@@ -136,6 +136,7 @@ class ScheduledEpilogue:
         read them.
 
         thr_mma    the thread's slice of the tiled MMA
+        mD         D (M, N, L)
         sD         D's tile in shared memory; None: D is stored from registers
         acc        accumulators of the thread
         epilogue   the expression that computes D
@@ -158,9 +159,10 @@ class ScheduledEpilogue:
             self.drain(mD, sD, tile_mnl, tid)
 
     def tiles_of(self, tensors, tile_mnl) -> list[cute.Tensor]:
-        """Return the CTA's tile of each matrix (M, N, L), followed by the tile of the coordinates (m, n).
+        """Return the CTA's tile of each matrix, followed by the tile of the coordinates (m, n).
 
-        tile_mnl   (m_tile, n_tile, batch)
+        tensors    matrices (M, N, L)
+        tile_mnl   (m_tile, n_tile, batch) of the tile
         """
         m_tile, n_tile, batch = tile_mnl
         shape = (tensors[0].shape[0], tensors[0].shape[1])
@@ -171,7 +173,7 @@ class ScheduledEpilogue:
         """Evaluate the epilogue for a thread's vectors, and write them to shared or to global memory.
 
         thr_mma    the thread's slice of the tiled MMA
-        sD         D's tile in shared memory; None: write to D in global memory
+        mD, sD     D (M, N, L), and its tile in shared memory; if sD is None, results are written to mD
         acc        accumulators of the thread
         tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
         tid        index of the thread

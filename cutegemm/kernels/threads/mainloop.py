@@ -136,7 +136,7 @@ def reread(register: str, *, loc=None, ip=None) -> Int32:
 
 @dsl_user_op
 def load_half(address: Int64, where: Boolean, *, loc=None, ip=None) -> Int32:
-    """Load 16 bits of global memory to a 32-bit register; 0 if `where` does not hold, without an access.
+    """Load 16 bits of global memory to a 32-bit register, if `where` holds; otherwise return 0 without an access.
 
     Two 16-bit elements in one register would make the second load wait for the first, since it is inserted into the
     same register. A k-tile of 96 elements per thread then took 15 us (H200, 2026-11-22).
@@ -149,11 +149,14 @@ def load_half(address: Int64, where: Boolean, *, loc=None, ip=None) -> Int32:
 
 @dsl_user_op
 def load_words(address: Int64, where: Boolean, words: int, *, loc=None, ip=None) -> list[Int32]:
-    """Load 1, 2 or 4 words of global memory to registers of their own; 0 if `where` does not hold, without an access.
+    """Load 1, 2 or 4 words of global memory to new registers, if `where` holds; otherwise return 0 without an access.
 
     A predicated load that the compiler emits keeps the old value if it is off. If the two values are assigned different
     registers, the compiler adds a move, which waits for the load. Warps of `simt_128x64/s396` waited 1.17 cycles per
     instruction (5160 x 46 x 12176 nn, 216 us; H200, 2026-11-24).
+
+    address   generic address of the first word
+    words     number of 32-bit words
     """
     asm = assembler(loc, ip)
     names = [f"${word}" for word in range(words)]
@@ -350,10 +353,11 @@ class ScheduledGemm(ScheduledEpilogue):
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
         """Evaluate the epilogue on the accumulators of a tile, and store D. Kernels that split K override it.
 
-        thr_mma      the thread's slice of the tiled MMA
-        sA, sD       shared memory of A and of D's tile; sD is None if D is stored from registers
-        acc          accumulators of the thread
-        work, tile   work tiles of the grid, and number of the tile
+        thr_mma, tid   the thread's slice of the tiled MMA, and its index
+        mD             D (M, N, L)
+        sA, sD         shared memory of A and of D's tile; sD is None if D is stored from registers
+        acc            accumulators of the thread
+        work, tile     work tiles of the grid, and number of the tile
         """
         tiles = work.tiles
         if self.plan.registers()["accumulators"] >= _MANY_ACCUMULATORS:

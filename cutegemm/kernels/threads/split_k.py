@@ -147,10 +147,11 @@ class SplitKGemm(ScheduledGemm):
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
         """Store a whole tile to D, or the accumulators of a K split to the workspace.
 
-        thr_mma      the thread's slice of the tiled MMA
-        sA, sD       shared memory of A and of D's tile
-        acc          accumulators of the thread
-        work, tile   work tiles of the grid, and number of the tile
+        thr_mma, tid   the thread's slice of the tiled MMA, and its index
+        mD             D (M, N, L)
+        sA, sD         shared memory of A and of D's tile; sD is None if D is stored from registers
+        acc            accumulators of the thread
+        work, tile     work tiles of the grid, and number of the tile
         """
         if self.plan.scheduler.grid.is_persistent:
             self.end_persistent(thr_mma, mD, sA, acc, tid, work, self.at_hand)
@@ -170,8 +171,9 @@ class SplitKGemm(ScheduledGemm):
 
         A whole tile is stored to D, and the accumulators of a K split are written to the workspace.
 
-        thr_mma           the thread's slice of the tiled MMA
-        sA                shared memory of A
+        thr_mma, tid      the thread's slice of the tiled MMA, and its index
+        mD                D (M, N, L)
+        sA                shared memory of A, reused for the semaphore's value
         acc               accumulators of the thread
         work, work_tile   work tiles of the grid, and the current one
         """
@@ -185,8 +187,9 @@ class SplitKGemm(ScheduledGemm):
 
         With reduction "last", the last CTA of the tile then adds all K splits and stores D.
 
-        thr_mma           the thread's slice of the tiled MMA
-        sA                shared memory of A
+        thr_mma, tid      the thread's slice of the tiled MMA, and its index
+        mD                D (M, N, L)
+        sA                shared memory of A, reused for the semaphore's value
         acc               accumulators of the thread
         work, work_tile   work tiles of the grid, and the current one
         """
@@ -211,8 +214,9 @@ class SplitKGemm(ScheduledGemm):
     ):  # fmt: skip
         """Increment the tile's semaphore. The CTA that arrives last adds all K splits in their order, and stores D.
 
-        thr_mma           the thread's slice of the tiled MMA
-        sA                shared memory of A
+        thr_mma, tid      the thread's slice of the tiled MMA, and its index
+        mD                D (M, N, L)
+        sA                shared memory of A, reused for the semaphore's value
         acc               accumulators of the thread
         work, work_tile   work tiles of the grid, and the current one
         """
