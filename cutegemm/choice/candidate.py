@@ -34,8 +34,8 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 class Request:
     """Everything that the choice of a GEMM plan depends on, apart from the extents M, N, K and L of the problem.
 
-    operands     types, majorness and alignment of A, B, C and D. The alignment of A and B is the one that TMA requires
-    by_threads   `operands` with the alignment that vector loads by threads can rely on; None: as `operands`
+    operands     types, majorness and alignment of A, B, C and D. The alignments of A and B are those for loads by TMA
+    by_threads   `operands` with the alignments that A and B have for loads by threads; None: as `operands`
     arch         architecture, such as "sm_90a"
     device       device whose rates the time models use
     accumulate   for fp8: "fast" keeps the accumulators in wgmma, with about 14 bits; "promoted" adds the accumulators
@@ -54,7 +54,7 @@ class Request:
 
     @property
     def loaded(self) -> Operands:
-        """Return the operands of this request with the alignment that threads' vector loads can rely on.
+        """Return the operands of this request with the alignments that A and B have for loads by threads.
 
         They are `by_threads`, or `operands` if that is None.
         """
@@ -190,8 +190,8 @@ def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
 class Family(Protocol):
     """Interface of a kernel family (SIMT, mma.sync, gemv or Hopper) to the choice of a plan: its plans and time model.
 
-    An instance is made for given operands. It lists recipes (named arguments of plan builders),
-    selects candidates for a problem, and predicts their times.
+    An instance is made for given operands. It lists recipes (named arguments of plan builders), selects candidates for
+    a problem, and predicts their times.
     """
 
     @property

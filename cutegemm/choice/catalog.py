@@ -122,13 +122,13 @@ def chosen(
 ) -> tuple[Recipe, GemmPlan]:
     """Return the recipe (name and arguments) of the plan with the lowest predicted time, and the plan itself.
 
-    operands        operands with the alignment of A and B that TMA requires
+    operands        operands with the alignments that A and B have for loads by TMA
     with_c          whether the epilogue reads a C
     accumulate      "fast" or "promoted" accumulation of fp8: see `Request`
     swap_ab         True: plans for D^T = B^T A^T only; False: plans for D only; None: both
     can_implement   further condition on a plan, such as room for an epilogue; None: no condition. If no plan meets it,
                     the fastest plan is returned nevertheless
-    by_threads      `operands` with the alignment that threads' vector loads can rely on; None: as `operands`
+    by_threads      `operands` with the alignments that A and B have for loads by threads; None: as `operands`
     raises          PlanError with the reasons if no plan can implement the operands or the problem
 
     >>> bf16 = Operands.of("bf16", layout="nt")
@@ -154,7 +154,7 @@ def _chosen(
 
     If none meets it, the fastest one that can be built is returned. A recipe is the name and arguments of a plan.
 
-    operands, by_threads   operands with the alignment that TMA requires, and that threads' vector loads can rely on
+    operands, by_threads   operands with the alignments for loads by TMA, and for loads by threads
     with_c                 whether the epilogue reads a C
     accumulate             "fast" or "promoted" accumulation of fp8: see `Request`
     swap_ab                True: plans for D^T = B^T A^T only; False: plans for D only; None: both
@@ -194,8 +194,8 @@ def built(
 
     A repack pass is a kernel that copies A or B before the GEMM, because the GEMM could not load it well.
 
-    operands     operands with the alignment of A and B that TMA requires
-    by_threads   `operands` with the alignment that threads' vector loads can rely on
+    operands     operands with the alignments that A and B have for loads by TMA
+    by_threads   `operands` with the alignments that A and B have for loads by threads
     with_c       whether the epilogue reads a C
     raises       PlanError if the operands or the architecture break rules of the plan; TooLargeError if the problem's
                  extents do
@@ -242,10 +242,10 @@ def ranked(
 
     No plan is built yet.
 
-    operands     operands with the alignment of A and B that TMA requires
+    operands     operands with the alignments that A and B have for loads by TMA
     accumulate   "fast" or "promoted" accumulation of fp8: see `Request`
     swap_ab      True: plans for D^T = B^T A^T only; False: plans for D only; None: both
-    by_threads   `operands` with the alignment that threads' vector loads can rely on; None: as `operands`
+    by_threads   `operands` with the alignments that A and B have for loads by threads; None: as `operands`
     with_c       whether the epilogue reads a C
     raises       PlanError if no named plan can implement the operands on the architecture
 
@@ -306,13 +306,13 @@ def _is_small(problem: Problem) -> bool:
 
 
 def _to_repack(name: str, operands: Operands, by_threads: Operands) -> Operand:
-    """Return A or B with the alignment that the threads of a repack pass (a copy kernel before the GEMM) can rely on.
+    """Return A or B with its alignment for the loads of a repack pass (a copy kernel before the GEMM).
 
     It is the smaller one of the alignments in `operands` and `by_threads`.
 
     name         "a" or "b"
-    operands     operands with the alignment that TMA requires
-    by_threads   `operands` with the alignment that threads' vector loads can rely on
+    operands     operands with the alignments that A and B have for loads by TMA
+    by_threads   `operands` with the alignments that A and B have for loads by threads
     """
     boxed, read = getattr(operands, name), getattr(by_threads, name)
     return replace(boxed, align_bytes=min(boxed.align_bytes, read.align_bytes))

@@ -59,9 +59,7 @@ def decoder(width: int, heads: int, groups: int, hidden: int, vocabulary: int, a
 
 
 def encoder(width: int, tokens: int, outputs: int, activation: str = "gelu") -> Model:
-    """Return the layer shapes of an encoder, i.e.
-
-    a transformer whose MLP is not gated and four times as wide as a token.
+    """Return the layer shapes of an encoder: a transformer with an ungated MLP that is four times as wide as a token.
 
     width        features of a token
     tokens       rows of A that one image or sequence has

@@ -89,8 +89,8 @@ class Orders:
 
     Few plans are built, because recipes with equal `accumulates_as` have the same order: see `Recipe.accumulates_as`.
 
-    operands     operands of the GEMM, with the alignment that TMA requires
-    by_threads   `operands` with the alignment that threads' vector loads can rely on
+    operands     operands of the GEMM, with the alignments for loads by TMA
+    by_threads   `operands` with the alignments that A and B have for loads by threads
     weight       N, K, architecture and device
     with_c       whether the epilogue reads a C
     """

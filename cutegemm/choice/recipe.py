@@ -115,7 +115,7 @@ class Recipe(ABC):
     def accumulates_as(self) -> object:
         """Return a key that is equal for recipes whose plans add the products of an element of D in the same order.
 
-        So one plan per key must be built to know the order of all. By default the key is the recipe itself, which
+        So only one plan per key must be built to know the order of all. By default the key is the recipe itself, which
         equals no other.
         """
         return self
@@ -195,7 +195,7 @@ class Recipe(ABC):
 
         An operand that a repack pass (a copy kernel before the GEMM) copies is left out, because threads load it there.
 
-        operands   operands of the problem for D, with the alignment that TMA requires
+        operands   operands of the problem for D, with the alignments for loads by TMA
         """
         if not self.loads_boxes:
             return None

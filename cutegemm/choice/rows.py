@@ -43,9 +43,7 @@ def looked_at(most: int = MOST_ROWS) -> list[int]:
 
 
 def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = None) -> tuple[Recipe, ...]:
-    """Choose a few plans that together are as fast as possible for any number of rows of A (e.g.
-
-    to compile only those).
+    """Choose a few plans that together are as fast as possible for any number of rows of A, to compile only those.
 
     At most `most` recipes (names and arguments of plans) are chosen. They minimise the mean, over numbers of rows, of
     the time by the best chosen plan / the time by the best plan.

@@ -35,8 +35,8 @@ _DEEPEST, _WIDE, _NARROW, _MOST_CTAS = 8, 256, 16, 3
 class SimtFamily(Model):
     """The SIMT plans that can implement given operands, and their time model.
 
-    It implements `candidate.Family`, the interface that the choice of the fastest plan uses. A plan
-    is listed twice, without and with repack passes (copies of operands), if these make an operand faster to load.
+    It implements `candidate.Family`, the interface that the choice of the fastest plan uses. A plan is listed twice,
+    without and with repack passes (copies of operands), if these make an operand faster to load.
     """
 
     recipes: tuple[SimtRecipe, ...] = ()
@@ -45,7 +45,8 @@ class SimtFamily(Model):
         """Return the SIMT candidates for a problem: plans that do not divide K, and plans with split-K or stream-K.
 
         Numbers of K splits to try are the one for which all CTAs run at the same time, the next larger number in
-        `SPLITS`, and all smaller ones. Stream-K divides the k-tiles of all tiles evenly among CTAs.
+        `SPLITS`, and all smaller ones. Stream-K divides the k-tiles of the tiles that do not fill the grid evenly among
+        CTAs.
         """
         tiles, sms = self.tiles, self.device.sms
         count, at_once = tiles.tiles_of(problem), sms * tiles.ctas

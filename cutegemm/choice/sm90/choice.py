@@ -44,9 +44,8 @@ _FIXUP_STAGES = 4  # stages of the mainloop pipeline that stream-K fixup needs
 class Sm90Family(Model):
     """The Hopper plans that can implement given operands, for D and for D^T (swap A/B), and their time model.
 
-    It implements `candidate.Family`, the interface that the choice of the fastest plan uses. Its
-    properties are arrays with one entry per plan. Most are limits that a problem must meet so that the plan is a
-    candidate for it.
+    It implements `candidate.Family`, the interface that the choice of the fastest plan uses. Its properties are arrays
+    with one entry per plan. Most are limits that a problem must meet so that the plan is a candidate for it.
     """
 
     recipes: tuple[Sm90Recipe, ...] = ()
@@ -97,9 +96,9 @@ class Sm90Family(Model):
     def _needs_one(self) -> Column:
         """Return an array of flags, one per plan: is it tried only if each CTA has at most one tile?
 
-        D must have more than few rows for this limit. With several tiles per CTA, one warpgroup, clusters of four or
-        eight, and deep k-tiles are 5 to 30% slower. Cluster split-K with several tiles is left to plans that stream A
-        (whose loads of A take most of the time).
+        The limit holds only for a D of more than `FEW_ROWS` rows and columns. With several tiles per CTA, one
+        warpgroup, clusters of four or eight, and deep k-tiles are 5 to 30% slower. Cluster split-K with several tiles
+        is left to plans that stream A (whose loads of A take most of the time).
         """
         shapes = self.shapes
         is_deep = shapes.is_deep & ~shapes.is_two
@@ -109,8 +108,8 @@ class Sm90Family(Model):
     def _most_alone(self) -> Column:
         """Return the largest number of tiles of D for which each plan is tried, if its tile size has two plans.
 
-        Some tile sizes have one plan for grids of one tile per CTA, and one for more tiles. The limit
-        of the first is the number of CTAs that run at a time. Other plans have no limit (infinity).
+        Some tile sizes have one plan for grids of one tile per CTA, and one for more tiles. The limit of the first is
+        the number of CTAs that run at a time. Other plans have no limit (infinity).
         """
         return np.where(self.shapes.has_other_form, self.grid, np.inf)
 

@@ -431,8 +431,8 @@ class ScheduledGemm(ScheduledEpilogue):
     def tiled(self, mX, of_d=None) -> tuple[Any, Any, Any]:
         """Return A or B with what tests whether its elements exist: (matrix, coordinates, extent).
 
-        An element exists if its first coordinate is less than the extent. A gated B is rearranged as
-        tiles take its columns.
+        An element exists if its first coordinate is less than the extent. A gated B is rearranged as tiles take its
+        columns.
 
         mX     A (M, K, L) or B (N, K, L)
         of_d   number of columns of D for B; None for A
