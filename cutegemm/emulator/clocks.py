@@ -124,7 +124,7 @@ class Clocks:
     def tick(self, slot: int) -> None:
         """Advance the common counter after a clock of a CTA has changed, and recompute the CTA's `floor`.
 
-        `floor` is the latest access that all warps of the CTA are known to be ordered after.
+        All accesses up to the counter value `floor` are known to be ordered before whatever the CTA's warps do next.
 
         slot   index of the CTA among those in flight
         """

@@ -148,9 +148,9 @@ def _nothing(instruction: Instruction) -> Action | None:
 
 
 def _grid_wait(instruction: Instruction) -> Action | None:
-    """Return the function that executes griddepcontrol.wait: a kernel waits for the previous launch (PDL).
+    """Return the function that executes griddepcontrol.wait, the wait for the previous launch (PDL): it does nothing.
 
-    It never waits: the emulator runs launches one after another, so the previous launch has ended.
+    The emulator runs launches one after another, so the previous launch has ended.
     """
 
     def wait(m: Machine, group: Group) -> None:

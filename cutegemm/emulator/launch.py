@@ -48,7 +48,10 @@ class _Value(ctypes.Union):
 
 
 class _Any(ctypes.Structure):
-    """TVMFFIAny: the C structure of an argument or result of a TVM-FFI function, as which kernels are exported."""
+    """TVMFFIAny, the C structure of an argument or result of a TVM-FFI function.
+
+    Compiled kernels are such functions.
+    """
 
     _fields_ = (("kind", ctypes.c_int32), ("small", ctypes.c_uint32), ("value", _Value))
 

@@ -144,8 +144,8 @@ def _ldmatrix(instruction: Instruction) -> Action | None:
 def _row_origins(rows: np.ndarray, transposed: bool) -> np.ndarray:
     """Return which elements of a register loaded by ldmatrix are uninitialized, from the rows of its matrix.
 
-    An origin is 0 for initialized values, else the number of a read of unwritten memory. Lane l has elements of row l
-    // 4; of a transposed matrix, of rows 2 (l % 4) and 2 (l % 4) + 1.
+    An origin is 0 for initialized values, else the number of a read of unwritten memory. The elements of lane l are
+    from row l // 4; of a transposed matrix, from rows 2 (l % 4) and 2 (l % 4) + 1.
 
     rows      origins of the 8 rows, (warps, 8)
     returns   origins of the register in each lane, (warps, 32)

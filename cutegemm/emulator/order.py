@@ -278,7 +278,7 @@ class GlobalOrder:
         return (CTA, cta), (CLUSTER, cta // size), (DEVICE, 0)
 
     def _over_launch(self, clock: np.ndarray, cta: int) -> np.ndarray:
-        """Convert a warp's clock, a row of `Clocks.known`, to a clock over all warps of the launch.
+        """Convert a warp's clock, a row of `Clocks.known`, to a clock with an entry for each warp of the launch.
 
         cta   number in the grid of the warp's CTA
         """
@@ -287,7 +287,7 @@ class GlobalOrder:
         return out
 
     def _clock_of(self, row: int, warp: int, cta: int) -> np.ndarray:
-        """Return the present vector clock of a warp, over all warps of the launch.
+        """Return the present vector clock of a warp, with an entry for each warp of the launch.
 
         row    row of the warp in `Clocks.known`
         warp   number of the warp in the launch
@@ -298,7 +298,10 @@ class GlobalOrder:
         return out
 
     def _learn(self, row: int, clock: np.ndarray) -> None:
-        """Raise a warp's clock, a row of `Clocks.known`, to a clock over all warps of the launch."""
+        """Raise a warp's vector clock to `clock`, which has an entry for each warp of the launch.
+
+        row   row in `Clocks.known` of the warp whose clock is raised
+        """
         clocks = self.clocks
         known, slot = clocks.known[row], row // clocks.agents
         first = (self.first + slot) * self.warps

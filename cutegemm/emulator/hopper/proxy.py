@@ -99,7 +99,9 @@ class AsyncProxy:
         return Request(self.machine, instruction, thread, slot, units, known, channel, unit_bytes=unit_bytes)
 
     def _known_by(self, thread: int, slot: int) -> np.ndarray | None:
-        """Return the vector clock that a thread now has for a CTA of its cluster; None if races are not checked.
+        """Return what a thread's warp now knows of accesses to the shared memory of a CTA of its cluster: a vector clock.
+
+        None if races are not checked.
 
         thread   number of the thread over all CTAs in flight
         slot     index of the CTA among those in flight

@@ -86,7 +86,7 @@ class ClusterSplitK(AccumulatorVectors):
 
         accumulators   the thread's accumulators, of all columns
         k_count        number of k-tiles of this CTA; if it is 0, zeros are sent
-        phase          phase of this consumer's mbarriers
+        phase          parity of the phase of this consumer's mbarriers
         who            thread, warp and CTA of the consumer
         """
         if k_count == 0:
@@ -114,7 +114,7 @@ class ClusterSplitK(AccumulatorVectors):
         All threads of a consumer call it. It waits for the accumulators, and at the end arrives at the `consumed`
         mbarrier of each CTA that sent some.
 
-        phase   phase of this consumer's mbarriers
+        phase   parity of the phase of this consumer's mbarriers
         who     thread, warp and CTA of the consumer
         """
         cute.arch.mbarrier_wait(self.arrived + who.consumer, phase)
@@ -133,7 +133,7 @@ class ClusterSplitK(AccumulatorVectors):
     def await_spent(self, phase, who: Who) -> None:
         """Wait until all CTAs have added the accumulators that this consumer sent them for its previous tile.
 
-        phase   phase of this consumer's mbarriers
+        phase   parity of the phase of this consumer's mbarriers
         who     thread, warp and CTA of the consumer
         """
         cute.arch.mbarrier_wait(self.consumed + who.consumer, phase ^ 1)

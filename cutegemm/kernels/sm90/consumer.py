@@ -126,7 +126,7 @@ class ConsumerTracer(Tracer):
         self.tile_mnl = self.work.tile_mnl(tile, self.who.rank)
 
     def own_tile(self, at: At):
-        """Return (m_tile, n_tile, batch) of the tile that this consumer stores, counted in tiles of a consumer.
+        """Return the indices of this consumer's tile in the grid of consumer tiles: (m_tile, n_tile, batch).
 
         at   the consumer's position in its program
         """

@@ -26,7 +26,7 @@ class LineStorage(StagedStorage):
         """Store the i-th epilogue tile of a result from its epilogue stage to global memory, by the threads.
 
         by        which warps store: `ALL`, or `EACH_WARP` its own stage, of `plan.program.steps`
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         result    "d", or the name of an auxiliary output
         """
         if by == step.ALL:
@@ -42,7 +42,7 @@ class LineStorage(StagedStorage):
         Each thread first reads several vectors, so that the reads are in flight together, and then stores them.
 
         i         index of the epilogue tile
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         result    "d", or the name of an auxiliary output
         """
         store, to = self.store, self.targets

@@ -39,7 +39,7 @@ class OwnTile:
         """Return the tile of C or D that this consumer computes, as a view.
 
         mX        C or D (M, N, L)
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         return self.split_of(mX[None, None, own_mnl[2]], own_mnl)
 
@@ -49,7 +49,7 @@ class OwnTile:
         If the columns of a consumer are not contiguous, their pieces are concatenated: see `GemmPlan.column_of`.
 
         matrix    (M, N)
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         m_tile, n_tile, _ = own_mnl
         (rows, columns), piece = self.tile, self.plan.piece_n
@@ -106,7 +106,7 @@ class OwnTile:
         All results have one order, so that element i of each belongs to one element of D.
 
         vector         elements of a vector
-        own_mnl        (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         tid            index of the thread in the consumer
         tensors        matrices (M, N, L); for None, the coordinates (m, n) of the elements are returned
         accumulators   the thread's accumulators, returned last

@@ -21,7 +21,7 @@ class RegisterStorage(Storage):
         """Evaluate the epilogue and store a tile of D directly from registers, by vectors of neighbouring elements.
 
         acc       accumulators of the thread
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         vector = self.store.atom.values
         tensors, epilogue = self.values.tensors, self.values.epilogue

@@ -91,7 +91,7 @@ class StagedStorage(Storage):
 
         accumulators   the thread's accumulators of the epilogue tile
         i              index of the epilogue tile
-        own_mnl        (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         phase          phase of the epilogue stages' barriers, if C is loaded to epilogue stages
         ups            up accumulators, if D is gated; else None
         returns        function from the name of a result, such as "d", to its values
@@ -153,7 +153,7 @@ class StagedStorage(Storage):
         They are read now unless they have been read ahead.
 
         accumulators   the thread's accumulators of the epilogue tile
-        own_mnl        (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         if i in self.ahead:
             return self.ahead.pop(i)
@@ -173,7 +173,7 @@ class StagedStorage(Storage):
 
         name           name of the operand
         accumulators   the thread's accumulators of the epilogue tile
-        own_mnl        (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         returns        (elements of a vector, vectors); elements outside of D are 0
         """
         mX = self.values.tensors[name]
@@ -191,7 +191,7 @@ class StagedStorage(Storage):
 
         name           name of the operand
         accumulators   the thread's accumulators of the epilogue tile
-        own_mnl        (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         returns        the values; (gate, up) pairs for a row of a gated epilogue
         """
         mX, operand = self.values.tensors[name], self.plan.operands.matrix(name)
@@ -205,7 +205,7 @@ class StagedStorage(Storage):
         name           name of the operand
         mX             (M, N, L) with stride 0 along the modes that the operand does not have
         accumulators   the thread's accumulators of the epilogue tile
-        own_mnl        (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         operand = self.plan.operands.matrix(name)
         vX, vcX, vSums = self.vectors(name, mX, accumulators, own_mnl)
@@ -254,7 +254,7 @@ class StagedStorage(Storage):
         name           name of the operand or result
         mX             the tensor (M, N, L)
         accumulators   the thread's accumulators
-        own_mnl        (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         returns        three tensors (elements of a vector, vectors)
         """
         return self.by_vectors(
@@ -273,7 +273,7 @@ class StagedStorage(Storage):
         """Store the i-th epilogue tile of each auxiliary output that TMA or lines do not store, from registers.
 
         results   function from the name of a result to its values
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         for name in self.plan.aux_outputs:
             values = results(name)
@@ -287,7 +287,7 @@ class StagedStorage(Storage):
         """Combine the i-th epilogue tile with the partial results of the epilogue's reductions over rows or columns.
 
         results   function from the name of a result to its values
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         names = [name for name, _ in self.values.epilogue.reductions]
         if i == 0 and names:

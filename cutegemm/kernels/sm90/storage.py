@@ -172,7 +172,7 @@ class Storage(OwnTile):
     def folds(self, own_mnl) -> Folds:
         """Return the reductions (sums and maxima over D) of the epilogue, for this consumer's tile.
 
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         tile_mnl, part = self.plan.tile_of_own(own_mnl)
         tid = part * self.plan.consumer_threads + self.tid

@@ -73,7 +73,7 @@ class TmaStorage(StagedStorage):
     def fetch_first(self, own_mnl) -> None:
         """Load the first epilogue tiles of C by TMA, one to each epilogue stage. One warp of the consumer calls it.
 
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         for i in range(self.store.count):
             self.fetch(own_mnl, i)
@@ -83,7 +83,7 @@ class TmaStorage(StagedStorage):
 
         One warp of the consumer calls it.
 
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         if self.store.count <= i < self.epi_tiles:
             self.fetch_read(own_mnl, i)
@@ -92,7 +92,7 @@ class TmaStorage(StagedStorage):
     def fetch_read(self, own_mnl, i: cutlass.Constexpr):
         """Load the i-th epilogue tile of C by TMA, if the epilogue reads C (which may be known only at run time).
 
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         if self.reads_tiles():
             self.fetch(own_mnl, i)
@@ -102,7 +102,7 @@ class TmaStorage(StagedStorage):
 
         No store may still read the epilogue stage.
 
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         store, to = self.store, self.targets
         epi_stage, _ = store.epi_stage_at(i)
@@ -155,7 +155,7 @@ class TmaStorage(StagedStorage):
         """Store the i-th epilogue tile of a result from its epilogue stage to global memory by TMA.
 
         by        which warps store: `FIRST_WARP` or `EACH_WARP` of `plan.program.steps`
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         result    "d", or the name of an auxiliary output
         """
         if by == step.EACH_WARP:
@@ -169,7 +169,7 @@ class TmaStorage(StagedStorage):
     def store_by_first(self, i: cutlass.Constexpr, own_mnl, result: cutlass.Constexpr):
         """Store the i-th epilogue tile of a result by TMA, if this is the consumer's first warp.
 
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         result    "d", or the name of an auxiliary output
         """
         if self.warp == 0:
@@ -178,7 +178,7 @@ class TmaStorage(StagedStorage):
     def store_box(self, i: int, own_mnl, box, result: str) -> None:
         """Store the i-th epilogue tile of a result by TMA: all of it, or one warp's rows. One warp calls it.
 
-        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         box       index of the warp's rows in the epilogue tile
         result    "d", or the name of an auxiliary output
         """
