@@ -118,7 +118,7 @@ class At:
 
 
 def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
-    """Return which fields of `At` (the values that a role carries through its program) some steps change, each once."""
+    """Return the names of the variables of a role (fields of `At`) that some steps change, each once."""
     names = [name for each in Program(steps).walk() for name in each.changes]
     return tuple(dict.fromkeys(names))
 
@@ -129,7 +129,7 @@ class Tracer(StepReader):
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
     name      name of the program in line tables
-    carries   fields of `At` that a loop over tiles carries in addition to the ones that its steps change
+    carries   fields of `At` that a loop over tiles carries, in addition to the ones that its steps change
     """
 
     name = "consumer"
@@ -170,11 +170,11 @@ class Tracer(StepReader):
         self.line = first
 
     def inside(self, steps: tuple[Step, ...], at: At, names: tuple[str, ...], values: tuple, **known) -> tuple:
-        """Emit the steps of a loop or branch, and return the new values of the fields of `At` that it carries.
+        """Emit the steps of a loop or branch, and return the new values of the variables that it carries.
 
         at              the role's position before; it is not changed
-        names, values   the carried fields, and their values at the start
-        known           further fields of `At` that are set inside
+        names, values   names of the loop-carried variables (fields of `At`), and their values at the start
+        known           further fields of `At` that are set for the steps
         """
         at = replace(at, **known)
         at.put(names, values)
@@ -208,11 +208,11 @@ class Tracer(StepReader):
         state: tuple,
         values: tuple,
     ):
-        """Emit the loop over a role's work tiles, and return the final values of the fields of `At` that it carries.
+        """Emit the loop over a role's work tiles, and return the final values of its loop-carried variables.
 
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
-        names, values   the carried fields, and their values before the loop
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the loop
         state           state of the role's first work tile, which the loop carries too
         """
         if cutlass.const_expr(loop.lasting):
@@ -228,16 +228,16 @@ class Tracer(StepReader):
     def is_overlapped(self, names: tuple[str, ...], values: tuple):
         """Return whether a finished tile that is kept in registers is still to be stored (overlapped epilogue).
 
-        names, values   fields of `At` that a loop carries, and their values
+        names, values   names of loop-carried variables (fields of `At`), and their values
         """
         return values[names.index("left")] > 0
 
     def tile(self, loop: step.ForTiles, at: At, names: tuple[str, ...], state: State, values: tuple) -> tuple:
-        """Emit the code of one work tile, and return the new values of the fields of `At` that the loop carries.
+        """Emit the code of one work tile, and return the new values of the loop-carried variables.
 
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
-        names, values   the carried fields, and their values before the work tile
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the work tile
         state           state of the work tile
         """
         tile = self.work.tile(state)
@@ -281,11 +281,11 @@ class Tracer(StepReader):
         count: Int32,
         values: tuple,
     ):
-        """Emit a loop over `count` k-tiles, and return the final values of the fields of `At` that it carries.
+        """Emit a loop over `count` k-tiles, and return the final values of its loop-carried variables.
 
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
-        names, values   the carried fields, and their values before the loop
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the loop
         """
         for k_tile in cutlass.range(count, unroll=1):
             values = self.k_tile(loop, at, names, k_tile, values)
@@ -304,20 +304,20 @@ class Tracer(StepReader):
 
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
-        names, values   fields of `At` that the loop carries, and their values before it
+        names, values   names of the loop-carried variables (fields of `At`), and their values before it
         count           number of k-tiles
-        returns         the final values of the carried fields
+        returns         the final values of these variables
         """
         for k_tile in cutlass.range(count % 2, count, 2, unroll=1):
             values = self.k_tile(loop, at, names, k_tile, values)
         return values
 
     def k_tile(self, loop: step.ForKTiles, at: At, names: tuple[str, ...], k_tile, values: tuple) -> tuple:
-        """Emit the code of one k-tile, advance the pipeline state, and return the new values of the carried fields.
+        """Emit the code of one k-tile, advance the pipeline state, and return the loop-carried variables.
 
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
-        names, values   fields of `At` that the loop carries, and their values before the k-tile
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the k-tile
         k_tile          index of the k-tile in its work tile
         """
         at = replace(at, k_tile=k_tile)
@@ -353,11 +353,11 @@ class Tracer(StepReader):
         condition,
         values: tuple,
     ):
-        """Emit steps that run only if a condition holds, and return the values of the carried fields after them.
+        """Emit steps that run only if a condition holds, and return the variables that they may change.
 
         steps           the steps
         at              the role's position before the branch
-        names, values   fields of `At` that the branch carries, and their values before it
+        names, values   names of the variables (fields of `At`) that the branch may change, and their values before it
         condition       value known at run time
         """
         if condition:

@@ -99,7 +99,7 @@ class AsyncProxy:
         return Request(self.machine, instruction, thread, slot, units, known, channel, unit_bytes=unit_bytes)
 
     def _known_by(self, thread: int, slot: int) -> np.ndarray | None:
-        """Return what a thread's warp now knows of accesses to the shared memory of a CTA of its cluster: a vector clock.
+        """Return what a thread's warp now knows of accesses to the shared memory of a CTA, as a vector clock.
 
         None if races are not checked.
 

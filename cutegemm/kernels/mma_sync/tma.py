@@ -139,9 +139,9 @@ class WarpTracer(ConsumerTracer):
         """Emit the code of one k-tile. At its end, the first fragments of the next k-tile are read.
 
         at              the consumer's position in its program
-        names, values   fields of `At` that the loop carries, and their values before the k-tile
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the k-tile
         k_tile          index of the k-tile in its work tile
-        returns         values of the carried fields after the k-tile
+        returns         values of these variables after the k-tile
         """
         at = replace(at, k_tile=k_tile)
         at.put(names, values)

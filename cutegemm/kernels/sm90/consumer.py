@@ -280,12 +280,12 @@ class ConsumerTracer(Tracer):
                 self.loads.fill(self.tile_mnl, at.k_tile + load.ahead, at.last)
 
     def for_k_tiles(self, loop, at, names, count, values):
-        """Emit the code of the loop over k-tiles, and return the final values of the fields of `At` that it carries.
+        """Emit the code of the loop over k-tiles, and return the final values of its loop-carried variables.
 
         If the plan has no producer, the first k-tile loads to the last stage, so the field `last` starts as the last
         stage.
 
-        names, values   the carried fields, and their values before the loop
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the loop
         count           number of k-tiles
         """
         if any(isinstance(each, step.Load) for each in loop.steps) and "last" in names:

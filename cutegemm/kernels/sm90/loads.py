@@ -181,9 +181,9 @@ class ProducerTracer(Tracer):
 
         The computation follows the loads, so that it does not delay them.
 
-        names, values   fields of `At` that the loop over work tiles carries, and their values before this one
+        names, values   names of the loop-carried variables (fields of `At`), and their values before this tile
         state           state of the work tile
-        returns         values of the carried fields after it
+        returns         values of these variables after it
         """
         values = super().tile(loop, at, names, state, values)
         next_mnl = self.loads.mnl_of(self.work, self.work.ahead(state, loop.every), self.who.rank)
