@@ -32,16 +32,16 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is chosen for, apart from the extents M, N, K and L of the problem.
+    """Everything that the choice of a GEMM plan depends on, apart from the extents M, N, K and L of the problem.
 
-    operands     types, majorness and alignment of A, B, C and D; the alignment of A and B is the one that TMA loads see
-    by_threads   operands with the alignment that loads of threads see; None: as `operands`
+    operands     types, majorness and alignment of A, B, C and D. The alignments of A and B are those for loads by TMA
+    by_threads   `operands` with the alignments that A and B have for loads by threads; None: as `operands`
     arch         architecture, such as "sm_90a"
-    device       device whose rates the time models take
-    accumulate   for fp8: "fast" accumulates as wgmma does, with about 14 bits; "promoted" promotes the accumulators of
-                 each k-tile to f32. Other types are accumulated in full either way
+    device       device whose rates the time models use
+    accumulate   for fp8: "fast" keeps the accumulators in wgmma, with about 14 bits; "promoted" adds the accumulators
+                 of each k-tile to a total in f32. No effect on other types
     swap_ab      True: only plans that compute D^T = B^T A^T; False: only plans that compute D; None: both
-    with_c       whether a tile of C is read for each tile of D
+    with_c       whether the epilogue reads a C
     """
 
     operands: Operands
@@ -54,22 +54,25 @@ class Request:
 
     @property
     def loaded(self) -> Operands:
-        """Return the operands with the alignment that loads of threads see: `by_threads`, or `operands` by default."""
+        """Return the operands of this request with the alignments that A and B have for loads by threads.
+
+        They are `by_threads`, or `operands` if that is None.
+        """
         return self.by_threads or self.operands
 
     @property
     def variants(self) -> tuple[bool, ...]:
-        """Return the values of `swap_ab` to try: (False, True) if the request leaves it None, else its only value."""
+        """Return the values of swap A/B to try: (False, True) if `swap_ab` is None, else only its own value."""
         return (False, True) if self.swap_ab is None else (self.swap_ab,)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that has not been built yet (its recipe), with its predicted time.
+    """A plan that may be chosen for a problem, with its predicted time. The plan itself is not built yet.
 
-    recipe        name and arguments of the plan; `recipe.build` makes it
+    recipe        name and arguments of the plan; `recipe.build` builds it
     us            predicted time in microseconds, including the repack passes (copies of operands before the GEMM)
-    find_bounds   function that returns the value of `bounds`; called only when `bounds` is read
+    find_bounds   function that computes the value of the property `bounds`; called only when `bounds` is read
     """
 
     recipe: Recipe
@@ -78,31 +81,31 @@ class Candidate:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Time that each possible bottleneck would take by itself: its name, such as "L2" -> microseconds."""
+        """Return the microseconds that each possible bottleneck, such as "L2", would take alone for this candidate."""
         return self.find_bounds()
 
     @property
     def bound(self) -> str:
-        """Return the name of the bottleneck: what takes most of the time, such as "L2" or "tensor cores"."""
+        """Return the name of this candidate's bottleneck, i.e. what takes the most time, such as "L2"."""
         return _highest(self.bounds)
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predicted times of many candidate plans, as arrays with one entry for each candidate.
+    """Predicted times of many candidate plans for one problem, as arrays with one entry per candidate.
 
-    us       microseconds after a flush of the L2 cache; infinite if the device cannot run the plan
+    us       microseconds, starting with an empty L2 cache; infinite if the device cannot run the plan
     bounds   function that returns a dict: name of a possible bottleneck, such as "DRAM" -> the microseconds that it
-             takes by itself, as an array, or as a number that holds for all candidates
+             would take alone, as an array over the candidates, or as one number that holds for all
     """
 
     us: Column
     bounds: Callable[[], dict[str, Column]]
 
     def bounds_of(self, row: int) -> dict[str, float]:
-        """Return the time of each possible bottleneck of one candidate: its name -> microseconds by itself.
+        """Return the time that each possible bottleneck of one candidate would take alone: name -> microseconds.
 
-        row   index of the candidate
+        row   index of the candidate in the arrays
 
         >>> Predicted([3.0, 5.0], lambda: {"L2": [2, 1], "DRAM": [1, 4]}).bounds_of(1)
         {'L2': 1.0, 'DRAM': 4.0}
@@ -110,25 +113,28 @@ class Predicted:
         return {name: float(us[row] if np.ndim(us) else us) for name, us in self.bounds().items()}
 
     def bound(self, row: int) -> str:
-        """Return the name of the bottleneck with the longest time for the candidate at index `row`."""
+        """Return the bottleneck of the candidate at index `row`, i.e. what takes the most time, such as "L2"."""
         return _highest(self.bounds_of(row))
 
 
 def _highest(bounds: dict[str, float]) -> str:
-    """Return the key of `bounds` (bottleneck -> microseconds) with the largest value."""
+    """Return the bottleneck that takes the longest: the key of `bounds` with the largest value.
+
+    bounds   name of a possible bottleneck, such as "L2" -> the microseconds that it would take alone
+    """
     return max(bounds, key=bounds.__getitem__)
 
 
 @dataclass(frozen=True)
 class Variants:
-    """Candidates as parallel arrays: each is a recipe (an unbuilt plan) together with one way to divide K among CTAs.
+    """Candidates for a problem as parallel arrays: each is a plan, not built yet, with one way to divide K among CTAs.
 
     A field that is a number instead of an array holds for all candidates.
 
-    recipe   index of the recipe in the family's `recipes`
+    recipe   index of the plan's recipe (its name and arguments) in the list of recipes of its kernel family
     splits   split-K: number of K splits of each tile; 1 without split-K
-    ctas     stream-K: CTAs that share evenly the k-tiles of the tiles that do not fill the grid; 0 without it
-    fixup    whether stream-K fixup divides the k-tiles of the tiles that do not fill the grid
+    ctas     stream-K: number of CTAs that share evenly the k-tiles of the tiles of the last, partial wave; 0 without it
+    fixup    stream-K fixup: whether CTAs that the last wave leaves idle take k-tiles of its tiles
     """
 
     recipe: Column
@@ -138,7 +144,9 @@ class Variants:
 
     @classmethod
     def of(cls, recipes: Sequence[Recipe]) -> Variants:
-        """Return one candidate per recipe, divided along K as the recipe's name or options say.
+        """Return one candidate per recipe (name and arguments of a plan), with K divided as the recipe says.
+
+        A name can end with /k3 (three K splits of each tile), or with /fixup (stream-K fixup), for example.
 
         >>> from cutegemm.choice.names import recipe_named
         >>> variants = Variants.of([recipe_named(name) for name in ("sm90_epi_stages/k3", "sm90_epi_stages/fixup")])
@@ -151,10 +159,10 @@ class Variants:
         return cls(np.arange(len(k_splits)), splits, ctas, fixup)
 
     def recipe_at(self, place: int, recipes: Sequence[Recipe]) -> Recipe:
-        """Return the recipe of one candidate, changed to divide K as the candidate does.
+        """Return the recipe (name and arguments of a plan) of one candidate, with the candidate's division of K.
 
-        place     index of the candidate
-        recipes   the recipes that the `recipe` column indexes
+        place     index of the candidate in the arrays
+        recipes   the recipes that the `recipe` array indexes
         """
         splits, ctas, fixup = [
             column[place] if isinstance(column, np.ndarray) else column
@@ -165,9 +173,12 @@ class Variants:
 
 @lru_cache(maxsize=8192)
 def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
-    """Return a variant of the recipe that divides K as the arguments say, cached; the recipe itself if they do not.
+    """Return a variant of `recipe` (name and arguments of a plan) that divides K as given. The result is cached.
 
-    splits, ctas, fixup   as the columns of `Variants`
+    splits    number of K splits of each tile; 1: no split-K
+    ctas      stream-K: CTAs that share k-tiles evenly; 0: no stream-K
+    fixup     whether idle CTAs of the last wave take k-tiles of its tiles (stream-K fixup)
+    returns   `recipe` itself if it is to be divided in none of these ways
     """
     if ctas:
         return replace(recipe, split=_EVENLY, ctas=ctas)
@@ -177,26 +188,27 @@ def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
 
 
 class Family(Protocol):
-    """Interface of a kernel family, such as SIMT or Hopper plans: its recipes for given operands, and their time model.
+    """Interface of a kernel family (SIMT, mma.sync, gemv or Hopper) to the choice of a plan: its plans and time model.
 
-    The operands are fixed when the family is made; a recipe is a plan that has not been built yet.
+    An instance is made for given operands. It lists recipes (named arguments of plan builders), selects candidates for
+    a problem, and predicts their times.
     """
 
     @property
     def recipes(self) -> Sequence[Recipe]:
-        """Return the recipes that can implement the operands; an empty sequence if none can."""
+        """Return the recipes (names and arguments of plans) that can implement the operands; empty if none can."""
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the candidates for a problem: recipes that may be the fastest, each with the divisions of K to try."""
+        """Return the candidates for a problem: plans that may be the fastest, each with the divisions of K to try."""
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of `variants` for a problem, as arrays in the order of `variants`."""
+        """Return the predicted times of the candidates `variants` for a problem, as arrays in the same order."""
 
 
 def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:
-    """Yield a family's candidates for a problem in ascending order of predicted time; no plan is built yet.
+    """Yield the candidate plans of one kernel family for a problem, in ascending order of predicted time.
 
-    Candidates that the device cannot run are left out, unless it can run none of them.
+    No plan is built yet. Candidates that the device cannot run (infinite time) are left out, unless it can run none.
     """
     variants = family.candidates(problem) if family.recipes else None
     if variants is None or not len(variants.recipe):
@@ -212,11 +224,11 @@ def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:
 
 @dataclass(frozen=True)
 class Serving(Generic[AnyRecipe]):
-    """The recipes of a family that can implement given operands on an architecture, and why the others cannot.
+    """The recipes of a kernel family, separated into those whose plans can implement given operands, and the others.
 
-    recipes    the recipes that can
+    recipes    recipes (names and arguments of plans) that can implement the operands on the architecture
     plans      the built plan of each of these recipes, in the same order
-    refusals   (recipe, violated rule) for each recipe that cannot; several entries if it violates several rules
+    refusals   (recipe, violated rule as text) for each other recipe, with one entry per violated rule
     """
 
     recipes: tuple[AnyRecipe, ...]
@@ -234,7 +246,9 @@ class Serving(Generic[AnyRecipe]):
     ) -> Serving[AnyRecipe]:
         """Build the plan of each recipe, and separate the recipes that can implement the operands from the others.
 
-        rule   function that checks a plan for one more rule: returns the violation as text, or "" if there is none
+        recipes    names and arguments of the plans
+        operands   types, majorness and alignment of A, B, C and D
+        rule       an additional check: returns why a built plan must not be used, or "" if it may be
         """
         plans: dict[AnyRecipe, GemmPlan] = {}
         refusals: list[tuple[object, str]] = []
@@ -250,6 +264,9 @@ class Serving(Generic[AnyRecipe]):
         return cls(tuple(plans), tuple(plans.values()), tuple(refusals))
 
     def error(self, request: Request) -> PlanError:
-        """Return the PlanError that lists why no recipe can implement the operands of `request`."""
+        """Return the error to raise if no recipe can implement the operands of `request`.
+
+        It lists the violated rules.
+        """
         subject = f"choose: no named plan for {request.loaded} on {request.arch}"
         return PlanError(subject, by_reason(self.refusals))

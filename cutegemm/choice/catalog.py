@@ -47,7 +47,7 @@ _FEW, _FEW_ELEMENTS = 64, 1 << 17  # the most rows or columns of D, and elements
 
 
 def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = DEFAULT_ARCH) -> GemmPlan:
-    """Return the plan of a name, or of a text that spells out the arguments of a builder.
+    """Build the plan that a name stands for, or a text that spells out the arguments of a plan builder.
 
     name     one of `plans()`, or a text such as "simt:block=128x128x8,warp=64x32,thread=8x8,stages=3,mma_order=n" for
              `simt_plan`, "mma_sync:block=128x128x64,stages=3" for `mma_sync_plan`,
@@ -73,7 +73,7 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
 
 
 def by_simt(dtype: DType) -> bool:
-    """Return whether SIMT plans multiply elements of a type, and not tensor cores.
+    """Return whether SIMT plans (on CUDA cores) multiply elements of a type, and tensor cores do not: f32 and f64.
 
     >>> by_simt(f32), by_simt(DType.parse("tf32"))
     (True, False)
@@ -88,14 +88,18 @@ def choose(
     device: Device = DEFAULT_DEVICE,
     with_c: bool = False,
 ) -> GemmPlan:
-    """Return the plan for D with the lowest predicted time. `gemm` also considers plans for D^T.
+    """Return the plan with the lowest predicted time among those that compute D itself, without swap A/B.
+
+    `gemm` considers plans for D^T = B^T A^T too.
 
     SIMT plans multiply f32 and f64; wgmma multiplies the other types on sm_90a, and mma.sync on other architectures. If
-    wgmma would need repack passes, mma.sync plans are candidates too. Block-scaled operands have Hopper plans only.
+    wgmma would need repack passes (copies of operands before the GEMM), mma.sync plans are candidates too. Block-scaled
+    operands have Hopper plans only.
 
-    device   device whose rates the time models take
-    with_c   whether a tile of C is read for each tile of D
-    raises   PlanError if no named plan can implement the operands on the architecture
+    operands   types, majorness and alignment of A, B, C and D
+    device     device whose rates the time models use
+    with_c     whether the epilogue reads a C
+    raises     PlanError if no named plan can implement the operands on the architecture
 
     >>> small, large = Problem(128, 128, 512), Problem(8192, 8192, 8192)
     >>> choose(Operands.of("f32"), small).name, choose(Operands.of("f32"), large).name
@@ -118,12 +122,13 @@ def chosen(
 ) -> tuple[Recipe, GemmPlan]:
     """Return the recipe (name and arguments) of the plan with the lowest predicted time, and the plan itself.
 
-    operands        operands with the alignment of A and B that TMA loads see
+    operands        operands with the alignments that A and B have for loads by TMA
+    with_c          whether the epilogue reads a C
     accumulate      "fast" or "promoted" accumulation of fp8: see `Request`
     swap_ab         True: plans for D^T = B^T A^T only; False: plans for D only; None: both
-    can_implement   further condition on a plan, such as room for an epilogue; if no plan meets it, the fastest plan is
-                    returned all the same
-    by_threads      operands with the alignment that loads of threads see; None: as `operands`
+    can_implement   further condition on a plan, such as room for an epilogue; None: no condition. If no plan meets it,
+                    the fastest plan is returned nevertheless
+    by_threads      `operands` with the alignments that A and B have for loads by threads; None: as `operands`
     raises          PlanError with the reasons if no plan can implement the operands or the problem
 
     >>> bf16 = Operands.of("bf16", layout="nt")
@@ -145,9 +150,16 @@ def _chosen(
     swap_ab: bool | None,
     can_implement: CanImplement | None,
 ) -> tuple[Recipe, GemmPlan]:
-    """Return the fastest candidate that can be built and meets `can_implement`, else the fastest that can be built.
+    """Return (recipe, plan) of the fastest candidate that can be built and meets `can_implement`.
 
-    The arguments are those of `chosen`; the result is (recipe, plan).
+    If none meets it, the fastest one that can be built is returned. A recipe is the name and arguments of a plan.
+
+    operands, by_threads   operands with the alignments for loads by TMA, and for loads by threads
+    with_c                 whether the epilogue reads a C
+    accumulate             "fast" or "promoted" accumulation of fp8: see `Request`
+    swap_ab                True: plans for D^T = B^T A^T only; False: plans for D only; None: both
+    can_implement          condition on a plan; None: no condition
+    raises                 PlanError if no candidate can be built
     """
     fallback: tuple[Recipe, GemmPlan] | None = None
     unsuited: list[tuple[object, str]] = []
@@ -178,13 +190,15 @@ def built(
     device: Device = DEFAULT_DEVICE,
     with_c: bool = False,
 ) -> GemmPlan:
-    """Build the plan of a recipe for a problem, with the repack passes that the recipe asks for.
+    """Build the plan of a recipe (name and arguments of a plan) for a problem, with the repack passes that it needs.
 
-    recipe       recipe of the plan, such as one that `ranked` yields
-    operands     operands with the alignment of A and B that TMA loads see
-    by_threads   operands with the alignment that loads of threads see
-    raises       PlanError if the operands or the architecture break rules of the plan; TooLargeError if the problem
-                 does
+    A repack pass is a kernel that copies A or B before the GEMM, because the GEMM could not load it well.
+
+    operands     operands with the alignments that A and B have for loads by TMA
+    by_threads   `operands` with the alignments that A and B have for loads by threads
+    with_c       whether the epilogue reads a C
+    raises       PlanError if the operands or the architecture break rules of the plan; TooLargeError if the problem's
+                 extents do
     """
     is_hopper = recipe.family == "sm90"
     boxes, read = recipe.boxes(operands), by_threads
@@ -204,7 +218,13 @@ def built(
 
 @lru_cache(maxsize=4096)
 def _violations(recipe: Recipe, operands: Operands, with_c: bool, arch: str, device: Device) -> tuple[str, ...]:
-    """Return the violations, as texts, of the plan of a recipe on an architecture; () if the plan can be launched."""
+    """Build the plan of `recipe`, and return the rules that it violates, as texts; () if it can be launched.
+
+    recipe         name and arguments of the plan
+    operands       types, majorness and alignment of A, B, C and D
+    with_c         whether the epilogue reads a C
+    arch, device   architecture and device to build the plan for
+    """
     return tuple(recipe.build(operands, with_c, arch, device).refusals(arch))
 
 
@@ -218,11 +238,16 @@ def ranked(
     by_threads: Operands | None = None,
     with_c: bool = False,
 ) -> Iterator[Candidate]:
-    """Yield the candidate plans for a problem in ascending order of predicted time; no plan is built yet.
+    """Yield the candidate plans of all kernel families for a problem, in ascending order of predicted time.
 
-    operands, by_threads   see `chosen`
-    with_c                 whether a tile of C is read for each tile of D
-    raises                 PlanError if no named plan can implement the operands on the architecture
+    No plan is built yet.
+
+    operands     operands with the alignments that A and B have for loads by TMA
+    accumulate   "fast" or "promoted" accumulation of fp8: see `Request`
+    swap_ab      True: plans for D^T = B^T A^T only; False: plans for D only; None: both
+    by_threads   `operands` with the alignments that A and B have for loads by threads; None: as `operands`
+    with_c       whether the epilogue reads a C
+    raises       PlanError if no named plan can implement the operands on the architecture
 
     >>> first = next(ranked(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
     >>> print(f"{first.recipe}: {first.us:.0f} us, most of it {first.bound}")
@@ -235,9 +260,9 @@ def ranked(
 def _families(request: Request, problem: Problem) -> list[Family]:
     """Return the kernel families (SIMT, mma.sync, gemv, Hopper) whose plans are compared for a problem.
 
-    The list is empty if the request asks for swap A/B only, and neither gemv nor Hopper plans are candidates.
-
-    raises   PlanError if no family can implement the operands on the architecture
+    request   operands, architecture and other conditions of the choice
+    returns   may be empty if only plans with swap A/B are wanted, since only gemv and Hopper plans can swap
+    raises    PlanError if no family can implement the operands on the architecture
     """
     kind, arch, is_for_d = request.operands.a.dtype, request.arch, not request.swap_ab
     if has_scales(request.operands):
@@ -270,7 +295,10 @@ def _families(request: Request, problem: Problem) -> list[Family]:
 
 
 def _is_small(problem: Problem) -> bool:
-    """Return whether mma.sync plans may be faster than wgmma: K is short, or D is small with few rows or columns."""
+    """Return whether a problem is so small that mma.sync plans may be faster than wgmma plans, and should be tried.
+
+    K must be short, or D must be small and have few rows or few columns.
+    """
     elements = problem.m * problem.n * problem.l
     is_short = problem.k <= _SHORT_K and elements <= _SHORT_ELEMENTS
     has_few = min(problem.m, problem.n) <= _FEW and elements <= _FEW_ELEMENTS
@@ -278,13 +306,13 @@ def _is_small(problem: Problem) -> bool:
 
 
 def _to_repack(name: str, operands: Operands, by_threads: Operands) -> Operand:
-    """Return an operand as the threads of a repack pass (a copy kernel before the GEMM) load it.
+    """Return A or B with its alignment for the loads of a repack pass (a copy kernel before the GEMM).
 
-    Its alignment is the smaller one of the alignment for TMA loads and the alignment for loads of threads.
+    It is the smaller one of the alignments in `operands` and `by_threads`.
 
     name         "a" or "b"
-    operands     operands with the alignment that TMA loads see
-    by_threads   operands with the alignment that loads of threads see
+    operands     operands with the alignments that A and B have for loads by TMA
+    by_threads   `operands` with the alignments that A and B have for loads by threads
     """
     boxed, read = getattr(operands, name), getattr(by_threads, name)
     return replace(boxed, align_bytes=min(boxed.align_bytes, read.align_bytes))
@@ -297,5 +325,8 @@ def candidates(
     device: Device = DEFAULT_DEVICE,
     accumulate: str = "fast",
 ) -> list[Candidate]:
-    """Return all candidates for a problem as a list, the one with the lowest predicted time first: see `ranked`."""
+    """Return all candidate plans for a problem, in ascending order of predicted time, as a list: see `ranked`.
+
+    accumulate   "fast" or "promoted" accumulation of fp8: see `Request`
+    """
     return list(ranked(operands, problem, arch, device, accumulate))

@@ -15,9 +15,9 @@ _FOURTH = 4.0
 
 
 def of_rows(column: Column, rows: Column) -> Column:
-    """Return the entries of `column` at the indices `rows`: `column[rows]`.
+    """Return the entries of `column` at the indices `rows`: `column[rows]`, or `column` itself if it is one number.
 
-    column   array with one entry per plan, or a number that holds for all plans and is returned itself
+    column   array with one entry per plan, or a number that holds for all plans
     rows     indices of plans; an index may occur several times
 
     >>> of_rows(np.array([1, 2, 3]), np.array([2, 2])), of_rows(5, np.array([2]))
@@ -29,16 +29,17 @@ def of_rows(column: Column, rows: Column) -> Column:
 def partials_us(bm: Column, bn: Column, operands: Operands, device: Device) -> Column:
     """Return the microseconds to write the accumulators of one K split of a tile to L2, and to read them again.
 
-    bm, bn   rows and columns of the tile, one entry per plan
+    bm, bn     rows and columns of the tile of D, as arrays with one entry per plan
+    operands   operands whose types determine the type of an accumulator
     """
     moved_bytes = 2 * bm * bn * operands.acc.bits / 8
     return moved_bytes / (device.measured.partials_gb_s * 1e3)
 
 
 def by_time(us: Column) -> Iterator[int]:
-    """Yield the indices of the array `us` (predicted times, one per plan) in ascending order of time.
+    """Yield the indices of `us` (predicted times, one per plan) from the shortest to the longest time.
 
-    The first index is found without sorting, because callers seldom need more than one.
+    The first index is found without sorting, because most callers need only the fastest plan.
 
     >>> list(by_time(np.array([3.0, 1.0, 2.0])))
     [1, 2, 0]
@@ -49,10 +50,12 @@ def by_time(us: Column) -> Iterator[int]:
 
 
 def together(exponent: float, *us: Column) -> Column:
-    """Return the predicted time of activities that overlap: the p-norm of their times, at least the longest one.
+    """Return the predicted time of activities that partly overlap: the p-norm of their times, (sum of us**p)**(1/p).
 
-    exponent   p of the norm; the larger, the less the shorter activities add
-    us         time of each activity, in microseconds
+    The result is at least the longest time, and at most the sum of all.
+
+    exponent   p: 1 means no overlap; the larger, the more the shorter activities are hidden
+    us         time of each activity in microseconds, one argument per activity
 
     >>> together(2.0, 3.0, 4.0), round(together(4.0, 3.0, 4.0), 2)
     (5.0, 4.28)

@@ -19,12 +19,12 @@ MOST_ROWS = 16384
 
 @dataclass(frozen=True)
 class Model:
-    """Weights of a model's linear layers.
+    """The linear layers of a transformer, as shapes of their weights: the GEMMs for which plans are prepared.
 
     weights      shapes (N, K) of the weights: N output features, K input features
-    tokens       rows that one image or sequence has; 1 if any number of rows is usual
-    up           index in `weights` of the first layer of the MLP: gate and up in one weight, if it is gated
-    activation   activation of the MLP, as `cutegemm.mlp` names it
+    tokens       rows of A that one image or sequence has; 1 if any number of rows is usual
+    up           index in `weights` of the first layer of the MLP: gate and up projection in one weight, if it is gated
+    activation   activation of the MLP, by the name that `cutegemm.mlp` takes, such as "swiglu"
     """
 
     weights: tuple[tuple[int, int], ...]
@@ -34,24 +34,24 @@ class Model:
 
     @property
     def hidden(self) -> tuple[int, int]:
-        """Return the shape (N, K) of the weight whose result the activation of the MLP takes."""
+        """Return the shape (N, K) of the first weight of the MLP, whose result the activation is applied to."""
         return self.weights[self.up]
 
     @property
     def is_gated(self) -> bool:
-        """Return whether the first layer of the MLP computes gate and up."""
+        """Return whether the MLP is gated, i.e. whether its first layer computes gate and up projection."""
         return self.activation in GATED
 
 
 def decoder(width: int, heads: int, groups: int, hidden: int, vocabulary: int, activation: str = "swiglu") -> Model:
-    """Return a decoder with a gated MLP.
+    """Return the layer shapes of a decoder (language model) with a gated MLP.
 
-    width      features of a token
-    heads      features of all queries
-    groups     features of all keys, and of all values
-    hidden     features between the two layers of the MLP
-    vocabulary rows of the last layer's weight
-    activation see `Model`
+    width        features of a token
+    heads        features of all queries together
+    groups       features of all keys together, and of all values
+    hidden       features between the two layers of the MLP
+    vocabulary   output features of the last layer
+    activation   activation of the MLP, as `cutegemm.mlp` names it
     """
     attention = (heads, width), (groups, width), (heads + 2 * groups, width), (width, heads)
     others = (hidden, width), (2 * hidden, width), (width, hidden), (vocabulary, width)
@@ -59,10 +59,12 @@ def decoder(width: int, heads: int, groups: int, hidden: int, vocabulary: int, a
 
 
 def encoder(width: int, tokens: int, outputs: int, activation: str = "gelu") -> Model:
-    """Return a transformer whose MLP is four times as wide as a token, without gates.
+    """Return the layer shapes of an encoder: a transformer with an ungated MLP that is four times as wide as a token.
 
-    tokens, activation   see `Model`
-    outputs              rows of the last layer's weight
+    width        features of a token
+    tokens       rows of A that one image or sequence has
+    outputs      output features of the last layer
+    activation   activation of the MLP, as `cutegemm.mlp` names it
     """
     weights = (width, width), (3 * width, width), (4 * width, width), (width, 4 * width), (outputs, width)
     return Model(weights, tokens, up=2, activation=activation)

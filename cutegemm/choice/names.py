@@ -70,10 +70,10 @@ _NAME = re.compile(
 
 
 def plans() -> list[tuple[str, str]]:
-    """Return (name, summary) of every plan, for lists.
+    """Return (name, one-line summary) of every named plan.
 
-    First come the plans that `choose` may choose, by family, then steps of the tutorial ladders, then plans that users
-    register.
+    First come the plans that `choose` may choose, by family, then steps of the tutorials, then plans that users
+    registered.
     """
     tables = (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *GEMV_PLANS)
     to_use = [*simt_names(), *[(recipe.name, recipe.summary) for recipe in tables], *sm90_names()]
@@ -83,9 +83,10 @@ def plans() -> list[tuple[str, str]]:
 
 
 def _own_names() -> list[tuple[str, str]]:
-    """Return (name, summary) of the plans that users add: registered in this process, then of installed packages.
+    """Return (name, one-line summary) of the plans that users added.
 
-    The summary of a plan that cannot be loaded is the reason.
+    Plans registered in this process come first, then plans of installed packages. If a plan cannot be loaded, the
+    reason takes the place of its summary.
     """
     names = [(name, recipe.summary) for name, recipe in _OWN.items()]
     for name in installed():
@@ -101,14 +102,14 @@ def _own_names() -> list[tuple[str, str]]:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a user added the plan `name`: by `register_plan`, or by a package's entry point."""
+    """Return whether a user added the plan `name`, by `register_plan` or by the entry point of an installed package."""
     return name in _OWN or (name in installed() and _of_package(name) is None)
 
 
 def step_of(name: str) -> tuple[Ladder, LadderStep] | None:
-    """Return the tutorial ladder and the step that a plan's name stands for.
+    """Return the tutorial and its step that a plan's name stands for.
 
-    None if the plan is not a step, or is also a plan that `choose` considers.
+    None if the name is not a step of a tutorial, or is also a plan that `choose` considers.
 
     >>> ladder, step = step_of("sm90_pingpong")
     >>> ladder.name, step.number
@@ -125,11 +126,11 @@ def step_of(name: str) -> tuple[Ladder, LadderStep] | None:
 
 
 def register_plan(name: str, plan: str | Recipe | Make, summary: str = "") -> Recipe:
-    """Give a plan a name in this process, for `gemm(plan=name)`, `plan_named` and `plans`.
+    """Register a plan under a name in this process, so that `gemm(plan=name)`, `plan_named` and `plans` know it.
 
     name      letters, digits and underscores; a name that no other plan has
-    plan      a text such as "sm90:tile=128x224x64,cluster=2x1"; a recipe; or a function that takes operands and returns
-              a GemmPlan for them, or raises PlanError if it cannot implement them
+    plan      a text such as "sm90:tile=128x224x64,cluster=2x1"; a recipe (name and arguments of a plan); or a function
+              that takes operands and returns a GemmPlan for them, or raises PlanError if it cannot implement them
     summary   what is special about the plan, for lists of plans
     returns   the recipe that has the name
     raises    PlanError with every rule that is broken, or if the name belongs to another plan
@@ -153,7 +154,7 @@ def register_plan(name: str, plan: str | Recipe | Make, summary: str = "") -> Re
 
 
 def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
-    """Return the recipe (unbuilt plan) that a user's plan gets: one that is registered, or an installed package's.
+    """Return the recipe (name and arguments; `build` makes the plan) for a plan that a user defined.
 
     name      name of the plan
     plan      text or recipe of a plan, or a function that builds it from operands
@@ -186,16 +187,18 @@ def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
 
 @lru_cache(maxsize=256)
 def _installed(name: str) -> Recipe | None:
-    """Return the recipe of the plan that an installed package offers under `name`, cached.
+    """Return the recipe (name and arguments) of the plan that an installed package offers under `name`. Cached.
 
-    None if no package does, or if a built-in plan has this name.
+    None if no package offers one, or if a built-in plan has this name.
     """
     return _own(name, loaded(name), "") if name in installed() and _of_package(name) is None else None
 
 
 @lru_cache(maxsize=4096)
 def recipe_named(name: str) -> Recipe:
-    """Return the recipe (unbuilt plan) that a name stands for, with its prefix and suffixes, cached.
+    """Return the recipe (name and arguments of a plan) that a full name such as "swap_ab:sm90_128x144/k4" stands for.
+
+    The result is cached.
 
     raises   UnsupportedError for an unknown name; PlanError if the arguments of a builder are not valid
 
@@ -226,15 +229,20 @@ def recipe_named(name: str) -> Recipe:
 
 
 def _of_package(name: str) -> Recipe | None:
-    """Return the recipe of a built-in plan: of a table, a ladder or a named tile. None for other names."""
+    """Return the recipe (name and arguments) of a built-in plan; None for other names.
+
+    A built-in name is listed in a table, is a step of a tutorial, or spells out a tile, such as sm90_128x144_2x1.
+    """
     tile = NamedTile.of(name)
     return _FIXED.get(name) or _VARIED.get(name) or (None if tile is None else of_tile(tile))
 
 
 def _varied(name: str) -> Recipe | None:
-    """Return the recipe of a name with its suffixes, such as +repack or /k4; None if name or suffix is unknown.
+    """Return the recipe of a name that ends with suffixes, such as +repack or /k4, applied to the plan before them.
 
-    raises   PlanError if the division of K that the suffix asks for is not valid
+    None if the name before the suffixes or a suffix is unknown.
+
+    raises   PlanError if the division of K that a suffix asks for is not valid
     """
     match = _NAME.fullmatch(name)
     if match is None:

@@ -10,7 +10,7 @@ from cutegemm.errors import PlanError
 
 
 def parse_tuple(text: str) -> tuple[int, ...]:
-    """Return the integers of a text in which "x" separates them, such as "128x64x32".
+    """Parse integers that are separated by "x": "128x64x32" gives (128, 64, 32).
 
     >>> parse_tuple("128x64x32")
     (128, 64, 32)
@@ -19,7 +19,7 @@ def parse_tuple(text: str) -> tuple[int, ...]:
 
 
 def parse_flag(text: str) -> bool:
-    """Return True for "1" and False for "0"; ValueError for any other text.
+    """Parse a flag of a plan's text: "1" gives True, "0" gives False; ValueError for any other text.
 
     >>> parse_flag("1"), parse_flag("0")
     (True, False)
@@ -37,9 +37,9 @@ _READ: dict[Callable[[str], Any], str] = {
 
 
 def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """Return the arguments (name -> value) in a text of the form "family:name=value,name=value".
+    """Parse a text of the form "family:name=value,name=value" into arguments: name -> value.
 
-    options   the known arguments: name -> function that converts the text of a value
+    options   the known arguments: name -> function that converts the text of its value
     raises    PlanError with every argument that is unknown, given twice, or not valid
 
     >>> parse_options("simt:block=64x64x8,stages=4", {"block": parse_tuple, "stages": int})
@@ -64,7 +64,7 @@ def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dic
 
 
 def written(value: Any) -> str:
-    """Return an argument of a builder as text, in the form that `parse_options` reads.
+    """Format one argument of a plan builder as text, in the form that `parse_options` reads: (128, 64) gives "128x64".
 
     >>> written((128, 64, 8)), written(Shared("mn", 4)), written(True), written(None)
     ('128x64x8', 'mn+4', '1', 'none')

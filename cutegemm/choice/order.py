@@ -24,10 +24,12 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True)
 class Weight:
-    """What the order of accumulation of a GEMM depends on: everything except the rows of A.
+    """Everything that the summation order along K of a GEMM may depend on: a weight B and types, not the rows of A.
+
+    It is used to choose one order for all numbers of rows, so that results do not change with the batch size.
 
     operands     types of A, B and D, block scales, and majorness of B; A is K-major, D is N-major, and all are aligned
-    n, k         extents
+    n, k         extents of the weight
     arch         architecture to compile for
     device       device whose times are predicted
     accumulate   accumulation of float8, "fast" or "promoted": see `gemm`
@@ -42,7 +44,11 @@ class Weight:
 
     @staticmethod
     def of(operands: Operands, n: int, k: int, arch: str, device: Device, accumulate: str) -> Weight:
-        """Return the weight of a GEMM with these operands. Only the types, block scales and B's majorness count."""
+        """Return the `Weight` of a GEMM with these operands. Alignment and the majorness of A and D are ignored.
+
+        n, k         extents of B
+        accumulate   accumulation of float8, "fast" or "promoted"
+        """
         letters = f"n{'t' if operands.b.major == 'k' else 'n'}"
         types = {"b": operands.b.dtype, "out": operands.d.dtype, "acc": operands.acc}
         plain = Operands.of(operands.a.dtype, layout=letters, **types)  # type: ignore[arg-type]
@@ -50,35 +56,43 @@ class Weight:
         return Weight(plain.fitted(1, n, k).with_aux(**scales), n, k, arch, device, accumulate)
 
     def problem(self, rows: int) -> Problem:
-        """Return the GEMM of this weight with an A of `rows` rows."""
+        """Return the GEMM problem of this weight (B) with an A of `rows` rows."""
         return Problem(rows, self.n, self.k, operands=self.operands)
 
 
 @dataclass(frozen=True)
 class ServedRows:
-    """The order of accumulation that is chosen for a weight, and the fastest recipes with this order.
+    """The summation order along K that is chosen for a weight, with the fastest plans that have this order.
 
-    order     the order
-    recipes   for each number of rows in `ROWS`, the recipe (a plan without operands) with the lowest predicted time
+    All numbers of rows of A then give bitwise the same results per row.
+
+    order     the order of accumulation
+    recipes   for each number of rows in `ROWS`, the recipe (name and arguments of a plan) with the lowest predicted
+              time
     """
 
     order: AccumulationOrder
     recipes: tuple[Recipe, ...]
 
     def nearest(self, rows: int) -> list[Recipe]:
-        """Return the recipes without repetitions, in the order of the distance of their number of rows to `rows`."""
+        """Return the distinct recipes (names and arguments of plans), those for numbers of rows close to `rows` first.
+
+        rows   number of rows of A
+        """
         distances = sorted(zip([abs(each - rows) for each in ROWS], range(len(ROWS)), strict=True))
         return list(dict.fromkeys([self.recipes[index] for _, index in distances]))
 
 
 @dataclass(frozen=True)
 class Orders:
-    """The orders of accumulation of recipes for a weight. Few plans are built: see `Recipe.accumulates_as`.
+    """Finds the summation order along K of plans, given as recipes (name and arguments), for a weight.
 
-    operands     operands of the GEMM, with the alignment that TMA loads see
-    by_threads   operands with the alignment that loads of threads see
+    Few plans are built, because recipes with equal `accumulates_as` have the same order: see `Recipe.accumulates_as`.
+
+    operands     operands of the GEMM, with the alignments for loads by TMA
+    by_threads   `operands` with the alignments that A and B have for loads by threads
     weight       N, K, architecture and device
-    with_c       whether a tile of C is read
+    with_c       whether the epilogue reads a C
     """
 
     operands: Operands
@@ -88,10 +102,11 @@ class Orders:
     _known: dict[object, AccumulationOrder | None] = field(default_factory=dict, compare=False, repr=False)
 
     def of(self, recipe: Recipe) -> AccumulationOrder | None:
-        """Return the order of accumulation of a recipe's plan, if it does not depend on the number of rows.
+        """Return the summation order along K of a recipe's plan, if it does not depend on the number of rows.
 
-        returns   None if the plan breaks a rule, or if K is split among CTAs of different clusters, as this pays only
-                  for few rows
+        recipe    name and arguments of the plan
+        returns   None if the plan breaks a rule, or if CTAs of different clusters split K. Such a split pays only for
+                  few rows
         """
         if recipe.division.is_split or recipe.ctas:
             return None
@@ -104,7 +119,7 @@ class Orders:
         return known
 
     def _of_plan(self, recipe: Recipe) -> AccumulationOrder | None:
-        """Return the order of the plan that the recipe builds; None if it breaks a rule."""
+        """Build a recipe's plan, and return its summation order along K; None if it breaks a rule."""
         weight = self.weight
         problem = Problem(1, weight.n, weight.k, operands=self.by_threads)
         try:
@@ -116,12 +131,14 @@ class Orders:
 
 @lru_cache(maxsize=1024)
 def served_rows(weight: Weight) -> ServedRows:
-    """Return the order of accumulation for a weight whose plans have the lowest predicted times over all `ROWS`.
+    """Return the summation order along K for a weight that costs the least time over all numbers of rows in `ROWS`.
 
     For each number of rows, the time of the fastest plan with the order is divided by that of the fastest plan of all.
     The order with the lowest mean is chosen. Every number of rows must have a plan with this order.
 
-    raises   PlanError if no order serves all numbers of rows
+    weight    extents N and K, operands and device
+    returns   the order, and the fastest recipe with it for each number of rows
+    raises    PlanError if no order has a plan for all numbers of rows
 
     >>> from cutegemm.machine.device import device_named
     >>> weight = Weight.of(Operands.of("bf16", layout="nt"), 4096, 4096, "sm_90a", device_named("h100"), "fast")
@@ -151,7 +168,12 @@ def served_rows(weight: Weight) -> ServedRows:
 
 
 def restored(weight: Weight, recipes: Sequence[Recipe]) -> ServedRows | None:
-    """Return the result of `served_rows` from its recipes, one for each of `ROWS`; None if they do not fit together."""
+    """Rebuild the result of `served_rows` from recipes that were remembered, without predicting any time.
+
+    weight    the weight for which they were chosen
+    recipes   names and arguments of plans, one for each number of rows in `ROWS`
+    returns   None if the number of recipes is wrong or if their plans do not all have the same summation order
+    """
     known = Orders(weight.operands, weight.operands, weight)
     orders = {known.of(recipe) for recipe in recipes}
     (order, *others) = orders or {None}

@@ -23,8 +23,8 @@ Make = Callable[[Operands], GemmPlan]
 class OwnRecipe(Recipe):
     """A named plan that a user's function builds.
 
-    make   function of the operands that the kernel sees; returns a GemmPlan, or raises PlanError if it cannot implement
-           them
+    make   function from the operands, as the kernel sees them (transposed with swap A/B), to a GemmPlan; raises
+           PlanError if it cannot implement them
     """
 
     family: ClassVar[str] = "own"
@@ -33,7 +33,7 @@ class OwnRecipe(Recipe):
     make: Make = field(kw_only=True)
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Return the plan that the user's function makes, renamed to the registered name.
+        """Call the user's function for the operands, and return the plan that it makes under the registered name.
 
         target   not used: the function depends on the operands only
         raises   PlanError if the function returns anything but a GemmPlan
@@ -44,9 +44,9 @@ class OwnRecipe(Recipe):
         return plan.with_(name=self.name, summary=self.summary or plan.summary)
 
     def boxes(self, operands: Operands) -> str | None:
-        """Return the names of the operands that TMA loads: "ab", "a", "b" or ""; None if threads load both.
+        """Return which of A and B the plan loads by TMA: "ab", "a", "b" or ""; None if threads load both.
 
-        An operand that a repack pass copies first is left out, because the threads of that pass load it.
+        An operand that a repack pass (a copy kernel before the GEMM) copies is left out, because threads load it there.
         """
         plan = self.build(operands)
         if not isinstance(plan.a.load, TmaBox):
@@ -59,15 +59,15 @@ class OwnRecipe(Recipe):
 
 @cache
 def installed() -> Mapping[str, Any]:
-    """Return the entry points of installed packages in the group `ENTRY_POINTS`: name of the plan -> entry point.
+    """Return the plans that installed packages offer, as entry points: name of the plan -> entry point.
 
-    None of them is loaded yet.
+    The entry points are those of the group `ENTRY_POINTS`. None is loaded yet, so no package is imported.
     """
     return {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINTS)}
 
 
 def loaded(name: str) -> Any:
-    """Load the entry point `name`, and return what the package offers: the text or recipe of a plan, or a function.
+    """Import what an installed package offers as the plan `name`: the text or recipe of a plan, or a function.
 
     raises   UnsupportedError if the package cannot be imported or does not have the attribute
     """

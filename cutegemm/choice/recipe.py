@@ -30,10 +30,10 @@ SWAPPED = str.maketrans("ab", "ba")  # operand names of a problem -> operand nam
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """Architecture and device properties that a plan is built for. Each family uses those that its plans depend on.
+    """Architecture and device properties that a plan is built for. Each kernel family uses those that it needs.
 
     arch         architecture, such as "sm_90a"; its shared memory limits mma.sync plans
-    sms          number of multiprocessors that the clusters of a persistent grid fill
+    sms          number of multiprocessors, which the clusters of a persistent grid fill
     with_c       whether the kernel of a Hopper plan must be able to read C
     tpc_rounds   order in which the hardware hands out the CTAs of a grid: see `Device`
     """
@@ -46,11 +46,12 @@ class BuildTarget:
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """The name and the arguments of a plan; `build` makes the plan for given operands.
+    """The name and the arguments of a plan that is not built yet; `build` makes the plan for given operands.
 
-    name          name of tile sizes or of a step of a ladder, or the text that spells out the options
+    name          name of a plan, such as "simt_128x128" or a step of a tutorial, or the text that spells out the
+                  options
     summary       what is special about the plan, for lists of plans
-    options       arguments of the family's builder
+    options       arguments of the plan builder of the kernel family
     spelled_out   whether the builder gets the options unchanged, without values that are derived from the operands
     is_repacked   whether the operands that `to_repack` returns go through a repack pass (a copy kernel before the GEMM)
     split         how K is split, if the name says it; None: as `options` say
@@ -85,12 +86,12 @@ class Recipe(ABC):
 
     @property
     def plan_name(self) -> str:
-        """Return the name of the plan with its suffixes, such as "/k4", but without the prefix "swap_ab:"."""
+        """Return the name of this recipe's plan with its suffixes, such as "/k4", but without the prefix "swap_ab:"."""
         return f"{self.name}{REPACK * self.is_repacked}{self._split_text}"
 
     @property
     def _split_text(self) -> str:
-        """Return the suffix of the name for the division of K, such as "/k4"; "" if the name has none."""
+        """Return the suffix of this recipe's name that says how K is divided, such as "/k4"; "" if it has none."""
         split = self.split
         if split is None:
             return ""
@@ -104,22 +105,26 @@ class Recipe(ABC):
 
     @property
     def division(self) -> KSplit:
-        """Return how K is split: as the name says, else without a split. Families may also read their options."""
+        """Return how K is split by this recipe's plan: as its name says, else without a split.
+
+        Subclasses may also read their options.
+        """
         return self.split or KSplit()
 
     @property
     def accumulates_as(self) -> object:
-        """Return a value that is equal for recipes whose plans add the products of an element of D in the same order.
+        """Return a key that is equal for recipes whose plans add the products of an element of D in the same order.
 
-        Then one plan is built to know the order of all of them. The recipe itself, if the family knows nothing.
+        So only one plan per key must be built to know the order of all. By default the key is the recipe itself, which
+        equals no other.
         """
         return self
 
     @property
     def split_options(self) -> dict[str, Any]:
-        """Return `split` and `ctas` as arguments of the builders of SIMT and mma.sync plans: name -> value.
+        """Return the arguments `split` and `ctas` for the builders of SIMT and mma.sync plans: name -> value.
 
-        Empty if the name does not say how K is split.
+        The result is empty if this recipe's name does not say how K is split.
         """
         options: dict[str, Any] = {} if self.ctas is None else {"persistent": self.ctas}
         if self.split is not None:
@@ -128,7 +133,7 @@ class Recipe(ABC):
         return options
 
     def __str__(self) -> str:
-        """Return the full name of the plan, which `recipe_named` reads: with "swap_ab:" if it swaps A and B."""
+        """Return the full name of this recipe's plan, with "swap_ab:" if it swaps A and B. `recipe_named` reads it."""
         return f"{SWAP_AB if self.swap_ab else ''}{self.plan_name}"
 
     def build(
@@ -138,9 +143,9 @@ class Recipe(ABC):
         arch: str = DEFAULT_ARCH,
         device: Device = DEFAULT_DEVICE,
     ) -> GemmPlan:
-        """Build the plan for the operands of the problem, cached.
+        """Build the plan of this recipe for the operands of the problem. The result is cached.
 
-        operands   operands of the problem for D; they are transposed first if the recipe swaps A and B
+        operands   operands of the problem for D; they are transposed first if the plan swaps A and B
         with_c     whether the kernel of a Hopper plan must be able to read C; other kernels always can
         arch       architecture, such as "sm_90a"; its shared memory limits mma.sync plans
         device     device whose multiprocessors a persistent grid fills
@@ -152,46 +157,45 @@ class Recipe(ABC):
 
     @property
     def cluster_ctas(self) -> int:
-        """Return the number of CTAs of a cluster, including those that split K; 1 without clusters."""
+        """Return the number of CTAs of a cluster of this plan, including those that split K; 1 without clusters."""
         return 1
 
     @abstractmethod
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Build the plan for the operands that the kernel sees: the transposed ones if the recipe swaps A and B.
+        """Build this recipe's plan for the operands as the kernel sees them: already transposed if it swaps A and B.
 
-        target   architecture and other properties of what the plan is built for
+        target   architecture and device properties that the plan is built for
         """
 
     def as_launched(self, plan: GemmPlan) -> GemmPlan:
-        """Return `plan` with its field `swap_ab` set if this recipe swaps A and B, so that it is launched for D^T.
+        """Mark a built plan for swap A/B, if this recipe asks for it, so that a launch computes D^T = B^T A^T.
 
-        plan   plan that this recipe has built: see `GemmPlan`
+        plan      plan that this recipe has built
+        returns   a copy with its field `swap_ab` set, or `plan` itself
         """
         return plan.with_(swap_ab=True) if self.swap_ab else plan
 
     def to_repack(self, operands: Operands) -> str:
-        """Return the names of the operands for which a repack pass (a copy kernel before the GEMM) pays.
+        """Return which operands should go through a repack pass (a copy kernel before the GEMM): "", "a", "b" or "ab".
 
-        They are "a", "b" or "ab"; "" if there are none.
-
-        operands   as the kernel sees them: transposed if the recipe swaps A and B
+        operands   as the kernel sees them: transposed if this recipe swaps A and B
         """
         return ""
 
     def repacked(self, operands: Operands) -> str:
-        """Return the names of the operands that this plan copies by a repack pass first: "", "a", "b" or "ab".
+        """Return which operands this plan does copy by a repack pass before the GEMM: "", "a", "b" or "ab".
 
-        operands   as the kernel sees them: transposed if the recipe swaps A and B
+        operands   as the kernel sees them: transposed if this recipe swaps A and B
         """
         asked = NEEDED if self.is_repacked else str(self.options.get("repack", ""))
         return self.to_repack(operands) if asked == NEEDED else asked
 
     def boxes(self, operands: Operands) -> str | None:
-        """Return the names of the problem's operands that TMA loads: "ab", "a", "b" or ""; None if threads load both.
+        """Return which of the problem's A and B this plan loads by TMA: "ab", "a", "b", ""; None if threads load both.
 
-        An operand that a repack pass copies first is left out, because the threads of that pass load it.
+        An operand that a repack pass (a copy kernel before the GEMM) copies is left out, because threads load it there.
 
-        operands   operands of the problem for D, with the alignment that TMA loads see
+        operands   operands of the problem for D, with the alignments for loads by TMA
         """
         if not self.loads_boxes:
             return None
@@ -204,9 +208,11 @@ class Recipe(ABC):
 
 @cache
 def _built(recipe: Recipe, operands: Operands, target: BuildTarget) -> GemmPlan:
-    """Build the plan of a recipe for the operands of the problem, cached.
+    """Build the plan of a recipe (name and arguments of a plan) for the operands of the problem. The result is cached.
 
-    An error of a plan with swap A/B says that the plan's A is B^T.
+    Operands are transposed first if the plan swaps A and B; an error then says that the plan's A is the problem's B^T.
+
+    target   architecture and device properties that the plan is built for
     """
     if not recipe.swap_ab:
         return recipe.build_for(operands, target)

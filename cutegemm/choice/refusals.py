@@ -9,15 +9,15 @@ from cutegemm.errors import PlanError
 
 
 class TooLargeError(PlanError):
-    """Raised if a problem's extents exceed the limits of a plan that could implement the operands otherwise."""
+    """Raised if a plan could implement the operands, but the problem's extents exceed its limits."""
 
 
 def by_reason(refusals: Sequence[tuple[object, str]]) -> list[str]:
-    """Return one line of text for each reason why plans cannot be used, with its first plan and the number of others.
+    """Summarize why plans cannot be used: one line of text per reason, with the first plan and the number of others.
 
     Reasons that differ only in their numbers count as one; the numbers shown are those of the first plan.
 
-    refusals   (recipe or name of a plan, rule that the plan breaks)
+    refusals   (recipe or name of a plan, violated rule as text)
 
     >>> by_reason([("small", "no room"), ("large", "no room"), ("large", "odd")])
     ['small and 1 more: no room', 'large: odd']
@@ -31,9 +31,9 @@ def by_reason(refusals: Sequence[tuple[object, str]]) -> list[str]:
 
 
 def _reason_text(group: list[tuple[object, str]]) -> str:
-    """Return the line of `by_reason` for plans that break the same rule.
+    """Return one line of text for plans that violate the same rule: the rule, the first plan, the number of others.
 
-    group   (recipe or name of a plan, rule), the first plan first
+    group   (recipe or name of a plan, violated rule as text) for each of these plans
     """
     (plan, rule), *others = group
     if not others:

@@ -30,7 +30,7 @@ Weigh = Callable[[int], Sequence[Candidate]]
 def looked_at(most: int = MOST_ROWS) -> list[int]:
     """Return the numbers of rows from 1 to `most` at which plans are compared, in ascending order.
 
-    They are equally many in each octave (from n to 2n), with further large ones.
+    Each octave (from n to 2n) has the same number of them. Some large ones are added.
 
     >>> looked_at(16)
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16]
@@ -43,20 +43,22 @@ def looked_at(most: int = MOST_ROWS) -> list[int]:
 
 
 def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = None) -> tuple[Recipe, ...]:
-    """Choose at most `most` plans (recipes) that together serve any number of rows with the least loss of time.
+    """Choose a few plans that together are as fast as possible for any number of rows of A, to compile only those.
 
-    The loss is the mean, over numbers of rows, of the time by the best chosen plan / the time by the best plan.
+    At most `most` recipes (names and arguments of plans) are chosen. They minimise the mean, over numbers of rows, of
+    the time by the best chosen plan / the time by the best plan.
 
-    weigh     function that returns the candidates for a number of rows, with predicted times; a number of rows without
-              candidates is left out
+    weigh     function from a number of rows to the candidates with predicted times; a number of rows without candidates
+              is left out
     most      the largest number of recipes
     rows      the numbers of rows of the mean, in ascending order; None: those of `looked_at`. Each stands for the rows
               nearest to it. One share of the mean counts each octave alike, the rest each number of rows
-    returns   the recipes; the first one serves all rows if any recipe does. () if no rows have candidates
+    returns   the recipes; the first one can implement all numbers of rows if any recipe can. () if no rows have
+              candidates
 
     The search starts from one recipe, and adds the recipe that lowers the mean most until there are `most` of them.
-    Then it exchanges one recipe for a better one as long as there is one. It is repeated from several first recipes,
-    and the result with the lowest mean is returned.
+    Then it exchanges one recipe for a better one until no exchange lowers the mean. It is repeated from several first
+    recipes, and the result with the lowest mean is returned.
 
     >>> from cutegemm.choice.catalog import candidates
     >>> from cutegemm.plan.problem import Operands, Problem
@@ -86,10 +88,10 @@ def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = Non
 class _Table:
     """Slowdown of each recipe at each number of rows, and the search for a few recipes with the least mean slowdown.
 
-    The slowdown is the recipe's time / the least time of any recipe.
+    The slowdown is the time of the recipe's plan / the least time of any plan, for the same number of rows of A.
 
     slower    slowdowns, shape (recipes, rows)
-    serving   whether each recipe serves all rows, shape (recipes,); if none does, any recipe may be the first
+    serving   shape (recipes,): can the recipe implement every number of rows? If none can, any recipe may come first
     rows      the numbers of rows, in ascending order
     """
 
@@ -99,16 +101,20 @@ class _Table:
         self.is_first = np.where(serving, 0.0, np.inf) if serving.any() else np.zeros(len(slower))
 
     def mean(self, chosen: list[int]) -> float:
-        """Return the weighted mean slowdown if each number of rows takes the fastest of the chosen recipes.
+        """Return the weighted mean slowdown if the fastest of the chosen recipes is used for each number of rows.
 
         chosen   indices of recipes
         """
         return float(self.slower[chosen].min(0) @ self.weights)
 
     def search(self, most: int, beginning: int) -> list[int]:
-        """Return the indices of at most `most` recipes with a low mean slowdown; the first one serves all rows.
+        """Return the indices of a few recipes whose mean slowdown is low, found by a greedy search with exchanges.
 
-        beginning   rank of the recipe to start from, among those that serve all rows: 0 is the best of them by itself
+        The first one can implement all numbers of rows.
+
+        most        the largest number of recipes
+        beginning   rank of the recipe to start from, among those that can implement all numbers of rows: 0 is the best
+                    alone
         """
         alone = self.slower @ self.weights + self.is_first
         chosen = [int(np.argsort(alone, kind="stable")[min(beginning, len(alone) - 1)])]
@@ -121,7 +127,7 @@ class _Table:
         return chosen
 
     def _exchange(self, chosen: list[int]) -> bool:
-        """Replace one entry of `chosen`, in place, by a recipe that lowers the mean slowdown.
+        """Replace one entry of `chosen`, in place, by another recipe that lowers the mean slowdown.
 
         chosen    indices of recipes
         returns   False if no exchange lowers the mean
@@ -138,9 +144,9 @@ class _Table:
 
 
 def _shares(places: np.ndarray) -> np.ndarray:
-    """Return the weight of each point: the share of the line from first to last that is nearest to it.
+    """Return the weight of each point in a mean: the fraction of the line that is nearer to it than to other points.
 
-    The weights add up to 1.
+    The weights add up to 1. E.g. points 0, 1 and 4 have weights 1/8, 1/2 and 3/8.
 
     places   positions of the points, in ascending order
 

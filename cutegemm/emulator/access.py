@@ -24,9 +24,9 @@ _ORDINARY = Strength()
 
 
 def addresses(memory: Memory) -> Callable[[Machine, Group], np.ndarray]:
-    """Return a function of (machine, group of threads) that computes a memory operand's addresses, int64 (threads,).
+    """Compile the address computation of a PTX memory operand `[base + offset]` into a function that executes it.
 
-    memory   the operand `[base + offset]`
+    returns   function of (machine, group of threads) -> the address of each thread, int64 (threads,)
     """
     base, offset = memory.base, memory.offset
     if isinstance(base, Immediate):
@@ -38,18 +38,17 @@ def addresses(memory: Memory) -> Callable[[Machine, Group], np.ndarray]:
 
 
 def address_registers(memory: Memory) -> tuple[int, ...]:
-    """Return the index of the register that a memory operand uses, as a tuple; () if its base is a constant."""
+    """Return the index of the base register of a memory operand, in a tuple; () if the base is a constant."""
     return (memory.base.index,) if isinstance(memory.base, Register) else ()
 
 
 def global_places(m: Machine, group: Group, address: np.ndarray, count: int) -> list[tuple[Any, Any, np.ndarray]]:
-    """Return the buffers that a group of threads accesses, as a list of (buffer, threads, offsets).
+    """Find the buffers of global memory that a group of threads accesses, and where in them.
 
-    `threads` is a mask of the threads that access this buffer, or None for all. `offsets` has the positions of their
-    accesses, in bytes from the start of the buffer.
-
-    address   int64 (threads,)
+    address   address of each thread, int64 (threads,)
     count     bytes that each thread accesses
+    returns   a list of (buffer, threads, offsets). `threads` is a mask of the threads that access this buffer, or None
+              for all; `offsets` are their positions in bytes from the start of the buffer
     raises    EmulationError for an address that is misaligned or in no buffer
     """
     m.check_waited(group.threads, address)
@@ -78,17 +77,19 @@ def global_places(m: Machine, group: Group, address: np.ndarray, count: int) -> 
 
 
 def _access(m: Machine, group: Group, which: Any, strength: Strength) -> Access:
-    """Return a record of the current instruction's access to global memory, for race detection.
+    """Describe the current instruction's access to global memory, for the race detector.
 
-    which     mask of the threads of the group that make the access; None for all
-    strength  memory ordering of the access
+    which      mask of the threads of the group that make the access; None for all
+    strength   memory ordering of the access: weak, or a scope with .acquire or .release
     """
     threads = group.threads if which is None else group.threads[which]
     return Access(m.program[m.at].instruction, threads, strength)
 
 
 def _outside(m: Machine, group: Group, which: int, buffer: Any, offset: int, verb: str) -> Exception:
-    """Return the error for an access to bytes of a buffer that belong to no element of a matrix.
+    """Return the error to raise if a thread accesses bytes of a buffer that belong to no element of a matrix.
+
+    Such bytes are, for example, the gap between two rows.
 
     which    index of the thread in the group
     offset   offset of the bytes in the buffer
@@ -100,13 +101,15 @@ def _outside(m: Machine, group: Group, which: int, buffer: Any, offset: int, ver
 def read_global(
     m: Machine, group: Group, address: np.ndarray, count: int, strength: Strength = _ORDINARY
 ) -> tuple[np.ndarray, Any]:
-    """Return `count` bytes of global memory for each thread, and their origins.
+    """Load `count` bytes of global memory for each thread, with a check for reads of unwritten memory and for races.
 
-    The values (threads,) are wide values (see `wide_view`). The origins (threads,) are 0 for bytes that were written
-    (see `Machine`). The read of an atomic is not recorded for race detection, because its write is.
+    The read of an atomic is not recorded for race detection, because its write is.
 
-    address   int64 (threads,)
-    raises    EmulationError for a bad address or a race
+    address    address of each thread, int64 (threads,)
+    strength   memory ordering of the load: weak, or a scope with .acquire
+    returns    (the loaded bytes, one value of `count` bytes for each thread; for each thread 0 if they were written,
+               else the number of this read of unwritten memory, its origin: see `Machine`)
+    raises     EmulationError for a bad address or a race
     """
     out, origins = None, 0
     for buffer, which, offset in global_places(m, group, address, count):
@@ -137,12 +140,15 @@ def _uninitialized_global(
     full: np.ndarray,
     origins: Any,
 ) -> Any:
-    """Return the origins (threads,) of a group after some of its threads have read unwritten bytes of a buffer.
+    """Note that threads have read unwritten bytes of a buffer, and return the origins of all threads of the group.
+
+    An origin is the number of the read of unwritten memory that a value comes from (see `Machine`); 0: initialized.
 
     which     mask of the threads that read the buffer, or None for all
-    offset    offsets of these threads
+    offset    offsets of these threads in the buffer, in bytes
+    count     bytes that each thread reads
     full      bool, for each of these threads: whether all its bytes were written
-    origins   origins from the buffers that were read before
+    origins   origins from the buffers that were read before, (threads,)
     raises    EmulationError if a thread reads bytes that belong to no element
     """
     numbers = np.arange(group.n) if which is None else np.flatnonzero(which)
@@ -166,11 +172,12 @@ def write_global(
     count: int,
     strength: Strength = _ORDINARY,
 ) -> None:
-    """Store one value of `count` bytes for each thread to global memory.
+    """Store one value of `count` bytes for each thread to global memory, with a check for races.
 
-    address   int64 (threads,)
-    raw       (threads,) wide values (see `wide_view`)
-    raises    EmulationError for a bad address, a race, or bytes that belong to no element
+    address    address of each thread, int64 (threads,)
+    raw        the values, (threads,), each as one number of `count` bytes (see `wide_view`)
+    strength   memory ordering of the store: weak, or a scope with .release
+    raises     EmulationError for a bad address, a race, or bytes that belong to no element
     """
     for buffer, which, offset in global_places(m, group, address, count):
         at = offset // count if count > 1 else offset
@@ -191,9 +198,12 @@ def write_global(
 
 
 def read_shared(m: Machine, group: Group, address: np.ndarray, count: int) -> tuple[np.ndarray, Any]:
-    """Return `count` bytes of shared memory for each thread, and their origins.
+    """Load `count` bytes of shared memory for each thread, with a check for reads of unwritten memory and for races.
 
-    The arguments and the result are those of `read_global`.
+    address   address of each thread, int64 (threads,)
+    returns   (the loaded bytes, one value of `count` bytes for each thread; for each thread 0 if they are initialized,
+              else the number of the read of unwritten memory that they come from, their origin: see `Machine`)
+    raises    EmulationError for a bad address or a race
     """
     flat = m.shared_flat(group, address, count)
     at = flat // count if count > 1 else flat
@@ -206,13 +216,15 @@ def read_shared(m: Machine, group: Group, address: np.ndarray, count: int) -> tu
 
 
 def _uninitialized_shared(m: Machine, group: Group, flat: np.ndarray, count: int, bad: np.ndarray) -> np.ndarray:
-    """Return the origins (threads,) of a group after some of its threads have read unwritten bytes of shared memory.
+    """Note that threads have read unwritten bytes of shared memory, and return the origins of all threads of the group.
 
-    A byte that was stored from an uninitialized value has the origin of that value. All other unwritten bytes of this
+    An origin is the number of the read of unwritten memory that a value comes from (see `Machine`); 0: initialized.
+    Bytes that were stored from an uninitialized value have the origin of that value. All other unwritten bytes of this
     read get one new origin.
 
-    flat      (threads,) indices in the flattened `shared.data`
-    bad       indices in the group of the threads that read unwritten bytes
+    flat    index of each thread's bytes in the flattened array of shared memory, (threads,)
+    count   bytes that each thread reads
+    bad     indices in the group of the threads that read unwritten bytes
     """
     places = flat[bad][:, None] + np.arange(count)
     stored = np.zeros(len(bad), np.int32)
@@ -232,10 +244,12 @@ def _uninitialized_shared(m: Machine, group: Group, flat: np.ndarray, count: int
 
 
 def write_shared(m: Machine, group: Group, address: np.ndarray, raw: np.ndarray, count: int, origins: Any) -> None:
-    """Store one value of `count` bytes for each thread to shared memory.
+    """Store one value of `count` bytes for each thread to shared memory, with a check for races.
 
-    origins   (threads,) origins of the values, or 0 if all are initialized; uninitialized values leave their bytes
-              uninitialized
+    address   address of each thread, int64 (threads,)
+    raw       the values, (threads,), each as one number of `count` bytes (see `wide_view`)
+    origins   (threads,): 0 for an initialized value, else the number of the read of unwritten memory that it comes
+              from; or 0 if all are initialized. Uninitialized values leave their bytes uninitialized
     raises    EmulationError for a bad address, a race, or a store to an mbarrier
     """
     flat = m.shared_flat(group, address, count)
@@ -252,10 +266,11 @@ def write_shared(m: Machine, group: Group, address: np.ndarray, raw: np.ndarray,
 
 
 def store_origins(m: Machine, flat: np.ndarray, count: int, origins: np.ndarray) -> None:
-    """Mark bytes of shared memory as uninitialized if an uninitialized value was stored there.
+    """Mark bytes of shared memory as uninitialized if an uninitialized value was stored to them.
 
-    flat      (threads,) indices in the flattened `shared.data`, of `count` bytes each
-    origins   (threads,) origins of the values that were stored, 0 for initialized ones
+    flat      index of each thread's bytes in the flattened array of shared memory, (threads,)
+    count     bytes that each thread stored
+    origins   (threads,): 0 for an initialized value, else the number of the read of unwritten memory that it comes from
     """
     wide_view(m.shared.state, count)[flat[origins != 0] // count] = EMPTY
     if m.shared.origin is None:
@@ -264,10 +279,10 @@ def store_origins(m: Machine, flat: np.ndarray, count: int, origins: np.ndarray)
 
 
 def _check_no_barrier(m: Machine, group: Group, address: np.ndarray, flat: np.ndarray) -> None:
-    """Raise EmulationError if an ordinary store overwrites an mbarrier object in shared memory.
+    """Raise EmulationError if an ordinary store would overwrite an mbarrier object in shared memory.
 
-    address   (threads,) addresses of the stores
-    flat      their indices in the flattened `shared.data`
+    address   address of each thread's store, (threads,)
+    flat      index of each thread's bytes in the flattened array of shared memory, (threads,)
     """
     reserved = m.shared.reserved.reshape(-1)[flat]
     if reserved.any():

@@ -29,12 +29,13 @@ from cutegemm.emulator.state import (
 
 @dataclass
 class _Copies:
-    """Copies of one cp.async instruction that are under way, one for each thread.
+    """The copies of one cp.async instruction that have not finished, one for each thread.
 
-    flat     (threads,) destinations, as indices in the flattened `shared.data`
-    data     uint8 (threads, bytes), the bytes that are copied
-    state    uint8 (threads, bytes), the state of each byte after the copy
-    group    (threads,) number of the thread's group that the copy belongs to
+    threads   (threads,) numbers of the threads
+    flat      (threads,) destinations, as indices in the flattened array of shared memory
+    data      uint8 (threads, bytes), the bytes that are copied
+    state     uint8 (threads, bytes), the state of each byte after the copy: initialized or not
+    group     (threads,) number of the thread's cp.async group that the copy belongs to
     """
 
     threads: np.ndarray
@@ -44,16 +45,17 @@ class _Copies:
     group: np.ndarray
 
     def some(self, which: np.ndarray) -> _Copies:
-        """Return some of these copies: those of the threads that a boolean mask selects."""
+        """Return the copies of those threads that a boolean mask selects."""
         fields = (self.threads, self.flat, self.data, self.state, self.group)
         return _Copies(*[field[which] for field in fields])
 
 
 @dataclass
 class _UnderWay:
-    """All cp.async copies of a machine that have started and have not been waited for.
+    """All cp.async copies of a machine (CTAs that run together) that have started and have not been waited for.
 
-    closed   (threads,) number of groups that each thread has closed
+    copies   the copies of each instruction
+    closed   (threads,) number of cp.async groups that each thread has committed
     """
 
     copies: list[_Copies]
@@ -114,10 +116,11 @@ def _cp_async(instruction: Instruction) -> Action | None:
 def _source_bytes(
     m: Machine, group: Group, address: np.ndarray, sizes: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes (threads, count) that a cp.async copies, and the state of each (threads, count): FULL or EMPTY.
+    """Read the source bytes of a cp.async, and whether each is initialized.
 
-    address   (threads,) global addresses
+    address   global address of each thread, (threads,)
     sizes     (threads,) bytes that are read from global memory; zeros fill the rest of the `count` bytes
+    returns   (bytes, state FULL or EMPTY of each byte), both of shape (threads, count)
     raises    EmulationError for a bad address or a race
     """
     data = np.zeros((group.n, count), np.uint8)
@@ -173,9 +176,12 @@ def _wait(instruction: Instruction) -> Action | None:
 
 
 def _land(m: Machine, copies: _Copies, due: np.ndarray) -> None:
-    """Write the data of finished cp.async copies to shared memory. For race detection, the waiting warp writes it.
+    """Write the data of finished cp.async copies to shared memory.
 
-    due       bool (threads,): the copies that are finished
+    For race detection, this counts as a write by the warp that waits for the copies.
+
+    copies   the copies of one instruction
+    due      bool (threads,): the copies that are finished
     """
     flat, data, state = (v if due.all() else v[due] for v in (copies.flat, copies.data, copies.state))
     count = data.shape[1]

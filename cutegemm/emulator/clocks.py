@@ -20,7 +20,7 @@ class Race(Exception):
     """Raised for a data race: two accesses, at least one of them a write, that no synchronization orders.
 
     place   index of the conflicting access among those that were checked
-    other   agent (warp or asynchronous copy) of the earlier access
+    other   number of the warp or asynchronous copy that made the earlier access
     kind    what the earlier access did, for messages: "written by", "read by"
     """
 
@@ -30,14 +30,18 @@ class Race(Exception):
 
 
 class Clocks:
-    """Vector clocks and access stamps of the shared memory of `blocks` CTAs.
+    """Race detector for shared memory: vector clocks of warps and copies, and the last accesses to each unit of memory.
 
+    An access is a race if the clock of its warp does not include an earlier conflicting access.
+
+    blocks    number of CTAs
     warps     warps of a CTA
     size      bytes of a CTA's shared memory
     grain     bytes of a unit. Units are numbered over all CTAs
     columns   further columns of each clock, for the warps of other CTAs: see `order`
 
-    Agents are numbered over all CTAs, `agents` to a CTA: its warps, the copies out of it, and CHANNELS channels.
+    What has a clock is called an agent. Agents are numbered over all CTAs, `agents` to a CTA: its warps, the copies out
+    of it, and CHANNELS channels, i.e. copies into it by the mbarrier that they signal.
     """
 
     CHANNELS = 32
@@ -59,10 +63,10 @@ class Clocks:
     # --- synchronization ---------------------------------------------------------------------------------
 
     def barrier(self, slot: int, agents: np.ndarray) -> None:
-        """Synchronize agents (warps or copies) of a CTA: the vector clock of each becomes the maximum of their clocks.
+        """Synchronize warps or copies of a CTA: the vector clock of each becomes the maximum of their clocks.
 
-        slot     slot of the CTA
-        agents   (n,) numbers over all CTAs
+        slot     index of the CTA among those in flight
+        agents   (n,) numbers of the warps or copies, over all CTAs
         """
         local = agents - slot * self.agents
         joined = self.known[agents].max(axis=0)
@@ -71,9 +75,9 @@ class Clocks:
         self.tick(slot)
 
     def arrive(self, agents: np.ndarray) -> np.ndarray:
-        """Return the maximum of the vector clocks of agents (warps or copies) that arrive at a barrier.
+        """Return the maximum of the vector clocks of warps or copies that arrive at a barrier, without waiting there.
 
-        agents   (n,) numbers over all CTAs
+        agents   (n,) numbers of the warps or copies, over all CTAs
         """
         joined = self.known[agents].max(axis=0)
         joined[agents % self.agents] = self.now
@@ -81,20 +85,19 @@ class Clocks:
         return np.asarray(joined)
 
     def learn(self, slot: int, agents: np.ndarray, clock: np.ndarray) -> None:
-        """Raise the vector clocks of agents (warps or copies) of a CTA to at least a clock that `arrive` returned.
+        """Raise the vector clocks of warps or copies of a CTA to at least `clock`, which `arrive` returned earlier.
 
-        slot     slot of the CTA
-        agents   (n,) numbers over all CTAs
-        clock    the clock
+        slot     index of the CTA among those in flight
+        agents   (n,) numbers of the warps or copies, over all CTAs
         """
         self.known[agents] = np.maximum(self.known[agents], clock)
         self.tick(slot)
 
     def release(self, key: Hashable, agents: np.ndarray) -> None:
-        """Store the vector clocks of agents (warps or copies) under a key, for agents that acquire it later.
+        """Store the vector clocks of warps or copies under a key, which others `acquire` later.
 
-        key      what they synchronize by, such as a phase of an mbarrier
-        agents   (n,) numbers over all CTAs
+        key      what they synchronize on, such as a phase of an mbarrier
+        agents   (n,) numbers of the warps or copies, over all CTAs
         """
         for agent in agents:
             slot, local = divmod(int(agent), self.agents)
@@ -105,10 +108,10 @@ class Clocks:
         self.now += 1
 
     def acquire(self, key: Hashable, agents: np.ndarray) -> None:
-        """Add to the vector clocks of agents (warps or copies) what others of their CTA have released under a key.
+        """Raise the vector clocks of warps or copies to what others of their CTA have released under a key.
 
-        key      what they synchronize by, such as a phase of an mbarrier
-        agents   (n,) numbers over all CTAs
+        key      what they synchronize on, such as a phase of an mbarrier
+        agents   (n,) numbers of the warps or copies, over all CTAs
         """
         for agent in agents:
             slot = int(agent) // self.agents
@@ -119,9 +122,11 @@ class Clocks:
             self.tick(int(slot))
 
     def tick(self, slot: int) -> None:
-        """Advance the counter of all clocks after a clock of the CTA has changed, and recompute the CTA's `floor`.
+        """Advance the common counter after a clock of a CTA has changed, and recompute the CTA's `floor`.
 
-        slot   slot of the CTA
+        All accesses up to the counter value `floor` are known to be ordered before whatever the CTA's warps do next.
+
+        slot   index of the CTA among those in flight
         """
         first = slot * self.agents
         self.floor[slot] = self.known[first : first + self.warps, : self.warps].min()
@@ -132,18 +137,21 @@ class Clocks:
     def read(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
         """Record that warps read units of shared memory, and check for races.
 
-        units     (n, count), numbered over all CTAs
-        slots     (n,) slot of the CTA
-        warps     (n,) warp in the CTA
-        raises    Race with a write that is not ordered before the read
+        units    (n, count) units that each read touches, numbered over all CTAs
+        slots    (n,) index of the CTA among those in flight
+        warps    (n,) index of the warp in its CTA
+        raises   Race with a write that is not ordered before the read
         """
         self._check_after_writes(units, slots, warps)
         self.read_at[units, warps[:, None]] = self.now
 
     def write(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
-        """Record that warps write units of shared memory, and check for races. The arguments are those of `read`.
+        """Record that warps write units of shared memory, and check for races.
 
-        raises    Race with a read or a write that is not ordered before the write
+        units    (n, count) units that each write touches, numbered over all CTAs
+        slots    (n,) index of the CTA among those in flight
+        warps    (n,) index of the warp in its CTA
+        raises   Race with a read or a write that is not ordered before the write
         """
         self._check_after_writes(units, slots, warps)
         stamps = self.read_at[units]  # (n, count, readers)
@@ -161,7 +169,12 @@ class Clocks:
             raise Race(place, int(others[place][clash[place]][0]), "written at the same time by")
 
     def _check_after_writes(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
-        """Raise Race if a write to the units is not ordered before the accesses of the warps."""
+        """Raise Race if an earlier write to the units is not ordered before the present accesses of the warps.
+
+        units   (n, count) units that each access touches, numbered over all CTAs
+        slots   (n,) index of the CTA among those in flight
+        warps   (n,) index of the warp in its CTA
+        """
         stamps = self.written[units]
         late = stamps > self.floor[slots][:, None]
         if self.asynchronous:
@@ -180,14 +193,14 @@ class Clocks:
         places: np.ndarray,
         kind: str,
     ) -> None:
-        """Raise Race if an earlier access is not ordered before the present access, for any of n pairs of accesses.
+        """Raise Race if, for any of n pairs of accesses, the earlier one is not ordered before the present one.
 
-        slots     (n,) slot of the CTA
-        mine      (n,) agent of the present access
-        stamps    (n,) stamp of the earlier access
-        others    (n,) agent of the earlier access
-        places    (n,) index of the present access, for `Race`
-        kind      for `Race`
+        slots    (n,) index of the CTA among those in flight
+        mine     (n,) number of the warp or copy that makes the present access, in its CTA
+        stamps   (n,) value of the common counter at the earlier access
+        others   (n,) number of the warp or copy that made the earlier access, in its CTA
+        places   (n,) index of the present access, for the attribute `place` of the Race
+        kind     "read by" or "written by", for the message
         """
         unknown = (stamps > self.known[slots * self.agents + mine, others]) & (others != mine)
         if unknown.any():
@@ -195,20 +208,22 @@ class Clocks:
             raise Race(int(places[first]), int(others[first]), kind)
 
     def read_together(self, units: np.ndarray, agents: np.ndarray) -> None:
-        """Record that all of several agents of a CTA read units (n,) of shared memory, and check for races.
+        """Record that several warps (or one copy) of a CTA together read units of shared memory, and check for races.
 
-        agents    the warps of a warpgroup, or one copy
-        raises    Race with a write that is not ordered before the read
+        units    (n,) numbers of the units, over all CTAs
+        agents   numbers of the warps of a warpgroup, or of one copy, over all CTAs
+        raises   Race with a write that is not ordered before the read
         """
         self.asynchronous |= bool((agents % self.agents >= self.warps).any())
         self._check_known(agents, self.written[units], self.writer[units], "written by")
         self.read_at[units[:, None], agents % self.agents] = self.now
 
     def write_alone(self, units: np.ndarray, agent: int) -> None:
-        """Record that an asynchronous copy writes units (n,) of shared memory, and check for races.
+        """Record that an asynchronous copy writes units of shared memory, and check for races.
 
-        agent     number of the copy's agent
-        raises    Race with a read or a write that is not ordered before the write
+        units    (n,) numbers of the units, over all CTAs
+        agent    number of the copy, over all CTAs
+        raises   Race with a read or a write that is not ordered before the write
         """
         self.asynchronous = True
         agents = np.array([agent])
@@ -218,11 +233,12 @@ class Clocks:
         self.written[units], self.writer[units] = self.now, agent % self.agents
 
     def _check_known(self, agents: np.ndarray, stamps: np.ndarray, others: np.ndarray, kind: str) -> None:
-        """Raise Race if an earlier access to units (n, ...) is not ordered before the present access of all agents.
+        """Raise Race if an earlier access to units is not ordered before the present access of several warps or a copy.
 
-        stamps    (n, ...) stamps of the earlier accesses
-        others    agents of the earlier accesses; the shape broadcasts to the shape of `stamps`
-        kind      for `Race`
+        agents   numbers of the warps or of the copy, over all CTAs; all of them must know of the earlier access
+        stamps   (n, ...) value of the common counter at each earlier access, for n units
+        others   number in the CTA of the warp or copy that made it; the shape broadcasts to the shape of `stamps`
+        kind     "read by" or "written by", for the message
         """
         known = self.known[agents].min(axis=0)[others]
         if (stamps > known).any():

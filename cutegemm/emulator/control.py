@@ -58,9 +58,12 @@ def _ret(instruction: Instruction) -> Action | None:
 
 
 def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
-    """Return a function of (machine, group of threads) that reads a barrier number or thread count, (threads,).
+    """Compile an operand of a PTX barrier instruction into a function that reads it.
 
-    operand   register or immediate of a barrier instruction
+    The operand is a barrier number or a thread count.
+
+    operand   register or immediate
+    returns   function of (machine, group of threads) -> the value for each thread, (threads,)
     """
     if isinstance(operand, Immediate):
         bits = operand.bits
@@ -71,9 +74,9 @@ def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
 
 
 def _barrier(instruction: Instruction) -> Action | None:
-    """Return the action of `bar.sync a{, n}` or `bar.arrive a, n`, barriers of a CTA. Threads arrive as whole warps.
+    """Return the function that executes `bar.sync a{, n}` or `bar.arrive a, n`; None if the form is not implemented.
 
-    None if the form of the instruction is not implemented.
+    These are the named barriers of a CTA. Threads arrive as whole warps.
     """
     waits = "arrive" not in instruction.opcode
     operands = [o for o in instruction.operands if o is not None]
@@ -107,14 +110,15 @@ def _barrier(instruction: Instruction) -> Action | None:
 
 
 def _arrive(m: Machine, at: int, slot: int, name: int, mine: np.ndarray, needed: int, waits: bool) -> None:
-    """Let threads of a CTA arrive at a barrier, and open it if enough have arrived.
+    """Let threads of a CTA arrive at a named barrier, and open the barrier if enough threads have arrived.
 
-    at        index of the barrier instruction
-    name      number of the barrier
-    mine      the arriving threads
-    needed    threads that open the barrier
-    waits     True for bar.sync, False for bar.arrive
-    raises    EmulationError if more than `needed` threads arrive
+    at       index of the barrier instruction
+    slot     index of the CTA among those in flight
+    name     number of the barrier
+    mine     numbers of the arriving threads
+    needed   threads that open the barrier
+    waits    True for bar.sync, False for bar.arrive
+    raises   EmulationError if more than `needed` threads arrive
     """
     arrived = m.waiting.setdefault((slot, name), [])
     known = None if m.clocks is None else m.clocks.arrive(np.unique(m.agent_of[mine]))
@@ -144,9 +148,9 @@ def _nothing(instruction: Instruction) -> Action | None:
 
 
 def _grid_wait(instruction: Instruction) -> Action | None:
-    """Return the action of griddepcontrol.wait, which makes a kernel wait for the previous launch.
+    """Return the function that executes griddepcontrol.wait, the wait for the previous launch (PDL): it does nothing.
 
-    It never waits: the emulator runs launches one after another, so the previous launch has ended.
+    The emulator runs launches one after another, so the previous launch has ended.
     """
 
     def wait(m: Machine, group: Group) -> None:
@@ -157,7 +161,7 @@ def _grid_wait(instruction: Instruction) -> Action | None:
 
 
 def _fence(instruction: Instruction) -> Action | None:
-    """Return the action of a memory fence: fence.acq_rel, fence.sc or membar. None if its form is not implemented."""
+    """Return the function that executes a memory fence (fence.acq_rel, fence.sc, membar); None for an unknown form."""
     scope = scope_of(instruction)
 
     def fence(m: Machine, group: Group) -> None:
@@ -168,7 +172,10 @@ def _fence(instruction: Instruction) -> Action | None:
 
 
 def _warp_sync(instruction: Instruction) -> Action | None:
-    """Return the action of bar.warp.sync, which waits for the whole warp. For race detection a warp is one agent."""
+    """Return the function that executes bar.warp.sync: threads wait for the rest of their warp.
+
+    Race detection needs nothing here, because it treats a warp as one unit.
+    """
     return when_converged("warp", lambda m, group: None)
 
 

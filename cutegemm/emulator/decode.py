@@ -37,7 +37,9 @@ from cutegemm.errors import UnsupportedError
 
 @functools.lru_cache(maxsize=32)
 def programs(text: str) -> dict[str, tuple[Kernel, list[Decoded]]]:
-    """Return the kernels of a PTX module, decoded: {name: (kernel, instructions)}.
+    """Parse a PTX module and prepare its instructions for execution: kernel's name -> (kernel, instructions).
+
+    The result is cached.
 
     raises   UnsupportedError that lists every instruction that the emulator does not know
     """
@@ -61,7 +63,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def decode(kernel: Kernel) -> list[Decoded]:
-    """Return the instructions of a kernel, decoded.
+    """Prepare all instructions of a PTX kernel for execution: each gets the function that carries it out.
 
     raises   UnsupportedError that lists every instruction that the emulator does not know
     """
@@ -86,7 +88,7 @@ def decode(kernel: Kernel) -> list[Decoded]:
 
 
 def _action(instruction: Instruction) -> Action | None:
-    """Return the function of (machine, group of threads) that executes an instruction; None for an unknown one."""
+    """Return the function of (machine, group of threads) that executes a PTX instruction; None if it is not known."""
     op = instruction.opcode[0]
     if op == "mov":
         return _mov(instruction)
@@ -103,16 +105,17 @@ def _action(instruction: Instruction) -> Action | None:
 
 
 def _propagates_origins(instruction: Instruction) -> bool:
-    """Return whether the action of an instruction itself records which results are uninitialized (see `Machine`).
+    """Return whether the function of an instruction itself marks which of its results are uninitialized.
 
-    It is also True for instructions that have no results to record.
+    For other instructions, a result is marked if any source is (see `Machine`). It is also True for instructions that
+    have no results to mark.
     """
     return instruction.opcode[0] in {"ld", "st", "selp", "bra", "ret", "exit", "bar", "cp", "ldmatrix", "stmatrix",
                                      "shfl", "mma", "atom", "fence", "membar"}  # fmt: skip
 
 
 def _registers_of(instruction: Instruction) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return (source registers, destination registers) of an instruction, as indices.
+    """Return the indices of the registers of an instruction: (sources, destinations).
 
     The first operand counts as the destination.
     """
@@ -124,7 +127,7 @@ def _registers_of(instruction: Instruction) -> tuple[tuple[int, ...], tuple[int,
 
 
 def _registers_in(operand: Any) -> Iterator[Register]:
-    """Yield the registers that occur in an operand, such as the base of an address or the items of a vector."""
+    """Yield the registers that occur in a PTX operand, such as the base of an address or the items of a vector."""
     if isinstance(operand, Register):
         yield operand
     elif isinstance(operand, Negated):
@@ -143,15 +146,16 @@ def _registers_in(operand: Any) -> Iterator[Register]:
 
 
 def _constant(operand: Immediate, dtype: np.dtype) -> Any:
-    """Return the bit pattern of an immediate operand, viewed as a numpy scalar of a dtype."""
+    """Return the bit pattern of a PTX immediate operand, viewed as a numpy scalar of type `dtype`."""
     width = 8 * dtype.itemsize
     return np.array(operand.bits & ((1 << width) - 1), f"u{dtype.itemsize}").view(dtype)[()]
 
 
 def _getter(operand: Any, dtype: np.dtype | None) -> Any:
-    """Return a function of (machine, selected threads) that returns the bits of an operand as an array.
+    """Compile the read of an operand into a function of (machine, selected threads) that returns its bits as an array.
 
-    dtype    type to view the bits as; None: the type of the register
+    operand   register, immediate or special register
+    dtype     numpy type to view the bits as; None: an unsigned integer of the register's width
     """
     if isinstance(operand, Immediate):
         assert dtype is not None, "an immediate has no type of its own"
@@ -174,9 +178,9 @@ def _getter(operand: Any, dtype: np.dtype | None) -> Any:
 
 
 def _putter(register: Register, dtype: np.dtype) -> Any:
-    """Return a function of (machine, selected threads, values) that writes results to a register.
+    """Compile the write of a register into a function of (machine, selected threads, values).
 
-    dtype    type of the values
+    dtype   numpy type of the values that will be written
     """
     index, stored = register.index, STORED[register.kind]
     if dtype == stored or stored == np.bool_:
@@ -187,7 +191,7 @@ def _putter(register: Register, dtype: np.dtype) -> Any:
 
 
 def _computed(instruction: Instruction, operation: Pure) -> Action | None:
-    """Return the action that executes an instruction on registers; None if the instruction has other operands.
+    """Return the function that executes an instruction that only computes on registers; None if it has other operands.
 
     operation   what the instruction computes, and the types of its operands
     """
@@ -225,9 +229,13 @@ def _computed(instruction: Instruction, operation: Pure) -> Action | None:
 
 
 def _selected(instruction: Instruction, compute: Any, put: Any, getters: list[Any]) -> Action:
-    """Return the action of selp, which selects one of two sources by a predicate.
+    """Return the function that executes selp, which selects one of two sources by a predicate.
 
-    The result counts as uninitialized if the chosen source does; the other one does not matter (see `Machine`).
+    The result counts as uninitialized if the chosen source is; the other source does not matter (see `Machine`).
+
+    compute   function of the three sources' values
+    put       function that writes the destination register
+    getters   functions that read the sources
     """
     dest, *sources = (tuple([r.index for r in _registers_in(o)]) for o in instruction.operands)
 
@@ -268,7 +276,10 @@ def _mov(instruction: Instruction) -> Action | None:
 
 
 def _unpacked(dest: Vector, source: Any) -> Action | None:
-    """Return the action of `mov {low, ..., high}, source`: split a register. None if not implemented."""
+    """Return the function that executes `mov {low, ..., high}, source`, which splits a register into narrower ones.
+
+    None if the form is not implemented.
+    """
     parts = [r for r in dest.items if r is not None]
     kind = STORED[parts[0].kind]
     puts = [None if r is None else _putter(r, kind) for r in dest.items]
@@ -285,7 +296,10 @@ def _unpacked(dest: Vector, source: Any) -> Action | None:
 
 
 def _packed(dest: Any, source: Vector) -> Action | None:
-    """Return the action of `mov dest, {low, ..., high}`: join registers to a wider one. None if not implemented."""
+    """Return the function that executes `mov dest, {low, ..., high}`, which joins registers to a wider one.
+
+    None if the form is not implemented.
+    """
     stored = STORED[dest.kind]
     kind = np.dtype(f"u{stored.itemsize // len(source.items)}")
     gets = [_getter(item, kind) for item in source.items]
@@ -304,9 +318,9 @@ def _packed(dest: Any, source: Vector) -> Action | None:
 
 
 def _handled(instruction: Instruction, handled: Handled) -> Action:
-    """Return the action that calls the handler of an instruction.
+    """Return the function that executes an instruction by calling the handler that is registered for its opcode.
 
-    handled   the handler, as `handles` registered it
+    handled   the handler, with the threads that must be complete (warp, warpgroup) before it is called
     """
     if handled.check is not None:
         handled.check(instruction)
@@ -319,9 +333,12 @@ def _handled(instruction: Instruction, handled: Handled) -> Action:
 
 
 def _guarded(action: Action, guard: tuple[Register, bool]) -> Action:
-    """Return an action that is executed only by threads whose predicate holds; others continue after the instruction.
+    """Restrict the execution of an instruction to the threads whose predicate (`@p` or `@!p`) holds.
 
-    guard   (predicate register, whether it is negated) of `@p` or `@!p`
+    The other threads continue with the next instruction.
+
+    action   function that executes the instruction for a group of threads
+    guard    (predicate register, whether it is negated)
     """
     register, negated = guard
 

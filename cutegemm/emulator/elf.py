@@ -23,9 +23,10 @@ _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 
 
 def load_with(path: Path, functions: Mapping[str, Any]) -> ctypes.CDLL:
-    """Load a private copy of a library, and let it call our functions in place of imported ones.
+    """Load a private copy of a shared library, and make it call Python callbacks in place of functions that it imports.
 
-    functions   ctypes callbacks by the name of the import; the caller keeps them alive as long as the library is used
+    path        ELF file of the library, which is copied first
+    functions   name of the import -> ctypes callback; the caller keeps them alive as long as the library is used
     raises      UnsupportedError if the file is not a 64-bit little-endian ELF library
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -41,9 +42,9 @@ def load_with(path: Path, functions: Mapping[str, Any]) -> ctypes.CDLL:
 
 
 def _base(library: ctypes.CDLL, symbols: dict[str, int]) -> int:
-    """Return the memory address of a loaded library.
+    """Return the load address of a library, computed from the address of one of its symbols.
 
-    symbols   value of each symbol: its offset from that address, or 0 for an import
+    symbols   name of a symbol -> its offset from that address, or 0 for an import
     """
     name, value = next((name, value) for name, value in symbols.items() if value)
     address = ctypes.cast(library[name], ctypes.c_void_p).value  # `getattr` does not find names like __this__
@@ -52,7 +53,7 @@ def _base(library: ctypes.CDLL, symbols: dict[str, int]) -> int:
 
 
 def _write(address: int, value: int) -> None:
-    """Overwrite a pointer in memory of the loaded library, which the loader has made read-only.
+    """Overwrite a pointer in memory of a loaded library, although the loader has made its page read-only.
 
     address   address of the pointer
     value     its new value
@@ -65,9 +66,10 @@ def _write(address: int, value: int) -> None:
 
 
 def _imports(path: Path) -> tuple[dict[str, list[int]], dict[str, int]]:
-    """Return (addresses of the pointers to each imported name, value of each symbol) of an ELF library.
+    """Read from an ELF library where it keeps the pointers to imported functions, and the values of its symbols.
 
-    raises      UnsupportedError if the file is not a 64-bit little-endian ELF library
+    returns   (imported name -> addresses of the pointers to it, symbol's name -> value), relative to the load address
+    raises    UnsupportedError if the file is not a 64-bit little-endian ELF library
     """
     image = path.read_bytes()
     if image[:6] != b"\x7fELF\x02\x01":

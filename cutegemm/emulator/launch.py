@@ -48,13 +48,16 @@ class _Value(ctypes.Union):
 
 
 class _Any(ctypes.Structure):
-    """TVMFFIAny, an argument or result of a TVM-FFI function."""
+    """TVMFFIAny, the C structure of an argument or result of a TVM-FFI function.
+
+    Compiled kernels are such functions.
+    """
 
     _fields_ = (("kind", ctypes.c_int32), ("small", ctypes.c_uint32), ("value", _Value))
 
 
 class _Config(ctypes.Structure):
-    """cudaLaunchConfig_t of the CUDA runtime."""
+    """cudaLaunchConfig_t, the CUDA runtime's C structure of the grid, block and attributes of a launch."""
 
     _fields_ = (
         ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("shared_bytes", ctypes.c_size_t),
@@ -64,7 +67,7 @@ class _Config(ctypes.Structure):
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A tensor argument of a host function: emulated address, element type, shape, and strides in elements."""
+    """A tensor argument of a compiled host function: emulated address, element type, shape, and strides in elements."""
 
     address: int
     kind: DType | str
@@ -74,13 +77,13 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch.
+    """One kernel launch that a compiled host function makes.
 
-    kernel         name in the PTX
-    grid, block    (x, y, z) of CTAs and of threads
+    kernel         name of the kernel in the PTX
+    grid, block    number of CTAs, and of threads of a CTA, along (x, y, z)
     cluster        CTAs of a cluster, along x
     shared_bytes   dynamic shared memory of a CTA
-    params         uint8, the bytes of all parameters
+    params         uint8, the bytes of all kernel parameters
     uses_pdl       True if the kernel may begin while the previous launch still runs (programmatic dependent launch)
     """
 
@@ -94,12 +97,14 @@ class Launch:
 
     @property
     def ctas(self) -> int:
-        """Return the number of CTAs of the launch."""
+        """Return the number of CTAs of this kernel launch."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
 class HostFunction:
-    """The host function of a compiled kernel, in a private copy of its library that launches nothing.
+    """The compiled host function that launches a GEMM's kernels, loaded so that its launches are recorded, not made.
+
+    It lives in a private copy of its library. There, functions of the CUDA runtime are replaced by Python callbacks.
 
     library   path of the shared library
     raises    UnsupportedError if the library exports no TVM-FFI function
@@ -125,7 +130,9 @@ class HostFunction:
     def launches(
         self, kernels: dict[str, Kernel], tensors: Sequence[TensorArgument], scales: Sequence[float]
     ) -> list[Launch]:
-        """Call the host function, and return the kernel launches that it makes, in order.
+        """Call the compiled host function, and return the kernel launches that it makes, in order.
+
+        The kernels do not run.
 
         kernels   kernels of the PTX by name, for the sizes of their parameters
         tensors   tensor arguments
@@ -151,7 +158,10 @@ class HostFunction:
     # --- the stand-in for the runtime --------------------------------------------------------------------
 
     def _stand_in(self) -> dict[str, Any]:
-        """Return ctypes callbacks that replace functions of the CUDA runtime in the host function: name -> callback."""
+        """Return Python callbacks to replace functions of the CUDA runtime in the host function: name -> callback.
+
+        The ctypes callbacks record launches instead of making them.
+        """
         pointer, integer, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 
         def succeed(*_: Any) -> int:
@@ -228,8 +238,9 @@ class HostFunction:
 def _attribute(config: _Config, kind: int, words: int) -> tuple[int, ...] | None:
     """Return the first 32-bit words of the value of a launch attribute; None if the launch does not have it.
 
-    kind     cudaLaunchAttributeID
-    words    number of words
+    config   the launch configuration
+    kind     number of the attribute, a cudaLaunchAttributeID
+    words    number of words to return
     """
     for i in range(config.attribute_count):
         at = config.attributes + i * _ATTRIBUTE_BYTES
@@ -239,7 +250,10 @@ def _attribute(config: _Config, kind: int, words: int) -> tuple[int, ...] | None
 
 
 def _tensor(argument: TensorArgument) -> tuple[Any, ...]:
-    """Return (DLTensor for an argument, the arrays that it points to). The arrays must stay alive as long as it."""
+    """Convert a tensor argument to the C structure DLTensor.
+
+    returns   (the structure, the arrays that it points to, which the caller must keep alive as long as the structure)
+    """
     name = str(argument.kind)
     bits = int("".join(c for c in name.removeprefix("e4m3").removeprefix("e5m2") if c.isdigit()) or 8)
     count = len(argument.shape)
@@ -251,7 +265,7 @@ def _tensor(argument: TensorArgument) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=64)
 def host_function(library: Path) -> HostFunction:
-    """Return the host function of a compiled kernel's library, which is loaded once.
+    """Load the host function of a compiled kernel's library, once for each path.
 
     library   path of the shared library
     raises    UnsupportedError if the library does not exist, or exports no TVM-FFI function

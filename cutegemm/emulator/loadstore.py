@@ -37,10 +37,10 @@ _SPACES = ("param", "shared", "shared::cta", "shared::cluster", "global")
 
 @dataclass(frozen=True)
 class Form:
-    """Operands of an ld or st: state space, element type, and the registers that are loaded or stored.
+    """Operands of a PTX load or store (ld, st): state space, element type, and the registers that are loaded or stored.
 
     space       "param", "shared", "global" or "generic"
-    registers   one for each element of the vector; None, the sink `_`, discards a loaded element
+    registers   one for each element of the vector; None stands for the sink `_`, which discards a loaded element
     """
 
     space: str
@@ -49,12 +49,12 @@ class Form:
 
     @property
     def size(self) -> int:
-        """Return the number of bytes that each thread loads or stores by the instruction."""
+        """Return the number of bytes that each thread loads or stores by this instruction."""
         return self.kind.itemsize * len(self.registers)
 
 
 def form_of(instruction: Instruction, value: Any) -> Form | None:
-    """Return the form of an ld or st, or None if its type is not implemented.
+    """Return the state space, element type and registers of an ld or st; None if its type is not implemented.
 
     value   the operand that is loaded or stored: a register, an immediate, or a vector of them
     """
@@ -110,10 +110,10 @@ def _space_of(address: int) -> str:
 
 
 def _spread(m: Machine, group: Group, form: Form, raw: np.ndarray) -> None:
-    """Write loaded values to the registers of an ld, each element extended to the width of its register.
+    """Write loaded values to the registers of an ld; each element is extended to the width of its register.
 
     form   registers of the instruction, and the type of each
-    raw    (threads,) wide values (see `wide_view`), each one joins a thread's elements
+    raw    (threads,): all elements of each thread, joined to one number of their total size (see `wide_view`)
     """
     count = len(form.registers)
     parts = raw.view(form.kind).reshape(group.n, count)
@@ -127,9 +127,10 @@ def _spread(m: Machine, group: Group, form: Form, raw: np.ndarray) -> None:
 
 
 def gathered(m: Machine, group: Group, form: Form) -> np.ndarray:
-    """Return the value that each thread of a group stores: its registers, joined to one wide value (see `wide_view`).
+    """Return the value that each thread of a group stores: all its registers, joined to one number.
 
-    form   registers or immediates of the instruction, and the type of each
+    form      registers or immediates of the instruction, and the type of each
+    returns   (threads,), each value as wide as all elements together (see `wide_view`)
     """
     unsigned = np.dtype(f"u{form.kind.itemsize}")
     parts = np.empty((group.n, len(form.registers)), unsigned)
@@ -185,7 +186,7 @@ _UPDATES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _atomic(instruction: Instruction) -> Action | None:
-    """Return the action of atom or red on global memory, executed one thread after another."""
+    """Return the function that executes atom or red on global memory, thread after thread; None for an unknown form."""
     *mods, kind = instruction.opcode[1:]
     name = next((mod for mod in mods if mod in _UPDATES), None)
     dest, memory, value = (None, *instruction.operands)[-3:]

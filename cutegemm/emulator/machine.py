@@ -36,7 +36,7 @@ _CYCLES_PER_READ = 32  # of %clock: every read of the clock advances it
 
 
 class Watch(Protocol):
-    """Observer of every access that threads make to shared and global memory.
+    """Interface of an observer that learns of every access of threads to shared and global memory.
 
     Later accesses by TMA and by st.async are not reported.
     """
@@ -51,7 +51,7 @@ class Watch(Protocol):
         other: np.ndarray | None = None,
         line: int = 0,
     ) -> None:
-        """Record one instruction that accesses memory.
+        """Receive the report of one instruction that accesses memory.
 
         op        "load", "store", "ldmatrix", "stmatrix" or "cp.async". cp.async is reported twice: its writes to
                   shared memory, then its reads of global memory by the threads that copy at least one byte
@@ -65,7 +65,7 @@ class Watch(Protocol):
 
 
 class Machine(Scheduler):
-    """CTAs of one launch, from their start until all their threads have ended.
+    """The CTAs of a launch that are emulated together, from their start until all their threads have ended.
 
     threads        threads of a CTA
     shared_bytes   shared memory of a CTA
@@ -75,15 +75,14 @@ class Machine(Scheduler):
     seed           None: a deterministic schedule; a number: a random one (see `Scheduler`)
     order          (race detector of the launch for global memory, number of the first CTA in the grid); None if this
                    machine runs all CTAs of the launch
-    early          True for a launch with PDL: threads must execute griddepcontrol.wait before they access global
-                   memory
+    early          True for a launch with PDL: threads must execute griddepcontrol.wait before they access global memory
 
     Attributes by index of a register:
 
-    regs           bits of the register for all threads; None if it was never written
-    origins        int32 (threads,): where an uninitialized value comes from. A number n > 0 is the n-th read of
-                   unwritten memory, described by `origin_texts[n - 1]`; 0 means that the value is initialized. A
-                   register without uninitialized values is absent
+    regs      bits of the register for all threads; None if it was never written
+    origins   int32 (threads,): where an uninitialized value comes from. A number n > 0 is the n-th read of unwritten
+              memory, described by `origin_texts[n - 1]`; 0 means that the value is initialized. A register without
+              uninitialized values is absent
     """
 
     def __init__(
@@ -124,7 +123,10 @@ class Machine(Scheduler):
         self.watch: Watch | None = None
 
     def propagate_origins(self, decoded: Decoded, group: Group) -> None:
-        """Mark the results of an instruction as uninitialized where its sources are; `Machine` explains origins."""
+        """Mark the results of an instruction as uninitialized for threads with an uninitialized source.
+
+        Values are marked by origins, which the class `Machine` explains.
+        """
         origins = self.origins_of(decoded.reads, group)
         for register in decoded.writes:
             self.set_origins(register, group.sel, origins)
@@ -132,9 +134,15 @@ class Machine(Scheduler):
     def report_access(
         self, op: str, space: str, bits: int, threads: np.ndarray, at: np.ndarray, other: Any = None
     ) -> None:
-        """Report an access of the current instruction to the observer, if there is one.
+        """Report an access of the current instruction to the observer of this machine, if it has one.
 
-        The arguments are those of `Watch.seen`.
+        The parameters are those of `Watch.seen`, without the line.
+
+        op            "load", "store", "ldmatrix", "stmatrix" or "cp.async"
+        space         "shared" or "global"
+        bits          accessed by each thread
+        threads, at   numbers of the threads over all CTAs in flight, and their addresses in bytes
+        other         cp.async: addresses in the other space; None for all other instructions
         """
         if self.watch is not None:
             self.watch.seen(op, space, bits, threads, at, other, self.program[self.at].instruction.line)
@@ -142,7 +150,7 @@ class Machine(Scheduler):
     # --- registers ---------------------------------------------------------------------------------------
 
     def value(self, index: int, sel: Selection) -> np.ndarray:
-        """Return the bits of a register for the selected threads, as an array.
+        """Return the bits of a register for selected threads, as an array.
 
         index   index of the register in `Kernel.registers`
         sel     the threads: None for all, a slice, or an array of numbers
@@ -153,12 +161,12 @@ class Machine(Scheduler):
         return bits if sel is None else bits[sel]
 
     def assign(self, index: int, values: np.ndarray, sel: Selection) -> None:
-        """Write the bits of a register for the selected threads.
+        """Write the bits of a register for selected threads.
 
         If all threads are selected, the array itself becomes the register: the caller must not change it later.
 
         index    index of the register in `Kernel.registers`
-        values   bits of the register's own width
+        values   one value for each selected thread, in the register's own width
         sel      the threads: None for all, a slice, or an array of numbers
         """
         if sel is None:
@@ -170,14 +178,24 @@ class Machine(Scheduler):
         bits[sel] = values
 
     def _fresh(self, index: int) -> np.ndarray:
-        """Give a register that was never written its initial value, all ones (false for a predicate), and return it."""
+        """Give a register that was never written its initial value, and return it as an array over all threads.
+
+        The value is all ones (false for a predicate), so that kernels which use it do not get zeros by luck.
+
+        index   index of the register in `Kernel.registers`
+        """
         kind = STORED[self.kernel.registers[index].kind]
         bits = np.full(self.total, 0 if kind == np.bool_ else (1 << 8 * kind.itemsize) - 1, kind)
         self.regs[index] = bits
         return bits
 
     def read_operand(self, operand: Any, dtype: np.dtype, threads: np.ndarray) -> np.ndarray:
-        """Return the values (threads,) of a register, immediate or special register, its bits viewed as `dtype`."""
+        """Return the values (threads,) of a register, immediate or special register for some threads.
+
+        operand   operand of the instruction
+        dtype     numpy type to view the bits as
+        threads   numbers of the threads over all CTAs in flight
+        """
         if isinstance(operand, Register):
             values = self.value(operand.index, threads)
             return values if values.dtype == dtype else values.view(dtype)
@@ -191,7 +209,10 @@ class Machine(Scheduler):
         return self.special(operand.name)[threads].view(dtype)
 
     def write_register(self, register: Register, values: np.ndarray, threads: np.ndarray) -> None:
-        """Write values (threads,) to a register for these threads, and mark them as initialized."""
+        """Write values (threads,) to a register for some threads, and mark them as initialized.
+
+        threads   numbers of the threads over all CTAs in flight
+        """
         kind = STORED[register.kind]
         bits = values if values.dtype == kind else values.view(kind) if kind != np.bool_ else values.astype(bool)
         self.value(register.index, None)[threads] = bits
@@ -199,7 +220,10 @@ class Machine(Scheduler):
             self.set_origins(register.index, threads, 0)
 
     def special(self, name: str) -> np.ndarray:
-        """Return the values of a special register for all threads. Each read of a clock returns a later time."""
+        """Return the values of a PTX special register, such as "tid.x", for all threads in flight.
+
+        Each read of a clock returns a later time.
+        """
         if name in ("clock", "clock64"):
             self._cycles += _CYCLES_PER_READ
             return np.full(self.total, self._cycles, np.uint32 if name == "clock" else np.uint64)
@@ -209,7 +233,7 @@ class Machine(Scheduler):
         return values
 
     def _special(self, name: str) -> np.ndarray:
-        """Compute the values of a special register other than a clock, for all threads; see `special`."""
+        """Compute the values of a special register other than a clock, for all threads in flight; see `special`."""
         base, _, axis = name.partition(".")
         i = "xyz".find(axis) if axis else 0
 
@@ -239,10 +263,12 @@ class Machine(Scheduler):
     # --- memory ------------------------------------------------------------------------------------------
 
     def shared_flat(self, group: Group, address: np.ndarray, count: int) -> np.ndarray:
-        """Return the indices in the flattened `shared.data` of `count` bytes at each shared-memory address.
+        """Convert shared-memory addresses to indices in the flattened array that holds the shared memory of all CTAs.
 
         group     threads that access the addresses
         address   int64 (threads,), shared::cta or shared::cluster
+        count     bytes that each thread accesses
+        returns   index of the first byte of each thread, (threads,)
         raises    EmulationError for an address that is misaligned or out of bounds
         """
         low, high = int(address.min()), int(address.max())
@@ -259,15 +285,17 @@ class Machine(Scheduler):
         raise self.fault(group, bad, text)
 
     def _misaligned(self, group: Group, address: np.ndarray, count: int) -> EmulationError:
-        """Return the error for the first address that is not a multiple of `count`."""
+        """Return the error to raise for the first address of a group that is not a multiple of `count` bytes."""
         bad = int(np.flatnonzero(address & (count - 1))[0])
         text = f"address {int(address[bad]):#x} is not a multiple of the {count} bytes of the access."
         return self.fault(group, bad, text)
 
     def _cluster_flat(self, group: Group, address: np.ndarray, count: int) -> np.ndarray:
-        """Return the indices that `shared_flat` returns, for addresses in several CTAs of the cluster.
+        """Convert shared-memory addresses as `shared_flat` does, if some lie in other CTAs of the cluster.
 
-        The arguments and errors are those of `shared_flat`.
+        address   int64 (threads,)
+        count     bytes that each thread accesses
+        raises    EmulationError for an address that is misaligned or out of bounds
         """
         rank, offset = (address >> CLUSTER_SHIFT) - 1, address & ((1 << CLUSTER_SHIFT) - 1)
         own = rank < 0
@@ -281,8 +309,12 @@ class Machine(Scheduler):
         return slots * self.shared.size + offset
 
     def shared_place(self, step: Step, address: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (slots, offsets) of shared-memory addresses: shared::cta, shared::cluster or generic.
+        """Return the CTA of each shared-memory address, and the offset in its window: (slots, offsets).
 
+        A slot is the index of the CTA among those in flight.
+
+        address   (threads,) addresses in shared::cta, shared::cluster or the generic space
+        count     bytes that each thread accesses
         raises    EmulationError for an address that is misaligned or out of bounds
         """
         inside = np.where(address >= GENERIC_SHARED, address - GENERIC_SHARED, address)
@@ -290,9 +322,12 @@ class Machine(Scheduler):
         return np.divmod(find(Group(step.threads, self.total), inside, count), self.shared.size)
 
     def read_bytes(self, step: Step, address: int, count: int) -> np.ndarray:
-        """Return `count` bytes at a generic address of the kernel parameters or of global memory.
+        """Return `count` bytes at a generic address in the kernel parameters or in global memory.
 
-        raises    EmulationError if the bytes do not lie in either
+        TMA instructions read their tensor maps so.
+
+        step     the instruction that reads, for messages
+        raises   EmulationError if the bytes do not lie in either
         """
         if address >= GENERIC_PARAM:
             at = address - GENERIC_PARAM
@@ -311,6 +346,7 @@ class Machine(Scheduler):
 
         With PDL, a thread must execute griddepcontrol.wait before it accesses such memory.
 
+        threads   numbers of the threads over all CTAs in flight
         address   (threads,) addresses of the access; None if they are not known
         """
         if self.early is not None and self.early[threads].any() and not self._are_settled(address):
@@ -323,16 +359,17 @@ class Machine(Scheduler):
             )
 
     def _are_settled(self, address: np.ndarray | None) -> bool:
-        """Return whether all addresses lie in one buffer that the previous launch does not write."""
+        """Return whether all addresses lie in one buffer that the previous launch does not write; False for None."""
         if address is None:
             return False
         buffer = self.memory.buffer_of(int(address.min()))
         return buffer is not None and buffer.is_settled and int(address.max()) < buffer.end
 
     def read_params(self, group: Group, at: np.ndarray, count: int) -> np.ndarray:
-        """Return `count` bytes of the kernel parameters for each thread, as one wide value (see `wide_view`).
+        """Load `count` bytes of the kernel parameters for each thread.
 
         at        (threads,) offsets in bytes
+        returns   (threads,), each as one number of `count` bytes (see `wide_view`)
         raises    EmulationError for an offset out of bounds
         """
         low, high = int(at.min()), int(at.max())
@@ -345,20 +382,23 @@ class Machine(Scheduler):
     # --- uninitialized values, and the reads that they come from ------------------------------------------
 
     def new_origin(self, group: Group, which: int, text: str) -> int:
-        """Record that a thread of a group has read unwritten memory, and return the number of this read.
+        """Record that a thread has read unwritten memory, and return the number of this read, which marks the value.
 
-        The number is an origin (see `Machine`).
+        Values computed from it get the same number, so that an error can name the read (see `Machine`, origins).
 
-        which     index of the thread in the group
-        text      what was read, for messages
+        which   index of the thread in the group
+        text    what was read, for messages
         """
         self.origin_texts.append(self._where(self.program[self.at].instruction, int(group.threads[which])) + text)
         return len(self.origin_texts)
 
     def set_origins(self, register: int, sel: Selection, origins: Any) -> None:
-        """Set the origins of a register's values for the selected threads.
+        """Mark a register's values as initialized or uninitialized for selected threads.
 
-        origins   (threads,) or one number for all of them; 0 for initialized values
+        register   index of the register
+        sel        the threads: None for all, a slice, or an array of numbers
+        origins    (threads,) or one number for all: 0 for an initialized value, else the number of the read of
+                   unwritten memory that it comes from
         """
         present = self.origins.get(register)
         if present is None:
@@ -370,7 +410,12 @@ class Machine(Scheduler):
             del self.origins[register]
 
     def origins_of(self, registers: tuple[int, ...], group: Group) -> Any:
-        """Return the origins (threads,) of values that are computed from these registers; 0 if all are initialized."""
+        """Return whether values computed from these registers are initialized, for each thread of a group.
+
+        registers   indices of the registers
+        returns     (threads,): 0 for an initialized value, else the number of a read of unwritten memory that it
+                    depends on; or a single 0 if all are initialized
+        """
         origins: Any = 0
         for register in registers:
             one = self.origins.get(register)
@@ -381,7 +426,8 @@ class Machine(Scheduler):
     def require_written(self, registers: tuple[int, ...], group: Group, use: str) -> None:
         """Raise EmulationError if a register has an uninitialized value for a thread of the group.
 
-        use       how the value is used, for the message: "the address"
+        registers   indices of the registers
+        use         how the value is used, for the message, such as "the address"
         """
         if not self.origins:
             return
@@ -396,9 +442,10 @@ class Machine(Scheduler):
     def note_access(self, group: Group, flat: np.ndarray, count: int, writes: bool) -> None:
         """Record accesses of a group to shared memory, and check that earlier accesses are ordered before them.
 
-        flat      (threads,) indices in the flattened `shared.data`
-        count     bytes that each thread accesses
-        raises    EmulationError for a race
+        flat     (threads,) index of each thread's bytes in the flattened array of shared memory
+        count    bytes that each thread accesses
+        writes   whether the accesses are writes
+        raises   EmulationError for a race
         """
         clocks = self.clocks
         assert clocks is not None
@@ -411,12 +458,13 @@ class Machine(Scheduler):
             raise self.race(self.program[self.at].instruction, thread, offset, race, writes) from None
 
     def race(self, instruction: Instruction, thread: int, offset: int, race: Race, writes: bool) -> EmulationError:
-        """Return the error for a data race at an offset of shared memory.
+        """Return the error to raise for a data race in shared memory.
 
-        thread   number over all CTAs in flight
-        offset   offset in the CTA's window of shared memory
-        race     the earlier access
-        writes   whether the present access is a write
+        instruction   instruction that makes the present access
+        thread        number of its thread over all CTAs in flight
+        offset        offset in the CTA's window of shared memory
+        race          describes the earlier access
+        writes        whether the present access is a write
         """
         other = f"warp {race.other}" if race.other < self.warps else "an asynchronous copy"
         return self.error(
@@ -429,31 +477,35 @@ class Machine(Scheduler):
     # --- errors ------------------------------------------------------------------------------------------
 
     def _where(self, instruction: Instruction, thread: int) -> str:
-        """Return a text that names the line, the CTA and the thread of an error."""
+        """Return a text that says where an error occurred: line of the PTX, CTA and thread."""
         block = self.blocks[self.block_of[thread]]
         return (
             f"line {instruction.line} ({instruction.text[:100]}), CTA {block.index}, thread {self.thread_of[thread]}: "
         )
 
     def fault(self, group: Group, which: Any, reason: str) -> EmulationError:
-        """Return the error of one thread of a group at the current instruction.
+        """Return the error to raise for one thread of a group at the current instruction.
 
-        which     index of the thread in the group
+        which    index of the thread in the group
+        reason   what is wrong
         """
         return self.error(self.program[self.at].instruction, int(group.threads[which]), reason)
 
     def error(self, instruction: Instruction, thread: int, reason: str) -> EmulationError:
-        """Return an EmulationError that names the kernel, the line, the CTA and the thread.
+        """Return an EmulationError that names the kernel, the line, the CTA and the thread, for the caller to raise.
 
-        thread    number over all CTAs in flight
+        thread   number over all CTAs in flight
+        reason   what is wrong
         """
         return EmulationError(f"emulate: kernel {self.kernel.name[:60]}, {self._where(instruction, thread)}{reason}")
 
 
 def launch_blocks(grid: tuple[int, int, int], cluster: int, first: int, count: int) -> list[Block]:
-    """Return the CTAs `first` to `first + count` of a grid, in launch order. Clusters lie along x.
+    """Return `count` CTAs of a grid to run together, from number `first` on, in launch order.
 
-    cluster   CTAs of a cluster
+    grid      number of CTAs along (x, y, z)
+    cluster   CTAs of a cluster, which lie along x
+    first     number of the first CTA, with x the fastest
     """
     out = []
     for slot in range(count):

@@ -27,7 +27,7 @@ _LANES = np.arange(WARP)
 
 
 def _bits(m: Machine, group: Group, operand: Any) -> np.ndarray:
-    """Return the bits (threads,) of an operand as uint32."""
+    """Return the 32 bits of a register or immediate for each thread of a group, uint32 (threads,)."""
     return m.read_operand(operand, np.dtype(np.uint32), group.threads)
 
 
@@ -93,9 +93,9 @@ def _vote(instruction: Instruction) -> Action | None:
 
 
 def _matrices(instruction: Instruction) -> tuple[Memory, tuple[Register, ...], bool] | None:
-    """Return (address operand, registers, whether transposed) of ldmatrix or stmatrix; None for an unknown form.
+    """Parse an ldmatrix or stmatrix instruction into (address operand, registers, whether transposed).
 
-    There is one register for each 8 x 8 matrix of 16-bit elements.
+    There is one register for each 8 x 8 matrix of 16-bit elements. None if the form is not known.
     """
     op, *mods = instruction.opcode
     fragment, memory = instruction.operands if op == "ldmatrix" else instruction.operands[::-1]
@@ -105,10 +105,10 @@ def _matrices(instruction: Instruction) -> tuple[Memory, tuple[Register, ...], b
 
 
 def _rows(m: Machine, group: Group, memory: Memory, count: int) -> tuple[Group, np.ndarray]:
-    """Return (threads whose addresses ldmatrix or stmatrix uses, these addresses).
+    """Return the threads whose addresses ldmatrix or stmatrix uses, and these addresses.
 
     memory   the address operand
-    count    number of 8 x 8 matrices; each takes the addresses of 8 threads
+    count    number of 8 x 8 matrices; each takes the row addresses of 8 lanes of a warp
     """
     lanes = (group.threads.reshape(-1, WARP)[:, : 8 * count]).reshape(-1)
     owners = Group(lanes, m.total)
@@ -142,9 +142,13 @@ def _ldmatrix(instruction: Instruction) -> Action | None:
 
 
 def _row_origins(rows: np.ndarray, transposed: bool) -> np.ndarray:
-    """Return the origins (warps, 32) of a loaded register from the origins (warps, 8) of the rows of its matrix.
+    """Return which elements of a register loaded by ldmatrix are uninitialized, from the rows of its matrix.
 
-    Lane l has elements of row l // 4; of a transposed matrix, of rows 2 (l % 4) and 2 (l % 4) + 1.
+    An origin is 0 for initialized values, else the number of a read of unwritten memory. The elements of lane l are
+    from row l // 4; of a transposed matrix, from rows 2 (l % 4) and 2 (l % 4) + 1.
+
+    rows      origins of the 8 rows, (warps, 8)
+    returns   origins of the register in each lane, (warps, 32)
     """
     if not transposed:
         return rows[:, _LANES // 4]
@@ -185,7 +189,10 @@ _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 
 
 def _mma(instruction: Instruction) -> Action | None:
-    """Return the action of mma.sync: D = A B + C. The sum is computed in f64 and rounded once to the type of D."""
+    """Return the function that executes mma.sync, D = A B + C; None if its shape or type is not implemented.
+
+    The sum is computed in f64 and rounded once to the type of D.
+    """
     mods = instruction.opcode[1:]
     shape = next((_SHAPE.fullmatch(mod) for mod in mods if mod[0] == "m" and mod[1].isdigit()), None)
     kinds = mods[-4:]
@@ -221,14 +228,14 @@ def _mma(instruction: Instruction) -> Action | None:
 
 
 def fragments(mnk: tuple[int, ...], kind: DType) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return the (row, column) of each element of the fragments of A, B and C: three arrays (32 lanes, values, 2).
+    """Return where each element of the fragments of mma.sync lies: (row, column) for A, B and C, by lane and value.
 
-    B is indexed as (k, n). A 32-bit register of A or B holds 32 // bits elements that are adjacent along k. The result
-    is None if the shape is not implemented.
+    B is indexed as (k, n). A 32-bit register of A or B holds 32 // bits elements that are adjacent along k.
 
-    mnk      shape of the instruction
-    kind     element type of A
-    source   PTX ISA, "Matrix Fragments for mma.m16n8k4" to "k32"
+    mnk       shape of the instruction
+    kind      element type of A
+    returns   three arrays (32 lanes, values, 2); None if the shape is not implemented
+    source    PTX ISA, "Matrix Fragments for mma.m16n8k4" to "k32"
 
     >>> from cutegemm.dtypes import f16
     >>> a, b, c = fragments((16, 8, 16), f16)
@@ -269,10 +276,12 @@ def _matrix(
     place: np.ndarray,
     extents: tuple[int, int],
 ) -> np.ndarray:
-    """Return the matrices (warps, rows, columns) of a fragment in f64.
+    """Assemble a matrix of mma.sync in each warp from the fragments in registers: f64 (warps, rows, columns).
 
-    place      (32, values, 2), from `fragments`
-    extents    (rows, columns)
+    registers   registers of the fragment
+    kind        element type
+    place       (32, values, 2), the (row, column) of each element, from `fragments`
+    extents     (rows, columns)
     """
     words = np.stack([m.read_operand(r, _word(r), group.threads) for r in registers], axis=1)
     bits = np.ascontiguousarray(words).view(f"u{kind.bits // 8}").reshape(-1, WARP, place.shape[1])
@@ -285,7 +294,7 @@ def _matrix(
 
 
 def _word(register: Any) -> np.dtype:
-    """Return the dtype of a register of a fragment: uint64 for a 64-bit register, uint32 otherwise."""
+    """Return the numpy type of a fragment register's bits: uint64 for a 64-bit register, uint32 otherwise."""
     return np.dtype(np.uint64 if isinstance(register, Register) and register.kind == "b64" else np.uint32)
 
 
@@ -297,6 +306,7 @@ def _scatter(
     registers   registers of D
     kind        element type of D
     place       (row, column) of each element that a lane holds, from `fragments`
+    d           the result, as f64
     """
     values = d[:, place[..., 0], place[..., 1]].reshape(group.n, -1)
     if kind.name == "s32":
@@ -309,9 +319,10 @@ def _scatter(
 
 
 def _propagate_mma(m: Machine, group: Group, vectors: Any, places: Any, mnk: tuple[int, ...]) -> None:
-    """Set the origins of D: an uninitialized element of A affects its row of D, one of B its column, one of C itself.
+    """Mark the elements of D = A B + C of mma.sync that depend on uninitialized elements.
 
-    Origins are explained at `Machine`.
+    An uninitialized element of A affects its row of D, one of B its column, one of C only itself. The class `Machine`
+    explains origins, the marks of such values.
 
     vectors   registers of D, A, B and C
     places    (row, column) of the elements of A, B and C, from `fragments`

@@ -43,12 +43,13 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True)
 class Strength:
-    """The memory ordering of an access.
+    """The memory ordering of an access to global memory, as the PTX memory model defines it.
 
-    scope      CTA, CLUSTER or DEVICE of a strong access; WEAK for an ordinary one
+    scope      CTA, CLUSTER or DEVICE for a strong access; WEAK for an ordinary one
     acquires   True for .acquire and .acq_rel
     releases   True for .release and .acq_rel
-    adds       True for an atomic: what was published at its address before stays published
+    adds       True for an atomic, which continues a release sequence: what was released at its address before stays
+               visible
     """
 
     scope: int = WEAK
@@ -59,10 +60,10 @@ class Strength:
 
 @dataclass(frozen=True)
 class Access:
-    """An access to global memory by one instruction.
+    """An access to global memory by one instruction, for race detection.
 
-    threads    (n,) numbers over all CTAs in flight
-    strength   its memory ordering
+    threads    (n,) numbers of the threads over all CTAs in flight
+    strength   memory ordering of the access
     """
 
     instruction: Instruction
@@ -90,17 +91,19 @@ def strength_of(instruction: Instruction) -> Strength:
 
 
 def smallest_access(program: Sequence[Decoded], space: str) -> int:
-    """Return the bytes of the smallest access of a program to a space, at most 8: the unit of race detection.
+    """Return the bytes of the smallest access of a program to a memory space, at most 8: the unit of race detection.
 
-    space     "shared" or "global"
+    space   "shared" or "global"
     """
     return min([_LARGEST_UNIT, *(_access_bytes(d.instruction, space) for d in program)])
 
 
 def _access_bytes(instruction: Instruction, space: str) -> int:
-    """Return the bytes that one thread of an instruction accesses at once in a space.
+    """Return the bytes that one thread of an instruction accesses at once in a memory space.
 
-    Return 8, the largest unit of race detection, if the instruction does not access the space.
+    If the instruction does not access the space, the result is 8, the largest unit of race detection.
+
+    space   "shared" or "global"
 
     >>> _access_bytes(Instruction(1, "", ("ld", "shared", "v2", "b16"), ()), "shared")
     4
@@ -118,7 +121,7 @@ def _access_bytes(instruction: Instruction, space: str) -> int:
 
 
 def _orders(instruction: Instruction) -> bool:
-    """Return whether an instruction can order accesses of different CTAs."""
+    """Return whether an instruction can order memory accesses of different CTAs, as fences and atomics can."""
     name = instruction.opcode[0]
     if name in ("ld", "st"):
         return "global" in instruction.opcode and strength_of(instruction).scope > CTA
@@ -130,7 +133,9 @@ def _orders(instruction: Instruction) -> bool:
 
 
 class _Log:
-    """The last accesses to each unit of a buffer: (index of the access << 32 | thread), or 0 for no access.
+    """The last accesses to each unit of a buffer of global memory, for race detection.
+
+    An entry is (index of the access << 32 | thread), or 0 if no access was recorded.
 
     written          last write of each unit
     read             last read of each unit
@@ -144,7 +149,7 @@ class _Log:
 
 
 class GlobalOrder:
-    """Race detector for the accesses of one launch to global memory.
+    """Race detector for the accesses of one launch to global memory, by vector clocks.
 
     ctas            number of CTAs of the launch; only some of them are in flight at a time
     block_threads   threads of a CTA
@@ -172,10 +177,7 @@ class GlobalOrder:
         self._observed: dict[tuple[int, int], np.ndarray] = {}
 
     def enter(self, machine: Machine, first: int) -> None:
-        """Record that a machine now runs CTAs of this launch.
-
-        first   number in the grid of the first of its CTAs
-        """
+        """Record that a machine now runs CTAs of this launch, from CTA number `first` of the grid on."""
         assert machine.clocks is not None
         self.machine, self.clocks, self.first = machine, machine.clocks, first
         self._launch_thread = first * self.block_threads + np.arange(machine.total)
@@ -185,10 +187,10 @@ class GlobalOrder:
     def strong_write(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
         """Publish the vector clocks of warps that make strong writes, at the written addresses.
 
-        An acquire read of such an address is ordered after what the clock contains. Call it after `write` has recorded
-        the accesses.
+        An acquire read of such an address is then ordered after what the clock contains. Call it after `write` has
+        recorded the accesses.
 
-        threads     (n,) over all CTAs in flight
+        threads     (n,) numbers over all CTAs in flight
         addresses   (n,) generic addresses
         strength    memory ordering of the writes
         """
@@ -207,13 +209,14 @@ class GlobalOrder:
             self.clocks.now += 1
 
     def strong_read(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
-        """Add what is published at the addresses of strong reads to the clocks of the reading warps.
+        """Raise the vector clocks of warps that make strong reads to what is published at the addresses that they read.
 
         An acquire read does so at once, any other strong read at the next fence. Call it after `read` has recorded the
         accesses.
 
-        threads     (n,) over all CTAs in flight
+        threads     (n,) numbers over all CTAs in flight
         addresses   (n,) generic addresses
+        strength    memory ordering of the reads
         """
         for thread, address in zip(threads.tolist(), addresses.tolist(), strict=True):
             row, warp, cta = self._identify(thread)
@@ -228,10 +231,13 @@ class GlobalOrder:
                     _join(self._observed, (warp, group[0]), clock)
 
     def fence(self, threads: np.ndarray, scope: int) -> None:
-        """Execute a fence: add what earlier strong reads observed to the clocks, which later strong writes publish.
+        """Execute a fence in the race detector, for the warps of some threads.
 
-        threads     (n,) over all CTAs in flight
-        scope       CTA, CLUSTER or DEVICE
+        What earlier strong reads observed is added to the warps' vector clocks, and later strong writes publish these
+        clocks.
+
+        threads   (n,) numbers over all CTAs in flight
+        scope     CTA, CLUSTER or DEVICE
         """
         _, first = np.unique(self.machine.agent_of[threads], return_index=True)
         for thread in threads[first].tolist():
@@ -244,47 +250,58 @@ class GlobalOrder:
         self.clocks.now += 1
 
     def join_cluster(self, row: int, clock: np.ndarray, slot: int) -> None:
-        """Add the clock of a warp of another CTA in flight to the clock of a warp, after a cluster barrier.
+        """Raise the clock of a warp to what a warp of another CTA in flight knows, after a cluster barrier.
 
         row     row in `Clocks.known` of the warp whose clock is changed
         clock   row of `Clocks.known` of the other warp
-        slot    slot of the CTA of the other warp
+        slot    index of the other warp's CTA among those in flight
         """
         if self.columns:
             self._learn(row, self._over_launch(clock, self.first + slot))
 
     def _identify(self, thread: int) -> tuple[int, int, int]:
-        """Return (row in the clocks, warp in the launch, CTA in the grid), by number, of a thread in flight."""
+        """Return three numbers of a thread in flight: row of its warp in the clocks, its warp and its CTA.
+
+        The warp is numbered over the launch, the CTA in the grid.
+        """
         cta, own = divmod(int(self._launch_thread[thread]), self.block_threads)
         return int(self.machine.agent_of[thread]), cta * self.warps + own // WARP, cta
 
     def _scope_groups(self, cta: int) -> tuple[tuple[int, int], ...]:
-        """Return a pair (scope, group) of a CTA for each memory scope: CTA, CLUSTER and DEVICE.
+        """Return (scope, set of CTAs) for each memory scope that a CTA belongs to: CTA, CLUSTER and DEVICE.
 
-        Two CTAs with the same group of a scope see each other's strong accesses of that scope.
+        Two CTAs with the same set in a scope see each other's strong accesses of that scope.
+
+        cta   number of the CTA in the grid
         """
         size = len(self.machine.blocks[0].cluster)
         return (CTA, cta), (CLUSTER, cta // size), (DEVICE, 0)
 
     def _over_launch(self, clock: np.ndarray, cta: int) -> np.ndarray:
-        """Convert a row of `Clocks.known` of a warp of `cta` to a clock over all warps of the launch."""
+        """Convert a warp's clock, a row of `Clocks.known`, to a clock with an entry for each warp of the launch.
+
+        cta   number in the grid of the warp's CTA
+        """
         out = clock[self.clocks.agents :].copy()
         out[cta * self.warps : (cta + 1) * self.warps] = clock[: self.warps]
         return out
 
     def _clock_of(self, row: int, warp: int, cta: int) -> np.ndarray:
-        """Return the present clock of a warp, over all warps of the launch.
+        """Return the present vector clock of a warp, with an entry for each warp of the launch.
 
-        row    its row in `Clocks.known`
-        warp   its number in the launch
-        cta    its CTA in the grid
+        row    row of the warp in `Clocks.known`
+        warp   number of the warp in the launch
+        cta    number in the grid of the warp's CTA
         """
         out = self._over_launch(self.clocks.known[row], cta)
         out[warp] = self.clocks.now
         return out
 
     def _learn(self, row: int, clock: np.ndarray) -> None:
-        """Add a clock over all warps of the launch to the clock in a row of `Clocks.known`."""
+        """Raise a warp's vector clock to `clock`, which has an entry for each warp of the launch.
+
+        row   row in `Clocks.known` of the warp whose clock is raised
+        """
         clocks = self.clocks
         known, slot = clocks.known[row], row // clocks.agents
         first = (self.first + slot) * self.warps
@@ -295,10 +312,12 @@ class GlobalOrder:
     # --- accesses ----------------------------------------------------------------------------------------
 
     def read(self, access: Access, buffer: Buffer, offset: np.ndarray, count: int) -> None:
-        """Record that each thread of an access reads `count` bytes. Reads of operands are not recorded.
+        """Record that each thread of an access reads `count` bytes of a buffer, and check for races.
 
-        offset    (n,) offsets in the buffer, in bytes
-        raises    EmulationError for a race
+        Reads of kernel operands are not recorded, because the kernel never writes them.
+
+        offset   (n,) offsets in the buffer, in bytes
+        raises   EmulationError for a race
         """
         if buffer.given:
             return
@@ -313,25 +332,28 @@ class GlobalOrder:
         log.read[units] = number << _THREAD_BITS | readers
 
     def write(self, access: Access, buffer: Buffer, offset: np.ndarray, count: int) -> None:
-        """Record that each thread of an access writes `count` bytes, or updates them atomically.
+        """Record that each thread of an access writes `count` bytes of a buffer, or updates them atomically.
 
-        offset    (n,) offsets in the buffer, in bytes
-        raises    EmulationError for a race, or if the buffer is an operand
+        offset   (n,) offsets in the buffer, in bytes
+        raises   EmulationError for a race, or if the buffer is an operand of the kernel
         """
         self._write(access, buffer, self._units(offset, count))
 
     def write_bytes(self, access: Access, buffer: Buffer, at: np.ndarray) -> None:
-        """Record that a TMA store of one thread writes bytes.
+        """Record that a TMA store of one thread writes bytes of a buffer, and check for races.
 
-        at        offsets in the buffer
-        raises    EmulationError for a race, or if the buffer is an operand
+        at       offsets of the bytes in the buffer
+        raises   EmulationError for a race, or if the buffer is an operand of the kernel
         """
         units = np.unique(at // self.grain)[None]
         if units.size:
             self._write(access, buffer, units)
 
     def _write(self, access: Access, buffer: Buffer, units: np.ndarray) -> None:
-        """Record that the threads (n,) of an access write units (n, count)."""
+        """Record that the threads (n,) of an access write memory units, and check for races.
+
+        units   (n, count), the units that each thread writes
+        """
         threads = access.threads
         if buffer.given:
             element = buffer.place(int(units[0, 0]) * self.grain)
@@ -352,14 +374,14 @@ class GlobalOrder:
         return log
 
     def _units(self, offset: np.ndarray, count: int) -> np.ndarray:
-        """Return the memory units that hold `count` bytes from each offset on, by number: (n, count of units).
+        """Return the numbers of the memory units that hold `count` bytes from each offset on: (n, count of units).
 
         offset   (n,) offsets in a buffer, in bytes
         """
         return offset[:, None] // self.grain + np.arange(max(1, count // self.grain))
 
     def _note(self, access: Access) -> int:
-        """Record an access to global memory with the present value of the counter, and return its index."""
+        """Record an access to global memory with the present value of the common counter, and return its index."""
         self._accesses.append((access.instruction, access.strength))
         number = len(self._accesses)
         if number == len(self._stamps):
@@ -370,11 +392,11 @@ class GlobalOrder:
     def _check(
         self, access: Access, buffer: Buffer, units: np.ndarray, accesses: np.ndarray, does: str, was: str
     ) -> None:
-        """Raise EmulationError if the earlier accesses to the units of an access are not ordered before it: a race.
+        """Raise EmulationError for a race: an earlier access to the same units is not ordered before the present one.
 
         units      (n, count), the units that each thread accesses
-        accesses   the earlier accesses: `written`, `read` or `read_elsewhere` of a log
-        does       what the access does, for the message: "reads" or "writes"
+        accesses   the earlier accesses to all units: `written`, `read` or `read_elsewhere` of a log
+        does       what the present access does, for the message: "reads" or "writes"
         was        what the earlier access did: "written" or "read"
         """
         before = accesses[units]
@@ -410,25 +432,28 @@ class GlobalOrder:
             )
 
     def _error(self, access: Access, which: int, reason: str) -> EmulationError:
-        """Return the error for one thread of an access.
+        """Return the error to raise for one thread of an access to global memory.
 
         which    index of the thread in the access
-        reason   text for the message
+        reason   what is wrong
         """
         return self.machine.error(access.instruction, int(access.threads[which]), reason)
 
     def _index(self, cta: int) -> tuple[int, int, int]:
-        """Return %ctaid (x, y, z) of a CTA, by its number in the grid."""
+        """Convert a CTA's number in the grid to its %ctaid (x, y, z)."""
         x, y, _ = self.machine.blocks[0].grid
         return cta % x, cta // x % y, cta // (x * y)
 
 
 def _thread(accesses: np.ndarray) -> np.ndarray:
-    """Return the threads, numbered over the launch, that are stored in entries of a `_Log`."""
+    """Extract the threads, numbered over the launch, from entries of a `_Log` (access index << 32 | thread)."""
     return accesses & ((1 << _THREAD_BITS) - 1)
 
 
 def _join(clocks: dict[_Key, np.ndarray], key: _Key, clock: np.ndarray) -> None:
-    """Merge a clock into the clock that is stored under a key, by the maximum of each entry."""
+    """Merge a vector clock into the one that is stored under a key, by the maximum of each entry.
+
+    clocks   the stored clocks, by key; without the key, `clock` itself is stored
+    """
     present = clocks.get(key)
     clocks[key] = clock if present is None else np.maximum(present, clock)

@@ -39,7 +39,7 @@ _SPECIALS = frozenset(
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter of a kernel.
+    """A parameter of a PTX kernel, by its place in the bytes of all parameters.
 
     offset   bytes from the start of all parameters
     size     bytes
@@ -52,12 +52,12 @@ class Param:
 
 @dataclass
 class Kernel:
-    """An entry function of a PTX module.
+    """A kernel (.entry function) of a PTX module, parsed.
 
-    instructions   in the order of the text
-    registers      all virtual registers; `Register.index` is the index in this list
-    static_shared  bytes of shared memory that the module declares
-    min_blocks     CTAs that must fit on an SM, .minnctapersm
+    instructions    in the order of the text
+    registers       all virtual registers; `Register.index` is the index in this list
+    static_shared   bytes of shared memory that the module declares
+    min_blocks      CTAs that must fit on an SM, .minnctapersm
     """
 
     name: str
@@ -69,12 +69,12 @@ class Kernel:
 
     @property
     def param_bytes(self) -> int:
-        """Return the number of bytes of all parameters of the kernel."""
+        """Return the number of bytes of all parameters of this kernel together."""
         return max((p.offset + p.size for p in self.params), default=0)
 
 
 def parse(text: str) -> dict[str, Kernel]:
-    """Return all kernels of a PTX module, by name.
+    """Parse all kernels of a PTX module: name -> kernel.
 
     raises   UnsupportedError, with the line, for text that is not understood
 
@@ -101,7 +101,7 @@ def parse(text: str) -> dict[str, Kernel]:
 
 
 def _shared_symbols(text: str) -> tuple[dict[str, int], int]:
-    """Return (address of each shared-memory symbol, bytes of all declared arrays).
+    """Place the shared-memory arrays that a PTX module declares: (name -> address, bytes of all declared arrays).
 
     Arrays are placed in the order of the text. Dynamic shared memory, an array without a size, begins after them.
     """
@@ -115,12 +115,15 @@ def _shared_symbols(text: str) -> tuple[dict[str, int], int]:
 
 
 def _width(kind: str) -> int:
-    """Return the number of bytes of a PTX type such as "u32"."""
+    """Return the number of bytes of a PTX type such as "u32", which has 4."""
     return _BYTES[kind[1:]]
 
 
 def _params(text: str) -> tuple[Param, ...]:
-    """Return the parameters of a parameter list, each at its natural alignment or at that of its .align."""
+    """Parse the parameter list of a PTX kernel.
+
+    Each parameter is placed at its natural alignment, or as .align says.
+    """
     out, end = [], 0
     for align, kind, name, count in _PARAM.findall(text):
         size = _width(kind) * int(count or 1)
@@ -131,7 +134,7 @@ def _params(text: str) -> tuple[Param, ...]:
 
 
 class _Body:
-    """Reader of the text between the braces of a kernel.
+    """Parser of the text between the braces of a PTX kernel.
 
     kernel    the kernel that gets the instructions and registers
     at        position in the text after the opening brace
@@ -148,7 +151,7 @@ class _Body:
         self.jumps: list[tuple[int, str, tuple[int, ...]]] = []
 
     def read(self) -> None:
-        """Parse all statements of the kernel's body, then set the target of each branch."""
+        """Parse all statements of the kernel's body, then resolve the label of each branch to an instruction."""
         text = self.text
         while True:
             skipped = _SKIPPED.match(text, self.at)
@@ -183,7 +186,7 @@ class _Body:
             object.__setattr__(self.kernel.instructions[place], "target", target)
 
     def _directive(self, statement: str) -> None:
-        """Parse a directive: declare the registers of a .reg statement, and ignore every other one."""
+        """Parse a PTX directive: declare the registers of a .reg statement, and ignore every other directive."""
         match = _REG.match(statement)
         if match is None:
             return  # .pragma, .loc; .shared is read by `_shared_symbols`
@@ -197,7 +200,7 @@ class _Body:
                 self.scopes[-1][full_name] = register
 
     def _instruction(self, statement: str) -> None:
-        """Parse the statement of an instruction, and append it to the kernel."""
+        """Parse one PTX instruction statement, and append the instruction to the kernel."""
         text = " ".join(statement.split())
         rest, guard = text, None
         if match := _GUARD.match(rest):
@@ -267,7 +270,7 @@ def _immediate(part: str) -> Immediate | None:
 
 
 def _split(text: str) -> list[str]:
-    """Split a list of operands at the commas outside of brackets."""
+    """Split a PTX list of operands at the commas outside of brackets: "%r1, [%r2, 4]" has two."""
     out, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c in "{[":

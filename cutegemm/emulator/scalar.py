@@ -34,7 +34,7 @@ TYPES: dict[str, np.dtype] = {
 
 @dataclass(frozen=True)
 class Pure:
-    """An operation that accesses no memory.
+    """An operation of a PTX instruction that accesses no memory, as a numpy function.
 
     compute   function of the sources (arrays or numpy scalars) that returns the result
     sources   dtype to view each source as; None: the bits of the register, at its own width
@@ -47,10 +47,7 @@ class Pure:
 
 
 def pure(instruction: Instruction) -> Pure | None:
-    """Return the operation of an instruction that accesses no memory.
-
-    Return None if the instruction accesses memory or its form is not implemented.
-    """
+    """Return the numpy operation of a PTX instruction; None if it accesses memory or its form is not implemented."""
     op, *mods = instruction.opcode
     if op == "cvt":
         return _cvt(instruction, mods)
@@ -111,9 +108,9 @@ _BYTES_FROM = {"lo": 0, "hi": 16}  # first bit of the two bytes of B that dp2a.l
 
 
 def _dot_of_two(which: str, of_a: str, of_b: str) -> Pure:
-    """Return dp2a: the dot product of the two 16-bit halves of A and two bytes of B, plus C.
+    """Return the operation dp2a: the dot product of the two 16-bit halves of A and two bytes of B, plus C.
 
-    which        "lo" or "hi": the two bytes of B
+    which        "lo" or "hi": which two bytes of B
     of_a, of_b   "s32" or "u32": whether the elements are signed
     """
     result = TYPES["u32" if (of_a, of_b) == ("u32", "u32") else "s32"]
@@ -134,7 +131,7 @@ def _dot_of_two(which: str, of_a: str, of_b: str) -> Pure:
 
 
 def _divided(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return the integer quotient, rounded towards zero, and the remainder.
+    """Return (quotient, remainder) of integers as PTX div and rem compute them; the quotient is rounded towards zero.
 
     Division by zero gives a quotient of all ones, and the dividend as the remainder.
     """
@@ -184,7 +181,7 @@ def _fma32(a: Any, b: Any, c: Any) -> Any:
 
 
 def _lost(a: Any, b: Any, total: Any) -> Any:
-    """Return the rounding error of a floating-point sum: a + b - total, exactly."""
+    """Return the exact rounding error of a floating-point sum: a + b - total, where `total` is a + b rounded."""
     part = total - a
     return (a - (total - part)) + (b - part)
 
@@ -197,7 +194,7 @@ def _halves(a: Any) -> tuple[Any, Any]:
 
 
 def _fma64(a: Any, b: Any, c: Any) -> Any:
-    """Return a * b + c for f64, computed with twice the precision and then rounded."""
+    """Return a * b + c for f64, computed with twice the precision of f64 and then rounded."""
     product = a * b
     (ah, al), (bh, bl) = _halves(a), _halves(b)
     error = ((ah * bh - product) + ah * bl + al * bh) + al * bl
@@ -237,9 +234,9 @@ _BY_F32 = frozenset(
 def _of_16_bits(key: str, kind: str, count: int) -> Pure | None:
     """Return an operation on f16 or bf16, computed in f32 and rounded; None if it is not implemented.
 
-    key      opcode with its modifiers but the type
-    kind     "f16" or "bf16"
-    count    number of sources
+    key     PTX opcode with its modifiers, without the type
+    kind    "f16" or "bf16"
+    count   number of sources
     """
     if key not in _BY_F32:
         return None
@@ -261,9 +258,12 @@ def _selp(a: Any, b: Any, p: Any) -> Any:
 
 
 def _comparison(name: str, is_float: bool) -> Compute | None:
-    """Return the comparison of setp, or None if it is unknown. An unordered comparison is true if an operand is NaN.
+    """Return the comparison function for a modifier of setp, or None if it is unknown.
 
-    name     modifier of setp: "lt", "ltu", "nan", ...
+    An unordered comparison ("ltu") is true if an operand is NaN.
+
+    name       modifier of setp: "lt", "ltu", "nan", ...
+    is_float   whether floats are compared; only then NaN matters
     """
     if name in _ORDERED:
         if name != "ne" or not is_float:
@@ -282,9 +282,10 @@ def _comparison(name: str, is_float: bool) -> Compute | None:
 
 
 def _setp(mods: list[str], count: int) -> Pure | None:
-    """Return the operation of setp, or None if its form is not implemented.
+    """Return the operation of setp, which compares two values into a predicate; None if its form is not implemented.
 
-    count    number of sources: 3 with a predicate that is combined with the comparison, else 2
+    mods    modifiers of the opcode, such as ["lt", "f32"]
+    count   number of sources: 3 with a predicate that is combined with the comparison, else 2
     """
     kind = mods[-1]
     if kind not in TYPES:
@@ -309,14 +310,14 @@ def _setp(mods: list[str], count: int) -> Pure | None:
 
 
 def bf16_bits(values: np.ndarray) -> np.ndarray:
-    """Return float32 values as bf16: uint16 bit patterns, rounded to nearest even."""
+    """Convert float32 values to bf16 bit patterns (uint16), rounded to nearest even."""
     bits = np.asarray(values, np.float32).view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     return np.where(np.isnan(values), np.uint16(0x7FFF), rounded.astype(np.uint16))
 
 
 def bf16_values(bits: np.ndarray) -> np.ndarray:
-    """Return the float32 values of bf16 bit patterns (uint16)."""
+    """Convert bf16 bit patterns (uint16) to float32 values."""
     return (np.asarray(bits).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
@@ -334,11 +335,12 @@ _PAIRS_OF_BYTES = {"e4m3x2": e4m3, "e5m2x2": e5m2}
 
 
 def _cvt_bytes(how: list[str], to: str, source: str) -> Pure | None:
-    """Return a conversion of two f32 to a pair of fp8 values, or of such a pair to f16x2.
+    """Return a conversion of two f32 to a pair of fp8 values, or of such a pair to f16x2; None if not implemented.
 
-    The first source becomes the high byte. Return None if the conversion is not implemented.
+    The first source becomes the high byte.
 
-    how      rounding modifiers
+    how          rounding modifiers of cvt
+    to, source   PTX types, such as "e4m3x2" and "f32"
     """
     pair, other = (to, source) if to in _PAIRS_OF_BYTES else (source, to)
     if pair not in _PAIRS_OF_BYTES:
@@ -362,7 +364,10 @@ def _cvt_bytes(how: list[str], to: str, source: str) -> Pure | None:
 
 
 def _cvt(instruction: Instruction, mods: list[str]) -> Pure | None:
-    """Return the operation of cvt, or None if the conversion is not implemented."""
+    """Return the operation of cvt, which converts between types; None if the conversion is not implemented.
+
+    mods   modifiers of the opcode: rounding, then the two types
+    """
     *how, to, source = mods
     if "e4m3x2" in (to, source) or "e5m2x2" in (to, source):
         return _cvt_bytes(how, to, source)
@@ -409,7 +414,11 @@ def _cvt(instruction: Instruction, mods: list[str]) -> Pure | None:
 
 
 def _to_integer(rounds: Callable[[Any], Any], result: np.dtype) -> Compute:
-    """Return a conversion of floats to integers that rounds and clamps; NaN becomes 0."""
+    """Return a conversion of floats to integers that rounds, clamps to the integer range, and turns NaN into 0.
+
+    rounds   rounding function
+    result   integer type
+    """
     limits = np.iinfo(result)
 
     def convert(a: Any) -> Any:
@@ -422,9 +431,10 @@ def _to_integer(rounds: Callable[[Any], Any], result: np.dtype) -> Compute:
 
 
 def _cvta(mods: list[str]) -> Pure | None:
-    """Return the operation of cvta, which converts between addresses of a state space and generic addresses.
+    """Return the operation of cvta, which converts addresses of a state space to generic ones, or back.
 
-    Return None if the state space or the type is not implemented.
+    mods      modifiers of the opcode, such as ["to", "shared", "u64"]
+    returns   None if the state space or the type is not implemented
     """
     kind = TYPES["u64"]
     to = mods[0] == "to"
@@ -437,7 +447,7 @@ def _cvta(mods: list[str]) -> Pure | None:
 
 
 def exact_bits(dtype: DType, values: np.ndarray) -> np.ndarray:
-    """Return the bits in memory of values that the type represents exactly.
+    """Convert values to their bits in memory. Each value must be one that the type represents exactly.
 
     >>> from cutegemm.dtypes import bf16, e4m3
     >>> [hex(v) for v in exact_bits(bf16, np.float32([1, -2]))], exact_bits(e4m3, np.float32([1.5])).tolist()
@@ -457,7 +467,7 @@ def exact_bits(dtype: DType, values: np.ndarray) -> np.ndarray:
 
 
 def values_of(dtype: DType, bits: np.ndarray) -> np.ndarray:
-    """Return the values of bits in memory, in the numpy storage type of `dtype`: the inverse of `exact_bits`."""
+    """Convert bits in memory to values in the numpy type that stores `dtype`: the inverse of `exact_bits`."""
     if dtype.name == "bf16":
         return bf16_values(bits)
     if dtype.bits == 8 and dtype.is_float:
@@ -466,7 +476,7 @@ def values_of(dtype: DType, bits: np.ndarray) -> np.ndarray:
 
 
 def small_values(dtype: DType) -> np.ndarray:
-    """Return the values of all 256 bit patterns of an 8-bit float, as float32: entry i is the value of pattern i."""
+    """Return the values of all 256 bit patterns of an 8-bit float type, as float32: entry i for pattern i."""
     code = np.arange(256)
     exponent_bits, mantissa_bits = dtype.exponent_bits, dtype.mantissa_bits
     exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1)

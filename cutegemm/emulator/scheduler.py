@@ -30,11 +30,11 @@ Selection = Any  # index of threads in a register's array: None for all threads,
 
 
 class Group:
-    """Threads that execute an instruction together.
+    """Threads that execute an instruction together, at the same time.
 
     threads   numbers over all CTAs in flight, ascending
     n         number of threads
-    sel       index of the threads in a register's array
+    sel       index of the threads in a register's array: None for all, a slice, or an array
     total     number of threads of all CTAs in flight
     """
 
@@ -53,7 +53,7 @@ class Group:
 
     @property
     def warpgroups(self) -> list[int]:
-        """Return the first thread of each warpgroup that has a thread in the group."""
+        """Return the number of the first thread of each warpgroup that has a thread in this group."""
         if self._warpgroups is None:
             self._warpgroups = np.unique(self.threads // WARPGROUP * WARPGROUP).tolist()
         return self._warpgroups
@@ -65,10 +65,11 @@ Action = Callable[["Machine", Group], "bool | None"]
 
 
 def when_converged(scope: str, action: Action) -> Action:
-    """Return an action that runs for complete warps or warpgroups only. Other threads wait until theirs is complete.
+    """Let an instruction run for complete warps or warpgroups only; other threads wait there until theirs is complete.
 
     scope     "warp" or "warpgroup"
-    action    the action of an instruction for complete warps or warpgroups
+    action    function that executes the instruction for complete warps or warpgroups
+    returns   a function that executes it for any group of threads
     """
 
     def act(m: Machine, group: Group) -> bool | None:
@@ -86,11 +87,11 @@ def when_converged(scope: str, action: Action) -> Action:
 
 @dataclass(frozen=True)
 class Decoded:
-    """An instruction that is ready to execute.
+    """A PTX instruction together with the function that executes it.
 
-    action           executes it for a group
-    reads, writes    indices of its source and destination registers, for the propagation of origins
-    propagates       whether the action itself sets the origins of its results (see `Machine`)
+    action          executes it for a group of threads
+    reads, writes   indices of its source and destination registers, used to mark uninitialized results
+    propagates      whether the action itself marks uninitialized results (see `Machine`)
     """
 
     instruction: Instruction
@@ -102,11 +103,11 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Arrival:
-    """Threads that have arrived at a barrier of their CTA.
+    """Threads that have arrived together at a named barrier of their CTA.
 
     at      index of the barrier instruction
     waits   True for bar.sync; False for bar.arrive, which does not wait
-    known   clock of their warps at the arrival (see `Clocks.arrive`); None if races are not checked
+    known   vector clock of their warps at the arrival (see `Clocks.arrive`); None if races are not checked
     """
 
     at: int
@@ -116,10 +117,11 @@ class Arrival:
 
 
 class Scheduler:
-    """The threads of the CTAs in flight, and what each of them waits for.
+    """Schedules the threads of all CTAs in flight: which run next, and what each of the others waits for.
 
     alive     bool (threads,): False for threads that have ended
-    waiting   arrivals at each CTA barrier that is not complete, by (slot, barrier number)
+    waiting   (slot, barrier number) -> arrivals at that CTA barrier, if it is not complete; slot is the index of the
+              CTA
     ending    functions to call with the threads that have just ended
     at        index of the instruction that is being executed
     seed      None: the group at the lowest instruction runs first, and asynchronous copies take place as late as
@@ -159,13 +161,13 @@ class Scheduler:
 
     @property
     def machine(self) -> Machine:
-        """Return this object, typed as the derived class."""
+        """Return this object, typed as the derived class `Machine`."""
         return cast("Machine", self)
 
     def run(self) -> None:
-        """Run until all threads have ended.
+        """Run all threads in flight until they have ended.
 
-        raises    EmulationError for a fault of a thread, or for a deadlock
+        raises   EmulationError for a fault of a thread, or for a deadlock
         """
         self._ready[0] = np.arange(self.total)
         given_up, seen, idle = -1, -1, 0
@@ -194,16 +196,24 @@ class Scheduler:
                     raise self._deadlock()
 
     def memory_changed(self) -> None:
-        """Record that global memory has changed, so that a polling loop may end."""
+        """Record that global memory has changed, so that polling loops are not taken for a deadlock."""
         self._events += 1
 
     def spin(self, threads: np.ndarray) -> None:
-        """Let threads continue with the next instruction after all others have run: they may be in a polling loop."""
+        """Let threads continue with the next instruction only after all others have run.
+
+        They may be in a polling loop, and need the others to make progress.
+
+        threads   numbers over all CTAs in flight
+        """
         others = self._spinning.get(self.at + 1)
         self._spinning[self.at + 1] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
     def notify(self) -> None:
-        """Let parked threads execute their instruction again, since what they wait for may have happened."""
+        """Let parked threads execute their instruction again, since what they wait for may have happened.
+
+        Parked threads are those that could not finish an instruction: see `park`.
+        """
         self._events += 1
         self._wake()
 
@@ -212,17 +222,17 @@ class Scheduler:
         self._deferred.append(action)
 
     def lands_now(self) -> bool:
-        """Return whether an asynchronous copy takes place at once. It is random with a seed, and False without one."""
+        """Return whether an asynchronous copy takes place at once: random with a seed, and always False without one."""
         return self._chance is not None and self._chance.random() < _LANDS
 
     def _run_deferred(self) -> None:
-        """Run the oldest deferred action; with a seed, a random one."""
+        """Run the oldest deferred action, such as the end of a copy; with a seed, a random one."""
         if self._chance is not None:
             self._deferred.rotate(self._chance.randrange(len(self._deferred)))
         self._deferred.popleft()()
 
     def _next_group(self) -> tuple[int, np.ndarray]:
-        """Remove the next group from the ready threads, and return (instruction, threads).
+        """Choose the threads that run next, remove them from the ready ones, and return (instruction's index, threads).
 
         Without a seed, these are all threads at the lowest instruction; with a seed, random warps at a random one.
         """
@@ -242,13 +252,13 @@ class Scheduler:
         return at, threads[goes] if held is None else np.sort(np.concatenate([threads[goes], held]))
 
     def _wake(self) -> None:
-        """Make all parked threads ready at their instruction."""
+        """Make all parked threads ready to execute the instruction again that they could not finish."""
         parked, self._parked = self._parked, {}
         for at, threads in parked.items():
             self.resume(at, threads)
 
     def resume(self, at: int, threads: np.ndarray) -> None:
-        """Make threads ready to run at an instruction.
+        """Make threads ready to run, from the instruction with index `at` on.
 
         at        index of the instruction
         threads   numbers over all CTAs in flight
@@ -261,13 +271,15 @@ class Scheduler:
         self._ready[at] = threads
 
     def wait_for_rest(self, at: int, threads: np.ndarray) -> None:
-        """Let threads wait at instruction `at` until other threads reach it."""
+        """Let threads wait at instruction `at` until the rest of their warp or warpgroup reaches it."""
         if len(threads):
             others = self._incomplete.get(at)
             self._incomplete[at] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
     def park(self, threads: np.ndarray) -> None:
         """Let threads wait at the current instruction, and execute it again after the next `notify`.
+
+        An instruction parks threads that cannot finish it yet, such as those that wait for a barrier.
 
         threads   numbers over all CTAs in flight
         """
@@ -276,10 +288,11 @@ class Scheduler:
             self._parked[self.at] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
     def perform(self, instruction: Instruction, function: Any, group: Group) -> bool:
-        """Call an instruction handler for a group.
+        """Call the function that executes an instruction for a group of threads.
 
-        function   the handler, called with a `Step`
-        returns    True if some threads were parked; the others are then ready at the next instruction
+        function   handler of the instruction, called with a `Step`
+        returns    True if some threads could not finish and were parked; the others are then ready at the next
+                   instruction
         """
         step = Step(self.machine, instruction, group.threads, self._late[group.threads])
         self._late[group.threads] = False
@@ -291,7 +304,10 @@ class Scheduler:
         return True
 
     def _run_group(self, at: int, threads: np.ndarray) -> None:
-        """Execute instructions from `at` on, until the group branches, waits, or reaches other threads."""
+        """Execute instructions from index `at` on, until the group branches, waits, or reaches other threads.
+
+        threads   numbers of the group's threads over all CTAs in flight
+        """
         group = Group(threads, self.total)
         others = (place for places in (self._ready, self._incomplete) for place in places if place > at)
         limit = min(others, default=len(self.program))
@@ -314,15 +330,15 @@ class Scheduler:
                 return
 
     def executions(self) -> np.ndarray:
-        """Return an array with an entry for each instruction of the program: how many threads have executed it."""
+        """Return how many threads have executed each instruction of the program, as an array over instructions."""
         return np.cumsum(self._counts)[:-1]
 
     def converged(self, group: Group, scope: str) -> Group | None:
-        """Return the threads of a group whose warps or warpgroups are complete; None if no warp or warpgroup is.
+        """Return the part of a group whose warps (or warpgroups) are complete; None if none is.
 
         The other threads wait at the current instruction for the rest of their warp or warpgroup.
 
-        scope     "warp" or "warpgroup"
+        scope   "warp" or "warpgroup"
         """
         if group.sel is None:
             return group
@@ -342,7 +358,7 @@ class Scheduler:
         return Group(rest, self.total) if len(rest) else None
 
     def end(self, group: Group) -> None:
-        """End the threads of a group. Threads that wait for the rest of a warp are scheduled again."""
+        """End the threads of a group. Threads that waited for them to complete a warp are scheduled again."""
         self.alive[group.threads] = False
         for check in self.ending:
             check(group.threads)
@@ -351,7 +367,7 @@ class Scheduler:
             self.resume(at, threads)
 
     def _deadlock(self) -> EmulationError:
-        """Return the error for a deadlock. It lists where each warp waits, and for what."""
+        """Return the error to raise for a deadlock. It lists where each warp waits, and for what."""
         lines = []
         at_barriers = [(a.at, a.threads) for arrived in self.waiting.values() for a in arrived if a.waits]
         for why, groups in (

@@ -32,7 +32,7 @@ _UPPER_HALF = np.uint64(0xFFFFFFFF00000000)
 
 
 def _quiet(compute: Compute) -> Compute:
-    """Return a function that computes the same without numpy's warnings: an infinity or NaN is an ordinary result."""
+    """Return `compute` without numpy's warnings, since an infinity or NaN is an ordinary result in PTX."""
 
     def computed(*operands: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -44,7 +44,7 @@ def _quiet(compute: Compute) -> Compute:
 def _by_f64(function: Callable[[Any], Any]) -> Compute:
     """Return a function of f32 arrays that evaluates `function` in f64 and rounds the result to f32.
 
-    The sign of a NaN that comes from a number is set, as x86 sets it; numpy's functions differ between processors.
+    A NaN that comes from a number always gets its sign set, as on x86, because numpy differs between processors.
     """
 
     def computed(a: Any) -> Any:
@@ -60,12 +60,12 @@ def _without_subnormals(a: Any) -> Any:
 
 
 def _flushing(compute: Compute) -> Compute:
-    """Return a function that computes the same with .ftz: subnormal f32 operands and results become zero."""
+    """Return `compute` with the modifier .ftz: subnormal f32 operands and results become zero."""
     return _quiet(lambda *operands: _without_subnormals(compute(*[_without_subnormals(a) for a in operands])))
 
 
 def _upper_half(function: Callable[[Any], Any]) -> Compute:
-    """Return an f64 approximation that keeps the upper 32 bits of the result.
+    """Return an f64 approximation that keeps only the upper 32 bits of the result of `function`.
 
     Subnormal operands and results become zero.
     """

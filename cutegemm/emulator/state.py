@@ -40,10 +40,10 @@ POISON_BYTE = 0xFF  # value of bytes that were never written: all ones is a NaN 
 
 @dataclass(frozen=True)
 class Register:
-    """A virtual register of a kernel.
+    """A virtual register of a PTX kernel.
 
-    kind     "pred", "b16", "b32" or "b64"
-    index    position in `Kernel.registers`
+    kind    "pred", "b16", "b32" or "b64"
+    index   position in `Kernel.registers`
     """
 
     name: str
@@ -53,9 +53,9 @@ class Register:
 
 @dataclass(frozen=True)
 class Immediate:
-    """A constant, or the address of a symbol.
+    """A constant operand of a PTX instruction, or the address of a symbol.
 
-    bits       the value as written, sign-extended; of a float constant its bit pattern
+    bits       the value as written, sign-extended; the bit pattern of a float constant
     is_float   True for a float constant
     """
 
@@ -65,24 +65,24 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Special:
-    """A special register, by its name without the percent sign: "tid.x", "laneid", "cluster_ctarank"."""
+    """A PTX special register, by its name without the percent sign: "tid.x", "laneid", "cluster_ctarank"."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Vector:
-    """A vector operand `{a, b, ...}`. An item that is None is the sink `_`: its value is discarded."""
+    """A PTX vector operand `{a, b, ...}`. An item that is None is the sink `_`: its value is discarded."""
 
     items: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory operand: `[base + offset]`, or for a tensor copy `[base, {coordinates}]`.
+    """A PTX memory operand: `[base + offset]`, or for a tensor copy `[base, {coordinates}]`.
 
-    offset         in bytes
-    coordinates    coordinates of a TMA box, the contiguous mode first; None for an ordinary address
+    offset        in bytes
+    coordinates   coordinates of a TMA box, the contiguous mode first; None for an ordinary address
     """
 
     base: Register | Immediate
@@ -92,7 +92,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Pair:
-    """A destination `a|b` of two results. None is the sink `_`: the result is discarded."""
+    """A PTX destination `a|b` of two results. None is the sink `_`: the result is discarded."""
 
     first: Register | None
     second: Register | None
@@ -100,7 +100,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Negated:
-    """A negated predicate operand `!p`."""
+    """A negated predicate operand `!p` of a PTX instruction."""
 
     register: Register
 
@@ -110,7 +110,7 @@ Operand = Register | Immediate | Special | Vector | Memory | Pair | Negated | No
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction of the PTX text.
+    """One parsed instruction of a PTX text.
 
     line       line number in the text, from 1 on
     text       the statement, without its semicolon
@@ -129,7 +129,7 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """Return the opcode with its modifiers, joined by dots."""
+        """Return the opcode of this instruction with its modifiers, joined by dots: "ld.global.v4.u32"."""
         return ".".join(self.opcode)
 
 
@@ -140,7 +140,7 @@ Handler = Callable[["Step"], None]
 
 @dataclass(frozen=True)
 class Handled:
-    """An entry of the handler registry.
+    """The registered function that executes PTX instructions of some opcode, with the conditions for its call.
 
     function   executes the instruction for a `Step`
     scope      "thread", "warp" or "warpgroup": the threads that must have reached the instruction before it runs
@@ -163,12 +163,15 @@ def handles(
     check: Callable[[Instruction], None] | None = None,
     explain: Callable[[Step], list[str]] | None = None,
 ) -> Callable[[Handler], Handler]:
-    """Register the decorated handler for all opcodes that begin with one of the prefixes. The longest prefix wins.
+    """Register the decorated function to execute all PTX opcodes that begin with one of the prefixes.
 
-    scope     "thread": the handler is called for any set of threads. "warp", "warpgroup": threads wait until all 32 or
-              128 of them have reached the instruction, and `step.threads` holds whole warps or warpgroups
-    check     see `Handled`; None: all modifiers are accepted
-    explain   see `Handled`; None: a deadlock report shows only the instruction
+    The longest matching prefix wins.
+
+    prefixes   opcodes or their beginnings, such as "mbarrier.try_wait"
+    scope      "thread": the function is called for any set of threads. "warp", "warpgroup": threads wait until all 32
+               or 128 of them have reached the instruction, and `step.threads` holds whole warps or warpgroups
+    check      see `Handled`; None: all modifiers are accepted
+    explain    see `Handled`; None: a deadlock report shows only the instruction
     """
 
     def register(function: Handler) -> Handler:
@@ -181,7 +184,7 @@ def handles(
 
 
 def handler_of(instruction: Instruction) -> Handled | None:
-    """Return the handler that is registered for an instruction, or None."""
+    """Return the function that is registered to execute an instruction, with its conditions; None if none is."""
     for count in range(len(instruction.opcode), 0, -1):
         handled = HANDLERS.get(".".join(instruction.opcode[:count]))
         if handled is not None:
@@ -195,7 +198,8 @@ class Step:
     threads   numbers of the threads over all CTAs in flight, ascending
     late      bool (threads,): True if a thread was parked here, no other thread could run, and it should give up
               waiting. `mbarrier.try_wait` then returns false
-    parked    bool (threads,): threads that could not finish the instruction; None if all could
+    parked    bool (threads,): threads that could not finish the instruction and will execute it again; None if all
+              could
     """
 
     def __init__(self, machine: Machine, instruction: Instruction, threads: np.ndarray, late: np.ndarray) -> None:
@@ -204,23 +208,24 @@ class Step:
 
     @property
     def operands(self) -> tuple[Any, ...]:
-        """Return the operands of the instruction, destinations first."""
+        """Return the operands of the executed instruction, destinations first."""
         return self.instruction.operands
 
     def get(self, operand: Any, dtype: Any) -> np.ndarray:
-        """Return the values (threads,) of a register, immediate or special register. The bits are viewed as `dtype`.
+        """Return the values (threads,) of a register, immediate or special register for the executing threads.
 
-        A predicate gives bool, and a `Negated` predicate the inverted value.
+        The bits are viewed as the numpy type `dtype`. A predicate gives bool, and a `Negated` predicate the inverted
+        value.
         """
         return self.machine.read_operand(operand, np.dtype(dtype), self.threads)
 
     def put(self, operand: Any, values: Any) -> None:
-        """Write `values` to a register of these threads. Do nothing if the operand is None, the sink `_`."""
+        """Write `values` (threads,) to a register of the executing threads; do nothing for None, the sink `_`."""
         if operand is not None:
             self.machine.write_register(operand, np.asarray(values), self.threads)
 
     def address(self, operand: Memory) -> np.ndarray:
-        """Return base + offset of a memory operand, int64 (threads,)."""
+        """Return the address that a memory operand gives for each executing thread: base + offset, int64 (threads,)."""
         base = operand.base
         if isinstance(base, Immediate):
             return np.full(len(self.threads), base.bits + operand.offset, np.int64)
@@ -228,16 +233,17 @@ class Step:
         return self.get(base, kind).astype(np.int64) + operand.offset
 
     def park(self, where: np.ndarray) -> None:
-        """Park threads: they execute the instruction again after the next `machine.notify()`.
+        """Park some of the executing threads: they execute the instruction again after the next `machine.notify()`.
 
-        where     bool (threads,): True for the threads to park
+        where   bool (threads,): True for the threads to park
         """
         self.parked = where
 
     def fail(self, reason: str, thread: int | None = None) -> EmulationError:
-        """Return an EmulationError, for the caller to raise, that names the kernel, line, CTA and thread.
+        """Return an error that names the kernel, line, CTA and thread of this execution, for the caller to raise.
 
-        thread    one of `threads`; None: the first of them
+        reason   what is wrong
+        thread   number of one of `threads`; None: the first of them
         """
         return self.machine.error(self.instruction, self.threads[0] if thread is None else thread, reason)
 
@@ -254,15 +260,15 @@ _WIDE = {
 
 
 def wide_view(array: np.ndarray, count: int) -> np.ndarray:
-    """Return a flat view of an array's memory, in values of `count` bytes each.
+    """Return a flat view of an array's memory as numbers of `count` bytes each, so that each can be moved as one value.
 
-    count   1, 2, 4, 8 or 16
+    count   1, 2, 4, 8 or 16; numpy has no 16-byte integer, and complex128 carries the bits
     """
     return array.reshape(-1).view(_WIDE[count])
 
 
 def full_pattern(count: int) -> Any:
-    """Return one wide value (see `wide_view`) of `count` bytes that all have the state FULL (initialized)."""
+    """Return the state of `count` initialized bytes as one number, to compare states at once (see `wide_view`)."""
     return _FULL[count]
 
 
@@ -274,14 +280,14 @@ _FULL = {count: np.full(count, FULL, np.uint8).view(kind)[0] for count, kind in 
 
 @dataclass
 class Block:
-    """A CTA in flight.
+    """A CTA in flight, i.e. one that is being emulated.
 
-    slot       index among the CTAs in flight
-    index      (x, y, z) of %ctaid
-    grid       (x, y, z) of %nctaid
-    rank       rank of the CTA in its cluster
-    cluster    slots of all CTAs of its cluster, by rank
-    private    state that instruction handlers keep for the CTA, by keys of their own
+    slot      index among the CTAs in flight
+    index     (x, y, z) of %ctaid
+    grid      (x, y, z) of %nctaid
+    rank      rank of the CTA in its cluster
+    cluster   slots of all CTAs of its cluster, by rank
+    private   state that functions of instructions keep for the CTA, by keys of their own
     """
 
     slot: int
@@ -293,14 +299,14 @@ class Block:
 
 
 class SharedMemory:
-    """The shared memory of all CTAs in flight.
+    """The shared memory of all CTAs in flight, with the state of each byte. A CTA's slot is its index among them.
 
     size       bytes of a CTA's window: SHARED_BASE reserved bytes, then the shared memory, padded to 16 bytes
     end        offset of the first byte past a CTA's shared memory
     data       uint8 (CTAs, size): the bytes, by slot and by offset in the window
-    state      uint8 (CTAs, size): EMPTY, FULL or PENDING
-    origin     int32 (CTAs * size,): for a byte that was stored from an uninitialized value, the origin of that value
-               (see `Machine`), else 0; None until such a value is stored
+    state      uint8 (CTAs, size): EMPTY (unwritten), FULL (initialized) or PENDING (a copy to it is under way)
+    origin     int32 (CTAs * size,): for a byte that was stored from an uninitialized value, the number of the read of
+               unwritten memory that the value comes from, else 0; None until such a value is stored
     reserved   bool (CTAs, size): True for the bytes of mbarrier objects, which ordinary stores must not touch
     unfenced   int16 (CTAs, size / 16): the last store to each 16 bytes that no fence.proxy.async has followed. 1 + warp
                for an ordinary store, ASYNC_STORE for an st.async; 0 if all stores are fenced
@@ -316,13 +322,16 @@ class SharedMemory:
         self.unfenced = np.zeros((blocks, self.size // 16), np.int16)
 
     def has(self, offset: np.ndarray | int, count: int) -> Any:
-        """Return whether `count` bytes from each offset on lie in a CTA's shared memory: bool, shaped like `offset`."""
+        """Return whether `count` bytes from each offset on lie in a CTA's shared memory: bool, shaped like `offset`.
+
+        offset   in the CTA's shared-memory window, in bytes
+        """
         return (offset >= SHARED_BASE) & (offset + count <= self.end)
 
 
 @dataclass
 class Buffer:
-    """One allocation of global memory.
+    """One allocation of emulated global memory.
 
     base           address of its first byte
     data           uint8 (bytes,)
@@ -345,16 +354,16 @@ class Buffer:
 
     @property
     def end(self) -> int:
-        """Return the first address after the buffer."""
+        """Return the address of the first byte after this buffer."""
         return self.base + len(self.data)
 
     def place(self, offset: int) -> str:
-        """Return a name for the byte at `offset`, for messages."""
+        """Return a name for the byte at `offset` of this buffer, for messages, such as "A(m 3, k 4)"."""
         return self.describe(offset) if self.describe else f"byte {offset} of {self.name}"
 
 
 class GlobalMemory:
-    """Global memory: named buffers far apart, with no valid address between them.
+    """Emulated global memory: named buffers far apart, with no valid address between them.
 
     A byte of a buffer is FULL if it may be read, EMPTY if nothing has been written to it, and OUTSIDE if it belongs to
     no element, such as the gap between two rows of a matrix. An OUTSIDE byte may be neither read nor written.
@@ -374,9 +383,11 @@ class GlobalMemory:
         describe: Callable[[int], str] | None = None,
         given: bool = False,
     ) -> Buffer:
-        """Add a buffer at a new address, a multiple of 256, and return it.
+        """Allocate a buffer of global memory at a new address, a multiple of 256, and return it.
 
-        data, state   uint8 (bytes,), copied. The buffer is padded to a multiple of 16 bytes, and the padding is OUTSIDE
+        name          name of the buffer, for messages
+        data, state   bytes and their states, uint8 (bytes,), copied. The buffer is padded to a multiple of 16 bytes,
+                      and the padding is OUTSIDE
         describe      see `Buffer`
         given         True for an operand of the kernel, which is only read
         """
@@ -399,7 +410,7 @@ class GlobalMemory:
         return None
 
     def near(self, address: int) -> str:
-        """Return a text in parentheses that locates an address in the nearest buffer; "" without any buffer."""
+        """Describe where an address lies relative to the nearest buffer, in parentheses; "" without any buffer."""
         if not self.buffers:
             return ""
         buffer = min(self.buffers, key=lambda b: min(abs(address - b.base), abs(address - b.end)))

@@ -21,17 +21,17 @@ SPACE_ALIGN_BYTES = 16  # alignment of a workspace
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """The arguments of a compiled function, by their meaning.
+    """The arguments of a compiled GEMM function, by their meaning.
 
     A caller passes them in the order (a, b, *mainloop, *tensors, d, *results, *spaces, *scalars, stream). The function
     of a plan with swap A/B takes the matrices of A @ B; here they are those of B^T @ A^T.
 
-    mainloop  further mainloop operands by name, in the order of `operands.of_mainloop`
-    tensors   operands of the epilogue in memory, in the order of `epilogue.tensors`
-    results   auxiliary outputs and results of reductions, in the order of `epilogue.beside`
-    spaces    (workspace,) in bytes, if the plan needs one; () if not; (semaphores, workspace) if a plan with roles
-              splits K
-    scalars   scalars of the epilogue, in the order of `epilogue.scalars`
+    mainloop   further mainloop operands, such as block scales, by name, in the order of `operands.of_mainloop`
+    tensors    operands of the epilogue in memory, such as C, in the order of `epilogue.tensors`
+    results    auxiliary outputs and results of reductions, in the order of `epilogue.beside`
+    spaces     (workspace,) in bytes, if the plan needs one; () if not; (semaphores, workspace) if a plan with warp
+               roles splits K
+    scalars    scalars of the epilogue, such as alpha, in the order of `epilogue.scalars`
     """
 
     a: Any
@@ -46,9 +46,9 @@ class LaunchArguments:
 
 
 def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArguments:
-    """Return the arguments of a compiled GEMM function by name, with A and B exchanged if the plan swaps A/B.
+    """Sort the arguments of a compiled GEMM function by meaning, and exchange A and B if the plan swaps A/B.
 
-    arguments   in the order in which a caller passes them; see `LaunchArguments`
+    arguments   in the caller's order: see `LaunchArguments`
     """
     epilogue = plan.epilogue
     a, b, *rest, stream = arguments
@@ -88,7 +88,7 @@ def scalar_type(plan: GemmPlan) -> Any:
 def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
     """Return placeholder tensors and scalars with which a plan's kernel is traced, in the order of `LaunchArguments`.
 
-    The tensors have symbolic extents and strides, with the divisors that the plan's signature states.
+    The tensors have symbolic extents and strides, with the divisors (alignments) that the plan assumes.
     """
     counted = plan.body.has_roles and plan.scheduler.split.is_split
     spaces = (cutlass.Int32, cutlass.Uint8) if counted else (cutlass.Uint8,)
@@ -101,7 +101,7 @@ def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
 
 
 def _fake_space(kind: Any) -> cute.Tensor:
-    """Return a one-dimensional placeholder tensor of symbolic size, for a workspace or for semaphores.
+    """Return a one-dimensional placeholder tensor of symbolic size, to trace a kernel with a workspace or semaphores.
 
     kind   element type in the DSL
     """
@@ -109,7 +109,10 @@ def _fake_space(kind: Any) -> cute.Tensor:
 
 
 def _fake_tensor(plan: GemmPlan, argument: Argument) -> cute.Tensor:
-    """Return a placeholder tensor with symbolic extents and strides for one argument of the compiled function."""
+    """Return a placeholder tensor with symbolic extents and strides for one argument of the compiled function.
+
+    argument   element type, modes and divisors of the tensor
+    """
     kind = argument.dtype
     if kind is tf32 and plan.rounding != "rne":  # the caller passes f32; TMA rounds only tensors declared as tf32
         kind = f32
@@ -121,14 +124,15 @@ def _fake_tensor(plan: GemmPlan, argument: Argument) -> cute.Tensor:
 
 
 def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Tensor) -> cute.Tensor:
-    """Return a view of an operand of the epilogue as (M, N, L), with stride 0 along each mode that it does not have.
+    """View an operand of the epilogue as (M, N, L), with stride 0 along each mode that it does not have.
 
-    The view of a row of a gated epilogue has the gates only; `glu.up_of` returns the up projections.
+    A bias of N elements, for example, has stride 0 along M. The view of a row of a gated epilogue has the gates only;
+    `glu.up_of` returns the up projections.
 
     tensor    the operand in memory
     operand   its element type, majorness and broadcast modes
     batched   whether the tensor has a batch mode, which comes first
-    like      D as (M, N, L)
+    like      D as (M, N, L), whose extents the view has
     """
     stride = tensor.layout.stride
     if operand.broadcast:
@@ -144,12 +148,13 @@ def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Ten
 def operands_seen(
     plan: GemmPlan, given: LaunchArguments, like: cute.Tensor
 ) -> tuple[tuple[cute.Tensor, ...], tuple[cute.Tensor, ...]]:
-    """Return views of the epilogue's tensors, and of its auxiliary outputs, all with the modes (M, N, L) of D.
+    """View the epilogue's tensors, and its auxiliary outputs, with the modes (M, N, L) of D.
 
-    A row, column or single element has a stride of 0 along the modes in which it stays the same.
+    A row, column or single element has a stride of 0 along the modes that it does not have.
 
-    given   the arguments of the launch
-    like    D as (M, N, L), whose extents the views have
+    given     the arguments of the launch
+    like      D as (M, N, L), whose extents the views have
+    returns   (views of the tensors, views of the auxiliary outputs), in the order of the arguments
     """
     epilogue = plan.epilogue
     named = ((epilogue.tensors, given.tensors), (epilogue.outputs[1:], given.results))

@@ -10,7 +10,9 @@ from cutlass._mlir.dialects import llvm
 
 
 def assembler(loc: Any, ip: Any, has_side_effects: bool = True) -> Callable[..., Any]:
-    """Return a function that inserts inline PTX: (type of the result or None, operands, text, constraints) -> result.
+    """Return a function that inserts inline PTX into the traced kernel.
+
+    It maps (type of the result or None, operands, text, constraints) to the result.
 
     loc, ip            location and insertion point, as a `dsl_user_op` gets them
     has_side_effects   whether the compiler must neither move nor remove the instructions
@@ -28,13 +30,12 @@ def assembler(loc: Any, ip: Any, has_side_effects: bool = True) -> Callable[...,
 def assembled(
     kind: Any, count: int, operands: Sequence[Any], text: str, constraints: str, *, loc: Any, ip: Any
 ) -> list[Any]:
-    """Insert inline PTX with side effects, and return its results, which are of one type.
+    """Insert inline PTX with side effects, and return its `count` results, which are all of one type.
 
     kind          MLIR type of a result
-    count         number of results
     operands      values of the DSL; those that share a register with a result are the last ones
     text          the PTX, with $0 for the first result
-    constraints   constraints of results and operands, separated by commas
+    constraints   constraints of results and operands, separated by commas, as in LLVM
     loc, ip       location and insertion point
     """
     values = [each.ir_value(loc=loc, ip=ip) for each in operands]

@@ -87,9 +87,9 @@ def _is_double(x: Any) -> bool:
 
 @dsl_user_op
 def _instruction(name: str, *operands: Any, loc: Any = None, ip: Any = None) -> Float32:
-    """Emit a PTX instruction on f32 operands that the DSL does not offer, and return its result.
+    """Emit a PTX instruction on f32 operands for which the DSL has no function, and return its f32 result.
 
-    name   opcode with its modifiers
+    name   opcode with its modifiers, such as "tanh.approx.f32"
     """
     numbers = ", ".join(f"${i}" for i in range(len(operands) + 1))
     values = [operand.ir_value(loc=loc, ip=ip) for operand in operands]
@@ -99,14 +99,14 @@ def _instruction(name: str, *operands: Any, loc: Any = None, ip: Any = None) -> 
 
 
 def _exp2(x: Any) -> Any:
-    """Return 2**x with relative error 2**-22; 0 if the result is below 2**-126."""
+    """Return 2**x for f32, with relative error 2**-22; 0 if the result is below 2**-126."""
     return cute.math.exp2(x, fastmath=True)
 
 
 def _reciprocal(x: Any) -> Any:
-    """Return 1 / x with an error of one unit in the last place.
+    """Return 1 / x for f32, with an error of one unit in the last place.
 
-    If the magnitude of x is outside of 2**-126 .. 2**126, it is infinity or 0.
+    If the magnitude of x is outside of 2**-126 .. 2**126, the result is infinity or 0.
     """
     return cute.arch.rcp_approx(x)
 
@@ -118,7 +118,7 @@ def _fma(x: Any, y: Any, z: Any) -> Any:
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """Return the sum of coefficients[i] * x**i over all i, by fused multiply-adds."""
+    """Return the polynomial sum of coefficients[i] * x**i over all i, computed by fused multiply-adds."""
     *others, value = coefficients
     for coefficient in reversed(others):
         value = _fma(x, value, coefficient)
@@ -183,7 +183,8 @@ def rsqrt(x: Any) -> Any:
 def exp(x: Any) -> Any:
     """Return e**x.
 
-    In f32, the rounding error of x / ln 2 is corrected by a factor. Without it, e**88 has an error of 2**-18.
+    In f32, it is 2**(x / ln 2). The rounding error of x / ln 2 is corrected by a factor; without it, e**88 would have
+    an error of 2**-18.
     """
     if _is_double(x):
         return cute.math.exp(x)
@@ -226,12 +227,18 @@ def erf(x: Any) -> Any:
 
 
 def _unit(x: Any) -> float:
-    """Return the factor from an exponent of e to the exponent that `_share` takes: 1 for f64, log2(e) for f32."""
+    """Return the factor that turns a natural exponent into the one that `_share` takes: 1 for f64, log2(e) for f32.
+
+    `_share` takes a power of e in f64, but a power of 2 in f32.
+    """
     return 1.0 if _is_double(x) else _LOG2_E
 
 
 def _share(exponent: Any) -> Any:
-    """Return the logistic function of -exponent: 1 / (1 + e**exponent) for f64, 1 / (1 + 2**exponent) for f32."""
+    """Return the logistic function of -exponent, with base e for f64 and base 2 for f32.
+
+    That is 1 / (1 + e**exponent) for f64, and 1 / (1 + 2**exponent) for f32, which takes fewer instructions.
+    """
     if _is_double(exponent):
         return Float64(1.0) / (cute.math.exp(exponent) + Float64(1.0))
     return _reciprocal(_exp2(exponent) + Float32(1.0))
@@ -245,7 +252,7 @@ def sigmoid(x: Any) -> Any:
 def _times_share(x: Any, share: Callable[[Any], Any]) -> Any:
     """Return x * share(x), such as x * sigmoid(x), for a factor that goes to 0 as x goes to minus infinity.
 
-    x is clamped to `_ENDS` from below, so that it stays finite where the factor is 0.
+    x is clamped to `_ENDS` from below, so that minus infinity does not give NaN (infinity times 0).
 
     share   function of x that returns the factor
     """
@@ -264,9 +271,9 @@ def silu(x: Any) -> Any:
 
 
 def gelu(x: Any, bits: int = 24) -> Any:
-    """Return x / 2 * (1 + erf(x / sqrt(2))).
+    """Return the activation GELU: x / 2 * (1 + erf(x / sqrt(2))).
 
-    bits   significand bits with which the result is stored; with 8 or fewer, a shorter polynomial is used
+    bits   significand bits with which the result is stored; with 8 or fewer (bf16, fp8), a shorter polynomial is used
     """
     if _is_double(x):
         return _times_share(x, lambda x: cute.math.erfc(x * Float64(-math.sqrt(0.5))) * Float64(0.5))
@@ -276,7 +283,7 @@ def gelu(x: Any, bits: int = 24) -> Any:
 
 
 def gelu_tanh(x: Any, bits: int = 24) -> Any:
-    """Return x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))).
+    """Return the tanh approximation of GELU: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))).
 
     bits   significand bits with which the result is stored; with 8 or fewer, the TANH instruction computes the tanh
     """
@@ -313,9 +320,9 @@ NARROW: dict[str, Callable[[Any], Any]] = {
 
 
 def function(name: str, bits: int) -> Callable[[Any], Any]:
-    """Return the traced function `name`, in the shortest version that is accurate enough for the result.
+    """Return the function that computes `name` (such as "gelu") in a kernel, just accurate enough for the result.
 
-    bits   significand bits with which the result is stored
+    bits   significand bits with which the result is stored; fewer may select a shorter version
     """
     enough = [key for key in NARROW if key.startswith(f"{name}:") and bits <= int(key.split(":")[1])]
     return NARROW[enough[0]] if enough else FUNCTIONS[name]

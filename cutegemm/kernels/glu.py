@@ -15,7 +15,9 @@ from cutegemm.plan.stream import OperandStream
 
 
 def columns_of_b(plan: GemmPlan, mD: cute.Tensor) -> Any:
-    """Return the number of columns of A @ B: N of D (M, N, L), or twice that for a gated epilogue.
+    """Return the number of columns of A @ B: N of D (M, N, L), or 2 N for a gated epilogue.
+
+    A gated epilogue combines a gate and an up column of A @ B to one column of D.
 
     mD   D in global memory
     """
@@ -23,18 +25,22 @@ def columns_of_b(plan: GemmPlan, mD: cute.Tensor) -> Any:
 
 
 def box_tile(plan: GemmPlan, stream: OperandStream) -> tuple[int, ...]:
-    """Return the shape of the tile of an operand stream that TMA loads for a k-tile.
+    """Return the shape of the tile of an operand that TMA loads for each k-tile.
 
     It is (rows or columns, k), and (gate columns, 2, k) for the B of a gated epilogue.
+
+    stream   the operand's way from global to shared memory
     """
     rows, columns = stream.tile
     return (rows // 2, 2, columns) if plan.operands.gated and stream.name == "b" else (rows, columns)
 
 
 def gate_and_up(mB: cute.Tensor, plan: GemmPlan, half: Any) -> cute.Tensor:
-    """Return a view of B (N, K, L) as (gate columns, 2, K, L); index 1 of the second mode selects the up projection.
+    """View the B (N, K, L) of a gated epilogue as (gate columns, 2, K, L).
 
-    half   number of columns of D
+    Index 0 of the second mode selects the gates, index 1 the up projection.
+
+    half   number of columns of D: half the columns of B
     """
     (_, K, L), (by_n, by_k, by_l) = mB.shape, mB.stride
     by_column, to_up = steps(plan.loaded.b, by_n, half)
@@ -43,10 +49,11 @@ def gate_and_up(mB: cute.Tensor, plan: GemmPlan, half: Any) -> cute.Tensor:
 
 
 def by_blocks(mB: cute.Tensor, plan: GemmPlan, half: Any) -> tuple[cute.Tensor, cute.Tensor]:
-    """Return a view of B (N, K, L) in the order in which tiles take its columns, and the coordinates of its elements.
+    """View B (N, K, L) in the column order of the tiles: blocks of gate columns, each followed by its up columns.
 
     half      number of columns of D
-    returns   B as ((gates of a block, gate or up, blocks, tiles), K, L), and (column of D, k) likewise without L
+    returns   B as ((gates of a block, gate or up, blocks, tiles), K, L), and a tensor of the same shape without L with
+              the coordinates (column of D, k) of each element
     """
     glu = plan.glu
     assert glu is not None
@@ -63,7 +70,10 @@ def by_blocks(mB: cute.Tensor, plan: GemmPlan, half: Any) -> tuple[cute.Tensor, 
 
 
 def as_accumulators(tile: cute.Tensor, plan: GemmPlan) -> cute.Tensor:
-    """Return a tile of D in the shape of the accumulators: gate and up have the same element of D."""
+    """View a tile of D in the shape of the accumulators: a gate and its up projection have the same element of D.
+
+    Without a gated epilogue it is the tile itself.
+    """
     glu = plan.glu
     if glu is None:
         return tile
@@ -72,10 +82,13 @@ def as_accumulators(tile: cute.Tensor, plan: GemmPlan) -> cute.Tensor:
 
 
 def steps(operand: Operand, stride: Any, half: Any) -> tuple[Any, Any]:
-    """Return (distance from a gate to the next gate, distance from a gate to its up projection) in memory.
+    """Return (distance between neighbouring gates, distance from a gate to its up projection) in memory, in elements.
 
-    stride   stride of the columns of B, or of a row of the epilogue
-    half     number of columns of D
+    They depend on how gates and up projections are stored: in pairs, or one after the other.
+
+    operand   B, or a row operand of the epilogue
+    stride    stride of its columns
+    half      number of columns of D
     """
     if operand.gated == "pairs":
         return 2 * stride, stride
@@ -83,7 +96,7 @@ def steps(operand: Operand, stride: Any, half: Any) -> tuple[Any, Any]:
 
 
 def up_of(row: cute.Tensor, operand: Operand) -> cute.Tensor:
-    """Return a view of the up projections in a row operand (M, N, L) of a gated epilogue.
+    """View the up projections of a row operand (M, N, L) of a gated epilogue.
 
     row       a view of the gates of the same operand
     operand   its element type and its pairing of gates and up projections
@@ -93,7 +106,7 @@ def up_of(row: cute.Tensor, operand: Operand) -> cute.Tensor:
 
 
 class Both:
-    """Pairs of gate and up values: element i is (gates[i], ups[i])."""
+    """Gate and up values of a fragment as pairs: element i is (gates[i], ups[i])."""
 
     def __init__(self, gates: Any, ups: Any) -> None:
         self.gates, self.ups = gates, ups

@@ -12,10 +12,10 @@ SMEM_CARVEOUT_PERCENT = 100  # percentage of an SM's L1 cache and shared memory 
 
 
 def begin(launch: Launch) -> None:
-    """Wait for the previous kernel in the stream, and let the next one start (programmatic dependent launch).
+    """Begin a kernel with programmatic dependent launch: wait for the previous kernel, and let the next one start.
 
-    All threads call it at the end of the kernel's prologue, before their first access to global memory. A `late` launch
-    of the next kernel follows in `end`.
+    All threads call it at the end of the kernel's prologue, before their first access to global memory. If the plan
+    starts the next kernel late, `end` does that instead.
 
     launch   how this kernel overlaps with the kernels before and after it
     """
@@ -26,29 +26,39 @@ def begin(launch: Launch) -> None:
 
 
 def end(launch: Launch) -> None:
-    """Let the next kernel in the stream start, if the plan says that this happens at the end of this kernel.
+    """Let the next kernel in the stream start (PDL), if the plan says that this happens at the end of this kernel.
 
     All threads call it after the last of their work.
+
+    launch   how this kernel overlaps with the kernels before and after it
     """
     if launch.late:
         release(launch)
 
 
 def wait(launch: Launch) -> None:
-    """Wait for the end of the previous kernel in the stream, if this one may start before that."""
+    """Wait for the end of the previous kernel in the stream, if this kernel may start before that (PDL).
+
+    launch   how this kernel overlaps with the kernels before and after it
+    """
     if launch.waits:
         cute.arch.griddepcontrol_wait()
 
 
 def release(launch: Launch) -> None:
-    """Let the next kernel in the stream start as soon as all CTAs have called this or ended, if the plan says so."""
+    """Let the next kernel in the stream start as soon as all CTAs have called this or ended (PDL), if the plan says so.
+
+    launch   how this kernel overlaps with the kernels before and after it
+    """
     _release(_launches_dependents(launch))
 
 
 def _launches_dependents(launch: Launch) -> Any:
-    """Return whether this kernel lets the next one start early.
+    """Return whether this kernel lets the next one in the stream start early (PDL): True, False, or a run-time value.
 
-    The result is a value known at run time if it depends on the size of the grid.
+    It is a value known at run time if it depends on the size of the grid.
+
+    launch   how this kernel overlaps with the kernels before and after it
     """
     if launch.room is None:
         return launch.releases
@@ -58,6 +68,6 @@ def _launches_dependents(launch: Launch) -> Any:
 
 @cute.jit
 def _release(launches_dependents):
-    """Let the next kernel in the stream start, if the run-time condition holds."""
+    """Let the next kernel in the stream start (PDL), if the given run-time condition holds."""
     if launches_dependents:
         cute.arch.griddepcontrol_launch_dependents()

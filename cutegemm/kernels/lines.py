@@ -23,16 +23,19 @@ _here: ContextVar[tuple[str, int]] = ContextVar("here", default=(ELSEWHERE, 0))
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Record, for all code that is traced in the `with` body, which line of a program it comes from."""
+    """Record in the line table, for all code traced in the `with` body, which step of a plan's program it comes from.
+
+    A profile of the kernel can then be read by steps of the plan.
+    """
     with loc_transform(lambda _: ir.Location.file(_here.get()[0], (_here.get()[1] + 1) * _APART, 1)):
         yield
 
 
 @contextmanager
 def from_line(program: str, line: int) -> Iterator[None]:
-    """Set the line of a plan's program that the code traced in the `with` body comes from.
+    """Attribute the code traced in the `with` body to one line of a plan's program, in the kernel's line table.
 
-    program   name of the program
+    program   name of the program, such as "producer"
     line      line of the printed program, counted from 0
     """
     token = _here.set((program, line))
@@ -43,7 +46,7 @@ def from_line(program: str, line: int) -> Iterator[None]:
 
 
 def read(file: str, line: int, programs: tuple[str, ...]) -> tuple[str, int] | None:
-    """Return (program, line) for an entry of the machine code's line table; None outside of these programs.
+    """Return the (program, line) of a plan that an entry of the machine code's line table belongs to; None if to none.
 
     Lines of a program are counted from 0.
 

@@ -63,15 +63,15 @@ def dtype(kind: DType) -> type[cutlass.Numeric]:
 
 
 def divisors(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return fast divisors for numbers known on the host. A kernel then divides by a multiplication and a shift.
+    """Return fast divisors for numbers known on the host: a kernel then divides by a multiplication and a shift.
 
-    The dividends must not be negative. A number below 1 is replaced by 1.
+    Dividends must not be negative. A number below 1 is replaced by 1.
     """
     return tuple([cute.fast_divmod_create_divisor_v2(cutlass.max(number, 1)) for number in numbers])
 
 
 def layout(given: Layout | ComposedLayout) -> Any:
-    """Convert a layout to the DSL's layout: the same function from coordinates to offsets, in the same unit."""
+    """Convert a layout of this package to a layout of the CuTe DSL: the same function from coordinates to offsets."""
     if isinstance(given, ComposedLayout):
         inner = swizzle(given.inner) if isinstance(given.inner, Swizzle) else layout(given.inner)
         return cute.make_composed_layout(inner, given.offset, layout(given.outer))
@@ -79,19 +79,22 @@ def layout(given: Layout | ComposedLayout) -> Any:
 
 
 def _stride(given: Any) -> Any:
-    """Convert a stride, mode by mode, to the DSL's stride. A coordinate stride becomes a multiple of `cute.E`."""
+    """Convert a stride of this package, mode by mode, to a stride of the CuTe DSL.
+
+    A coordinate stride becomes a multiple of `cute.E`.
+    """
     if isinstance(given, tuple):
         return tuple([_stride(d) for d in given])
     return given.value * cute.E(list(given.mode)) if isinstance(given, ScaledBasis) else given
 
 
 def swizzle(given: Swizzle) -> cute.Swizzle:
-    """Convert a swizzle to the DSL's swizzle: the same permutation of offsets, in the same unit."""
+    """Convert a swizzle of this package to one of the CuTe DSL: the same permutation of offsets, in the same unit."""
     return cute.make_swizzle(given.bits, given.base, given.shift)
 
 
 def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: SharedLayout) -> cute.Tensor:
-    """Allocate shared memory for a layout, and return the tensor of it.
+    """Allocate shared memory for a layout, and return it as a tensor.
 
     A plan's swizzle permutes offsets in elements. A pointer's swizzle permutes byte addresses, as the hardware and the
     canonical layouts of wgmma do. Only this file converts one to the other; both agree at the alignment that
@@ -111,7 +114,7 @@ def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: Sha
 
 
 def smem_view(base: cute.Pointer, kind: DType, given: SharedLayout) -> cute.Tensor:
-    """Return a tensor of shared memory that starts at `base`; see `smem_tensor`.
+    """View shared memory from `base` on as a tensor with a plan's layout; see `smem_tensor`.
 
     base     pointer with the alignment of `smem_align_bytes`
     kind     element type
@@ -127,13 +130,15 @@ def smem_view(base: cute.Pointer, kind: DType, given: SharedLayout) -> cute.Tens
 
 
 def as_bits(tensor: cute.Tensor) -> cute.Tensor:
-    """Return a view of a tensor as unsigned integers of the same width, for copies of any element type."""
+    """View a tensor as unsigned integers of the same width, so that copies work for any element type."""
     kind = _UNSIGNED[tensor.element_type.width]
     return cute.make_tensor(cute.recast_ptr(tensor.iterator, dtype=kind), tensor.layout)
 
 
 def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cute.CopyAtom:
-    """Convert a copy atom to the DSL's: plain copy, load with a cache hint, cp.async, ldmatrix or stmatrix.
+    """Convert a copy atom of this package to the CuTe DSL's.
+
+    It is a plain copy, a load with a cache hint, cp.async, ldmatrix or stmatrix.
 
     moved    element type that a plain copy moves, of the same width; None: that of the atom
     raises   UnsupportedError if no kernel uses such an atom
@@ -155,9 +160,9 @@ def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cut
 
 
 def tiled_copy(copy: TiledCopy, moved: type[cutlass.Numeric] | None = None) -> cute.TiledCopy:
-    """Convert a tiled copy to the DSL's: the same atom, thread-value layout and tile.
+    """Convert a tiled copy of this package to the CuTe DSL's: the same atom, thread-value layout and tile.
 
-    moved   element type of the copy; see `copy_atom`
+    moved   element type that the atom moves; None: that of the atom. See `copy_atom`
     """
     tiler = tuple([layout(t) if isinstance(t, Layout) else t for t in copy.tiler_mn])
     return cute.make_tiled_copy(copy_atom(copy.atom, moved), layout(copy.layout_tv), tiler)
@@ -166,8 +171,9 @@ def tiled_copy(copy: TiledCopy, moved: type[cutlass.Numeric] | None = None) -> c
 def tma_atom(
     box: TmaBox, tensor: cute.Tensor, given: SharedLayout, tile: tuple[int, ...]
 ) -> tuple[cute.CopyAtom, cute.Tensor]:
-    """Return the TMA copy of tiles of a tensor, and the coordinate tensor that it takes. Runs on the host.
+    """Make the TMA copy of a tensor's tiles, on the host: (copy atom, coordinate tensor to copy from).
 
+    box     what one TMA instruction copies
     given   layout of shared memory; its first two modes hold a tile
     tile    shape of a tile, which all CTAs of a multicast copy together, in one box or several. With three modes, the
             first two are modes of the tensor that share the first mode of shared memory
@@ -182,7 +188,7 @@ def tma_atom(
 
 
 def _slot(given: SharedLayout, tile: tuple[int, ...], kind: DType) -> Any:
-    """Return the DSL's layout of a tile in a stage of shared memory, with a swizzle of byte addresses.
+    """Return the CuTe DSL's layout of one tile within a stage of shared memory, with a swizzle of byte addresses.
 
     given   layout of all stages, in elements
     tile    shape of the tile
@@ -200,13 +206,13 @@ def _slot(given: SharedLayout, tile: tuple[int, ...], kind: DType) -> Any:
 
 
 def l2_policy(box: TmaBox) -> dict[str, Any]:
-    """Return the arguments of `cute.copy` for the L2 policy of a box; {} if it has none."""
+    """Return the keyword argument of `cute.copy` for the L2 policy of a TMA box; {} if it has none."""
     value = _L2_POLICIES.get(box.l2_policy)
     return {} if value is None else {"cache_policy": cutlass.Int64(value)}
 
 
 def mma_op(atom: MmaAtom) -> Any:
-    """Convert an MMA atom to the DSL's MMA operation.
+    """Convert an MMA atom of this package to the CuTe DSL's MMA operation.
 
     The DSL's FMA has one type for all operands, so it only partitions. A kernel whose inputs are narrower than its
     accumulators converts them and multiplies by itself.
@@ -228,16 +234,16 @@ def mma_op(atom: MmaAtom) -> Any:
 
 
 class WgmmaTf32(warpgroup.MmaF16BF16Op):
-    """wgmma with tf32 operands: the DSL's compiler supports the instruction, but the DSL has no operation for it."""
+    """wgmma with tf32 operands as an operation of the CuTe DSL, which has none although its compiler supports it."""
 
     descriptive_name = "warpgroup TF32 MMA Operation"
 
     def _verify(self) -> None:
-        """Do nothing: this replaces the DSL's check of element types, which `MmaAtom` has made."""
+        """Skip the DSL's check of element types, since `MmaAtom` has checked them."""
 
 
 def _wgmma_op(atom: MmaAtom) -> Any:
-    """Return the DSL's wgmma operation for an MMA atom."""
+    """Return the CuTe DSL's wgmma operation for an MMA atom of this package."""
     a_type, b_type, acc_type = dtype(atom.a_dtype), dtype(atom.b_dtype), dtype(atom.c_dtype)
     source = warpgroup.OperandSource.RMEM if atom.a_source == "register" else warpgroup.OperandSource.SMEM
     a_major, b_major = (_MAJOR_MODES[major] for major in (atom.a_major, atom.b_major))
@@ -249,7 +255,7 @@ def _wgmma_op(atom: MmaAtom) -> Any:
 
 
 def tiled_mma(mma: TiledMma) -> cute.TiledMma:
-    """Convert a tiled MMA to the DSL's: the same atom, layout of atoms and permutation."""
+    """Convert a tiled MMA of this package to the CuTe DSL's: the same atom, layout of atoms and permutation."""
     permutation = tuple([layout(p) if isinstance(p, Layout) else p for p in mma.permutation_mnk])
     whole = None if permutation == (None, None, None) else permutation
     return cute.make_tiled_mma(mma_op(mma.atom), layout(mma.atom_layout_mnk), whole)

@@ -31,15 +31,15 @@ _MANTISSA = 0x007FFFFF
 
 
 def host_function(quantize: Quantize, arch: Arch) -> Any:
-    """Return the host function of the kernel: (matrix, values, scales, stream) -> None."""
+    """Return the host function that launches the quantization of a matrix: (matrix, values, scales, stream) -> None."""
     return Quantizer(quantize)
 
 
 def fake_arguments(quantize: Quantize) -> tuple[Any, ...]:
-    """Return placeholders for the arguments: the matrix and the values (rows, K), and the scales.
+    """Return placeholders with which the quantization kernel is traced: for the matrix, its fp8 values and the scales.
 
-    The scales are (rows, K / 128) with a stride of 1 along the rows, or (rows / 128, K / 128) with a stride of 1
-    along K.
+    Matrix and values are (rows, K). The scales are (rows, K / 128) with a stride of 1 along the rows, or (rows / 128, K
+    / 128) with a stride of 1 along K.
     """
     vector = quantize.vector
     rows, columns = cute.sym_int32(), cute.sym_int32(divisibility=vector)
@@ -54,32 +54,40 @@ def fake_arguments(quantize: Quantize) -> tuple[Any, ...]:
 
 
 class Quantizer:
-    """The kernel that quantizes a matrix. Methods without a decorator run while the kernel is traced."""
+    """The kernel that quantizes a matrix to fp8 with a scale for each block of elements.
+
+    Methods without a decorator run while the kernel is traced.
+    """
 
     def __init__(self, quantize: Quantize) -> None:
         self.quantize = quantize
 
     @cute.jit
     def __call__(self, mX: cute.Tensor, mV: cute.Tensor, mS: cute.Tensor, stream):
-        """Launch the kernel, one CTA for each tile. Runs on the host.
+        """Launch the quantization kernel, one CTA for each tile. Runs on the host.
 
-        mX, mV   the matrix and its values (rows, K)
-        mS       the scales
+        mX   the matrix (rows, K)
+        mV   its quantized values (rows, K)
+        mS   the scales, one for each block
         """
         ctas = cute.ceil_div(mX.shape[0], self.quantize.tile[0]) * mS.shape[1]
         self.quantize_kernel(mX, mV, mS).launch(grid=(ctas, 1, 1), block=(self.quantize.threads, 1, 1), stream=stream)
 
     @cute.kernel
     def quantize_kernel(self, mX: cute.Tensor, mV: cute.Tensor, mS: cute.Tensor):
-        """Quantize one tile in each CTA; see `__call__`. CTAs with consecutive indices have neighbours along K."""
+        """Quantize one tile in each CTA (device code). CTAs with consecutive indices have neighbouring tiles along K.
+
+        mX, mV, mS   the matrix, its quantized values, and the scales
+        """
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         self.quantize_tile(mX, mV, mS, tid, cta)
 
     def quantize_tile(self, mX: cute.Tensor, mV: cute.Tensor, mS: cute.Tensor, tid, cta) -> None:
-        """Quantize the tile of a CTA; see `__call__`.
+        """Quantize the tile of a CTA: find the largest magnitudes, store the scales, and store the scaled values.
 
-        tid, cta   index of the thread and of the CTA
+        mX, mV, mS   the matrix, its quantized values, and the scales
+        tid, cta     index of the thread and of the CTA
         """
         quantize = self.quantize
         row_tile, k_block = cta // mS.shape[1], cta % mS.shape[1]
@@ -106,9 +114,13 @@ class Quantizer:
         cute.copy(store, tVrV, tVgV, pred=within(storer.partition_D(cX), extents))
 
     def largest(self, bits: cute.Tensor, tid) -> list[Any]:
-        """Return the bits of the largest magnitude of each of the thread's blocks: of each row, or one of the tile.
+        """Return the largest magnitude of each block in the thread's warp, as bits.
 
-        bits   the thread's elements as integers, row by row
+        A block is what shares a scale: a row, or the whole tile. Magnitudes of floats are compared as integers.
+
+        bits      the thread's elements as integers, row by row
+        tid       index of the thread
+        returns   one number for each row of the warp, or a single one for the tile
         """
         quantize = self.quantize
         blocks = 1 if quantize.by_block else quantize.rows_of_warp
@@ -135,7 +147,9 @@ class Quantizer:
     def place_of(self, row: int, row_tile, k_block, tid) -> tuple[Any, Any, Any]:
         """Return where the scale of a block is stored, and whether this thread stores it: (row, block of K, condition).
 
-        row   row among those of the warp; 0 for a block of 128 rows
+        row                 row among those of the warp; 0 for a block of 128 rows
+        row_tile, k_block   index of the tile along the rows, and of the block along K
+        tid                 index of the thread
         """
         quantize = self.quantize
         if quantize.by_block:
@@ -145,10 +159,11 @@ class Quantizer:
         return first + row, k_block, lane == row
 
     def scale_of(self, top, place: tuple[Any, Any, Any], mS: cute.Tensor) -> Any:
-        """Store the scale of a block, and return its reciprocal.
+        """Compute the scale of a block from its largest magnitude, store the scale, and return its reciprocal.
 
         top     bits of the largest magnitude of the block
-        place   see `place_of`
+        place   where the scale is stored, and whether by this thread: see `place_of`
+        mS      the scales
         """
         held = cute.make_rmem_tensor(1, Int32)
         number = cute.recast_tensor(held, Float32)
@@ -168,6 +183,6 @@ class Quantizer:
 
     @cute.jit
     def write(self, scale, row, k_block, writes: Boolean, mS: cute.Tensor):
-        """Store a scale at (row, k_block) if `writes` holds."""
+        """Write a scale to mS[row, k_block] if `writes` holds."""
         if writes:
             mS[row, k_block] = scale

@@ -30,19 +30,19 @@ from cutegemm.plan.plan import GemmPlan
 
 
 def combine(reduction: Reduction) -> Callable[[Any, Any], Any]:
-    """Return the function of two values that a reduction applies: addition or maximum."""
+    """Return the function of two values that a reduction applies to combine them: addition or maximum."""
     return (lambda x, y: x + y) if reduction.operation == "sum" else BINARY["maximum"]
 
 
 class Fold:
-    """Reduces the values that a warp holds of a tile to partial results of one reduction.
+    """Reduces the elements of a tile that a warp holds to partial results of one reduction (sum or maximum over D).
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
     partials   (results, partial results of each, L) in the workspace
-    tile_mnl   coordinates of the CTA's tile
+    tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
     tid        index of the thread among those that hold the tile
-    extents    (M, N)
+    extents    (M, N) of D
     """
 
     def __init__(self, plan: GemmPlan, reduction: Reduction, partials: cute.Tensor, tile_mnl, tid, extents) -> None:
@@ -54,7 +54,7 @@ class Fold:
 
     @property
     def identity(self) -> Any:
-        """Return the neutral element of the reduction, 0 or minus infinity, which is used for elements outside of D."""
+        """Return the neutral element of this reduction, 0 or minus infinity, which stands for elements outside of D."""
         return self.kind(self.reduction.identity)
 
     def inside(self, value, at) -> Any:
@@ -68,7 +68,7 @@ class Fold:
         return value
 
     def add(self, value, register: int, at, unit: Any = 0) -> None:
-        """Fold in the value of a register, in ascending order of registers.
+        """Combine the value of one register with the thread's earlier ones; registers come in ascending order.
 
         After the last register of a result, its partial result is written to the workspace.
 
@@ -83,9 +83,9 @@ class Fold:
             self.leave(self.totals.pop(group), at, unit)
 
     def leave(self, total, at, unit) -> None:
-        """Combine a thread's result with those of the lanes that share it, and write it to the workspace.
+        """Combine a thread's partial result with those of the lanes that share it, and write it to the workspace.
 
-        total   the thread's result
+        total   the thread's partial result
         at      coordinates (m, n) in D of the last value
         unit    index of the vector, if vectors have partial results of their own; else 0
         """
@@ -108,7 +108,9 @@ class Fold:
     def write(self, total: cutlass.Constexpr, at: cutlass.Constexpr, writes: Boolean):
         """Write a partial result to the workspace if `writes` holds.
 
-        at   (result, index of the partial result, batch)
+        total    the partial result
+        at       (index of the result, index of the partial result, batch)
+        writes   condition known at run time
         """
         if writes:
             self.put(total, at)
@@ -116,13 +118,14 @@ class Fold:
     def put(self, total, at) -> None:
         """Write a partial result to the workspace.
 
-        at   (result, index of the partial result, batch)
+        total   the partial result
+        at      (index of the result, index of the partial result, batch)
         """
         self.partials[at] = total
 
 
 class Folds:
-    """All reductions of an epilogue (sums and maxima over D) for one tile."""
+    """All reductions of an epilogue (sums and maxima over D) for one tile, by name."""
 
     def __init__(self, plan: GemmPlan, results: dict[str, Any], tile_mnl, tid, extents) -> None:
         self.by_name = {
@@ -130,11 +133,12 @@ class Folds:
         }
 
     def add(self, name: str, values, first: int, coords: Sequence[Any], unit: Any = 0) -> None:
-        """Fold the values of consecutive registers into the reduction `name`.
+        """Combine the values of consecutive registers into the reduction `name`.
 
+        values   the values
         first    index of the first register
         coords   coordinates (m, n) of each value in D
-        unit     see `Fold.add`
+        unit     index of the vector, if vectors have partial results of their own
         """
         fold = self.by_name[name]
         for i, at in enumerate(coords):
@@ -142,7 +146,7 @@ class Folds:
 
 
 class Reducer:
-    """Partial results of a plan in its workspace, and the kernels that reduce them.
+    """Partial results of a plan's reductions in its workspace, and the kernels that combine them after the GEMM.
 
     launches   the kernels of a call, by name
     """
@@ -151,11 +155,13 @@ class Reducer:
         self.plan, self.launches = plan, launches
 
     def partials(self, given: LaunchArguments, mD: cute.Tensor, k) -> tuple[cute.Tensor, ...]:
-        """Return a tensor (results, partial results of each, L) in the workspace for each reduction. Runs on the host.
+        """Return for each reduction its partial results in the workspace: (results, partial results of each, L).
 
-        given   the arguments of the launch
-        mD      D as (M, N, L)
-        k       extent K
+        Runs on the host.
+
+        given     the arguments of the launch
+        mD        D as (M, N, L)
+        k         extent K
         returns   an empty tuple if the epilogue has no reductions
         """
         plan, reductions = self.plan, self.plan.epilogue.reductions
@@ -173,7 +179,13 @@ class Reducer:
         return tuple(out)
 
     def launch(self, partials: Sequence[cute.Tensor], given: LaunchArguments, stream) -> None:
-        """Launch a kernel for each reduction, after the kernel that writes the partial results. Runs on the host."""
+        """Launch a kernel for each reduction, which combines the partial results that the GEMM has written.
+
+        Runs on the host.
+
+        partials   partial results of each reduction
+        given      the arguments of the launch, with the tensors of the results
+        """
         results = given.results[len(given.results) - len(partials) :]
         for (name, each), mP, result in zip(self.plan.epilogue.reductions, partials, results, strict=True):
             by_batch = result.layout.stride[0] if self.plan.operands.batched else 0
@@ -183,7 +195,7 @@ class Reducer:
 
 
 class Second:
-    """The second kernel of a reduction: it reduces the partial results that the GEMM has written.
+    """The kernel after the GEMM that combines partial results of one reduction, which the GEMM has written.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
     """
@@ -193,7 +205,7 @@ class Second:
         self.results, self.runs = reducer_shape(reduction.along)
 
     def launch(self, mP: cute.Tensor, mX: cute.Tensor, stream) -> None:
-        """Launch the kernel that reduces partial results to results. Runs on the host.
+        """Launch the kernel that combines partial results to results. Runs on the host.
 
         mP       (results, partial results of each, L)
         mX       (results, L)
@@ -208,9 +220,9 @@ class Second:
 
     @cute.kernel
     def reduce_kernel(self, mP: cute.Tensor, mX: cute.Tensor):
-        """Reduce partial results (results, partial results of each, L) to results (results, L).
+        """Combine partial results mP (results, partial results of each, L) to results mX (results, L). Device code.
 
-        Each thread reduces every `runs`-th partial result of a result, in their order. Then threads combine their
+        Each thread combines every `runs`-th partial result of a result, in their order. Then threads combine their
         values pairwise in shared memory. The order is fixed, so the result is deterministic.
         """
         begin(self.own)

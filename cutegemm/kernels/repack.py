@@ -25,7 +25,7 @@ _THREADS_AT_ONCE = 2048  # threads of an SM at once: 32 registers per thread are
 
 
 def region(space: cute.Tensor, first, kind, layout=1) -> cute.Tensor:
-    """Return a tensor of the workspace, starting at byte `first`. Runs on the host.
+    """View part of the workspace, from byte `first` on, as a tensor. Runs on the host.
 
     space    the workspace, in bytes
     kind     element type
@@ -37,7 +37,11 @@ def region(space: cute.Tensor, first, kind, layout=1) -> cute.Tensor:
 
 
 def within(coords: cute.Tensor, extents) -> cute.Tensor:
-    """Return predicates (V, REST_MN, REST_K): whether each access is inside of a matrix."""
+    """Return predicates (V, REST_MN, REST_K) of a thread's accesses: is each inside of a matrix?
+
+    coords    coordinates of the elements
+    extents   extents of the matrix
+    """
     vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
     out = cute.make_rmem_tensor((vectors, rest_mn, rest_k), Boolean)
     for v in range(vectors):
@@ -48,12 +52,12 @@ def within(coords: cute.Tensor, extents) -> cute.Tensor:
 
 
 class Repacker:
-    """The kernel that repacks one operand, or both.
+    """The repack pass: the kernel that copies A, B or both before the GEMM to a layout that the GEMM can load.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
     repacks   what to do with each operand; the CTAs of the grid are divided among them in this order
-    own       launch of the kernel
+    own       how this kernel overlaps with the kernels before and after it
     """
 
     def __init__(self, repacks: tuple[Repack, ...], own: Launch) -> None:
@@ -62,9 +66,12 @@ class Repacker:
     def launch(
         self, sources: dict[str, cute.Tensor], space: cute.Tensor, firsts: dict, stream
     ) -> dict[str, cute.Tensor]:
-        """Launch the repack pass, and return the repacked matrices by name. Runs on the host.
+        """Launch the repack pass, and return the repacked matrices in the workspace: "a" or "b" -> tensor.
+
+        Runs on the host.
 
         sources   the operands (rows, K, L) by name
+        space     the workspace, in bytes
         firsts    first byte of each repacked matrix in the workspace, by name
         """
         packed = {p.name: self.packed(p, sources[p.name], space, firsts[p.name]) for p in self.repacks}
@@ -88,11 +95,12 @@ class Repacker:
         return packed
 
     def packed(self, repack: Repack, mX: cute.Tensor, space: cute.Tensor, first) -> cute.Tensor:
-        """Return the tensor (rows, K, L) of a repacked operand in the workspace, with the zeros that pad its runs.
+        """Return the tensor (rows, K, L) of a repacked operand in the workspace, with the zeros that pad it.
 
-        mX      the operand (rows, K, L)
-        space   the workspace, in bytes
-        first   first byte of the repacked matrix in the workspace
+        repack   what the repack pass does with the operand
+        mX       the operand (rows, K, L)
+        space    the workspace, in bytes
+        first    first byte of the repacked matrix in the workspace
         """
         line, along = repack.line, int(repack.major == "k")
         extents = list(repack.extents(mX.shape[0], mX.shape[1], cutlass.max))
@@ -105,11 +113,11 @@ class Repacker:
 
     @cute.kernel
     def repack_kernel(self, sources: tuple, packed: tuple, divided_by: tuple, first: Int32):
-        """Repack one tile in each CTA (device code).
+        """Copy one tile of an operand to its repacked matrix, in each CTA (device code).
 
         sources      the operands (rows, K, L)
         packed       the repacked matrices (rows, K, L)
-        divided_by   divisors of the CTA index for each operand; see `Repack.divided_by`
+        divided_by   divisors of the CTA index for each operand: see `Repack.divided_by`
         first        number of CTAs that repack the first operand; the others repack the second one
         """
         begin(self.own)
@@ -126,11 +134,12 @@ class Repacker:
         end(self.own)
 
     def repack_tile(self, repack: Repack, mX: cute.Tensor, mP: cute.Tensor, divided_by, smem, cta) -> None:
-        """Copy one tile of an operand to the repacked matrix, through shared memory.
+        """Copy one tile of an operand to the repacked matrix, through shared memory (device code).
 
+        repack       how the operand is repacked
         mX           the operand (rows, K, L)
         mP           the repacked matrix (rows, K, L)
-        divided_by   divisors of the CTA index; see `Repack.divided_by`
+        divided_by   divisors of the CTA index: see `Repack.divided_by`
         smem         shared memory of the CTA
         cta          index of the CTA among those of this operand
         """
@@ -162,7 +171,7 @@ class Repacker:
         cute.copy(store, tPrX, giver.partition_D(gP), pred=inside)
 
     def turn(self, repack: Repack, loaded: cute.Tensor, put: cute.Tensor) -> None:
-        """Reorder a thread's loaded values to the order in which it writes them to shared memory.
+        """Reorder the values that a thread has loaded to the order of its writes to shared memory.
 
         loaded   registers (V, REST_MN, REST_K)
         put      registers that receive the values

@@ -30,8 +30,8 @@ LOADED = ("loaded_m", "loaded_n", "loaded_l")
 class MainloopPipeline:
     """The stages of the mainloop pipeline in shared memory, and their barriers.
 
-    smem          (rows, k, stages) of each operand stream
-    gmem          (rows, k, L) of each mainloop operand that threads read from global memory
+    smem          (rows, k, stages) of each operand that is loaded to stages, by name
+    gmem          (rows, k, L) of each mainloop operand that threads read from global memory, by name
     full, empty   first mbarrier of each kind; there is one for each stage
     """
 
@@ -43,13 +43,13 @@ class MainloopPipeline:
 
 @dataclass
 class Who:
-    """The thread, warp and CTA for which a program is traced.
+    """The thread, warp and CTA for which the code of a role's program is emitted.
 
     warp_idx    index of the warp among the warps of its kind of role, the producer or all consumers
     consumer    index of the consumer; None for a producer
     tid, lane   index of the thread in its consumer, and in its warp
     rank        rank of the CTA in its cluster
-    cluster     place of the cluster, which determines its first work tile; see `Work.place`
+    cluster     place of the cluster, which determines its first work tile: see `Work.place`
     """
 
     warp_idx: Any
@@ -79,9 +79,10 @@ class At:
     semaphore                      previous value of the tile's semaphore, as the consumer found it
     is_last                        whether this is the last K split of the tile
     c_phase                        phase of the barriers of the epilogue stages
-    left                           epilogue tiles that remain of the kept tile (overlapped epilogue)
-    overlapped_m, _n, _l           coordinates of the kept tile
-    loaded_m, loaded_n, loaded_l   coordinates of the tiles that a producer loads; see `loaded_mnl`
+    left                           epilogue tiles that remain of the tile that is kept in registers (overlapped
+                                   epilogue)
+    overlapped_m, _n, _l           coordinates of that tile
+    loaded_m, loaded_n, loaded_l   coordinates of the tiles that a producer loads: see `loaded_mnl`
     """
 
     stage: Any = None
@@ -107,28 +108,28 @@ class At:
     loaded_l: Any = None
 
     def get(self, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """Return the values of some fields of the role's position, in the order of `names`."""
+        """Return the values of some fields of this role's position in its program, in the order of `names`."""
         return tuple([getattr(self, name) for name in names])
 
     def put(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-        """Set some fields of the role's position to these values, in the order of `names`."""
+        """Set some fields of this role's position in its program to these values, in the order of `names`."""
         for name, value in zip(names, values, strict=True):
             setattr(self, name, value)
 
 
 def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
-    """Return the names of the fields of `At` (values that a role carries) that some steps change, each once."""
+    """Return the names of the variables of a role (fields of `At`) that some steps change, each once."""
     names = [name for each in Program(steps).walk() for name in each.changes]
     return tuple(dict.fromkeys(names))
 
 
 class Tracer(StepReader):
-    """Trace the code of a role's program.
+    """Emits the code of a role's program (producer or consumer), step by step, while the kernel is traced.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
     name      name of the program in line tables
-    carries   fields of `At` that a loop over tiles carries in addition to the ones that its steps change
+    carries   fields of `At` that a loop over tiles carries, in addition to the ones that its steps change
     """
 
     name = "consumer"
@@ -138,9 +139,10 @@ class Tracer(StepReader):
         self.plan, self.pipeline = plan, plan.body
 
     def trace(self, program: Program, who: Who, pipeline_state: MainloopPipeline, work: Work) -> None:
-        """Trace all steps of a role's program into code.
+        """Emit the code of all steps of a role's program.
 
-        who              thread, warp and CTA for which the code is traced
+        program          the steps
+        who              thread, warp and CTA for which the code is emitted
         pipeline_state   stages of shared memory, and their barriers
         work             work tiles of the grid
         """
@@ -155,7 +157,7 @@ class Tracer(StepReader):
         self.steps(program.steps, at)
 
     def steps(self, steps: tuple[Step, ...], at: At) -> None:
-        """Trace steps of a program in order, and record for each step its line of the program.
+        """Emit the code of steps of a program in order, and record for each step its line of the program.
 
         at   the role's position in the program, which the steps change
         """
@@ -168,10 +170,11 @@ class Tracer(StepReader):
         self.line = first
 
     def inside(self, steps: tuple[Step, ...], at: At, names: tuple[str, ...], values: tuple, **known) -> tuple:
-        """Trace the steps of a loop or branch, and return the new values of the carried fields.
+        """Emit the steps of a loop or branch, and return the new values of the variables that it carries.
 
-        names, values   fields of `At` that are carried, and their values at the start
-        known           further fields of `At` that are set inside
+        at              the role's position before; it is not changed
+        names, values   names of the loop-carried variables (fields of `At`), and their values at the start
+        known           further fields of `At` that are set for the steps
         """
         at = replace(at, **known)
         at.put(names, values)
@@ -189,10 +192,10 @@ class Tracer(StepReader):
         at.put(names, self.for_tiles(loop, at, names, self.own_first, at.get(names)))
 
     def first_state(self, loop: step.ForTiles, state: State) -> State:
-        """Return the state of the first work tile that this role takes.
+        """Return the state of the first work tile that this role takes, from that of the cluster.
 
         loop    the loop over work tiles
-        state   state of the first work tile of the cluster
+        state   integers that determine the cluster's first work tile
         """
         return state if loop.every == 1 else self.work.first_of(state, self.who.consumer, loop.every)
 
@@ -205,9 +208,11 @@ class Tracer(StepReader):
         state: tuple,
         values: tuple,
     ):
-        """Trace the loop over a role's work tiles, and return the final values of the carried fields of `At`.
+        """Emit the loop over a role's work tiles, and return the final values of its loop-carried variables.
 
-        names, values   fields of `At` that the loop carries, and their values before the loop
+        loop            the step, with the steps of an iteration
+        at              the role's position before the loop
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the loop
         state           state of the role's first work tile, which the loop carries too
         """
         if cutlass.const_expr(loop.lasting):
@@ -223,14 +228,16 @@ class Tracer(StepReader):
     def is_overlapped(self, names: tuple[str, ...], values: tuple):
         """Return whether a finished tile that is kept in registers is still to be stored (overlapped epilogue).
 
-        names, values   fields of `At` that a loop carries, and their values
+        names, values   names of loop-carried variables (fields of `At`), and their values
         """
         return values[names.index("left")] > 0
 
     def tile(self, loop: step.ForTiles, at: At, names: tuple[str, ...], state: State, values: tuple) -> tuple:
-        """Trace one work tile, and return the new values of the carried fields.
+        """Emit the code of one work tile, and return the new values of the loop-carried variables.
 
-        names, values   fields of `At` that the loop carries, and their values before the work tile
+        loop            the step, with the steps of an iteration
+        at              the role's position before the loop
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the work tile
         state           state of the work tile
         """
         tile = self.work.tile(state)
@@ -244,11 +251,11 @@ class Tracer(StepReader):
         return self.inside(loop.steps, at, names, values, **known)
 
     def begin(self, tile) -> None:
-        """Compute what a role needs to know about a work tile before it waits for anything. By default nothing."""
+        """Compute what this role needs to know about a work tile before it waits for anything. By default nothing."""
 
     @cute.jit
     def k_count_of(self, is_tile, k_count):
-        """Return the number of k-tiles of a work tile; 0 if the work tile does not exist."""
+        """Return `k_count`, the number of k-tiles of a work tile, if `is_tile` says that the tile exists, else 0."""
         found = Int32(0)
         if is_tile:
             found = Int32(k_count)
@@ -274,9 +281,11 @@ class Tracer(StepReader):
         count: Int32,
         values: tuple,
     ):
-        """Trace a loop over `count` k-tiles, and return the final values of the carried fields of `At`.
+        """Emit a loop over `count` k-tiles, and return the final values of its loop-carried variables.
 
-        names, values   fields of `At` that the loop carries, and their values before the loop
+        loop            the step, with the steps of an iteration
+        at              the role's position before the loop
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the loop
         """
         for k_tile in cutlass.range(count, unroll=1):
             values = self.k_tile(loop, at, names, k_tile, values)
@@ -291,15 +300,24 @@ class Tracer(StepReader):
         count: Int32,
         values: tuple,
     ):
-        """Trace a loop over pairs of k-tiles. If their number is odd, the first one is handled before the loop."""
+        """Emit a loop over pairs of k-tiles. If their number is odd, the first one is handled before the loop.
+
+        loop            the step, with the steps of an iteration
+        at              the role's position before the loop
+        names, values   names of the loop-carried variables (fields of `At`), and their values before it
+        count           number of k-tiles
+        returns         the final values of these variables
+        """
         for k_tile in cutlass.range(count % 2, count, 2, unroll=1):
             values = self.k_tile(loop, at, names, k_tile, values)
         return values
 
     def k_tile(self, loop: step.ForKTiles, at: At, names: tuple[str, ...], k_tile, values: tuple) -> tuple:
-        """Trace one k-tile, advance the pipeline state, and return the new values of the carried fields.
+        """Emit the code of one k-tile, advance the pipeline state, and return the loop-carried variables.
 
-        names, values   fields of `At` that the loop carries, and their values before the k-tile
+        loop            the step, with the steps of an iteration
+        at              the role's position before the loop
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the k-tile
         k_tile          index of the k-tile in its work tile
         """
         at = replace(at, k_tile=k_tile)
@@ -320,9 +338,9 @@ class Tracer(StepReader):
         at.put(names, self.when(branch.steps, at, names, self.condition(branch, at), at.get(names)))
 
     def turns(self, branch: step.If) -> bool:
-        """Return whether a branch of a program contains steps that store epilogue tiles.
+        """Return whether a branch of a program stores epilogue tiles, and so may flip the phase of their barriers.
 
-        It may then flip the phase of the barriers of the epilogue stages.
+        The barriers are those of the epilogue stages.
         """
         return any(isinstance(each, step.ForEpiTiles) for each in Program(branch.steps).walk())
 
@@ -335,9 +353,12 @@ class Tracer(StepReader):
         condition,
         values: tuple,
     ):
-        """Trace steps that run if a condition holds, and return the values of the carried fields of `At` after them.
+        """Emit steps that run only if a condition holds, and return the variables that they may change.
 
-        names, values   fields of `At` that the branch carries, and their values before it
+        steps           the steps
+        at              the role's position before the branch
+        names, values   names of the variables (fields of `At`) that the branch may change, and their values before it
+        condition       value known at run time
         """
         if condition:
             values = self.inside(steps, at, names, values)
@@ -346,14 +367,23 @@ class Tracer(StepReader):
         return values
 
     def forgets(self, at: At) -> bool:
-        """Return whether values that a role keeps in registers are dead if a branch is not taken. By default False."""
+        """Return whether values that this role keeps in registers are dead if a branch is not taken.
+
+        By default False.
+        """
         return False
 
     def forget(self) -> None:
-        """Overwrite dead registers, so that the compiler does not preserve their values."""
+        """Overwrite dead registers of this role, so that the compiler does not preserve their values.
+
+        By default nothing.
+        """
 
     def condition(self, branch: step.If, at: At):
-        """Return the value of the condition of an `If` step, known at trace time or at run time."""
+        """Return the value of the condition of an `If` step: a bool known while tracing, or a value known at run time.
+
+        at   the role's position in its program
+        """
         if branch.condition == step.HAS_K_TILES:
             return at.k_count > 0
         if branch.condition == step.HAS_ODD_K_TILES:
@@ -374,7 +404,10 @@ class Tracer(StepReader):
 
     @cute.jit
     def next_stage(self, stage: Int32, phase: Int32):
-        """Return (stage, phase) of the mainloop pipeline for the next k-tile. The phase flips after the last stage."""
+        """Return (stage, phase) of the mainloop pipeline for the next k-tile. The phase flips after the last stage.
+
+        stage, phase   index of the present stage, and parity of its phase
+        """
         stage = stage + 1
         if stage == self.plan.stages:
             stage = Int32(0)
@@ -408,7 +441,7 @@ class Tracer(StepReader):
 
     @cute.jit
     def release_previous(self, at: cutlass.Constexpr, k_tile: Int32):
-        """Release the stage of the previous k-tile, unless this is the first k-tile of a work tile.
+        """Release the stage of the previous k-tile (consumer release), unless this is the first k-tile of a work tile.
 
         at       the role's position in its program
         k_tile   index of the k-tile in its work tile
@@ -418,7 +451,9 @@ class Tracer(StepReader):
 
     @cute.jit
     def release(self, stage: Int32):
-        """Release a stage that this warp has read: arrive at the `empty` barrier of every CTA that loads to it.
+        """Release a stage that this warp has read (consumer release): arrive at the `empty` barriers of the stage.
+
+        One lane arrives for each CTA that loads to this stage.
 
         stage   index of the stage
         """
@@ -431,9 +466,12 @@ class Tracer(StepReader):
 
     @cute.jit
     def peer_of(self, lane: Int32, rank: Int32):
-        """Return the rank of the CTA at whose `empty` barriers this lane arrives.
+        """Return the rank of the CTA at whose `empty` barriers this lane arrives, to release a stage.
 
-        It is one of the CTAs that load to this one.
+        It is one of the CTAs that load to this CTA.
+
+        lane   index of the thread in its warp; each lane has another CTA
+        rank   rank of this CTA in its cluster
         """
         cm, cn = self.plan.multicast_mn
         peer = lane  # multicast along one mode: every CTA of the cluster
@@ -453,9 +491,9 @@ class Tracer(StepReader):
     # --- named barriers ------------------------------------------------------------------------------------------
 
     def sync(self, name: str, index) -> None:
-        """Wait until all threads of a named barrier have arrived.
+        """Arrive at a named barrier of this plan, and wait until all its threads have arrived.
 
-        name    name of a barrier of the plan
+        name    name of the barrier, such as "order"
         index   index among the barriers of this name, such as that of the consumer
         """
         cute.arch.barrier(
@@ -463,9 +501,9 @@ class Tracer(StepReader):
         )
 
     def arrive(self, name: str, index) -> None:
-        """Arrive at a named barrier without waiting.
+        """Arrive at a named barrier of this plan without waiting.
 
-        name    name of a barrier of the plan
+        name    name of the barrier, such as "order"
         index   index among the barriers of this name, such as that of the consumer
         """
         cute.arch.barrier_arrive(

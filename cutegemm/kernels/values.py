@@ -62,7 +62,7 @@ def branch(*, loc=None, ip=None) -> None:
 
 @dsl_user_op
 def nearest(value: Float32 | Float64, *, loc=None, ip=None) -> Int32:
-    """Return the nearest 32-bit integer; ties go to the even one."""
+    """Return the 32-bit integer nearest to a float; ties go to the even one."""
     asm = assembler(loc, ip, has_side_effects=False)
     text, register = ("cvt.rni.s32.f64", "d") if value.dtype is Float64 else ("cvt.rni.s32.f32", "f")
     operands = [value.ir_value(loc=loc, ip=ip)]
@@ -70,9 +70,9 @@ def nearest(value: Float32 | Float64, *, loc=None, ip=None) -> Int32:
 
 
 def as_result(value: Any, kind: Any) -> Any:
-    """Return a value in the type of a result.
+    """Convert a value to the type of a result. For an integer type it is rounded to nearest and clamped to its range.
 
-    For an integer type it is rounded to nearest and clamped to the type's range.
+    kind   the DSL type of the result
     """
     if kind.is_float:
         return value.to(kind)
@@ -84,7 +84,7 @@ def as_result(value: Any, kind: Any) -> Any:
 
 
 def store_as_results(values: cute.Tensor, results: cute.Tensor) -> None:
-    """Convert the values of a fragment to the element type of another fragment of the same size, and store them there.
+    """Convert a fragment to the element type of another fragment of the same size, and store it there.
 
     values    the fragment that is read
     results   the fragment that is written
@@ -97,7 +97,7 @@ def store_as_results(values: cute.Tensor, results: cute.Tensor) -> None:
 
 
 def last_functions(epilogue: Epilogue) -> frozenset[str]:
-    """Return the names of functions whose values are only ever stored, never used in further computation.
+    """Return the names of functions (such as "gelu") whose values are only stored, never used in further computation.
 
     These need no more precision than the stored type.
 
@@ -115,7 +115,7 @@ def last_functions(epilogue: Epilogue) -> frozenset[str]:
 
 
 class Values:
-    """The operands of an epilogue, and its evaluation.
+    """The operands of an epilogue in a traced kernel, with the evaluation of its expressions.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
@@ -147,9 +147,10 @@ class Values:
         scalars: Sequence[Any],
         part: Epilogue | None = None,
     ) -> Values:
-        """Return the operands of a plan's epilogue, from the arguments of a kernel in their order.
+        """Sort the arguments of a kernel by the names of the operands of its plan's epilogue.
 
-        operands   (tensors, results)
+        operands   (tensors, results), in the order of the epilogue
+        scalars    scalars, in the order of the epilogue
         part       section of the epilogue whose operands are passed, as by `operands_of`; None: the whole epilogue
         """
         own = plan.epilogue if part is None else part
@@ -162,18 +163,18 @@ class Values:
         return out
 
     def operands_of(self, part: Epilogue) -> tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
-        """Return ((tensors, results), scalars) of one section of the epilogue.
+        """Return the operands of one section of this epilogue, to pass to a kernel that evaluates only this section.
 
-        A kernel that evaluates only this section takes them as arguments.
+        returns   ((tensors, results), scalars)
         """
         tensors = tuple([self.tensors[name] for name in part.tensors])
         results = tuple([self.results[name] for name in part.beside])
         return (tensors, results), tuple([self.scalars[name] for name in part.scalars])
 
     def acts(self, step: Step) -> Any:
-        """Return whether a step of the epilogue has an effect, and so reads its M x N operands.
+        """Return whether a step of the epilogue has an effect, such as "+ beta * C", which has none if beta is 0.
 
-        The result is True, or a value known at run time, which depends on scalars.
+        A step without effect does not read its M x N operands. The result is True, or a value known at run time.
         """
         out: Any = True
         for name, value in step.idle:
@@ -182,9 +183,11 @@ class Values:
         return out
 
     def reads(self, epilogue: Epilogue, name: str | None = None) -> Any:
-        """Return whether the tile operand `name` is read; with None, whether any is.
+        """Return whether the epilogue reads the M x N operand `name`, such as "c"; with None, whether it reads any.
 
         The result is True, False, or a value known at run time.
+
+        epilogue   the epilogue, or a section of it
         """
         steps = [step for step in epilogue.steps if (name in step.tiles if name else step.tiles)]
         out: Any = False
@@ -202,7 +205,7 @@ class Values:
         kind: Any,
         known: dict[Expression, Any] | None = None,
     ) -> Any:
-        """Return the value of an expression for one element.
+        """Evaluate an expression of the epilogue for one element, and return its value.
 
         accumulated   value of the accumulator; (gate, up) in a gated epilogue
         operands      the element of each operand in memory, by name; (gate, up) for a row of a gated epilogue
@@ -215,7 +218,14 @@ class Values:
         return known[expression]
 
     def _element(self, node: Expression, accumulated: Any, operands: Any, kind: Any, known: Any) -> Any:
-        """Return the value of an expression node, from the values of its children; see `element`."""
+        """Evaluate one node of an epilogue expression for one element, by evaluating its children first.
+
+        node          the expression
+        accumulated   value of the accumulator; (gate, up) in a gated epilogue
+        operands      the element of each operand in memory, by name
+        kind          type of the accumulator, and of sums that contain it
+        known         values of subexpressions that have been computed
+        """
         if isinstance(node, Accumulator):
             return accumulated
         if isinstance(node, Half):
@@ -254,7 +264,7 @@ class Values:
         raise TypeError(f"no kernel has an expression {node!r}")
 
     def _as(self, value: Any, kind: Any) -> Any:
-        """Return a value in another type. fp8 is first converted to the type of computations.
+        """Convert a value to another type. fp8 is first converted to the type of computations.
 
         The machine does not convert fp8 to integers directly.
         """
@@ -264,12 +274,13 @@ class Values:
     # --- on fragments --------------------------------------------------------------------------------------
 
     def head(self, accumulators: cute.Tensor, k_tiles: Any, result: Any) -> cute.Tensor:
-        """Apply the head to all accumulators of a thread, and return them.
+        """Apply the leading steps of the epilogue, which only multiply by scalars, to a thread's accumulators.
 
         They are changed in place, or converted to f32 if they are integers and D is not.
 
         k_tiles   number of k-tiles; if it is 0, no MMA has set the accumulators, and they are set to 0
         result    element type of D
+        returns   the scaled accumulators
         """
         if not accumulators.element_type.is_float and result.is_float:
             out = cute.make_rmem_tensor(accumulators.layout, Float32)
@@ -285,7 +296,7 @@ class Values:
 
     @cute.jit
     def _clear(self, accumulators: cutlass.Constexpr, k_tiles: Int32):
-        """Set the accumulators to 0 if `k_tiles` is 0, because no MMA has set them."""
+        """Set the accumulators to 0 if `k_tiles`, the number of k-tiles, is 0, because no MMA has set them."""
         if k_tiles == 0:
             branch()  # without it the compiler emits a select for each accumulator of every tile
             accumulators.fill(0)
@@ -294,10 +305,11 @@ class Values:
     def _head_step(
         self, step: cutlass.Constexpr, accumulators: cutlass.Constexpr, k_tiles: Int32, is_first: cutlass.Constexpr
     ):
-        """Apply one leading step of the epilogue (scaling by scalars) to accumulators, if it has an effect.
+        """Apply one leading step of the epilogue (multiplication by scalars) to accumulators, if it has an effect.
 
+        step       the step
         k_tiles    number of k-tiles
-        is_first   True for the first step, which also sets the accumulators to 0 if there are no k-tiles
+        is_first   True for the first step, which also sets the accumulators to 0 if `k_tiles` is 0
         """
         if cutlass.const_expr(is_first):
             if self.acts(step) or k_tiles == 0:
@@ -309,9 +321,11 @@ class Values:
 
     @cute.jit
     def carry_out(self, step: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
-        """Apply a step to a fragment in place if it has an effect. Its operands are loaded only then.
+        """Apply a step of the epilogue to a fragment in place if it has an effect. Its operands are loaded only then.
 
-        fetch   returns an operand's values for the fragment, by the operand's name
+        step           the step
+        accumulators   the fragment
+        fetch          loads an operand's values for the fragment, by the operand's name
         """
         if self.acts(step):
             self.apply(step, accumulators, {name: fetch(name) for name in step.tensors})
@@ -324,9 +338,10 @@ class Values:
         self._each(step.expression, accumulators, held)
 
     def carry_out_all(self, steps: Sequence[Step], accumulators: cute.Tensor, fetch: Callable[[str], Any]) -> None:
-        """Apply steps of the epilogue to a fragment in place, each only if it has an effect.
+        """Apply steps of the epilogue in order to a fragment in place, each only if it has an effect.
 
-        fetch   returns an operand's values for the fragment, by the operand's name; see `carry_out`
+        accumulators   the fragment
+        fetch          loads an operand's values for the fragment, by the operand's name
         """
         if not accumulators.element_type.is_float and steps:
             self._whole(tuple(steps), accumulators, fetch)
@@ -336,9 +351,10 @@ class Values:
 
     @cute.jit
     def _whole(self, steps: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
-        """Apply steps of the epilogue to an integer fragment in f64, and round once after the last step.
+        """Apply steps of the epilogue in order to an integer fragment in f64, and round once after the last step.
 
-        fetch   returns an operand's values for the fragment, by the operand's name
+        accumulators   the fragment, changed in place
+        fetch          loads an operand's values for the fragment, by the operand's name
         """
         if self.any_acts(steps):
             branch()
@@ -364,7 +380,7 @@ class Values:
 
         It is used for epilogues with several results, and for gated ones.
 
-        fetch     returns an operand's values for the fragment, by the operand's name; all operands are loaded first
+        fetch     loads an operand's values for the fragment, by the operand's name; all operands are loaded first
         ups       up accumulators, if `accumulators` are gates; else None
         returns   function of a result's name and its type, which returns a fragment of its values, computed at each
                   call; for a reduction, the values that are reduced
@@ -386,9 +402,11 @@ class Values:
         return of
 
     def _each(self, expression: Expression, accumulators: cute.Tensor, held: Mapping[str, cute.Tensor]) -> None:
-        """Evaluate an expression on a fragment in place, register by register.
+        """Evaluate an expression on a fragment of accumulators in place, register by register.
 
-        A vector expression takes 150 more instructions.
+        An expression on whole vectors takes 150 more instructions.
+
+        held   the values of the expression's operands for the fragment, by name
         """
         for i in range(cute.size(accumulators)):
             operands = {name: values[i] for name, values in held.items()}

@@ -31,9 +31,9 @@ def copy_vector(atom: CopyAtom, source: cute.Tensor, target: cute.Tensor, where:
 
 
 def condition(holds: Any) -> cute.Tensor:
-    """Return a predicate tensor for one access, as `copy_vector` takes it.
+    """Convert a run-time Boolean to the predicate tensor of one access, as `copy_vector` takes it.
 
-    holds   a Boolean known at run time: whether the access is made
+    holds   whether the access is made
     """
     out = cute.make_rmem_tensor((1,), Boolean)
     out[0] = holds
@@ -41,7 +41,7 @@ def condition(holds: Any) -> cute.Tensor:
 
 
 def flat(tensor: cute.Tensor) -> cute.Tensor:
-    """Return a view of a vector in which all its modes are one."""
+    """View a vector of any rank as one with a single mode."""
     shape = tensor.shape
     if not isinstance(shape, int) and len(shape) == 1 and isinstance(shape[0], int):
         return tensor
@@ -50,7 +50,7 @@ def flat(tensor: cute.Tensor) -> cute.Tensor:
 
 
 def by_vectors(tensor: cute.Tensor, vector: Any) -> cute.Tensor:
-    """Return a view of a thread's elements of a tile as (elements of a vector, vectors), both single modes.
+    """View a thread's elements of a tile as (elements of a vector, vectors), both single modes.
 
     vector   shape of the elements that make a vector
     """
@@ -58,7 +58,7 @@ def by_vectors(tensor: cute.Tensor, vector: Any) -> cute.Tensor:
 
 
 def zeros(values: int, kind: Any) -> cute.Tensor:
-    """Return a register vector of `values` zeros."""
+    """Allocate `values` registers of the DSL type `kind`, set to 0, as a vector."""
     out = cute.make_rmem_tensor((values,), kind)
     for v in range(values):
         out[v] = kind(0)

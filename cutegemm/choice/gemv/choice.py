@@ -24,14 +24,17 @@ _MOST_COLUMNS = 128  # columns of a small D; plans were not timed with more
 
 @dataclass(frozen=True, eq=False)
 class GemvFamily(Model):
-    """The gemv plans that can implement given operands, with their time model. It implements `candidate.Family`."""
+    """The gemv plans (for a D of few rows or columns) that can implement given operands, and their time model.
+
+    It implements `candidate.Family`, the interface that the choice of the fastest plan uses.
+    """
 
     recipes: tuple[GemvRecipe, ...] = ()
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the candidates for a problem: plans for few columns of D, or of D^T, or for a small D.
+        """Return the gemv candidates for a problem: plans suited to few columns of D (or of D^T), or to a small D.
 
-        There are none if a row of K elements is not a multiple of 16 bytes.
+        The result is empty if a row of K elements is not a multiple of 16 bytes.
         """
         can_implement = np.zeros(len(self.recipes), bool)
         elements = problem.m * problem.n * problem.l
@@ -42,10 +45,10 @@ class GemvFamily(Model):
         return Variants(np.flatnonzero(can_implement))
 
     def _can_implement(self, columns: int, is_small: bool) -> Column:
-        """Return whether each recipe may be the fastest for a D with `columns` columns, as an array of flags.
+        """Return an array of flags, one per plan: may it be the fastest for a D with `columns` columns?
 
-        columns    columns of D as the kernel sees it
-        is_small   whether D has at most `SMALL` elements
+        columns    columns of D as the kernel sees it, i.e. rows of the problem's D with swap A/B
+        is_small   whether D has at most `SMALL` elements; only then plans whose CTAs split K are tried
         """
         streams = self.streams
         can_implement = is_small | (streams.ctas == 1)
@@ -55,14 +58,14 @@ class GemvFamily(Model):
 
     @cached_property
     def _is_for_one(self) -> Column:
-        """Return whether each recipe is a candidate only if a single tile has all columns of D."""
+        """Return an array of flags, one per gemv plan: is it tried only if a single tile holds all columns of D?"""
         return np.array([recipe.for_one for recipe in self.recipes])
 
 
 def family(request: Request) -> GemvFamily:
-    """Return the gemv plans that can implement the operands of a request; without recipes if none can.
+    """Return the gemv plans that can implement the operands of a request. Its list of recipes is empty if none can.
 
-    Plans with swap A/B, which compute D^T, serve a D of few rows.
+    Plans with swap A/B, which compute D^T = B^T A^T, are included because they are the ones for a D of few rows.
 
     >>> from itertools import islice
     >>> from cutegemm.choice.candidate import ranked
@@ -78,9 +81,9 @@ def family(request: Request) -> GemvFamily:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, variants: tuple[bool, ...], device: Device) -> GemvFamily:
-    """Return the gemv plans for `operands`, cached.
+    """Return the gemv plans that can implement `operands`, with their time model. The result is cached.
 
-    variants   values of `swap_ab`: False for plans that compute D, True for D^T
+    variants   values of `swap_ab` to include: False for plans that compute D, True for plans that compute D^T
     """
     chosen = [recipe for recipe in GEMV_PLANS if recipe.is_chosen and _may_stream(operands)]
     recipes = [replace(recipe, swap_ab=swap_ab) for swap_ab in variants for recipe in chosen]
@@ -91,9 +94,9 @@ def _family(operands: Operands, variants: tuple[bool, ...], device: Device) -> G
 
 
 def _may_stream(operands: Operands) -> bool:
-    """Return whether gemv plans can load A and B, by their types, majorness and alignment: see `gemv_plan`.
+    """Return whether gemv plans can load A and B, judged by types, majorness and alignment: see `gemv_plan`.
 
-    The length of K is checked for each problem.
+    Whether K has a suitable length is not checked here, but for each problem.
     """
     a, b = operands.a, operands.b
     is_streamed = a.dtype.is_float and (a.dtype.bits <= tf32.bits // 2 or a.dtype is tf32)

@@ -19,10 +19,10 @@ _MANY_WARPS = 8  # warps of a CTA; if a CTA has more, plans for 8-bit elements h
 
 @dataclass(frozen=True)
 class GemvRecipe(Recipe):
-    """The name and the arguments of a gemv plan; `build` makes the plan for given operands.
+    """Name and arguments of a gemv plan, a kernel for few columns of D; `build` makes the plan for given operands.
 
     is_chosen   whether `choose` considers the plan
-    for_one     whether `choose` considers it only if one tile has all columns of D
+    for_one     whether `choose` considers it only if one tile holds all columns of D
     """
 
     family: ClassVar[str] = "gemv"
@@ -38,15 +38,15 @@ class GemvRecipe(Recipe):
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Return the tile (rows, columns) of D that a cluster computes."""
+        """Return (rows, columns) of the tile of D that a cluster of this gemv plan computes."""
         rows, columns = self.options["tile"]
         return rows, columns
 
     def fitted(self, bits: int) -> dict[str, Any]:
-        """Return the arguments of `gemv_plan` (name -> value) for operands with elements of `bits` bits.
+        """Return the arguments of `gemv_plan` (name -> value), adapted to operands with elements of `bits` bits.
 
         mma.sync of 8-bit floats converts them to f16 in registers. To avoid spills, plans for more than 8 columns then
-        have half as many vectors in flight, or one CTA per SM. Spelled-out options are not changed.
+        have half as many vectors in flight, or one CTA per SM. Options that the user spelled out are not changed.
         """
         options = dict(self.options)
         if self.spelled_out:
@@ -62,9 +62,9 @@ class GemvRecipe(Recipe):
         return options
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Build the plan for the operands that the kernel sees: the transposed ones with swap A/B.
+        """Build the gemv plan for the operands as the kernel sees them, i.e. already transposed if it swaps A and B.
 
-        target   architecture and other properties of what the plan is built for
+        target   architecture and device properties that the plan is built for
         raises   PlanError if the operands break rules of the plan
         """
         options = self.fitted(operands.a.dtype.bits)

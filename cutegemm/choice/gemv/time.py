@@ -48,13 +48,13 @@ _DEFAULTS = {name: parameter.default for name, parameter in signature(gemv_plan)
 class Streams:
     """Properties of gemv plans that their predicted time depends on, as arrays with one entry per plan.
 
-    rows, columns   tile of a cluster
-    ctas            CTAs of a cluster that split K
+    rows, columns   rows and columns of D that a cluster computes (its tile)
+    ctas            CTAs of a cluster; they split K among them
     ctas_per_sm     CTAs that an SM holds
     warps           warps of a CTA
-    deep            elements along K of a k-tile of a CTA
-    latency_us      latency of a k-tile, in microseconds
-    busy_us         time that the instructions of a k-tile take, if its CTA has the SM to itself, in microseconds
+    deep            elements along K that a CTA takes at a time (its k-tile)
+    latency_us      latency of loading a k-tile, in microseconds
+    busy_us         microseconds that the instructions of a k-tile take, if its CTA has the SM to itself
     """
 
     rows: Column
@@ -68,9 +68,9 @@ class Streams:
 
     @classmethod
     def of(cls, plans: Sequence[Mapping[str, Any]], bits: int) -> Streams:
-        """Return the properties of several gemv plans.
+        """Return the properties of several gemv plans, as arrays with one entry per plan.
 
-        plans   arguments of `gemv_plan` for each plan
+        plans   arguments of `gemv_plan` (name -> value) for each plan
         bits    bits of an element of A and B
 
         >>> Streams.of([{"tile": (16, 8)}], 16).deep
@@ -81,27 +81,31 @@ class Streams:
 
     @cached_property
     def doublings(self) -> Column:
-        """Return the logarithm to base 2 of the number of CTAs that split K."""
+        """Return log2 of the number of CTAs that split K in each plan: 0 without cluster split-K, 3 for eight CTAs."""
         return np.log2(self.ctas)
 
     @cached_property
     def after_kernel_us(self) -> Column:
-        """Return `AFTER_KERNEL_US` for each plan of more than 8 columns without cluster split-K, 0 for the others."""
+        """Return the extra microseconds of each gemv plan after another kernel, whose results are still in L2.
+
+        They are `AFTER_KERNEL_US` for plans of more than 8 columns without cluster split-K, and 0 for others: wgmma
+        plans, with which they compete, gain more from a filled L2.
+        """
         return AFTER_KERNEL_US * ((self.ctas == 1) & (self.columns > _ATOM_MN[1]))
 
     def take(self, rows: Column) -> Streams:
-        """Return the properties of the plans at the indices `rows`."""
+        """Return the properties of the gemv plans at the indices `rows`, as arrays in the order of `rows`."""
         return Streams(*[getattr(self, field.name).take(rows) for field in fields(self)])
 
     def resident(self, device: Device) -> Column:
-        """Return the number of clusters of each plan that run at a time; 0 if the device cannot run such clusters."""
+        """Return the number of clusters of each gemv plan that run at a time; 0 if the device cannot run them."""
         return np.array(device.clusters_by_size)[self.ctas.astype(int)] * self.ctas_per_sm
 
 
 def _stream(options: Mapping[str, Any], bits: int) -> tuple[float, ...]:
-    """Return the properties of one gemv plan, in the order of the fields of `Streams`.
+    """Return the properties of one gemv plan that its time depends on, in the order of the fields of `Streams`.
 
-    options   arguments of `gemv_plan`
+    options   arguments of `gemv_plan`: name -> value
     bits      bits of an element of A and B
     """
     (rows, columns), warps, load_chunks = options["tile"], options["warps"], options["load_chunks"]
@@ -116,10 +120,10 @@ def _stream(options: Mapping[str, Any], bits: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of many gemv plans on a device.
+    """Time model of many gemv plans (kernels for few columns of D) on one device.
 
-    streams   properties of the plans, one entry per plan
-    swap_ab   whether each plan computes D^T
+    streams   properties of the plans, as arrays with one entry per plan
+    swap_ab   array of flags: does the plan compute D^T = B^T A^T instead of D?
     bits      bits of an element of A and B
     """
 
@@ -130,15 +134,15 @@ class Model:
 
     @classmethod
     def of(cls, recipes: Sequence[GemvRecipe], operands: Operands, device: Device) -> Model:
-        """Return the time model of the plans that the recipes describe, for the element type of `operands`."""
+        """Return the time model of the gemv plans that `recipes` describe, for the element type of `operands`."""
         bits = operands.a.dtype.bits
         streams = Streams.of([recipe.fitted(bits) for recipe in recipes], bits)
         return cls(streams, np.array([recipe.swap_ab for recipe in recipes]), bits, device)
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of candidates; infinite if the device cannot run their clusters.
+        """Return the predicted times of gemv candidates; infinite if the device cannot run their clusters.
 
-        variants   candidates: plans by their index, without split-K
+        variants   the candidates: indices of plans, without split-K
 
         >>> from cutegemm.choice.names import recipe_named
         >>> from cutegemm.machine.device import device_named

@@ -11,12 +11,12 @@ from cutegemm.plan.problem import Operands
 
 @dataclass(frozen=True)
 class LadderStep:
-    """A step of a tutorial ladder: a plan that changes one thing of the plan before it.
+    """One step of a tutorial: a named plan that changes one thing in the plan of the step before it.
 
     recipe     name and arguments of the step's plan
     number     number of the step; several plans may share one
-    change     what differs from the step before
-    why        what the change is meant to gain, and what to look at
+    change     what differs from the step before, as text
+    why        what the change is meant to gain, and what the reader should look at
     operands   operands that `build` uses by default
     """
 
@@ -28,11 +28,11 @@ class LadderStep:
 
     @property
     def name(self) -> str:
-        """Return the name of the step's plan."""
+        """Return the name of this tutorial step's plan, such as "sm90_epi_stages"."""
         return str(self.recipe)
 
     def build(self, operands: Operands | None = None) -> GemmPlan:
-        """Return the plan of this tutorial step.
+        """Build the plan of this tutorial step.
 
         operands   operands that the plan is built for; None: those that the tutorial uses for this step
         """
@@ -41,13 +41,13 @@ class LadderStep:
 
 @dataclass(frozen=True)
 class Ladder:
-    """A tutorial: named plans in the order in which a reader should study them.
+    """A tutorial ("ladder") of GEMM plans: each step changes one thing in the plan of the step before.
 
     name       name of the ladder, such as "sm90"
     title      heading of the tutorial
-    steps      the plans, in order
-    operands   operands that the steps are built for and timed with
-    data       these operands as text
+    steps      the steps, in the order in which a reader should study them
+    operands   types and layouts of the matrices that the steps are built for and timed with
+    data       these operands as text, for the page
     """
 
     name: str
@@ -57,5 +57,8 @@ class Ladder:
     data: str
 
     def step(self, name: str) -> LadderStep:
-        """Return the step whose plan is called `name`; raises StopIteration if there is none."""
+        """Return the tutorial step whose plan is called `name`.
+
+        raises   StopIteration if no step has this name
+        """
         return next(step for step in self.steps if step.name == name)

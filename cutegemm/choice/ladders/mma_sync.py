@@ -116,7 +116,7 @@ _VARIANTS: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
 
 
 def _ladder() -> Iterator[LadderStep]:
-    """Yield the steps of the mma.sync tutorial in order, then alternatives, each with the number of its step."""
+    """Yield the steps of the mma.sync tutorial in order, then alternatives to some of them, each with a step number."""
     options: dict[str, Any] = dict(_FIRST)
     options_of, numbers = {}, {}
     for number, (name, change, why, changes) in enumerate(_STEPS):
@@ -128,19 +128,19 @@ def _ladder() -> Iterator[LadderStep]:
 
 
 def _step(name: str, number: int, change: str, why: str, options: dict[str, Any]) -> LadderStep:
-    """Return a step of the mma.sync tutorial. The summary of its plan is the change and the reason.
+    """Return one step of the mma.sync tutorial. The plan's one-line summary combines the texts `change` and `why`.
 
     name      name of the plan
-    number    number of the step
-    change    what differs from the step before
-    why       what the change is meant to gain
+    number    number of the step in the tutorial
+    change    what differs from the step before, as text
+    why       what the change is meant to gain, as text
     options   arguments of `mma_sync_plan`
     """
     return LadderStep(MmaSyncRecipe(name, f"{change}: {why}", options), number, change, why, _TF32)
 
 
 def _changed(options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a builder with `changes`; a change to None removes the argument."""
+    """Return a copy of the builder's arguments `options` with `changes`. A change to None removes the argument."""
     return {key: value for key, value in {**options, **changes}.items() if value is not None}
 
 

@@ -22,12 +22,12 @@ _OPERANDS = Operands.of("f32")
 
 
 def _step(name: str, number: int, change: str, why: str, options: Mapping[str, Any]) -> LadderStep:
-    """Return a step of the SIMT tutorial. The summary of its plan is the change.
+    """Return one step of the SIMT tutorial. The plan's one-line summary is the text `change`.
 
     name      name of the plan
-    number    number of the step
-    change    what differs from the step before
-    why       what the change is meant to gain
+    number    number of the step in the tutorial
+    change    what differs from the step before, as text
+    why       what the change is meant to gain, as text
     options   arguments of `simt_plan`
     """
     recipe = SimtRecipe(name, f"step {number}: {change}", options)

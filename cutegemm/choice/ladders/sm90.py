@@ -77,7 +77,7 @@ _STEPS = (
 
 
 def _recipes() -> Iterator[Sm90Recipe]:
-    """Yield the recipes of the Hopper tutorial's steps in order."""
+    """Yield the recipe (name and arguments of a plan) of each step of the Hopper tutorial, in order."""
     candidates = {recipe.name: recipe for recipe in SM90_PLANS}
     for step in _STEPS:
         if isinstance(step, str):
@@ -88,10 +88,10 @@ def _recipes() -> Iterator[Sm90Recipe]:
 
 
 def _step(number: int, recipe: Sm90Recipe) -> LadderStep:
-    """Return a step of the Hopper tutorial.
+    """Return one step of the Hopper tutorial, made from the recipe (name and arguments) of its plan.
 
-    number   number of the step
-    recipe   recipe of the plan, with a summary of the form "change: why", which becomes the step's change and reason
+    number   number of the step in the tutorial
+    recipe   its summary has the form "change: why", which becomes the step's change and reason
     """
     change, _, why = recipe.summary.partition(": ")
     return LadderStep(recipe, number, change, why, _OPERANDS)

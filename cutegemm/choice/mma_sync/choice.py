@@ -24,19 +24,21 @@ _IS_BETWEEN = ~np.isin(np.arange(MAX_SPLITS + 1), (0, 1, *SPLITS))  # by number 
 
 @dataclass(frozen=True, eq=False)
 class MmaSyncFamily(Model):
-    """The mma.sync plans that can implement given operands, with their time model. It implements `candidate.Family`.
+    """The mma.sync plans that can implement given operands, and their time model.
 
-    may_be_whole   whether each recipe is a candidate without split-K: see `spills`
+    It implements `candidate.Family`, the interface that the choice of the fastest plan uses.
+
+    may_be_whole   array of flags: is the plan a candidate without split-K? Not if it would spill: see `spills`
     """
 
     recipes: tuple[MmaSyncRecipe, ...] = ()
     may_be_whole: Column = True
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the candidates for a problem: recipes without split-K, and with several numbers of K splits.
+        """Return the mma.sync candidates for a problem: plans without split-K, and with several numbers of K splits.
 
-        The numbers of K splits are: as many as the SMs run at a time, but at most one for each k-tile; and all smaller
-        numbers in `SPLITS`.
+        The largest number of K splits is the one for which all CTAs run at the same time, but at most one split per
+        k-tile. All smaller numbers in `SPLITS` are tried too.
         """
         tiles, sms = self.tiles, self.device.sms
         resident = np.minimum(sms * tiles.ctas // np.maximum(1, tiles.tiles_of(problem)), MAX_SPLITS)
@@ -49,7 +51,7 @@ class MmaSyncFamily(Model):
 
 
 def family(request: Request) -> MmaSyncFamily:
-    """Return the mma.sync plans that can implement the operands of a request.
+    """Return the mma.sync plans that can implement the operands of a request, with their time model.
 
     raises   PlanError with the reasons if no named plan can implement the operands
 
@@ -68,9 +70,10 @@ def family(request: Request) -> MmaSyncFamily:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[MmaSyncRecipe], MmaSyncFamily | None]:
-    """Build all named mma.sync plans for the operands, and return those that can implement them, cached.
+    """Build all named mma.sync plans for the operands, and separate those that can implement them. Cached.
 
-    returns   (the recipes that can, and the reasons why others cannot; their family, or None if no recipe can)
+    returns   (the usable recipes, i.e. names and arguments of plans, with the reasons why others are not; their family
+              with its time model, or None if no recipe is usable)
     """
     serving = Serving.of(MMA_SYNC_PLANS, operands, arch, device, _rule)
     if not serving.recipes:
@@ -84,5 +87,5 @@ def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[MmaS
 
 
 def _rule(plan: GemmPlan) -> str:
-    """Return the violation of a plan with a large tile that loads elements of 2 bytes one at a time; "" otherwise."""
+    """Return why a plan must not be used, if its large tile is loaded 2 bytes at a time; "" for other plans."""
     return "elements of 2 bytes are loaded one at a time, and threads hold too many of them." if by_halves(plan) else ""

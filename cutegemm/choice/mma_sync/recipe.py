@@ -41,26 +41,29 @@ _PER_ACCESS = 2  # registers that the compiler keeps for each cp.async access of
 
 
 def _shared(text: str) -> Shared | str:
-    """Return the value of the argument `shared` of `mma_sync_plan` that a text stands for.
+    """Convert a text to the argument `shared` of `mma_sync_plan`, which says how tiles lie in shared memory.
 
-    text   "swizzled", "padded" or "plain", which are returned as they are; or a `Shared`: "k+4" is along K, padded by
-           4 elements
+    text   "swizzled", "padded" or "plain", which are returned unchanged; or the text of a `Shared`: "k+4" is contiguous
+           along K, with rows padded by 4 elements
     """
     major, _, pad = text.partition("+")
     return text if major not in ("k", "mn") else Shared(major=major, pad=int(pad or 0))
 
 
 def _least(arch: str) -> str:
-    """Return the architecture without the suffix "a": mma.sync plans do not need its additional instructions."""
+    """Return the architecture's name without the suffix "a": "sm_90a" becomes "sm_90".
+
+    mma.sync plans do not need the instructions that only the "a" variant has.
+    """
     return arch.rstrip("a")
 
 
 def spills(plan: GemmPlan) -> bool:
     """Return whether a plan without split-K is predicted to spill registers, because of many narrow cp.async accesses.
 
-    The compiler keeps the addresses of these accesses from one k-tile to the next, in addition to the registers of the
-    epilogue. 14890 x 126 x 82 of bf16 takes 16.3 us in 128 x 128, which spills 320 bytes, and 11.8 us in 128 x 64
-    (H100, 2026-11-22).
+    The compiler keeps the addresses of these accesses in registers during the whole mainloop, in addition to the
+    registers of the epilogue. 14890 x 126 x 82 of bf16 takes 16.3 us with 128 x 128 tiles, which spill 320 bytes, and
+    11.8 us with 128 x 64 tiles (H100, 2026-11-22).
 
     >>> plan = MmaSyncRecipe("mine", "", {"block": (128, 128), "ctas_per_sm": 2})
     >>> [spills(plan.build(Operands.of("bf16", align_bytes=align))) for align in (16, 4)]
@@ -74,10 +77,10 @@ def spills(plan: GemmPlan) -> bool:
 
 
 def by_halves(plan: GemmPlan) -> bool:
-    """Return whether a plan loads a large tile through registers by accesses of 2 bytes, which take too many registers.
+    """Return whether a plan loads a large tile through registers 2 bytes at a time, which takes too many registers.
 
-    114 x 8536 x 4937 of bf16 (nt) takes 164 us in 128 x 256, and 113 us with repack passes and wgmma (H100,
-    2026-11-22).
+    114 x 8536 x 4937 of bf16 (nt) takes 164 us with such a plan of 128 x 256 tiles, and 113 us with repack passes and
+    wgmma (H100, 2026-11-22).
 
     >>> plans = [MmaSyncRecipe("mine", "", {"block": (128, columns)}) for columns in (64, 128)]
     >>> [by_halves(plan.build(Operands.of("bf16", align_bytes=2))) for plan in plans]
@@ -90,12 +93,13 @@ def by_halves(plan: GemmPlan) -> bool:
 
 @dataclass(frozen=True)
 class MmaSyncRecipe(Recipe):
-    """The name and the arguments of an mma.sync plan; `build` makes the plan for given operands.
+    """Name and arguments of an mma.sync plan; `build` makes the plan for given operands.
 
-    rate   speed on large problems relative to `mma_128x256`; None: `choose` does not consider the plan
+    rate   speed on large problems relative to the plan `mma_128x256`; None: `choose` does not consider the plan
 
-    `options["block"]` is (bM, bN) unless the options are spelled out: bK and the stages follow from what fits shared
-    memory. `options["k_bytes"]` is the size of a k-tile along K in bytes; without `stages`, the largest one.
+    `options["block"]` is (bM, bN) unless the user spelled out the options: bK and the number of stages are then chosen
+    so that they fit shared memory. `options["k_bytes"]` is the size of a k-tile along K in bytes; without
+    `options["stages"]`, the largest size to try.
     """
 
     family: ClassVar[str] = "mma_sync"
@@ -115,10 +119,11 @@ class MmaSyncRecipe(Recipe):
     rate: float | None = None
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Build the plan for the operands that the kernel sees, with the first (bK, stages) that fit shared memory.
+        """Build the mma.sync plan for operands as the kernel sees them, with the largest bK that fits shared memory.
 
-        target   architecture and other properties of what the plan is built for
-        raises   PlanError if none fits
+        operands   transposed already if the plan swaps A and B
+        target     architecture and device properties that the plan is built for
+        raises     PlanError if no pair (bK, stages) fits
         """
         arch, ops = _least(target.arch), operands.as_tf32
         texts = {"name": self.plan_name, "summary": self.summary}
@@ -147,9 +152,9 @@ class MmaSyncRecipe(Recipe):
     def _depths(self, operands: Operands, tile: tuple[int, int, int], room: int) -> Iterator[tuple[int, int]]:
         """Yield the pairs (bK, stages) to try, the deepest k-tiles first; `build_for` takes the first that works.
 
-        operands   operands that the kernel sees
+        operands   operands as the kernel sees them: transposed if it swaps A and B
         tile       (bM, bN, largest size of a k-tile along K in bytes)
-        room       bytes of shared memory of a CTA
+        room       bytes of shared memory that a CTA may use
         """
         (bm, bn, k_bytes), bits = tile, operands.a.dtype.bits
         rows, deepest = bm + bn, k_bytes * 8 // bits
@@ -171,10 +176,10 @@ class MmaSyncRecipe(Recipe):
 
 @dataclass(frozen=True)
 class MmaTmaRecipe(MmaSyncRecipe):
-    """The name and the arguments of an `mma_tma_plan`; `build` makes the plan for given operands.
+    """Name and arguments of an `mma_tma_plan`: mma.sync with a producer warp that loads k-tiles by TMA.
 
-    A producer warp loads its k-tiles by TMA. `options["block"]` is (bM, bN) unless the options are spelled out: bK and
-    the stages follow from what fits shared memory.
+    `build` makes the plan for given operands. `options["block"]` is (bM, bN) unless the user spelled out the options:
+    bK and the number of stages are then chosen so that they fit shared memory.
     """
 
     family: ClassVar[str] = "mma_tma"
@@ -187,10 +192,11 @@ class MmaTmaRecipe(MmaSyncRecipe):
     splits: ClassVar[frozenset[str]] = frozenset()
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Build the plan for the operands that the kernel sees, with k-tiles of 128 bytes along K, or of 64 bytes.
+        """Build the TMA plan for the operands as the kernel sees them, with k-tiles of 128 bytes, else of 64 bytes.
 
-        target   architecture and other properties of what the plan is built for
-        raises   PlanError if neither fits shared memory
+        operands   transposed already if the plan swaps A and B
+        target     architecture and device properties that the plan is built for
+        raises     PlanError if neither size fits shared memory
         """
         ops = operands.as_tf32
         defaults = {"name": self.name, "summary": self.summary, "arch": target.arch, "ctas": target.sms}

@@ -41,26 +41,25 @@ _ADDED_AT_ONCE = 16  # K splits whose accumulators a thread loads at once
 
 @dataclass(frozen=True)
 class MmaCosts:
-    """Fitted constants of the time model: microseconds, unless they are a factor or an exponent.
+    """Fitted constants of the time model of mma.sync plans, in microseconds unless called a factor or an exponent.
 
-    start                           start of a kernel until its first loads are issued, and from its last store to the
-                                    end
-    round                           time of each round of CTAs in which the first k-tile arrives and D is stored,
-                                    without MMAs
+    start                           from the kernel's start to its first loads, plus from its last store to its end
+    round                           for each round of CTAs (those that run at the same time): arrival of the first
+                                    k-tile and store of D, without MMAs
     fill                            addition to `round` for each `_FILLED` bytes of the first k-tiles
     hot                             addition to `round` for each sector of the first k-tiles that all CTAs together
                                     request from one slice of L2
-    latency                         latency of a k-tile from memory
-    own_halves                      time of each access of 2 bytes that a thread has for a k-tile
-    quads, doubles, words, halves   time of each access of a warp, of 16, 8, 4 and 2 bytes per lane
-    peak                            share of the tensor cores' peak that tiles of rate 1 reach
-    store                           time of each access of a warp to D
-    last                            time of each access of a warp to the last tile of an SM, which nothing overlaps
+    latency                         latency of loading a k-tile from memory
+    own_halves                      time of each 2-byte access of a thread for a k-tile
+    quads, doubles, words, halves   time of each warp-wide access of 16, 8, 4 and 2 bytes per lane
+    peak                            fraction of the tensor cores' peak that tiles of rate 1 reach
+    store                           time of each warp-wide store to D
+    last                            time of each warp-wide store of an SM's last tile, which nothing overlaps
     written                         factor on the time that D takes at the speed of memory
     launch                          launch of the kernel that adds K splits
     added                           time for each `_ADDED_AT_ONCE` K splits in that kernel
-    accumulators                    factor on the time that accumulators of K splits take to be written and read
-    within                          exponent of `together` for a k-tile
+    accumulators                    factor on the time to write and read the accumulators of K splits
+    within                          exponent of `together` (p-norm of overlapping times) for a k-tile
     """
 
     start: float = 4.5
@@ -90,13 +89,13 @@ COSTS = MmaCosts()
 class Tiles:
     """Properties of mma.sync plans that their predicted time depends on, as arrays with one entry per plan.
 
-    bm, bn, bk                      tile of a CTA
+    bm, bn, bk                      tile of a CTA, in elements
     ctas                            CTAs that share an SM
-    ahead                           k-tiles in flight while one is multiplied
+    ahead                           k-tiles whose loads are in flight while one is multiplied
     warps                           warps of a CTA
-    quads, doubles, words, halves   load instructions of warps for a k-tile, with 16, 8, 4 and 2 bytes per lane
-    stores                          store instructions of warps for a tile of D
-    rate                            speed on large problems, relative to `mma_128x256`
+    quads, doubles, words, halves   warp-wide load instructions for a k-tile, of 16, 8, 4 and 2 bytes per lane
+    stores                          warp-wide store instructions for a tile of D
+    rate                            speed on large problems, relative to the plan `mma_128x256`
     """
 
     bm: Column
@@ -114,9 +113,9 @@ class Tiles:
 
     @classmethod
     def of(cls, plans: Sequence[GemmPlan], rates: Sequence[float]) -> Tiles:
-        """Return the properties of the plans. No plan may split K.
+        """Return the properties of mma.sync plans that their predicted time depends on. None of the plans may split K.
 
-        rates   speed of each plan on large problems, relative to `mma_128x256`
+        rates   speed of each plan on large problems, relative to the plan `mma_128x256`
         """
         accesses = [_accesses(plan) for plan in plans]
         tiles = [plan.cta_tile for plan in plans]
@@ -136,28 +135,28 @@ class Tiles:
         )
 
     def tiles_of(self, problem: Problem) -> Column:
-        """Return the number of tiles of D, over all batches, for each plan."""
+        """Return the number of tiles of D, over all batches, for each mma.sync plan."""
         return -(-problem.m // self.bm) * -(-problem.n // self.bn) * problem.l
 
 
 def _loads(plan: GemmPlan) -> list[TiledCopy]:
-    """Return the tiled copies of A and B that threads execute; an operand that TMA loads is left out."""
+    """Return the tiled copies of A and B that the plan's threads execute. An operand that TMA loads has none here."""
     return [load for load in (plan.a.load, plan.b.load) if isinstance(load, TiledCopy)]
 
 
 def _ahead(plan: GemmPlan) -> int:
-    """Return the number of k-tiles in flight while one is multiplied: 1 if a tile is loaded through registers.
+    """Return the number of k-tiles whose loads are in flight while one k-tile is multiplied, at least 1.
 
-    Otherwise it is one less than the stages, at least 1.
+    It is the number of stages minus one, or 1 if A or B is loaded through registers.
     """
     by_registers = any(not load.atom.is_async for load in _loads(plan))
     return 1 if by_registers else max(1, plan.stages - 1)
 
 
 def _accesses(plan: GemmPlan) -> dict[int, float]:
-    """Return the number of load instructions of warps for a k-tile: bytes per lane (16, 8, 4 or 2) -> number.
+    """Return how many warp-wide load instructions a k-tile takes: bytes per lane (16, 8, 4 or 2) -> number.
 
-    TMA loads do not count, because one thread issues them.
+    TMA loads do not count, because a single thread issues them.
     """
     (bm, bn, bk), by_bytes = plan.cta_tile, dict.fromkeys((16, 8, 4, 2), 0.0)
     for extent, load in ((bm, plan.a.load), (bn, plan.b.load)):
@@ -168,7 +167,10 @@ def _accesses(plan: GemmPlan) -> dict[int, float]:
 
 
 def _stores(plan: GemmPlan) -> float:
-    """Return the number of store instructions of warps for a tile of D: whole lines, or fragments from registers."""
+    """Return the number of warp-wide store instructions for a tile of D.
+
+    The tile is stored as whole cache lines through shared memory, or as fragments from registers, as the plan says.
+    """
     bm, bn, _ = plan.cta_tile
     return bm * bn / (plan.store.store_atom.values * WARP_THREADS)
 
@@ -177,9 +179,9 @@ def _stores(plan: GemmPlan) -> float:
 class Model:
     """Time model of many mma.sync plans for given operands on a device. Methods return arrays with one entry per plan.
 
-    tiles         properties of the plans
-    peak_tflops   peak rate of the tensor cores by mma.sync, in TFLOP/s; None if the device has none for the type
-    costs         fitted constants
+    tiles         properties of the plans that the time depends on
+    peak_tflops   peak rate of mma.sync for the operands' type, in TFLOP/s; None if the device cannot multiply it so
+    costs         fitted constants of the model
     """
 
     tiles: Tiles
@@ -190,18 +192,19 @@ class Model:
 
     @classmethod
     def of(cls, recipes: Sequence[MmaSyncRecipe], operands: Operands, device: Device, costs: MmaCosts = COSTS) -> Model:
-        """Return the time model of the plans of `recipes`. Each recipe must have a rate.
+        """Return the time model of the mma.sync plans that `recipes` describe. Each recipe must have a `rate`.
 
-        costs   fitted constants
+        operands   operands that the plans are built for
+        costs      fitted constants of the model
         """
         plans = [replace(recipe, split=None).build(operands, device=device) for recipe in recipes]
         tiles = Tiles.of(plans, [recipe.rate or 0.0 for recipe in recipes])
         return cls(tiles, device.peak_tflops(plans[0].tiled_mma.atom), operands, device, costs)
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of candidates; infinite if the device cannot multiply the type by mma.sync.
+        """Return predicted times of mma.sync candidates; infinite if the device cannot multiply the type by mma.sync.
 
-        variants   candidates: recipes by their index, each with a number of K splits
+        variants   the candidates: indices of plans, each with a number of K splits
         """
         recipes, splits = variants.recipe, variants.splits
         costs, tiles, rates = self.costs, self.tiles, self.device.measured
@@ -214,9 +217,9 @@ class Model:
         latency_us, loads_us, mma_us = [of_rows(us, recipes) for us in (self._latency_us, self._loads_us, self._mma_us)]
 
         def steps_us(at_a_time: Column) -> Column:
-            """Return the microseconds of all k-tiles of an SM's CTAs that run at the same time.
+            """Return the microseconds of all k-tiles of the CTAs that one SM runs at the same time.
 
-            at_a_time   number of these CTAs; few CTAs hide less latency
+            at_a_time   number of these CTAs, one entry per candidate; few CTAs hide less of the load latency
             """
             slower = np.sqrt(ctas / np.maximum(1.0, at_a_time))
             return k_tiles * together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * slower)
@@ -237,7 +240,10 @@ class Model:
             us = np.full(len(us), np.inf)
 
         def bounds() -> dict[str, Column]:
-            """Return the time of each possible bottleneck of all candidates: its name -> microseconds."""
+            """Return the microseconds that each possible bottleneck, such as "DRAM", would take alone, as arrays.
+
+            Each array has one entry per candidate.
+            """
             k_tiles_of_sm = k_tiles * per_sm
             waited = latency_us * k_tiles * (rounds + is_rest)
             us_of = waited, loads_us * k_tiles_of_sm, mma_us * k_tiles_of_sm, memory_us, ends_us, added_us
@@ -247,42 +253,44 @@ class Model:
 
     @cached_property
     def _latency_us(self) -> Column:
-        """Return the microseconds that a k-tile waits for its load from memory."""
+        """Return the microseconds that a CTA of each plan waits for the load of a k-tile from memory."""
         costs, tiles = self.costs, self.tiles
         return costs.latency / tiles.ahead + costs.own_halves * tiles.halves / tiles.warps
 
     @cached_property
     def _loads_us(self) -> Column:
-        """Return the microseconds of the load instructions of a CTA for a k-tile."""
+        """Return the microseconds that the load instructions of a CTA take for one k-tile, for each plan."""
         costs, tiles = self.costs, self.tiles
         wide_us = costs.quads * tiles.quads + costs.doubles * tiles.doubles
         return wide_us + costs.words * tiles.words + costs.halves * tiles.halves
 
     @cached_property
     def _mma_us(self) -> Column:
-        """Return the microseconds of the MMAs of a CTA for a k-tile."""
+        """Return the microseconds that the MMAs of a CTA take for one k-tile, for each plan."""
         tiles, peak = self.tiles, (self.peak_tflops or 1.0) * 1e6 / self.device.sms
         return 2.0 * tiles.bm * tiles.bn * tiles.bk / (peak * self.costs.peak * tiles.rate)
 
     @cached_property
     def _fill_us(self) -> Column:
-        """Return the microseconds that a CTA's first k-tile takes to arrive, because of its bytes."""
+        """Return the part of a CTA's wait for its first k-tile that grows with its bytes, in microseconds per plan."""
         tiles = self.tiles
         filled = (tiles.bm + tiles.bn) * tiles.bk * (self.operands.a.dtype.bits / 8 / _FILLED)
         return self.costs.fill * filled
 
     @cached_property
     def _partials_us(self) -> Column:
-        """Return the microseconds to write and read the accumulators of one K split of a tile."""
+        """Return the microseconds to write and read the accumulators of one K split of a tile, for each plan."""
         return self.costs.accumulators * partials_us(self.tiles.bm, self.tiles.bn, self.operands, self.device)
 
     def _sectors_of_slice(self, problem: Problem, recipes: Column, splits: Column) -> Column:
-        """Return the number of sectors that all CTAs together request from one slice of L2 for their first k-tiles.
+        """Return how many 32-byte sectors all CTAs together request from one slice of L2 for their first k-tiles.
 
-        It is large if all CTAs request the same few lines of a small operand.
+        The number is large if all CTAs request the same few cache lines of a small operand, which one slice must
+        deliver.
 
         recipes   index of each candidate's plan
         splits    number of K splits of each candidate's tiles
+        returns   array with one entry per candidate
         """
         tiles = self.tiles
         rows, columns = np.ceil(problem.m / tiles.bm), np.ceil(problem.n / tiles.bn)
@@ -300,11 +308,12 @@ class Model:
         return most
 
     def _sectors_of_line(self, name: str, extent: int, tile: Column, problem: Problem) -> Column:
-        """Return the number of sectors of an operand's k-tile, divided by the cache lines that L2 delivers at a time.
+        """Return the sectors of an operand's k-tile, divided by the number of cache lines that L2 delivers at a time.
 
-        name     "a" or "b"
-        extent   M for A, N for B
-        tile     bM or bN of each plan
+        name      "a" or "b"
+        extent    M for A, N for B
+        tile      bM or bN of each plan
+        returns   array with one entry per plan
         """
         operand = getattr(self.operands, name)
         along_mn, along_k = np.minimum(extent, tile), np.minimum(problem.k, self.tiles.bk)

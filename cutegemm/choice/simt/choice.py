@@ -33,18 +33,20 @@ _DEEPEST, _WIDE, _NARROW, _MOST_CTAS = 8, 256, 16, 3
 
 @dataclass(frozen=True, eq=False)
 class SimtFamily(Model):
-    """The SIMT plans that can implement given operands, with their time model. It implements `candidate.Family`.
+    """The SIMT plans that can implement given operands, and their time model.
 
-    Each plan is there as it is, and with repack passes if they make an operand faster to load.
+    It implements `candidate.Family`, the interface that the choice of the fastest plan uses. A plan is listed twice,
+    without and with repack passes (copies of operands), if these make an operand faster to load.
     """
 
     recipes: tuple[SimtRecipe, ...] = ()
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the candidates for a problem: recipes without a division of K, with split-K, and with stream-K.
+        """Return the SIMT candidates for a problem: plans that do not divide K, and plans with split-K or stream-K.
 
-        The numbers of K splits are: as many as the SMs run at a time, the next larger number in `SPLITS`, and all
-        smaller ones. Stream-K divides k-tiles evenly among CTAs.
+        Numbers of K splits to try are the one for which all CTAs run at the same time, the next larger number in
+        `SPLITS`, and all smaller ones. Stream-K divides the k-tiles of the tiles that do not fill the grid evenly among
+        CTAs.
         """
         tiles, sms = self.tiles, self.device.sms
         count, at_once = tiles.tiles_of(problem), sms * tiles.ctas
@@ -64,19 +66,19 @@ class SimtFamily(Model):
 
     @cached_property
     def _has_thirds(self) -> Column:
-        """Return whether each recipe's tile has a number of rows or columns that three divides: 48, 96 or 192."""
+        """Return an array of flags, one per plan: does its tile have 48, 96 or 192 rows or columns (multiples of 3)?"""
         return (self.tiles.bm % 3 == 0) | (self.tiles.bn % 3 == 0)
 
     @cached_property
     def _may_share(self) -> Column:
-        """Return whether stream-K is tried for each recipe, cached: see `may_share`."""
+        """Return an array of flags, one per plan: is stream-K tried for it? Cached; see the function `may_share`."""
         return may_share(self.tiles)
 
 
 def may_share(tiles: Tiles) -> Column:
-    """Return whether stream-K (k-tiles divided evenly among CTAs) is tried for each plan, as an array of flags.
+    """Return an array of flags, one per SIMT plan: is stream-K (k-tiles divided evenly among CTAs) tried for it?
 
-    Outside of the limits that are checked here, stream-K takes longer than predicted.
+    It is tried only within limits of tile and stages. Outside of them, stream-K takes longer than predicted.
 
     tiles   properties of the plans
     """
@@ -85,7 +87,7 @@ def may_share(tiles: Tiles) -> Column:
 
 
 def family(request: Request) -> SimtFamily:
-    """Return the SIMT plans that can implement the f32 or f64 operands of a request.
+    """Return the SIMT plans that can implement the f32 or f64 operands of a request, with their time model.
 
     raises   PlanError with the reasons if no named plan can implement the operands
     """
@@ -97,9 +99,10 @@ def family(request: Request) -> SimtFamily:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[SimtRecipe], SimtFamily | None]:
-    """Build all named SIMT plans for the operands, and return those that can implement them, cached.
+    """Build all named SIMT plans for the operands, and separate those that can implement them. The result is cached.
 
-    returns   (the recipes that can, and the reasons why others cannot; their family, or None if no recipe can)
+    returns   (the usable recipes, i.e. names and arguments of plans, with the reasons why others are not; their family
+              with its time model, or None if no recipe is usable)
     """
     serving = Serving.of(_recipes(operands), operands, arch, device)
     if not serving.recipes:
@@ -108,7 +111,10 @@ def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[Simt
 
 
 def _recipes(operands: Operands) -> Iterator[SimtRecipe]:
-    """Yield the recipe of each named SIMT plan, and its variant with repack passes if these make loads faster."""
+    """Yield the recipe (name and arguments) of each named SIMT plan, followed by its variant with repack passes.
+
+    A repack pass is a copy kernel before the GEMM. The variant is left out if it does not make loads faster.
+    """
     for recipe in SIMT_PLANS:
         yield recipe
         if recipe.to_repack(operands):

@@ -131,7 +131,9 @@ LARGE_REPACKED = replace(SIMT_PLANS[0], is_repacked=True)
 
 
 def simt_names() -> list[tuple[str, str]]:
-    """Return (name, summary) of every SIMT plan; `/k4` and `+repack` may follow each name.
+    """Return (name, one-line summary) of every SIMT plan.
+
+    A name may be followed by `+repack` and by `/k4` (four K splits).
 
     >>> [name for name, _ in simt_names()][:3]
     ['simt_256x128', 'simt_128x256', 'simt_128x256x16']

@@ -23,10 +23,10 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 
 def _shared(text: str) -> Shared:
-    """Return the `Shared` (layout of a tile in shared memory) that a text stands for.
+    """Parse the layout of a tile in shared memory from a text such as "mn+4".
 
-    text   contiguous mode, then the padding or the swizzle: "mn+4" is along M or N, padded by 4 elements; "k^2.3.4" is
-           along K, swizzled
+    text   contiguous mode ("mn" or "k"), then padding or swizzle: "mn+4" is contiguous along M or N, padded by 4
+           elements; "k^2.3.4" is contiguous along K, swizzled by S<2, 3, 4>
     """
     text, _, swizzle = text.partition("^")
     major, _, pad = text.partition("+")
@@ -38,11 +38,11 @@ def _shared(text: str) -> Shared:
 
 @dataclass(frozen=True)
 class SimtRecipe(Recipe):
-    """The name and the arguments of a SIMT plan; `build` makes the plan for given operands.
+    """Name and arguments of a SIMT plan; `build` makes the plan for given operands.
 
-    `options["stages"]` may be a pair: the stages if cp.async loads both tiles, and the stages if a tile is loaded
-    through registers, which then hold one more k-tile. `options["access_elems"]` is the largest number of elements of
-    one access to memory.
+    `options["stages"]` may be a pair: the number of stages if cp.async loads both tiles, and the number if a tile is
+    loaded through registers, which then hold one more k-tile. `options["access_elems"]` is the largest number of
+    elements of one memory access.
     """
 
     family: ClassVar[str] = "simt"
@@ -58,10 +58,11 @@ class SimtRecipe(Recipe):
     reduction: ClassVar[str] = "kernel"
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Build the plan for the operands that the kernel sees: `simt_plan` with options that suit their types.
+        """Build the SIMT plan for the operands as the kernel sees them, with options adapted to their types.
 
-        target   architecture and other properties of what the plan is built for
-        raises   PlanError if the operands break rules of the plan
+        operands   transposed already if the plan swaps A and B
+        target     architecture and device properties that the plan is built for
+        raises     PlanError if the operands break rules of the plan
         """
         widest = max(operands.a.dtype.bits, operands.b.dtype.bits, operands.acc.bits)
         quad = min(4, ACCESS_BITS // widest)
@@ -83,9 +84,9 @@ class SimtRecipe(Recipe):
         return plan
 
     def to_repack(self, operands: Operands) -> str:
-        """Return the names of the operands for which a repack pass (a copy kernel before the GEMM) pays.
+        """Return which operands should go through a repack pass (a copy kernel before the GEMM): "", "a", "b" or "ab".
 
-        They are those that are K-major, or aligned to less than 16 bytes: "", "a", "b" or "ab".
+        They are those that are K-major, or aligned to less than 16 bytes, since SIMT plans load both slowly.
 
         >>> plan = SimtRecipe("mine", "", {})
         >>> [plan.to_repack(Operands.of("f32", layout=layout)) for layout in ("nn", "tn")]

@@ -49,21 +49,22 @@ _FULL_ACCUMULATORS = 128  # accumulators of a thread; with more, few registers a
 
 @dataclass(frozen=True)
 class SimtCosts:
-    """Fitted constants of the time model: microseconds, unless they are a factor or an exponent.
+    """Fitted constants of the time model of SIMT plans, in microseconds unless called a factor or an exponent.
 
-    start            start of a kernel until its first loads are issued, and from its last store to the end
+    start            from the kernel's start to its first loads, plus from its last store to its end
     alone            additional start, divided by the CTAs that fit an SM, since these start side by side
-    round            time of each round of CTAs until the first k-tile has arrived; nothing is multiplied meanwhile
+    round            for each round of CTAs (those that run at the same time): arrival of the first k-tile, during which
+                     nothing is multiplied
     drain            factor on the multiply-adds of the last k-tile, if each warp has a scheduler to itself; nothing is
                      loaded meanwhile
-    latency          latency of a k-tile from memory
+    latency          latency of loading a k-tile from memory
     step, block      time of each k-tile, and of each k-block, in addition to the latency of memory
-    wide, narrow     time of each access of a warp to global memory, of at least 8 bytes per lane, and of fewer
-    transposes       time of each access of a warp to shared memory that transposes elements of a K-major tile
-    reads            time of each access of a warp to shared memory that reads fragments
+    wide, narrow     time of each warp-wide access to global memory, of at least 8 bytes per lane, and of fewer
+    transposes       time of each warp-wide access to shared memory that transposes elements of a K-major tile
+    reads            time of each warp-wide access to shared memory that reads fragments
     few              exponent: multiply-adds take (CTAs that fit an SM / CTAs that it has) ** few times as long
     crowded          factor on the share of a partial last round that is occupied: how far its CTAs crowd on some SMs
-    store            time of each access of a warp to D
+    store            time of each warp-wide store to D
     written          time to write D, relative to reading as many bytes
     runs             relative increase of the time to write D, if a contiguous run of D in a tile is one cache line
     torn             relative increase of the time to write D, if every sector is written in parts
@@ -71,12 +72,12 @@ class SimtCosts:
                      the exponent, the more the store overlaps
     across           factor on the multiply-adds of threads with more columns than rows
     full             factor on writing D, for threads with more than `_FULL_ACCUMULATORS` accumulators
-    issue            time in which an access of a warp to global memory keeps the schedulers from issuing multiply-adds
+    issue            time for which a warp-wide access to global memory keeps the schedulers from issuing multiply-adds
     added            time for each `_ADDED_AT_ONCE` K splits, in the kernel that adds them
-    accumulators     factor on the time that accumulators of K splits take to be written and read
+    accumulators     factor on the time to write and read the accumulators of K splits
     streamed         time of stream-K for the second tile of a CTA, and for the search for the K splits of a tile
     repack, packed   start of the repack passes, and factor on the time of their bytes
-    within, beside   exponents of `together`: for a k-tile, and for DRAM
+    within, beside   exponents of `together` (p-norm of overlapping times): for a k-tile, and for DRAM
     """
 
     start: float = 1.89
@@ -116,17 +117,17 @@ COSTS = SimtCosts()
 class Tiles:
     """Properties of SIMT plans that their predicted time depends on, as arrays with one entry per plan.
 
-    bm, bn, bk                        tile of a CTA
+    bm, bn, bk                        tile of a CTA, in elements
     ctas                              CTAs that share an SM
-    ahead                             k-tiles in flight while one is multiplied
+    ahead                             k-tiles whose loads are in flight while one is multiplied
     by_registers                      1 if a tile of A or B is loaded through registers, else 0
     warps                             warps of a CTA
-    wide, narrow, transposes, reads   memory instructions of warps for a k-tile: see `SimtCosts`
-    across                            1 if a thread has more columns than rows, else 0
-    stores                            store instructions of warps for a tile of D
+    wide, narrow, transposes, reads   warp-wide memory instructions for a k-tile, by kind: see `SimtCosts`
+    across                            1 if a thread computes more columns than rows, else 0
+    stores                            warp-wide store instructions for a tile of D
     torn, torn_even                   writes of partial sectors per sector of D; `torn_even`: with stream-K
     runs                              size of a cache line, divided by the size of a contiguous run of D in a tile
-    packs_a, packs_b                  1 if a repack pass copies the operand, else 0
+    packs_a, packs_b                  1 if a repack pass copies the operand before the GEMM, else 0
     """
 
     bm: Column
@@ -150,16 +151,19 @@ class Tiles:
 
     @classmethod
     def of(cls, plans: Sequence[GemmPlan]) -> Tiles:
-        """Return the properties of the plans, in the order of `plans`. No plan may split K."""
+        """Return the properties of SIMT plans that their time depends on, in the order of `plans`.
+
+        No plan may split K.
+        """
         return cls(*np.array([_row(plan) for plan in plans], dtype=float).T)
 
     def tiles_of(self, problem: Problem) -> Column:
-        """Return the number of tiles of D, over all batches, for each plan."""
+        """Return the number of tiles of D, over all batches, for each SIMT plan."""
         return np.ceil(problem.m / self.bm) * np.ceil(problem.n / self.bn) * problem.l
 
 
 def _row(plan: GemmPlan) -> tuple[float, ...]:
-    """Return the properties of one SIMT plan, in the order of the fields of `Tiles`."""
+    """Return the properties of one SIMT plan that its time depends on, in the order of the fields of `Tiles`."""
     (bm, bn, bk), warps = plan.cta_tile, plan.threads / WARP_THREADS
     wide = narrow = transposes = 0.0
     by_registers = False
@@ -185,15 +189,19 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
 
 
 def _runs(plan: GemmPlan) -> float:
-    """Return the size of a cache line, divided by the contiguous length of a tile of D: less than 1 for long rows."""
+    """Return the size of a cache line / the size of a contiguous run of D in a tile.
+
+    It is less than 1 if rows (of an N-major D) of the tile are longer than a line.
+    """
     operand, (bm, bn, _) = plan.operands.d, plan.cta_tile
     return CACHE_LINE_BYTES * 8 / operand.dtype.bits / (bn if operand.major == "n" else bm)
 
 
 def _torn(plan: GemmPlan) -> tuple[float, float]:
-    """Return the writes of partial L2 sectors per sector of D, twice: as the plan stores D, and from registers.
+    """Return the number of partial L2 sector writes per sector of D: (as the plan stores D, if stored from registers).
 
-    The second number holds for stream-K, which stores from registers. 0 if all sectors are written whole.
+    The second number is for stream-K, which always stores from registers. A number is 0 if all sectors are written
+    whole.
     """
     operand = plan.operands.d
     sector, vector = SECTOR_BYTES * 8 // operand.dtype.bits, ACCESS_BITS // operand.dtype.bits
@@ -206,21 +214,21 @@ def _torn(plan: GemmPlan) -> tuple[float, float]:
 
 
 def _thread_tile(plan: GemmPlan) -> tuple[int, int]:
-    """Return the (M, N) extents of the elements of D that a thread computes."""
+    """Return the extents (M, N) of the elements of D that one thread computes."""
     (bm, bn, _), mma = plan.cta_tile, plan.tiled_mma
     return product(mma.partition_shape_A((bm, 1))), product(mma.partition_shape_B((bn, 1)))
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Work of the busiest multiprocessor (SM) and of the K splits, as arrays with one entry per candidate.
+    """Work of the busiest multiprocessor (SM), and what splitting K adds to it, as arrays with one entry per candidate.
 
-    rounds     full rounds of CTAs that run at the same time
+    rounds     full rounds of CTAs, i.e. sets that run on the SM at the same time
     deep       k-tiles of each CTA of these rounds
-    rest       CTAs of a last, partial round; 0 if there is none
+    rest       CTAs of a last, partial round; 0 if all rounds are full
     last       k-tiles of each CTA of the last round
     slots      accumulator tiles that are written to the workspace
-    added      K splits of a tile
+    added      K splits of a tile, whose accumulators are added
     is_split   whether K is divided
     is_even    whether stream-K divides the k-tiles evenly among CTAs
     """
@@ -243,12 +251,13 @@ def _work(
     The first CTAs spread over all SMs. The CTAs of a last round start wherever others end, so some SMs get several of
     them; the more rounds there were, the fewer.
 
-    resident         number of CTAs that share an SM
-    count, k_tiles   number of tiles of D, and of k-tiles of each
-    splits           number of K splits of each tile
-    grid             number of CTAs of a stream-K grid; 0 without stream-K
-    sms              number of SMs of the device
-    costs            fitted constants
+    resident   number of CTAs that share an SM
+    count      number of tiles of D
+    k_tiles    number of k-tiles of a tile of D
+    splits     number of K splits of each tile
+    grid       number of CTAs of a stream-K grid; 0 without stream-K
+    sms        number of SMs of the device
+    costs      fitted constants
     """
     ctas, at_once, deep = count * splits, sms * resident, np.ceil(k_tiles / splits)
     rounds = np.floor(ctas / at_once)
@@ -265,7 +274,7 @@ def _work(
     slots = workers + shared - 1
 
     def either(even: Column, split: Column) -> Column:
-        """Return `even` for candidates with stream-K, and `split` for the others."""
+        """Select between two arrays by the candidates' division of K: `even` for stream-K, `split` for all others."""
         return np.where(is_even, even, split)
 
     return _Work(
@@ -282,7 +291,10 @@ def _work(
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of many SIMT plans for given operands on a device. Methods return arrays with one entry per plan."""
+    """Time model of many SIMT plans for given operands on a device.
+
+    Its methods return arrays with one entry per plan.
+    """
 
     tiles: Tiles
     operands: Operands
@@ -291,17 +303,20 @@ class Model:
 
     @classmethod
     def of(cls, recipes: Sequence[SimtRecipe], operands: Operands, device: Device, costs: SimtCosts = COSTS) -> Model:
-        """Return the time model of the plans of `recipes`, built without a division of K.
+        """Return the time model of the SIMT plans of `recipes`, which are built without a division of K.
 
-        costs   fitted constants
+        operands   operands that the plans are built for
+        costs      fitted constants of the model
         """
         plans = [replace(recipe, split=None, ctas=None).build(operands, device=device) for recipe in recipes]
         return cls(Tiles.of(plans), operands, device, costs)
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of candidates, including their repack passes.
+        """Return the predicted times of SIMT candidates, including their repack passes.
 
-        variants   candidates: recipes by their index, each with a division of K (split-K or stream-K)
+        A repack pass copies an operand before the GEMM.
+
+        variants   the candidates: indices of plans, each with a division of K (split-K or stream-K)
         """
         recipes, splits, grid = variants.recipe, variants.splits, variants.ctas
         costs, tiles = self.costs, self.tiles
@@ -313,7 +328,10 @@ class Model:
         ]
 
         def steps_us(ctas: Column, k_tiles: Column) -> Column:
-            """Return the microseconds of `k_tiles` k-tiles of each of `ctas` CTAs that an SM runs at the same time."""
+            """Return the microseconds of an SM for `k_tiles` k-tiles of each of `ctas` CTAs that run at a time.
+
+            All three are arrays with one entry per candidate.
+            """
             at_a_time = np.maximum(1.0, ctas)
             idle = _idle(np.ceil(at_a_time) * warps) * (resident / at_a_time) ** costs.few
             return k_tiles * together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * idle)
@@ -334,7 +352,10 @@ class Model:
         us = ends_us + body_us + added_us + repack_start_us
 
         def bounds() -> dict[str, Column]:
-            """Return the time of each possible bottleneck of all candidates: its name -> microseconds by itself."""
+            """Return the microseconds that each possible bottleneck, such as "DRAM", would take alone, as arrays.
+
+            Each array has one entry per candidate.
+            """
             k_tiles_of_sm = work.rounds * resident * work.deep + work.rest * work.last
             waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)
             ends = ends_us + written_us
@@ -345,27 +366,33 @@ class Model:
 
     @cached_property
     def _start_us(self) -> Column:
-        """Return the microseconds of the kernel's start, plus those of the multiply-adds of the last k-tile."""
+        """Return the microseconds from the kernel's start to its first k-tile, plus those to multiply the last k-tile.
+
+        Nothing overlaps with these two. The array has one entry per plan.
+        """
         costs, tiles = self.costs, self.tiles
         drain_us = costs.drain * self._mma_us * WARP_SCHEDULERS / tiles.warps
         return costs.start + costs.alone / tiles.ctas + drain_us
 
     @cached_property
     def _latency_us(self) -> Column:
-        """Return the microseconds that a k-tile waits: for memory, for its barrier and for its first fragments."""
+        """Return the microseconds that a CTA waits at each k-tile: for memory, its barrier and its first fragments.
+
+        The array has one entry per plan.
+        """
         costs, tiles = self.costs, self.tiles
         return costs.latency / tiles.ahead + costs.step + costs.block * tiles.bk
 
     @cached_property
     def _loads_us(self) -> Column:
-        """Return the microseconds of a CTA's memory instructions for a k-tile: global loads and shared memory."""
+        """Return the microseconds that a k-tile's accesses to global and shared memory take a CTA, for each plan."""
         costs, tiles = self.costs, self.tiles
         loads_us = costs.wide * tiles.wide + costs.narrow * tiles.narrow
         return loads_us + costs.transposes * tiles.transposes + costs.reads * tiles.reads
 
     @cached_property
     def _mma_us(self) -> Column:
-        """Return the microseconds of the multiply-adds of a CTA for a k-tile."""
+        """Return the microseconds of a CTA's multiply-adds for a k-tile, for each plan."""
         costs, tiles = self.costs, self.tiles
         per_us = self.device.measured.ffma_tflops * 1e6 / self.device.sms
         per_us = per_us * _share_of_f32(self.operands, self.device)
@@ -375,25 +402,31 @@ class Model:
 
     @cached_property
     def _full(self) -> Column:
-        """Return the factor on the time to write D if threads hold many accumulators, else 1: see `SimtCosts.full`."""
+        """Return the factor on the time to write D for each plan: above 1 if a thread holds too many accumulators.
+
+        See `SimtCosts.full`.
+        """
         tiles = self.tiles
         return np.where(tiles.bm * tiles.bn > tiles.warps * (WARP_THREADS * _FULL_ACCUMULATORS), self.costs.full, 1.0)
 
     @cached_property
     def _partials_us(self) -> Column:
-        """Return the microseconds to write and read the accumulators of one K split of a tile."""
+        """Return the microseconds to write and read the accumulators of one K split of a tile, for each plan."""
         return self.costs.accumulators * partials_us(self.tiles.bm, self.tiles.bn, self.operands, self.device)
 
     @cached_property
     def _sectors_torn_by_partials(self) -> Column:
-        """Return the writes of partial L2 sectors per sector of D, at most 1, by the kernel that adds K splits."""
+        """Return how many partial sectors the kernel that adds K splits writes per sector of D, for each plan.
+
+        At most 1; a sector is 32 bytes of L2.
+        """
         return np.minimum(1.0, self.tiles.torn_even)
 
     def _written_us(self, problem: Problem, recipes: Column, work: _Work) -> Column:
-        """Return the microseconds that D takes to be written to memory, for each candidate.
+        """Return the microseconds that it takes to write D to memory, for each candidate.
 
         recipes   index of each candidate's plan
-        work      work of each candidate
+        work      CTAs and K splits of each candidate
         """
         costs, tiles = self.costs, self.tiles
         by_partials = of_rows(self._sectors_torn_by_partials, recipes)
@@ -405,9 +438,9 @@ class Model:
         return d_us * (1 + costs.runs * of_rows(tiles.runs, recipes) + costs.torn * torn)
 
     def _memory_us(self, problem: Problem) -> tuple[Column, Column]:
-        """Return (microseconds to read A and B from memory, microseconds of the repack passes) for each plan.
+        """Return the microseconds (to read A and B from memory, of the repack passes that copy A or B) for each plan.
 
-        The first time leaves out repacked operands.
+        The first time leaves out operands that are repacked.
         """
         costs, tiles, rates = self.costs, self.tiles, self.device.measured
         a_bytes = problem.m * problem.k * problem.l * self.operands.a.dtype.bits / 8
@@ -419,9 +452,9 @@ class Model:
 
 
 def _idle(warps: Column) -> Column:
-    """Return the ratio of the time of multiply-adds if warp schedulers idle to their time without idling.
+    """Return the slowdown of multiply-adds due to idle warp schedulers of an SM; 1 if none idles.
 
-    They idle if an SM has fewer warps than schedulers, or if the schedulers have unequal numbers of warps.
+    They idle if the SM has fewer warps than schedulers, or if the schedulers have unequal numbers of warps.
 
     warps   number of warps that run on an SM
 
@@ -433,6 +466,6 @@ def _idle(warps: Column) -> Column:
 
 
 def _share_of_f32(operands: Operands, device: Device) -> float:
-    """Return the device's peak rate of multiply-adds for the accumulator type, as a fraction of that for f32."""
+    """Return the device's peak rate of multiply-adds for the accumulator's type, as a fraction of the rate for f32."""
     peaks = device.tflops
     return peaks.get(f"fma.{operands.acc}", peaks["fma.f32"]) / peaks["fma.f32"]

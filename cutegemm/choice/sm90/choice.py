@@ -42,18 +42,19 @@ _FIXUP_STAGES = 4  # stages of the mainloop pipeline that stream-K fixup needs
 
 @dataclass(frozen=True, eq=False)
 class Sm90Family(Model):
-    """The Hopper plans that can implement given operands, for D and for D^T, with their time model.
+    """The Hopper plans that can implement given operands, for D and for D^T (swap A/B), and their time model.
 
-    It implements `candidate.Family`. Its properties are arrays with one entry per recipe, most of them limits that a
-    problem must meet so that the recipe is a candidate.
+    It implements `candidate.Family`, the interface that the choice of the fastest plan uses. Its properties are arrays
+    with one entry per plan. Most are limits that a problem must meet so that the plan is a candidate for it.
     """
 
     recipes: tuple[Sm90Recipe, ...] = ()
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the candidates for a problem: recipes without split-K, with split-K that fits the grid, or with fixup.
+        """Return the Hopper candidates for a problem: plans that do not divide K, with split-K, or with stream-K fixup.
 
-        Fixup is stream-K fixup: CTAs that the last wave leaves idle take k-tiles of its tiles.
+        The CTAs of a split-K plan must fit in one wave. With stream-K fixup, CTAs that the last wave leaves idle take
+        k-tiles of its tiles.
         """
         tiling, k_tiles = self.tiling(problem), self.k_tiles(problem)
         tiles, grid = tiling.tiles, tiling.grid
@@ -85,15 +86,19 @@ class Sm90Family(Model):
 
     @cached_property
     def _is_small(self) -> Column:
-        """Return whether each recipe's tile is so small that split-K may pay if the tiles do not fill the grid."""
+        """Return an array of flags, one per plan: is its tile small enough for split-K to be tried?
+
+        Split-K is tried only if the tiles of D do not fill the grid.
+        """
         return self.shapes.bm * self.shapes.bn < UNSPLIT
 
     @cached_property
     def _needs_one(self) -> Column:
-        """Return whether each recipe is a candidate only if each CTA has one tile, for a D of more than few rows.
+        """Return an array of flags, one per plan: is it tried only if each CTA has at most one tile?
 
-        With several tiles per CTA, one warpgroup, clusters of four or eight, and deep k-tiles are 5 to 30% slower.
-        Cluster split-K with several tiles is left to plans that stream A.
+        The limit holds only for a D of more than `FEW_ROWS` rows and columns. With several tiles per CTA, one
+        warpgroup, clusters of four or eight, and deep k-tiles are 5 to 30% slower. Cluster split-K with several tiles
+        is left to plans that stream A (whose loads of A take most of the time).
         """
         shapes = self.shapes
         is_deep = shapes.is_deep & ~shapes.is_two
@@ -101,18 +106,18 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_alone(self) -> Column:
-        """Return the largest number of tiles of D for which each recipe is a candidate, by the form of its tile.
+        """Return the largest number of tiles of D for which each plan is tried, if its tile size has two plans.
 
-        Some tiles have two forms: one for grids in which each CTA has a single tile, one for more tiles. The limit
-        of the first form is the number of CTAs. Other recipes have no limit (infinity).
+        Some tile sizes have one plan for grids of one tile per CTA, and one for more tiles. The limit of the first is
+        the number of CTAs that run at a time. Other plans have no limit (infinity).
         """
         return np.where(self.shapes.has_other_form, self.grid, np.inf)
 
     @cached_property
     def _most_tiles(self) -> Column:
-        """Return the largest number of tiles for which each recipe is a candidate without split-K, if D is not small.
+        """Return the largest number of tiles of D for which each plan is tried without split-K, if D is not small.
 
-        D is small if it has at most `FEW_ROWS` rows or columns. Infinity if there is no limit.
+        D is small if it has at most `FEW_ROWS` rows or columns. Infinity means no limit.
         """
         shapes = self.shapes
         most = self.grid * most_waves(shapes.cm * shapes.cn, shapes.bm * shapes.bn)
@@ -120,7 +125,7 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_tiles_of_few(self) -> Column:
-        """Return the largest number of tiles for which each recipe is a candidate without split-K, if D has few rows.
+        """Return the largest number of tiles of D for which each plan is tried without split-K, if D has few rows.
 
         It is one tile per CTA for clusters of eight, and for CTAs of one warpgroup, else infinity. A second cluster of
         eight would wait for the first, and one warpgroup cannot overlap its stores: 16368 x 32 x 128 in 64 x 32 takes
@@ -132,7 +137,7 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_columns(self) -> Column:
-        """Return the largest number of columns of D for which each recipe is a candidate without split-K.
+        """Return the largest number of columns of D for which each plan is tried without split-K.
 
         It is infinity for most tiles. Tiles of few columns are slow if D has many: 704 x 1680 x 64 takes 8.4 us in 128
         x 32, and 5.8 us by cuBLAS (H100, 2026-11-22).
@@ -141,7 +146,7 @@ class Sm90Family(Model):
 
     @cached_property
     def _least_k_tiles(self) -> Column:
-        """Return the smallest number of k-tiles (128 bytes along K each) for which each recipe is a candidate.
+        """Return the smallest number of k-tiles (128 bytes along K each) of a problem for which each plan is tried.
 
         With cluster split-K it is `LEAST_K_TILES` for each CTA that splits K, else 0.
         """
@@ -149,9 +154,9 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_k_tiles(self) -> Column:
-        """Return the largest number of k-tiles for which each recipe is a candidate without split-K, if D is not small.
+        """Return the largest number of k-tiles for which each plan is tried without split-K, if D is not small.
 
-        Only recipes with deep k-tiles (more than 128 bytes along K) have a limit; it is infinity for others.
+        Only plans with deep k-tiles (more than 128 bytes along K) have a limit; it is infinity for others.
         """
         shapes = self.shapes
         deep = self._needs_one & shapes.is_deep & ~shapes.is_large_cluster
@@ -159,17 +164,18 @@ class Sm90Family(Model):
 
     @cached_property
     def _may_split(self) -> Column:
-        """Return whether split-K is tried for each recipe."""
+        """Return an array of flags, one per plan: is split-K tried for it?"""
         shapes = self.shapes
         is_usual = self._is_small & ~shapes.single & ~shapes.splits_k_in_cluster
         return is_usual & (shapes.is_large_cluster | ~(shapes.is_for_few | shapes.has_other_form))
 
     @cached_property
     def _may_fix_up(self) -> Column:
-        """Return whether stream-K fixup is tried for each recipe.
+        """Return an array of flags, one per plan: is stream-K fixup tried for it?
 
-        A pipeline of three stages runs empty when a CTA goes on to the k-tiles of another tile: 5000 x 5000 x 5000 (tn)
-        takes 414 us in 256 x 192 with fixup, 381 us in 128 x 256 (H200, 2026-11-26).
+        With fixup, CTAs that the last wave leaves idle take k-tiles of its tiles. A pipeline of three stages runs empty
+        when a CTA goes on to the k-tiles of another tile: 5000 x 5000 x 5000 (tn) takes 414 us in 256 x 192 with fixup,
+        381 us in 128 x 256 (H200, 2026-11-26).
         """
         shapes = self.shapes
         is_usual = ~(shapes.is_large_cluster | shapes.alone | shapes.is_deep | shapes.single)
@@ -178,12 +184,12 @@ class Sm90Family(Model):
 
 
 def most_waves(ctas: Column, elements: Column) -> Column:
-    """Return the largest number of waves for plans that are best with one tile per CTA.
+    """Return the largest number of waves for which a plan is tried, if it is meant for one tile per CTA.
 
-    It is 1, or more for large tiles in large clusters. A wave is one tile of D for each multiprocessor.
+    A wave is one tile of D per multiprocessor. The result is 1, or more for large tiles in large clusters.
 
     ctas       CTAs of a cluster, one entry per plan
-    elements   elements of a tile, one entry per plan
+    elements   elements of a tile of D, one entry per plan
 
     >>> most_waves(np.array([2, 8, 8]), np.array([128 * 224, 128 * 192, 128 * 224])).tolist()
     [1, 1, 4]
@@ -194,7 +200,7 @@ def most_waves(ctas: Column, elements: Column) -> Column:
 def family(request: Request, k: int) -> Sm90Family:
     """Return the Hopper plans that can implement the operands of a request, with the repack passes that they need.
 
-    They compute D, D^T, or one of both, as the request says.
+    They compute D, D^T (swap A/B), or one of both, as the request says.
 
     k        extent along K. The accumulators of a single k-tile are not promoted, because there is no total to add them
              to, unless block scales multiply them
@@ -217,11 +223,11 @@ def family(request: Request, k: int) -> Sm90Family:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, variants: tuple[bool, ...], promotes: bool, with_c: bool, device: Device) -> Sm90Family:
-    """Return the Hopper plans that store D in large enough pieces, cached: see `_stores_well`.
+    """Return the Hopper plans that store D in large enough pieces (see `_stores_well`), with their time model. Cached.
 
-    variants   values of `swap_ab`: False for plans that compute D, True for D^T
-    promotes   whether accumulators of fp8 are promoted to f32 after each k-tile, as they are with block scales
-    with_c     whether a tile of C is read for each tile of D
+    variants   values of `swap_ab` to include: False for plans that compute D, True for plans that compute D^T
+    promotes   whether accumulators of fp8 are added to a total in f32 after each k-tile, as they are with block scales
+    with_c     whether the epilogue reads a C
     """
     repacked = repacked_for_wgmma(operands)
     loaded = _as_loaded(operands, repacked)
@@ -260,10 +266,12 @@ def _can_store(operands: Operands, swap_ab: bool) -> bool:
 
 
 def _stores_well(shapes: Shapes, d: Operand) -> Column:
-    """Return whether each plan of `shapes` stores D in large enough pieces, as an array of flags.
+    """Return an array of flags, one per plan of `shapes`: does it store D in large enough pieces?
 
     An epilogue tile of eight columns stores only 16 or 32 bytes of each row of D, but whole lines of a D^T: bf16 5000 x
-    5000 x 5000 in 256 x 152 takes 453 us for D and 430 us for D^T (H200, 2026-11-26).
+    5000 x 5000 with 256 x 152 tiles takes 453 us for D and 430 us for D^T (H200, 2026-11-26).
+
+    d   the problem's D: its type and majorness
     """
     own = shapes.bn // shapes.cluster_k
     has_lines = ~shapes.by_eight | (shapes.swap_ab != (d.major == "m"))
@@ -274,9 +282,9 @@ def _stores_well(shapes: Shapes, d: Operand) -> Column:
 
 
 def _as_loaded(operands: Operands, repacked: str) -> Operands:
-    """Return the operands as the GEMM loads them after the repack passes: repacked ones are K-major and aligned.
+    """Return the operands as the GEMM loads them after repack passes: a repacked operand is K-major and aligned.
 
-    repacked   names of the operands that a repack pass copies first: "", "a", "b" or "ab"
+    repacked   names of the operands that a repack pass (a copy kernel) copies first: "", "a", "b" or "ab"
     """
     made = {name: replace(getattr(operands, name), major="k", align_bytes=ALIGN_BYTES) for name in repacked}
     return replace(operands, **made) if made else operands

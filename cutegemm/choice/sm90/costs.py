@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sm90Costs:
-    """Fitted constants of the time model: microseconds, unless they are in KiB, a factor or a share.
+    """Fitted constants of the time model of Hopper plans, in microseconds unless called KiB, a factor or a share.
 
-    start                     start of a kernel until its first MMA, and from its last MMA to the end
+    start                     from the kernel's start to its first MMA, plus from its last MMA to its end
     single                    factor on `start`, if one warpgroup computes one tile, or with cluster split-K
     fours                     time for each four CTAs of a cluster, until all of them have started
     l2                        factor on the time of loads from L2, if all SMs load

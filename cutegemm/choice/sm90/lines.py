@@ -16,10 +16,11 @@ WIDTHS_BYTES = CACHE_LINE_BYTES, CACHE_LINE_BYTES // 2, CACHE_LINE_BYTES // 4  #
 
 
 def touched(step_bytes: int) -> tuple[float, ...]:
-    """Return the mean number of cache lines that TMA boxes touch per 128 bytes of a row, by the width of the box.
+    """Return how many cache lines TMA boxes touch on average per 128 bytes of a row, by the width of the box.
 
-    step_bytes   bytes from one row of the matrix to the next
-    returns      one number for each width in `WIDTHS_BYTES`; 1 if each box is exactly one line
+    step_bytes   stride of the rows of the matrix, in bytes
+    returns      one number for each width in `WIDTHS_BYTES`: 1 if each row of a box is exactly one line, more if rows
+                 of the matrix are not aligned to lines
 
     >>> touched(256)[:2], touched(10000)[:2]
     ((1.0, 1.4), (1.875, 2.75))
@@ -29,9 +30,9 @@ def touched(step_bytes: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=8)
 def _touched(step: int) -> tuple[float, ...]:
-    """Return the result of `touched` for rows that begin equally often at each multiple of `step` in a line, cached.
+    """Return the result of `touched` if rows begin equally often at each multiple of `step` within a cache line.
 
-    step   in bytes; a divisor of the size of a cache line
+    step   bytes; a divisor of the size of a cache line
     """
     means = []
     for width in WIDTHS_BYTES:

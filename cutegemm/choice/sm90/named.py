@@ -107,7 +107,10 @@ _PROMOTED = (
 
 
 def of_tile(named: NamedTile) -> Sm90Recipe:
-    """Return the recipe of the plan whose name spells out a tile, with a summary: see `tiles`."""
+    """Return the recipe (name and arguments) of the plan whose name spells out a tile, such as sm90_128x144_2x1.
+
+    The recipe's summary describes the tile.
+    """
     names = " and ".join([name for name, ctas in zip("AB", reversed(named.cluster), strict=True) if ctas > 1])
     shared = f", in clusters that share {names}" if names else ""
     accumulators = ", accumulator promotion" if named.promoted else ""
@@ -124,14 +127,19 @@ def of_tile(named: NamedTile) -> Sm90Recipe:
 
 
 def _recipes(rows: Iterable[tuple[str, dict[str, Any], str]]) -> tuple[Sm90Recipe, ...]:
-    """Return one recipe for each row (name, options of the recipe, summary) of a table."""
+    """Return one recipe (name and arguments of a plan) for each row (name, options, summary) of a table.
+
+    Options are arguments of `sm90_plan`: name -> value.
+    """
     return tuple([Sm90Recipe(name, summary, options) for name, options, summary in rows])
 
 
 def _with_tiles(named: tuple[Sm90Recipe, ...], promoted: bool) -> tuple[Sm90Recipe, ...]:
-    """Return the recipes `named`, then one for each tile that `choose` considers and that none of them covers.
+    """Return the recipes `named`, followed by one for each tile that `choose` considers and that is not among them.
 
-    promoted   whether these tiles have promoted accumulators
+    A recipe is the name and the arguments of a plan.
+
+    promoted   whether the added tiles promote accumulators to f32 after each k-tile
     """
     covered = {
         NamedTile(recipe.tile, recipe.shape.cluster, promoted, recipe.shape.depth, recipe.shape.cluster_k)
@@ -144,7 +152,7 @@ def _with_tiles(named: tuple[Sm90Recipe, ...], promoted: bool) -> tuple[Sm90Reci
 def _is_usual(recipe: Sm90Recipe) -> bool:
     """Return whether a recipe is the same plan as the one whose name spells out its tile and cluster.
 
-    Such a plan has the default order of tiles, and is not listed twice. See `tiles`.
+    Such a plan has the default order of tiles, and is listed only once. A recipe is the name and arguments of a plan.
     """
     shape = recipe.shape
     has_usual_order = shape.raster == TileShape.raster and shape.ctas_per_sm == 1
@@ -171,7 +179,7 @@ SM90_READING = tuple([one.reading for one in SM90_CHOSEN if one.may_read and not
 
 
 def sm90_names() -> list[tuple[str, str]]:
-    """Return (name, summary) of the Hopper plans, for lists of plans.
+    """Return (name, one-line summary) of the Hopper plans, for lists of plans.
 
     Names with other tile sizes are valid too; the list has one example of each form. `+repack`, then `/k4` or
     `/stream`, may follow each name.

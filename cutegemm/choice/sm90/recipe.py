@@ -28,15 +28,15 @@ _SPLITTING = ("split_k", "stream", "fixup")  # options that say how K is split
 
 
 def _policies(text: str) -> tuple[str, ...]:
-    """Return the L2 policies of A, B and D that a text such as "last+last+first" stands for."""
+    """Parse the L2 cache policies of A, B and D: "last+last+first" gives ("last", "last", "first")."""
     return tuple([f"evict_{policy}" for policy in text.split("+")])
 
 
 @dataclass(frozen=True)
 class Sm90Recipe(Recipe):
-    """The name and the arguments of a Hopper plan; `build` makes the plan for given operands.
+    """Name and arguments of a Hopper plan; `build` makes the plan for given operands.
 
-    Unless the options are spelled out, `options["tile"]` is (bM, bN), and a k-tile has 128 bytes along K, or
+    Unless the user spelled out the options, `options["tile"]` is (bM, bN), and a k-tile has 128 bytes along K, or
     `options["depth"]` times as many. `options["alone"]` says that each CTA computes one tile only.
     """
 
@@ -55,13 +55,13 @@ class Sm90Recipe(Recipe):
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Return (bM, bN), the tile of a CTA."""
+        """Return the tile (bM, bN) of a CTA of this plan."""
         rows, columns, *_ = self.options["tile"]
         return rows, columns
 
     @cached_property
     def shape(self) -> TileShape:
-        """Return the tile, cluster and other properties of the plan that its predicted time depends on.
+        """Return the tile, cluster and other properties of this plan that its predicted time depends on.
 
         >>> options = {"tile": (256, 160), "schedule": "cooperative", "raster": "along_n"}
         >>> Sm90Recipe("mine", "", options).shape  # doctest: +NORMALIZE_WHITESPACE
@@ -89,10 +89,10 @@ class Sm90Recipe(Recipe):
 
     @property
     def may_read(self) -> bool:
-        """Return whether the plan has a variant that reads A into registers before wgmma multiplies it: see `reading`.
+        """Return whether this plan has a variant whose threads load A into registers for wgmma: see `reading`.
 
-        Consumers must be able to share the tile, so that one reads A while others multiply, and must have registers
-        left for A.
+        Its consumer warpgroups must be able to share a tile, so that one loads A while others multiply, and must have
+        registers left for A.
         """
         (rows, columns), shape = self.tile, self.shape
         is_usual = product(shape.cluster) <= 2 and shape.depth == 1
@@ -101,9 +101,10 @@ class Sm90Recipe(Recipe):
 
     @property
     def reading(self) -> Sm90Recipe:
-        """Return the variant of the recipe whose threads read A into registers.
+        """Return the variant of this recipe (name and arguments of a plan) whose threads load A into registers.
 
-        Its consumers share each tile, and store it before they begin the next one.
+        wgmma then takes A from registers. The consumer warpgroups share each tile, and store it before they begin the
+        next one.
         """
         options = {name: value for name, value in self.options.items() if name not in _SHARED_A_OPTIONS}
         summary = "{} x {} by consumers that share the tile and read A into registers".format(*self.tile)
@@ -111,12 +112,12 @@ class Sm90Recipe(Recipe):
 
     @property
     def cluster_ctas(self) -> int:
-        """Return the number of CTAs of a cluster, including those that split K."""
+        """Return the number of CTAs of a cluster of this plan, including those that split K."""
         return product(self.options.get("cluster", (1, 1))) * self.options.get("cluster_k", 1)
 
     @property
     def division(self) -> KSplit:
-        """Return how K is split: as the name says, else as the options say.
+        """Return how this plan splits K: as its name says, else as its options say.
 
         >>> Sm90Recipe("mine", "", {"tile": (128, 128), "fixup": True}).division.fixup
         True
@@ -127,22 +128,25 @@ class Sm90Recipe(Recipe):
 
     @property
     def accumulates_as(self) -> object:
-        """Return the options that the order of accumulation depends on: see `Recipe.accumulates_as`."""
+        """Return the options on which this plan's order of accumulation along K depends, as a comparable key.
+
+        Plans with equal keys have equal orders: see `Recipe.accumulates_as`.
+        """
         shape = self.shape
         how = (shape.depth, shape.cluster_k, shape.promoted, self.division, self.ctas, self.swap_ab)
         return self if self.spelled_out else (self.family, *how)
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Build the plan for the operands that the kernel sees: the transposed ones with swap A/B.
+        """Build the Hopper plan for the operands as the kernel sees them: already transposed if it swaps A and B.
 
         A D that is not aligned to 16 bytes is stored by the threads: line by line through padded epilogue stages, or
         from registers if no epilogue tiles fill the tile or if they do not fit shared memory.
 
-        Unless the options are spelled out, they are adapted to the operands. The epilogue is not overlapped if the plan
-        reads C or if `may_overlap` is False. Consumers alternate instead of sharing a single tile if `may_share` is
-        False. Consumers share each tile if threads read A into registers.
+        Unless the user spelled out the options, they are adapted to the operands. The epilogue is not overlapped if the
+        plan reads C or if `may_overlap` is False. Consumers alternate instead of sharing a single tile if `may_share`
+        is False. Consumers share each tile if threads read A into registers.
 
-        target   architecture and other properties of what the plan is built for
+        target   architecture and device properties that the plan is built for
         raises   PlanError if the operands break rules of the plan
         """
         ops, with_c = operands.as_tf32, target.with_c
@@ -179,19 +183,19 @@ class Sm90Recipe(Recipe):
             return sm90_plan(ops, **{**options, "store": "direct"})
 
     def to_repack(self, operands: Operands) -> str:
-        """Return the names of the operands that need a repack pass, a copy before the GEMM: "", "a", "b" or "ab".
+        """Return which operands need a repack pass (a copy kernel before the GEMM): "", "a", "b" or "ab".
 
         TMA cannot load these operands as they are, or wgmma cannot multiply them. It is "b" instead of "ab" if threads
         can read A into registers.
 
-        operands   as the kernel sees them: transposed if the recipe swaps A and B
+        operands   as the kernel sees them: transposed if this recipe swaps A and B
         """
         needed = repacked_for_wgmma(operands)
         return "b" if needed == "ab" and self.may_read and can_read(operands) else needed
 
 
 def can_read(operands: Operands) -> bool:
-    """Return whether a Hopper plan can read A into registers by its threads, for given operands.
+    """Return whether a Hopper plan for these operands can load A into registers by its threads, before wgmma uses it.
 
     TMA must be able to load A, and the plan must be able to store D. The rows of such a plan are permuted in groups of
     four, but stmatrix stores an M-major D of 16 bits in groups of eight.

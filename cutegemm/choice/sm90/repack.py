@@ -20,7 +20,7 @@ REPACK_START_US, MEETS_US, MEETS_EARLY_US = 2.0, 2.0, 0.5
 def repack_us(shapes: Shapes, operands: Operands, problem: Problem, device: Device, repacked: str) -> Column:
     """Return the microseconds that repack passes (copies of operands before the GEMM) add to each plan of `shapes`.
 
-    An A that threads read into registers needs none.
+    The A of a plan whose threads load it into registers is not repacked.
 
     repacked   names of the operands that the other plans repack: "", "a", "b" or "ab"
     """
@@ -33,7 +33,7 @@ def repack_us(shapes: Shapes, operands: Operands, problem: Problem, device: Devi
 
 
 def read_by(swap_ab: bool) -> str:
-    """Return the name, "a" or "b", of the problem's operand that is the A of the kernel.
+    """Return which of the problem's operands the kernel sees as its A: "a", or "b" if the plan swaps A and B.
 
     swap_ab   whether the plan computes D^T = B^T A^T
     """
@@ -45,7 +45,8 @@ def repacking_us(
 ) -> float:
     """Return the microseconds from the start of a repack kernel to the first MMA of the GEMM that follows it.
 
-    The kernel is assumed to run at the speed of memory, although L2 may hold some of the operands.
+    A repack kernel copies A or B because the GEMM cannot load it. It is assumed to run at the speed of memory, although
+    L2 may hold some of the operands.
 
     names     names of the operands that are repacked, in "ab"; None: all that TMA cannot load, or wgmma cannot
               multiply, as they are

@@ -30,12 +30,12 @@ _BAND = 8  # rows of tiles in a band, if the raster follows from the cluster
 class TileShape:
     """Tile, cluster and other properties of a Hopper plan that its predicted time depends on.
 
-    tile                     (bM, bN)
+    tile                     (bM, bN), the tile of a CTA
     cluster                  CTAs of a cluster along M and N
     epilogue                 "pingpong", "cooperative", "overlapped" or "single"; it determines which MMAs hide the
                              store of a tile
     raster                   order of the tiles; None if it follows from the cluster
-    promoted                 whether threads promote the accumulators of each k-tile
+    promoted                 whether threads add the accumulators of each k-tile to a total in f32
     consumers                number of consumer warpgroups
     epi_tile_n, epi_stages   columns of an epilogue tile, and epilogue stages; None if they follow from the tile
     is_direct                whether D is stored from registers
@@ -61,19 +61,19 @@ class TileShape:
 
     @property
     def streams(self) -> bool:
-        """Return whether the loads of A take most of the time: cluster split-K of a tile of few columns."""
+        """Return whether this plan's loads of A take most of the time: cluster split-K with a tile of few columns."""
         return bool(_streams(self.cluster_k, self.tile[1]))
 
     def is_pingpong(self, operands: Operands) -> bool:
-        """Return whether the two consumer warpgroups alternate in taking tiles (pingpong).
+        """Return whether this plan's two consumer warpgroups take tiles in turn (pingpong), not sharing each tile.
 
-        They also do if `alone` asks them to share a tile and `may_share` is False.
+        They also do if `alone` asks them to share a tile, but `may_share` is False for the operands.
         """
         return self.epilogue == "pingpong" or (self.alone and is_pingpong(self.tile) and not may_share(operands))
 
     @property
     def waits_for_next(self) -> bool:
-        """Return whether the store of a tile overlaps with the MMAs of the next one, in the default order of tiles.
+        """Return whether this plan stores a tile during the MMAs of the next one, with tiles in the default order.
 
         False for deep k-tiles, cluster split-K and stores from registers.
         """
@@ -82,12 +82,15 @@ class TileShape:
 
     @property
     def is_gpc_aware(self) -> bool:
-        """Return whether clusters take tiles in GPC-aware order, on devices whose order of CTAs is known."""
+        """Return whether this plan's clusters take tiles in GPC-aware order, on devices whose order of CTAs is known.
+
+        In this order, CTAs of one GPC share an operand.
+        """
         is_usual = self.raster is None and self.epilogue != "single" and self.cluster_k == 1
         return is_usual and is_gpc_aware(self.tile, self.cluster)
 
     def pipeline_state(self, operands: Operands) -> tuple[int, int]:
-        """Return (stages of the mainloop pipeline, epilogue tiles of a consumer) of the plan for these operands.
+        """Return (stages of the mainloop pipeline, epilogue tiles of a consumer) of this plan for given operands.
 
         >>> TileShape((128, 192)).pipeline_state(Operands.of("bf16", layout="nt"))
         (4, 6)
@@ -102,10 +105,10 @@ class TileShape:
 
 
 def may_share(operands: Operands) -> bool:
-    """Return whether consumer warpgroups may share a tile that is the only one of its CTA, given the type of D.
+    """Return whether consumer warpgroups may share the only tile of a CTA, given the type and alignment of D.
 
-    The epilogue stages of a D of 32 bits would take the room of a mainloop stage. A D that TMA cannot store was not
-    timed.
+    Only for a D of 16 bits that TMA can store: the epilogue stages of a D of 32 bits would take the room of a mainloop
+    stage, and a D that TMA cannot store was not timed.
 
     >>> may_share(Operands.of("bf16")), may_share(Operands.of("tf32")), may_share(Operands.of("bf16", align_bytes=2))
     (True, False, False)
@@ -114,7 +117,9 @@ def may_share(operands: Operands) -> bool:
 
 
 def may_overlap(operands: Operands) -> bool:
-    """Return whether plans can have an overlapped epilogue: TMA stores D, and registers hold a finished tile.
+    """Return whether plans for these operands can overlap the epilogue of a tile with the MMAs of the next one.
+
+    TMA must be able to store D, and its type must be small enough for registers to hold a finished tile.
 
     >>> may_overlap(Operands.of("bf16")), may_overlap(Operands.of("tf32"))
     (True, False)
@@ -126,17 +131,17 @@ def may_overlap(operands: Operands) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """Many `TileShape`s for given operands, as arrays with one entry per plan. Properties are computed from the arrays.
+    """Properties of many Hopper plans for given operands, as arrays with one entry per plan. `TileShape` is one plan's.
 
     bm, bn             tile (bM, bN)
     loaded_n           columns of B that are loaded for a k-tile: see `columns_loaded`
     cm, cn             CTAs of a cluster along M and N
     cooperative        whether a CTA issues no MMAs while it stores a tile
-    overlapped         whether the epilogue is overlapped
+    overlapped         whether the epilogue is overlapped with the next tile's MMAs
     alone              whether a CTA computes one tile only: see `TileShape`
     band               rows of tiles in a band of the rasterization
     gpc_aware          whether clusters take tiles in GPC-aware order, on devices whose order is known
-    along_m, along_n   whether tiles follow each other along M, and along N
+    along_m, along_n   whether consecutive tiles lie along M, and along N
     late               1 / (stages - 1): share of a load's latency that a k-tile waits
     epi_tiles          epilogue tiles of a consumer
     epi_tile_n         columns of an epilogue tile; 0 if they follow from the tile
@@ -145,7 +150,7 @@ class Shapes:
     single             whether one warpgroup computes the only tile of a CTA, and loads its own k-tiles
     ctas_per_sm        CTAs that share an SM
     swap_ab            whether the plan computes D^T
-    reads_a            whether threads read A into registers, so that no repack pass copies it
+    reads_a            whether threads load A into registers, so that no repack pass copies it
     """
 
     bm: Column
@@ -179,12 +184,13 @@ class Shapes:
         with_c: bool = False,
         reads_a: bool = False,
     ) -> Shapes:
-        """Return `shapes` as arrays, with what follows from the operands: columns loaded, stages and epilogue tiles.
+        """Convert plans to arrays, with what follows from the operands: columns loaded, stages and epilogue tiles.
 
+        shapes     properties of each plan
         operands   operands of the problem for D
-        swap_ab    whether the plans compute D^T
-        with_c     whether a tile of C is read for each tile of D; plans then have no overlapped epilogue
-        reads_a    whether threads read A into registers
+        swap_ab    whether the plans compute D^T = B^T A^T
+        with_c     whether the epilogue reads a C; plans then have no overlapped epilogue
+        reads_a    whether threads load A into registers
 
         >>> Shapes.of([TileShape((128, 192)), TileShape((64, 16))], Operands.of("bf16", layout="nt")).bn
         array([192.,  16.])
@@ -218,97 +224,106 @@ class Shapes:
         return cls(**{name: _as_floats(np.array(column, kind)) for name, column in columns.items()})
 
     def take(self, rows: Column) -> Shapes:
-        """Return the arrays of the plans at the indices `rows`."""
+        """Return the properties of the plans at the indices `rows`, in the order of `rows`."""
         return Shapes(*[column.take(rows) for column in self._columns()])
 
     @classmethod
     def joined(cls, groups: Sequence[Shapes]) -> Shapes:
-        """Return the plans of all groups in one object, one group after the other."""
+        """Concatenate several sets of Hopper plans: all plans of the first group, then those of the next."""
         columns = zip(*[group._columns() for group in groups], strict=True)
         return groups[0] if len(groups) == 1 else cls(*[np.concatenate(column) for column in columns])
 
     def _columns(self) -> list[Column]:
-        """Return the arrays of all fields, in the order of the fields."""
+        """Return the arrays of properties, one per field of this class, in the order of the fields."""
         return [getattr(self, field.name) for field in fields(self)]
 
     @cached_property
     def cluster_m(self) -> Column:
-        """Return the number of rows of D that a cluster's tiles cover together."""
+        """Return the number of rows of D that the CTAs of a cluster cover together, for each plan."""
         return self.bm * self.cm
 
     @cached_property
     def cluster_n(self) -> Column:
-        """Return the number of columns of D that a cluster's tiles cover together."""
+        """Return the number of columns of D that the CTAs of a cluster cover together, for each plan."""
         return self.bn * self.cn
 
     @cached_property
     def is_large_cluster(self) -> Column:
-        """Return whether a cluster computes more than two tiles: four or eight."""
+        """Return an array of flags, one per plan: does a cluster compute more than two tiles (four or eight)?"""
         return self.cm * self.cn > PAIR
 
     @cached_property
     def has_other_form(self) -> Column:
-        """Return whether the plan is meant for one tile per CTA, and another plan of its tile size for several.
+        """Return an array of flags: is the plan for one tile per CTA, and does its tile size have a plan for several?
 
-        This is so in clusters of at most two.
+        Only clusters of at most two CTAs have such pairs of plans.
         """
         return self.alone & ~self.is_large_cluster
 
     @cached_property
     def by_eight(self) -> Column:
-        """Return whether epilogue tiles have only eight columns."""
+        """Return an array of flags, one per plan: do its epilogue tiles have only eight columns?"""
         return self.epi_tile_n == FEWEST_COLUMNS
 
     @cached_property
     def is_two(self) -> Column:
-        """Return whether a cluster computes two tiles."""
+        """Return an array of flags, one per plan: does a cluster compute exactly two tiles?"""
         return self.cm * self.cn == PAIR
 
     @cached_property
     def is_crowded(self) -> Column:
-        """Return whether several CTAs share an SM."""
+        """Return an array of flags, one per plan: do several CTAs share an SM?"""
         return self.ctas_per_sm > 1
 
     @cached_property
     def is_joint(self) -> Column:
-        """Return whether consumer warpgroups share a tile of few columns, so that MMAs do not hide their barriers."""
+        """Return an array of flags, one per plan: do consumer warpgroups share a tile of few columns?
+
+        The MMAs of such a tile are too short to hide the waiting at barriers.
+        """
         return self.cooperative & ~self.single & (self.bn <= _JOINT_COLUMNS)
 
     @cached_property
     def streams(self) -> Column:
-        """Return whether the loads of A take most of the time: see `TileShape.streams`."""
+        """Return an array of flags, one per plan: do the loads of A take most of its time?
+
+        So it is with cluster split-K and a tile of few columns: see `TileShape.streams`.
+        """
         return _streams(self.cluster_k, self.bn)
 
     @cached_property
     def is_for_few(self) -> Column:
-        """Return whether the plan is only for a D of few columns: loading A from memory then takes most of the time."""
+        """Return an array of flags, one per plan: is it tried only for a D of few columns?
+
+        The time of such problems is mostly that of loading A from memory.
+        """
         return self.is_joint | self.streams | (self.is_deep & (self.cm > 1) & (self.cn == 1))
 
     @cached_property
     def is_deep(self) -> Column:
-        """Return whether k-tiles are deep: more than 128 bytes along K."""
+        """Return an array of flags, one per plan: are its k-tiles deep, i.e. more than 128 bytes along K?"""
         return self.depth > 1
 
     @cached_property
     def splits_k_in_cluster(self) -> Column:
-        """Return whether the plan has cluster split-K: CTAs of a cluster split the K of a tile."""
+        """Return an array of flags, one per plan: do CTAs of a cluster split the K of a tile (cluster split-K)?"""
         return self.cluster_k > 1
 
     @cached_property
     def stages(self) -> Column:
-        """Return the number of stages of the mainloop pipeline, computed from `late`."""
+        """Return the number of stages of the mainloop pipeline of each plan, computed from the field `late`."""
         return 1 + 1 / self.late
 
     @cached_property
     def waits(self) -> Column:
-        """Return the factor on the waiting time per 128 bytes of K if `depth` k-tiles are waited for together.
+        """Return the factor on the waiting time per 128 bytes of K, if a plan waits for several k-tiles at once.
 
-        It is 1 / sqrt(depth).
+        It is 1 / sqrt(depth), where `depth` is the number of k-tiles of 128 bytes that are waited for together.
         """
         return self.depth**-0.5
 
     def extents(self, problem: Problem) -> tuple[Column, Column]:
-        """Return (M, N) as the kernel of each plan sees them: swapped for plans that compute D^T; at least 1."""
+        """Return (M, N) as the kernel of each plan sees them, at least 1: exchanged for plans that compute D^T."""
         m, n = max(1, problem.m), max(1, problem.n)
         return (m, n) if m == n else by_orientation(self.swap_ab, m, n)
 
@@ -319,25 +334,25 @@ class Shapes:
 
 
 def _streams(cluster_k: Any, columns: Any) -> Any:
-    """Return whether the loads of A take most of the time: see `TileShape.streams`.
+    """Return whether the loads of A take most of the time of a plan: cluster split-K with a tile of few columns.
 
     cluster_k   CTAs of a cluster that split K, as a number or an array
-    columns     columns of the tile, likewise
+    columns     columns of the tile, as a number or an array
     """
     return (cluster_k > 1) & (columns <= _STREAMED_COLUMNS)
 
 
 def _as_floats(column: Column) -> Column:
-    """Return an array of numbers as floats, so that no conversion is needed later; an array of booleans unchanged."""
+    """Convert an array of numbers to floats, so that later arithmetic need not; return one of booleans unchanged."""
     return column if column.dtype == bool else column.astype(float)
 
 
 def by_orientation(swap_ab: Column, a_value: Any, b_value: Any) -> tuple[Column, Column]:
-    """Return (value of the kernel's A, value of the kernel's B), as arrays with one entry per plan.
+    """Return (value of the kernel's A, value of the kernel's B) for each plan, from values of the problem's A and B.
 
-    If both values are the same number, it is returned for all plans.
+    They are exchanged for plans that swap A and B. If both values are the same number, it is returned for all plans.
 
-    swap_ab            whether each plan computes D^T = B^T A^T, so that the problem's B is the kernel's A
+    swap_ab            array of flags: does the plan compute D^T = B^T A^T, so that the problem's B is the kernel's A?
     a_value, b_value   value of the problem's A, and of its B
     """
     if a_value is b_value or (isinstance(a_value, float) and a_value == b_value):

@@ -60,9 +60,9 @@ _FEWEST_SHARED = 8  # columns of such a tile that each CTA stores
 
 
 def is_pingpong(tile: tuple[int, int]) -> bool:
-    """Return whether the two consumer warpgroups alternate in taking tiles of this size (pingpong).
+    """Return whether the two consumer warpgroups of a CTA take tiles of this size in turn (pingpong).
 
-    It applies to CTAs that compute several tiles.
+    Otherwise they share each tile. This holds for CTAs that compute several tiles.
 
     tile   (bM, bN)
     """
@@ -73,13 +73,13 @@ def is_pingpong(tile: tuple[int, int]) -> bool:
 class NamedTile:
     """The tile that a plan's name such as `sm90_128x144_2x1` spells out, and how it is multiplied.
 
-    tile        (bM, bN)
-    cluster     CTAs of a cluster along M and N
-    promoted    whether threads promote the accumulators of each k-tile
+    tile        (bM, bN), 128 x 144 in this name
+    cluster     CTAs of a cluster along M and N, (2, 1) in this name
+    promoted    whether threads add the accumulators of each k-tile to a total in f32
     depth       size of a k-tile along K, in units of 128 bytes
     cluster_k   CTAs of a cluster that split K
-    is_alone    whether it is the only tile of its CTA. Consumers that would alternate in taking tiles then share it,
-                and an epilogue that would be overlapped is not
+    is_alone    whether it is the only tile of its CTA. Consumers that would take tiles in turn then share it, and an
+                epilogue that would be overlapped is not
     """
 
     tile: tuple[int, int]
@@ -91,7 +91,7 @@ class NamedTile:
 
     @property
     def name(self) -> str:
-        """Return the name of the plan with this tile, in the form that `of` reads.
+        """Return the name of the plan with this tile, in the form that `NamedTile.of` reads.
 
         >>> NamedTile((128, 144), (2, 1)).name, NamedTile((64, 16), promoted=True).name
         ('sm90_128x144_2x1', 'sm90_promoted_64x16')
@@ -108,7 +108,7 @@ class NamedTile:
 
     @classmethod
     def of(cls, name: str) -> NamedTile | None:
-        """Return the tile that a plan's name spells out; None if the name does not have this form.
+        """Parse a plan's name that spells out a tile, such as "sm90_128x144_2x1"; None if it does not have this form.
 
         >>> NamedTile.of("sm90_64x32_deep").depth, NamedTile.of("sm90_epi_stages")
         (2, None)
@@ -123,7 +123,7 @@ class NamedTile:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the arguments (name -> value) of the tile's recipe, apart from the tile itself.
+        """Return the arguments (name -> value) that this tile adds to the recipe of its plan, without the tile itself.
 
         They are arguments of `sm90_plan`, `depth` and `alone`. `depth` is set if k-tiles have more than 128 bytes along
         K. `alone` is set if a CTA has one tile only, as it has in clusters of more than two.
@@ -165,9 +165,9 @@ class NamedTile:
 
 
 def every_tile(promoted: bool = False) -> Iterator[NamedTile]:
-    """Yield the tiles that `choose` considers, each with its cluster and the CTAs that split its K.
+    """Yield all Hopper tiles that `choose` considers, each with its cluster and the number of CTAs that split its K.
 
-    promoted   True: the tiles with promoted accumulators only; False: all other tiles
+    promoted   True: only the tiles whose accumulators are added to a total in f32 after each k-tile; False: all others
 
     >>> len(list(every_tile())), len(list(every_tile(promoted=True)))
     (267, 81)
@@ -191,7 +191,7 @@ def _is_whole(tile: tuple[int, int], cluster: tuple[int, int], promoted: bool) -
     """Return whether plans with this tile and cluster are tried without cluster split-K, with k-tiles of 128 bytes.
 
     tile, cluster   (bM, bN), and CTAs of a cluster along M and N
-    promoted        whether threads promote the accumulators of each k-tile
+    promoted        whether threads add the accumulators of each k-tile to a total in f32
     """
     (rows, columns), ctas = tile, product(cluster)
     if promoted and ctas > PAIR:
@@ -208,19 +208,22 @@ def _is_whole(tile: tuple[int, int], cluster: tuple[int, int], promoted: bool) -
 
 
 def _is_within(tile: tuple[int, int], columns: Mapping[int, tuple[int, int]]) -> bool:
-    """Return whether the columns of a tile are within the range for its number of rows; False without a range.
+    """Return whether a tile's number of columns is in the range that `columns` allows for its number of rows.
 
     tile      (bM, bN)
     columns   bM -> (least, largest) bN
+    returns   False if `columns` has no range for bM
     """
     narrowest, widest = columns.get(tile[0], (1, 0))
     return narrowest <= tile[1] <= widest
 
 
 def _is_alone(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
-    """Return whether clusters of two are tried with the tile as the only one of its CTA, shared by its consumers.
+    """Return whether a cluster of two is also tried with one tile per CTA, shared by all its consumer warpgroups.
 
     Larger clusters always have one tile per CTA.
+
+    tile, cluster   (bM, bN), and CTAs of a cluster along M and N
     """
     return product(cluster) == PAIR and tile[1] % 16 == 0 and (is_pingpong(tile) or tile in _OVERLAPPED_TILES)
 
@@ -228,7 +231,7 @@ def _is_alone(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
 def _is_deep(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
     """Return whether deep k-tiles (256 bytes along K), which halve the number of waits, are tried for this tile.
 
-    They are tried if the tile has few columns, or if several CTAs side by side share A.
+    They are tried if the tile has few columns, or if several CTAs of a cluster share A.
 
     tile, cluster   (bM, bN), and CTAs of a cluster along M and N
     """
@@ -237,14 +240,15 @@ def _is_deep(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
 
 
 def _splits_k_in_cluster(tile: tuple[int, int], cluster: tuple[int, int], cluster_k: int, promoted: bool) -> bool:
-    """Return whether cluster split-K is tried for the tile: for few tiles and a large K.
+    """Return whether a plan whose CTAs of a cluster split K is tried for this tile.
 
-    Each CTA stores some of the tile's columns. Of 85 such problems, a plan with cluster split-K was the fastest for 28,
-    and one with split-K for 1 (H200 and H100, 2026-11-24).
+    It is meant for problems of few tiles and a large K. Each CTA stores some of the tile's columns. Of 85 such
+    problems, a plan with cluster split-K was the fastest for 28, and one with split-K for 1 (H200 and H100,
+    2026-11-24).
 
     tile, cluster   (bM, bN), and CTAs of a cluster along M and N that have different tiles
     cluster_k       CTAs of a cluster that split the K of each tile
-    promoted        whether threads promote the accumulators of each k-tile
+    promoted        whether threads add the accumulators of each k-tile to a total in f32
     """
     rows, columns = tile
     least = 64 if promoted else rows // 2
@@ -252,22 +256,24 @@ def _splits_k_in_cluster(tile: tuple[int, int], cluster: tuple[int, int], cluste
 
 
 def _splits_deep_k_in_cluster(tile: tuple[int, int], cluster: tuple[int, int], cluster_k: int) -> bool:
-    """Return whether cluster split-K with deep k-tiles is tried for the tile: for few rows by a large weight.
+    """Return whether a plan with cluster split-K and k-tiles of 256 bytes is tried for this tile.
 
-    16 x 4096 x 4096 takes 10.26 us with such a plan, and 11.29 us with `gemv_16x16` (CUDA graph, H200, 2026-11-24).
+    It is meant for few rows by a large weight: 16 x 4096 x 4096 takes 10.26 us with such a plan, and 11.29 us with
+    `gemv_16x16` (CUDA graph, H200, 2026-11-24).
 
-    tile, cluster, cluster_k   as in `_splits_k_in_cluster`
+    tile, cluster   (bM, bN), and CTAs of a cluster along M and N that have different tiles
+    cluster_k       CTAs of a cluster that split the K of each tile
     """
     return tile[0] == 64 and tile[1] <= _NARROW and _may_split_k_in_cluster(tile[1], cluster, cluster_k)
 
 
 def _may_split_k_in_cluster(columns: int, cluster: tuple[int, int], cluster_k: int) -> bool:
-    """Return whether a tile is suited to cluster split-K: its columns divide evenly, and the cluster is small enough.
+    """Return whether a tile permits cluster split-K: its columns divide evenly, and the cluster is small enough.
 
     Each CTA must store a power of two of the columns, and the cluster must have at most eight CTAs.
 
     columns              columns of the tile
-    cluster, cluster_k   as in `_splits_k_in_cluster`
+    cluster, cluster_k   CTAs of a cluster along M and N, and CTAs that split K
     """
     own = columns // cluster_k
     is_even = columns % 16 == 0 and own * cluster_k == columns and own >= _FEWEST_SHARED and own & (own - 1) == 0
@@ -275,7 +281,7 @@ def _may_split_k_in_cluster(columns: int, cluster: tuple[int, int], cluster_k: i
 
 
 def has_narrow_epi_stages(tile: tuple[int, int]) -> bool:
-    """Return whether a tile's epilogue tiles have only 32 columns, which leaves room for one more mainloop stage.
+    """Return whether the epilogue tiles of a tile have only 32 columns, which leaves room for one more mainloop stage.
 
     tile   (bM, bN)
     """

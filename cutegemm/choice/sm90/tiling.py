@@ -17,7 +17,7 @@ from cutegemm.plan.work.split import FIXUP
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the tiles of many plans cover a D (or D^T), and the grid: arrays with one entry per plan.
+    """How the tiles of many plans cover D (or D^T, with swap A/B), and their grids: arrays with one entry per plan.
 
     An empty D counts as a D of one element.
 
@@ -25,7 +25,7 @@ class Tiling:
     rows, columns   number of clusters along M and along N that cover D
     tiles           number of clusters that cover the D of all batches
     grid            number of clusters that run at a time
-    own_m, own_n    mean rows and columns of a tile that lie within D
+    own_m, own_n    mean number of rows and of columns of a tile that lie within D
     """
 
     m: Column
@@ -39,9 +39,10 @@ class Tiling:
 
     @classmethod
     def of(cls, shapes: Shapes, problem: Problem, grid: Column) -> Tiling:
-        """Return how the tiles of `shapes` cover the D of a problem.
+        """Return how the tiles of many plans cover the D of a problem.
 
-        grid   number of clusters that run at a time, one entry per plan
+        shapes   properties of the plans, one entry per plan
+        grid     number of clusters that run at a time, one entry per plan
         """
         m, n = shapes.extents(problem)
         rows, columns = np.ceil(m / shapes.cluster_m), np.ceil(n / shapes.cluster_n)
@@ -58,7 +59,7 @@ class FixupTiles:
     at        index of the candidate among all candidates
     shared    number of tiles whose k-tiles are shared with helpers
     workers   number of clusters that help
-    kept      k-tiles of each shared tile that its own cluster takes
+    kept      k-tiles of each shared tile that the cluster which stores the tile takes itself
     """
 
     at: Column
@@ -68,12 +69,12 @@ class FixupTiles:
 
     @classmethod
     def of(cls, tiles: Column, k_tiles: int, grid: Column) -> FixupTiles:
-        """Return the stream-K fixup of the plans that share at least one tile: see `k_division_of`.
+        """Return the stream-K fixup of those plans that share at least one tile with helper CTAs: see `k_division_of`.
 
         tiles     number of tiles of D, one entry per plan
         k_tiles   number of k-tiles of a tile
         grid      number of clusters that run at a time, one entry per plan
-        returns   `at` has the indices of these plans
+        returns   entries for these plans only; `at` has their indices
 
         >>> FixupTiles.of(np.array([66, 70]), 100, np.array([66, 66])).at
         array([1])
@@ -86,9 +87,9 @@ class FixupTiles:
 
 @dataclass(frozen=True)
 class FixupVariants(Variants):
-    """Candidates among Hopper plans, as parallel arrays, with their stream-K fixup already computed.
+    """Candidates among Hopper plans, as parallel arrays, together with their stream-K fixup.
 
-    fixup_tiles   stream-K fixup of the candidates that have it; None if none has it
+    fixup_tiles   which tiles helper CTAs share, for the candidates that have fixup; None if none has it
     """
 
     fixup_tiles: FixupTiles | None = None

@@ -54,11 +54,11 @@ _COOL_US = 4.0  # time of tensor cores; for shorter problems the power limit add
 class Model:
     """Time model of many Hopper plans for given operands on a device. Methods return arrays with one entry per plan.
 
-    shapes     the properties of the plans, as columns
-    operands   operands of the problem for D as the GEMM loads them, after repack passes
+    shapes     the properties of the plans, as arrays
+    operands   operands of the problem for D as the GEMM loads them, after repack passes (copies of operands)
     repacked   names of the operands that are repacked, in "ab"; their rows begin at cache lines
-    with_c     whether a tile of C is read for each tile of D; `shapes` must be made with the same value
-    costs      fitted constants
+    with_c     whether the epilogue reads a C; `shapes` must be made with the same value
+    costs      fitted constants of the model
     """
 
     shapes: Shapes
@@ -70,15 +70,17 @@ class Model:
 
     @classmethod
     def of(cls, recipes: Sequence[Sm90Recipe], operands: Operands, device: Device, costs: Sm90Costs = COSTS) -> Model:
-        """Return the time model of plans without repack passes, with one entry per recipe.
+        """Return the time model of the Hopper plans that `recipes` describe, without repack passes.
 
+        recipes    names and arguments of the plans
         operands   operands of the problem for D
+        costs      fitted constants of the model
         """
         shapes = [Shapes.of([recipe.shape], operands, recipe.swap_ab) for recipe in recipes]
         return cls(Shapes.joined(shapes), operands, device, costs=costs)
 
     def tiling(self, problem: Problem) -> Tiling:
-        """Return how the tiles of each plan cover D, and how many clusters run at a time."""
+        """Return how the tiles of each Hopper plan cover the D of a problem, and how many clusters run at a time."""
         return Tiling.of(self.shapes, problem, self.grid)
 
     def k_tiles(self, problem: Problem) -> int:
@@ -86,9 +88,11 @@ class Model:
         return -(-problem.k * self.operands.a.dtype.bits // 8 // K_TILE_BYTES)
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of candidates, including their repack passes (copies of operands before the GEMM).
+        """Return the predicted times of Hopper candidates, including their repack passes.
 
-        variants   candidates: plans by their index in `shapes`, each with a division of K
+        A repack pass copies an operand before the GEMM.
+
+        variants   the candidates: indices of plans in `shapes`, each with a division of K
         """
         costs, recipes, tiling = self.costs, variants.recipe, self.tiling(problem)
         splits = np.broadcast_to(variants.splits, len(recipes))
@@ -109,7 +113,7 @@ class Model:
         units = of_rows(tiling.tiles, recipes) * splits
 
         def wave_us(from_l2_us: Column) -> Column:
-            """Return the microseconds of a wave: one tile of D for each multiprocessor, or one K split of a tile.
+            """Return the microseconds of a wave: one tile of D, or one K split of a tile, for each multiprocessor.
 
             from_l2_us   time to load the A and B of a k-tile from L2
             """
@@ -142,7 +146,10 @@ class Model:
         us = us + repacking_us
 
         def bounds() -> dict[str, Column]:
-            """Return the time of each possible bottleneck of all candidates: its name, such as "L2" -> microseconds."""
+            """Return the microseconds that each possible bottleneck, such as "L2", would take alone, as arrays.
+
+            Each array has one entry per candidate.
+            """
             k_tiles_of_sm = waves * k_tiles
             us_of = (
                 of_rows(self._mma_us, recipes) * k_tiles_of_sm, l2_us * k_tiles_of_sm,
@@ -154,7 +161,11 @@ class Model:
         return Predicted(us, bounds)
 
     def _fixup_tiles(self, variants: Variants, problem: Problem, tiling: Tiling) -> FixupTiles | None:
-        """Return the tiles that stream-K fixup shares with idle CTAs; None if no candidate has fixup."""
+        """Return the tiles that candidates with stream-K fixup share with idle CTAs; None if no candidate has fixup.
+
+        variants   the candidates: indices of plans, each with a division of K
+        tiling     how the tiles of each plan cover D
+        """
         if isinstance(variants, FixupVariants):
             return variants.fixup_tiles
         if not np.any(variants.fixup):
@@ -173,57 +184,60 @@ class Model:
 
     @cached_property
     def _k_tiles_at_once(self) -> Column:
-        """Return the number of k-tiles of 128 bytes that a tile's CTAs wait for at a time.
+        """Return the number of k-tiles of 128 bytes that the CTAs of a tile wait for at a time, for each plan.
 
-        It is the depth of a stage, times the CTAs of a cluster that split K.
+        It is the number of such k-tiles in a stage, times the CTAs of a cluster that split K.
         """
         return self.shapes.depth * self.shapes.cluster_k
 
     @cached_property
     def _mma_us(self) -> Column:
-        """Return the microseconds of the MMAs of a k-tile, for all CTAs that share an SM."""
+        """Return the microseconds of the MMAs of a k-tile for all CTAs that share an SM, for each plan."""
         shapes = self.shapes
         return shapes.ctas_per_sm * shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / self.device.clock_mhz)
 
     @cached_property
     def _latency_us(self) -> Column:
-        """Return the microseconds of a k-tile in addition to its MMAs and its data: `step`, `asks` and `load` of the
-        costs.
+        """Return the microseconds of each k-tile that are neither its MMAs nor the transfer of its data, for each plan.
 
-        `load`, the latency of a load, counts with the share that the other stages do not hide.
+        They are the constants `step`, `asks` and `load` of `Sm90Costs`. `load`, the latency of a load, counts with the
+        share that the other stages do not hide.
         """
         costs, shapes = self.costs, self.shapes
         return (costs.step + costs.asks * shapes.single + costs.load * shapes.late) * shapes.waits
 
     @cached_property
     def _waits_squared(self) -> Column:
-        """Return `_mma_us` squared plus `_latency_us` squared, which `predict` adds to the square of the L2 time."""
+        """Return `_mma_us` squared plus `_latency_us` squared; `predict` adds the square of the L2 time.
+
+        The three overlap, and the root of the sum is the time of a k-tile.
+        """
         return self._mma_us**2 + self._latency_us**2
 
     @cached_property
     def _start_us(self) -> Column:
-        """Return the microseconds from the start of the kernel until all CTAs of a cluster have their first k-tile."""
+        """Return the microseconds from the kernel's start until all CTAs of a cluster have their first k-tile."""
         costs, shapes = self.costs, self.shapes
         share = np.where(shapes.single | shapes.splits_k_in_cluster, costs.single, 1.0)
         return costs.start * share + costs.fours * (shapes.cm * shapes.cn // 4)
 
     @cached_property
     def _does_not_stop(self) -> Column:
-        """Return 1 if a CTA issues MMAs of the next tile while it stores a tile, else 0."""
+        """Return 1 for each plan whose CTAs issue MMAs of the next tile while they store a tile, else 0."""
         return 1.0 - self.shapes.cooperative
 
     @cached_property
     def _epi_tiles_us(self) -> Column:
-        """Return the fixed microseconds of a tile's epilogue tiles, apart from the time that the stored bytes take."""
+        """Return the fixed microseconds of a tile's epilogue tiles, without the time that depends on the bytes."""
         factor = np.where(self.shapes.by_eight & ~self.shapes.splits_k_in_cluster, _EIGHT_COLUMNS, 1.0)
         return self.costs.epi_tile * factor * self.shapes.epi_tiles
 
     @cached_property
     def _rows_us(self) -> tuple[Column, Column]:
-        """Return the microseconds to load a row of A, and a row of B, from L2: 128 bytes along K, while all SMs load.
+        """Return the microseconds to load from L2 (a row of A, a row of B) while all SMs load, for each plan.
 
-        Multicast divides the time among the CTAs that share the row. Without multicast, loads coalesce in GPC-aware
-        order.
+        A row has 128 bytes along K. Multicast divides the time among the CTAs that share the row. Without multicast,
+        loads coalesce in GPC-aware order.
         """
         shapes, costs = self.shapes, self.costs
         row_us: Column = costs.l2 * K_TILE_BYTES / (self.device.measured.sm_l2_gb_s * 1e3)
@@ -237,7 +251,7 @@ class Model:
 
     @cached_property
     def _along(self) -> tuple[Column, Column]:
-        """Return two arrays of flags: whether tiles follow each other along D's rows, and whether D's rows run along M.
+        """Return two arrays of flags: do tiles follow each other along D's rows, and do D's rows run along M?
 
         M is that of the kernel. A row of D is contiguous in memory here: for an M-major D it runs along M.
         """
@@ -246,7 +260,7 @@ class Model:
 
     @cached_property
     def _short_run_factor(self) -> Column:
-        """Return how many times longer threads store a tile if its columns allow only short runs of lanes.
+        """Return the slowdown of threads that store a tile whose columns allow only short runs of lanes.
 
         The lanes that store a line form runs, and a run must divide the columns of the tile. So the factor is large if
         only a small power of two divides the columns. Runs of less than a sector, or little more, are slow: 4920 x 3236
@@ -259,12 +273,12 @@ class Model:
 
     @cached_property
     def _partials_kb(self) -> Column:
-        """Return the size of a tile's accumulators in KiB."""
+        """Return the size of a tile's accumulators in KiB, for each plan."""
         return self.shapes.bm * self.shapes.bn * (self.operands.acc.bits / 8 / 1024)
 
     @cached_property
     def _split_us(self) -> Column:
-        """Return the microseconds that a CTA takes to write a tile's accumulators to L2, or to read them (split-K)."""
+        """Return the microseconds that a CTA takes to write a tile's accumulators to L2 (split-K), or to read them."""
         return self._partials_kb / self.costs.accumulators
 
     @cached_property
@@ -275,7 +289,10 @@ class Model:
     # --- columns for a problem ---
 
     def _l2_us(self, problem: Problem, tiling: Tiling) -> Column:
-        """Return the microseconds to load the A and B of a k-tile from L2, while all SMs load."""
+        """Return the microseconds to load the A and B of a k-tile from L2 while all SMs load, for each plan.
+
+        tiling   how the tiles of each plan cover D
+        """
         shapes, costs = self.shapes, self.costs
         a_lines, b_lines = self._line_factors(problem, self.repacked)
         if self.repacked and np.any(shapes.reads_a):
@@ -287,9 +304,11 @@ class Model:
         return a_us * a_lines * a_rows + b_us * b_lines * b_rows
 
     def _asked_us(self, problem: Problem, tiling: Tiling) -> Column:
-        """Return the additional microseconds of the first k-tiles if many CTAs request the same cache lines at once.
+        """Return the microseconds that first k-tiles take longer because many CTAs request the same cache lines.
 
         The operand counts whose lines have more requests. A line with several short rows has one request for each.
+
+        tiling   how the tiles of each plan cover D
         """
         at_a_time = np.minimum(tiling.tiles, tiling.grid)
         a_readers = np.minimum(tiling.columns, at_a_time / np.minimum(tiling.rows, self.shapes.band))
@@ -299,9 +318,12 @@ class Model:
         return self.costs.asked * np.maximum(a_readers * rows_a, at_a_time / a_readers * rows_b)
 
     def _store(self, problem: Problem, tiling: Tiling) -> tuple[Column, Column, Column]:
-        """Return (store time of a tile, the part of it that no MMAs overlap, bytes of C and D in DRAM traffic).
+        """Return three arrays for the store of D: time per tile, the part that no MMAs overlap, bytes in DRAM traffic.
 
-        Both times are in microseconds and include the load of C. Bytes of a D that L2 keeps do not count.
+        Both times are in microseconds and include the load of C. Bytes are those of C and D; a D that L2 keeps does not
+        count.
+
+        tiling   how the tiles of each plan cover D
         """
         shapes, costs, d = self.shapes, self.costs, self.operands.d
         d_size = d.dtype.bits / 8
@@ -335,8 +357,9 @@ class Model:
         return us, us * self._exposed(tiling, by_threads, stays), d_bytes * (to_memory + self.with_c)
 
     def _exposed(self, tiling: Tiling, by_threads: bool, stays: bool) -> Column:
-        """Return the fraction of a tile's store time that no MMAs overlap.
+        """Return the fraction of a tile's store time that no MMAs overlap, for each plan.
 
+        tiling       how the tiles of each plan cover D
         by_threads   whether threads store D, because it is not aligned for TMA
         stays        whether L2 keeps all of D
         """
@@ -351,7 +374,9 @@ class Model:
         return np.where(overlaps, costs.overlapped, stops) * (1.0 if stays else costs.waited)
 
     def _meeting_us(self, recipes: Column, splits: Column, fixup_tiles: FixupTiles | None, waves: Column) -> Column:
-        """Return the microseconds until CTAs that share a tile have added their accumulators, in L2 or shared memory.
+        """Return the microseconds until CTAs that split a tile's K have added their accumulators, for each candidate.
+
+        They are added in L2, or in shared memory with cluster split-K.
 
         recipes       index of each candidate's plan
         splits        number of K splits of each candidate's tiles
@@ -376,6 +401,7 @@ class Model:
         What L2 does not keep is read again in each wave of tiles along M or N, and by each helper of stream-K fixup,
         because helpers are out of step with other CTAs.
 
+        tiling        how the tiles of each plan cover D
         recipes       index of each candidate's plan
         fixup_tiles   stream-K fixup of the candidates that have it; None if none has it
         waves         number of waves of each candidate
@@ -406,21 +432,22 @@ class Model:
         return byte_products / (self.device.measured.wgmma_tflops * 1e6)
 
     def _power_us(self, long_us: float) -> float:
-        """Return the least microseconds that the power limit allows; less than `long_us` for short problems.
+        """Return the least microseconds that the power limit allows for a problem's MMAs.
 
-        A short problem ends before the chip reaches the limit.
+        They are less than `long_us` for a short problem, which ends before the chip reaches the limit.
 
-        long_us   time at the power limit: see `_long_us`
+        long_us   time at the sustained rate: see `_long_us`
         """
         return long_us * long_us / (long_us + self.costs.burst)
 
     def _line_factors(self, problem: Problem, aligned: str, mn_major: str = "") -> tuple[Column, Column]:
-        """Return the factors on the time to load A, and B, from L2, relative to boxes of whole cache lines.
+        """Return (factor for A, factor for B) on the time to load from L2, relative to TMA boxes of whole cache lines.
 
         Boxes narrower than a line, and rows that do not begin at lines, touch more lines.
 
-        aligned    names of the operands whose rows begin at lines
-        mn_major   names of the operands that are M-major or N-major, although `operands` has them repacked
+        aligned    names of the operands whose rows begin at lines, in "ab"
+        mn_major   names of the operands that are M-major or N-major, although `operands` describes their repacked
+                   copies
         """
         a_lines, b_lines = [
             touched(CACHE_LINE_BYTES if name in aligned else self._row_bytes(name, problem, mn_major)) for name in "ab"
@@ -433,7 +460,7 @@ class Model:
 
     @cached_property
     def _box_widths(self) -> Column | None:
-        """Return the width of the TMA boxes that load the kernel's B, as an index into `WIDTHS_BYTES`.
+        """Return the width of the TMA boxes that load the kernel's B in each plan, as an index into `WIDTHS_BYTES`.
 
         None if the boxes of all plans have whole cache lines.
         """
@@ -444,10 +471,10 @@ class Model:
         return widths if widths.any() else None
 
     def _row_bytes(self, name: str, problem: Problem, mn_major: str = "") -> int:
-        """Return the stride of an operand in bytes: from one contiguous row, or column, to the next.
+        """Return the stride of an operand in bytes, i.e. from one contiguous row (or column) to the next.
 
         name       "a", "b" or "d"
-        mn_major   names of the operands that are M-major or N-major, whatever `operands` says
+        mn_major   names of the operands to treat as M-major or N-major, whatever `operands` says
         """
         operand = getattr(self.operands, name)
         major = "m" if name == "a" and name in mn_major else "n" if name in mn_major else operand.major
@@ -465,7 +492,7 @@ def predicted_us(
     split: KSplit | None = None,
     costs: Sm90Costs = COSTS,
 ) -> float:
-    """Return the predicted microseconds of one Hopper plan without repack passes.
+    """Return the predicted microseconds of one Hopper plan. Repack passes (copies of operands) are not included.
 
     shape   the plan's tile, cluster and other properties that the time depends on
     split   how K is split; None if it is not
@@ -481,12 +508,12 @@ def predicted_us(
 
 
 def _rows(extent: Column, tile: Column, loaded: Column, missing: float) -> Column:
-    """Return the mean cost of loading the rows (or columns) of a tile, in rows that lie within D.
+    """Return the mean cost of loading one operand of a tile, in units of a needed row (or column).
 
     Rows within D cost 1, other loaded rows `missing`. A CTA whose whole tile is beyond D loads the last tile again.
 
     extent    M or N of D, one entry per plan
-    tile      rows of the tile
+    tile      bM or bN
     loaded    rows that are loaded for a tile, which may be more than the tile has
     missing   cost of a row that is loaded but not needed
     """

@@ -17,7 +17,10 @@ _MOST_REPORTED = 6  # barriers that a deadlock report lists for one instruction
 
 
 def barriers_of(machine: Machine, slot: int) -> MBarriers:
-    """Return the mbarriers of the CTA in a slot."""
+    """Return the mbarriers of one CTA. The first call creates an empty set of them.
+
+    slot   index of the CTA among those in flight
+    """
     private = machine.blocks[slot].private
     if "mbarriers" not in private:
         private["mbarriers"] = MBarriers()
@@ -25,10 +28,11 @@ def barriers_of(machine: Machine, slot: int) -> MBarriers:
 
 
 def barrier_key(slot: int, offset: int, phase: int) -> tuple[str, int, int, int]:
-    """Return the key that identifies a phase of an mbarrier when agents synchronize on it, for race detection (see
-    `Clocks.release`).
+    """Return a key for one phase of an mbarrier, under which the race detector stores the clocks of arriving warps.
 
-    slot     slot of the CTA
+    See `Clocks.release`.
+
+    slot     index of the CTA among those in flight
     offset   offset of the mbarrier in its shared memory
     phase    number of the phase
     """
@@ -38,10 +42,11 @@ def barrier_key(slot: int, offset: int, phase: int) -> tuple[str, int, int, int]
 def check_reachable(step: Step, thread: int, slot: int, barrier: MBarrier) -> None:
     """Check that a thread of another CTA, or TMA, may use an mbarrier.
 
-    thread    the thread that uses it
-    slot      slot of the CTA that the mbarrier is in
-    raises    RuleViolation if the initialisation is not fenced, if no cluster barrier orders it before the use, or if
-              the CTA has ended
+    step     the instruction that uses it, as it is executed
+    thread   number of the thread that uses it
+    slot     index of the CTA whose shared memory holds the mbarrier, among those in flight
+    raises   RuleViolation if the initialisation is not fenced, if no cluster barrier orders it before the use, or if
+             the CTA has ended
     """
     machine = step.machine
     if not barrier.published:
@@ -61,12 +66,12 @@ def check_reachable(step: Step, thread: int, slot: int, barrier: MBarrier) -> No
 
 
 def _is_known_to_cluster(machine: Machine, slot: int, offset: int) -> bool:
-    """Return whether an initialized mbarrier is visible to the whole cluster.
+    """Return whether the initialisation of an mbarrier is visible to the whole cluster.
 
     It is if a fence has published it, and the cluster barrier has been passed since.
 
-    slot     slot of the CTA
-    offset   offset of the mbarrier in its shared memory
+    slot     index of the CTA among those in flight
+    offset   offset of the mbarrier in the CTA's shared memory
     """
     barrier = barriers_of(machine, slot).get(offset)
     return barrier is not None and barrier.published and passed(machine, slot) > barrier.born
@@ -78,7 +83,8 @@ def note_use(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -
     An initialisation counts as a write, every other use as a read. An mbarrier that was published by a fence and a
     cluster barrier needs no check.
 
-    slots, offsets   (threads,) of the mbarriers that the threads of the step use
+    slots, offsets   (threads,): for each thread of the step, the CTA (index among those in flight) and the offset of
+                     the mbarrier that it uses
     writes           True for an initialisation
     raises           EmulationError for a use that nothing orders after the initialisation
     """
@@ -103,9 +109,10 @@ def note_use(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -
 
 
 def _count(step: Step, operands: list[Any]) -> np.ndarray:
-    """Return the optional count of an mbarrier instruction, (threads,): a number of arrivals or of bytes; 1 if absent.
+    """Read the optional last operand of an mbarrier instruction for each thread: a number of arrivals or of bytes.
 
     operands   the operands from the count on; [] if it is absent
+    returns    (threads,); 1 for each thread if the count is absent
     """
     if not operands:
         return np.ones(len(step.threads), np.int64)
@@ -114,7 +121,10 @@ def _count(step: Step, operands: list[Any]) -> np.ndarray:
 
 @handles("mbarrier.init")
 def _init(step: Step) -> None:
-    """Execute mbarrier.init `[mbarrier], arrivals`: create an mbarrier with a number of arrivals per phase."""
+    """Execute mbarrier.init `[mbarrier], arrivals` for the step's threads: create an mbarrier at each address.
+
+    `arrivals` is the number of arrivals that complete each phase.
+    """
     at, count = step.operands
     counts = step.get(count, np.uint32)
     slots, offsets = step.machine.shared_place(step, step.address(at), MBARRIER_BYTES)
@@ -146,9 +156,10 @@ def _inval(step: Step) -> None:
 
 @handles("mbarrier.arrive", "mbarrier.expect_tx", "mbarrier.complete_tx")
 def _arrive(step: Step) -> None:
-    """Execute mbarrier.arrive, .expect_tx or .complete_tx: `{state, }[mbarrier]{, count}`.
+    """Execute mbarrier.arrive, .expect_tx or .complete_tx `{state, }[mbarrier]{, count}` for the step's threads.
 
-    `count` is a number of arrivals, or with .expect_tx and .complete_tx a number of bytes.
+    `count` is a number of arrivals, or with .expect_tx and .complete_tx a number of bytes. `state` receives the token
+    of the phase.
     """
     machine, opcode = step.machine, step.instruction.opcode
     place = next(i for i, operand in enumerate(step.operands) if isinstance(operand, Memory))
@@ -181,7 +192,7 @@ def _arrive(step: Step) -> None:
 
 
 def _explain(step: Step) -> list[str]:
-    """Return lines for a deadlock report: what the mbarrier phases lack that the threads of a step wait for."""
+    """Return lines for a deadlock report: what the mbarrier phases still lack that the threads of a step wait for."""
     _, at, asked, *_ = step.operands
     slots, offsets = step.machine.shared_place(step, step.address(at), MBARRIER_BYTES)
     wanted = step.get(asked, np.uint32 if "parity" in step.instruction.opcode else np.uint64)
@@ -196,7 +207,7 @@ def _explain(step: Step) -> list[str]:
 
 @handles("mbarrier.try_wait", "mbarrier.test_wait", explain=_explain)
 def _wait(step: Step) -> None:
-    """Execute mbarrier.try_wait or test_wait: `done, [mbarrier], parity or state{, time limit}`.
+    """Execute mbarrier.try_wait or test_wait `done, [mbarrier], parity or state{, time limit}` for the step's threads.
 
     `done` is set to whether the phase is complete.
     """
@@ -227,7 +238,7 @@ def _wait(step: Step) -> None:
 
 @handles("fence.mbarrier_init")
 def _fence_init(step: Step) -> None:
-    """Execute fence.mbarrier_init: make the initialized mbarriers of the CTA visible to its cluster and to TMA."""
+    """Execute fence.mbarrier_init: make the initialised mbarriers of the CTA visible to its cluster and to TMA."""
     for slot in np.unique(step.machine.block_of[step.threads]):
         for barrier in barriers_of(step.machine, int(slot)):
             barrier.published = True
@@ -235,9 +246,9 @@ def _fence_init(step: Step) -> None:
 
 @handles("fence.proxy.async")
 def _fence_proxy(step: Step) -> None:
-    """Execute fence.proxy.async: make earlier stores visible to TMA and wgmma, and publish the mbarriers of the CTA.
+    """Execute fence.proxy.async: make earlier stores visible to TMA and wgmma, and publish the CTA's mbarriers to them.
 
-    The stores are those of the threads' warps, and those of st.async to their CTA.
+    The stores are those of the executing threads' warps, and those that st.async made to their CTA.
     """
     machine = step.machine
     for slot in np.unique(machine.block_of[step.threads]):

@@ -22,9 +22,9 @@ def check_form(instruction: Instruction) -> None:
 
 
 class Boxes:
-    """The TMA boxes that the threads of an instruction copy: a tensor map and a corner for each thread.
+    """The TMA boxes that one instruction copies: for each thread that executes it, a tensor map and a corner.
 
-    at    the operand `[tensor map, {coordinates}]`
+    at   the operand `[tensor map, {coordinates}]`
     """
 
     def __init__(self, step: Step, at: Memory) -> None:
@@ -34,9 +34,9 @@ class Boxes:
         self.corners = np.stack([step.get(c, np.int32) for c in at.coordinates.items], axis=1).tolist()
 
     def box(self, i: int) -> tuple[TensorMap, tuple[int, ...]]:
-        """Return the tensor map and the corner of the box of the i-th thread.
+        """Return the tensor map and the coordinates of the corner of the box that the i-th thread copies.
 
-        raises    RuleViolation for an invalid tensor map, or if its rank is not the number of coordinates
+        raises   RuleViolation for an invalid tensor map, or if its rank is not the number of coordinates
         """
         tensor_map = map_at(self.step, int(self.addresses[i]))
         corner = tuple(self.corners[i])
@@ -46,18 +46,20 @@ class Boxes:
 
 
 def map_at(step: Step, address: int) -> TensorMap:
-    """Return the tensor map at a generic address.
+    """Return the tensor map that lies at a generic address, decoded.
 
-    raises    RuleViolation for an invalid tensor map; EmulationError for an address out of bounds
+    raises   RuleViolation for an invalid tensor map; EmulationError for an address out of bounds
     """
     return TensorMap.decode(step.machine.read_bytes(step, address, TENSOR_MAP_BYTES).tobytes())
 
 
 def places(copy: Request, box: TensorMap, address: np.ndarray, chosen: np.ndarray) -> tuple[Buffer, np.ndarray]:
-    """Return the buffer that a tensor map describes, and the offsets in the buffer of some bytes of a box.
+    """Find the bytes of a TMA box in global memory: the buffer that the tensor map describes, and offsets in it.
 
-    address   (units,) global address of each unit
+    copy      the TMA instruction, for messages
+    address   (units,) global address of each 16-byte unit of the box
     chosen    bool (units, 16): the bytes whose offsets are returned
+    returns   (buffer, offsets of the chosen bytes in it)
     raises    EmulationError if the tensor map does not describe a buffer, or a byte lies outside of it
     """
     buffer = copy.machine.memory.buffer_of(box.address)

@@ -15,7 +15,7 @@ _NO_RANK = 254  # a rank that no cluster has; the last one for which a shared::c
 
 @dataclass
 class _ClusterBarrier:
-    """State of a cluster barrier. The arrays are over all threads of the machine.
+    """State of the barrier of one cluster (barrier.cluster). The arrays are over all threads of the machine.
 
     arrivals   number of times that each thread has arrived
     waited     number of phases that each thread has waited for
@@ -28,9 +28,9 @@ class _ClusterBarrier:
 
 
 def _cluster_barrier(machine: Machine, cluster: tuple[int, ...]) -> _ClusterBarrier:
-    """Return the state of a cluster's barrier. The first call creates it.
+    """Return the state of the barrier (barrier.cluster) of a cluster. The first call creates it.
 
-    cluster   slots of the CTAs of the cluster
+    cluster   indices of the cluster's CTAs among those in flight
     """
     key = ("cluster barrier", cluster)
     if key not in machine.private:
@@ -40,25 +40,25 @@ def _cluster_barrier(machine: Machine, cluster: tuple[int, ...]) -> _ClusterBarr
 
 
 def passed(machine: Machine, slot: int) -> int:
-    """Return how often the cluster barrier of a CTA has completed.
+    """Return how often the barrier (barrier.cluster) of a CTA's cluster has completed.
 
-    slot   slot of the CTA
+    slot   index of the CTA among those in flight
     """
     return _cluster_barrier(machine, machine.blocks[slot].cluster).phase
 
 
 def waited(machine: Machine, thread: int) -> int:
-    """Return how many phases of its cluster barrier a thread has waited for.
+    """Return how many phases of its cluster's barrier (barrier.cluster) a thread has waited for.
 
-    thread   number over all CTAs in flight
+    thread   number of the thread over all CTAs in flight
     """
     return int(_cluster_barrier(machine, machine.blocks[machine.block_of[thread]].cluster).waited[thread])
 
 
 def _complete(machine: Machine, cluster: tuple[int, ...]) -> None:
-    """Complete the current phase of a cluster's barrier if all its threads that have not ended have arrived.
+    """Complete the current phase of a cluster's barrier if all threads that have not ended have arrived.
 
-    cluster   slots of the CTAs of the cluster
+    cluster   indices of the cluster's CTAs among those in flight
     """
     barrier = _cluster_barrier(machine, cluster)
     members = np.isin(machine.block_of, cluster) & machine.alive
@@ -105,7 +105,7 @@ def _cluster_wait(step: Step) -> None:
 
 @handles("mapa")
 def _mapa(step: Step) -> None:
-    """Execute mapa: compute the address of the same location in another CTA of the cluster.
+    """Execute mapa: compute the address of the same shared-memory location in another CTA of the cluster.
 
     Compilers compute such addresses earlier than the branch that needs them, also for ranks that the cluster does not
     have. An invalid address is therefore an error only when it is used.

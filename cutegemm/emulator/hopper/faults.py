@@ -4,4 +4,7 @@ from __future__ import annotations
 
 
 class RuleViolation(Exception):
-    """A violated rule of the PTX ISA, described by a message. The handlers turn it into an `EmulationError`."""
+    """A violated rule of the PTX ISA, described by a message.
+
+    The function that executes the instruction turns it into an `EmulationError` with line and thread.
+    """

@@ -22,7 +22,7 @@ from cutegemm.emulator.state import EMPTY, FULL, Step, handles
 
 @handles("prefetch", "cp.async.bulk.prefetch")
 def _prefetch(step: Step) -> None:
-    """Execute a prefetch. For a tensor map, check that the address holds one; a prefetch has no other effect."""
+    """Execute prefetch. If it is for a tensor map, check that the address holds one; otherwise it has no effect."""
     if "tensormap" in step.instruction.opcode:
         addresses = step.address(step.operands[0])
         for address, thread in zip(addresses.tolist(), step.threads, strict=True):
@@ -34,11 +34,11 @@ def _prefetch(step: Step) -> None:
 
 @dataclass(frozen=True)
 class _Load:
-    """A load of a box to one CTA, under way.
+    """A TMA load of one box into the shared memory of one CTA, from its issue until the data is written.
 
     map       tensor map of the box
     corner    coordinates of its first element
-    barrier   address of the mbarrier in that CTA
+    barrier   address of the mbarrier in that CTA that counts the bytes
     """
 
     copy: Request
@@ -47,9 +47,9 @@ class _Load:
     barrier: int
 
     def land(self) -> None:
-        """Write the box to shared memory, and count its bytes at the mbarrier.
+        """Finish this TMA load: write the box to shared memory, and count its bytes at the mbarrier.
 
-        raises    EmulationError for a fault in global memory, an invalid mbarrier, or a CTA that has ended
+        raises   EmulationError for a fault in global memory, an invalid mbarrier, or a CTA that has ended
         """
         machine, slot = self.copy.machine, self.copy.slot
         if not machine.alive[machine.block_of == slot].any():
@@ -65,9 +65,9 @@ class _Load:
         machine.notify()
 
     def _from_global(self) -> np.ndarray:
-        """Return the bytes (units, 16) of the box, with zeros for bytes out of bounds.
+        """Read the box from global memory as 16-byte units, (units, 16), with zeros for bytes out of bounds.
 
-        raises    EmulationError for an address outside of a buffer, or bytes that were never written
+        raises   EmulationError for an address outside of a buffer, or bytes that were never written
         """
         units = self.map.units(self.corner)
         out = np.zeros(units.inside.shape, np.uint8)
@@ -85,7 +85,10 @@ class _Load:
 
 @handles("cp.async.bulk.tensor", check=check_form)
 def _copy(step: Step) -> None:
-    """Execute a load `[shared], [map, {corner}], [mbarrier]{, CTA mask}{, policy}`, or a store (see `store_boxes`)."""
+    """Execute cp.async.bulk.tensor: a load `[shared], [map, {corner}], [mbarrier]{, CTA mask}{, policy}`, or a store.
+
+    A CTA mask means multicast to several CTAs of the cluster. Stores are left to `store_boxes`.
+    """
     opcode = step.instruction.opcode
     if "mbarrier::complete_tx::bytes" not in opcode:
         store_boxes(step, None)

@@ -21,16 +21,16 @@ MAX_TX_BYTES = 2**20 - 1
 
 @dataclass
 class MBarrier:
-    """One mbarrier.
+    """State of one mbarrier, a barrier in shared memory that counts arrivals and bytes.
 
-    address      address of its 8 bytes in the CTA's shared memory
-    arrivals     number of arrivals in each phase
-    pending      number of arrivals that the current phase still needs
-    tx_bytes     bytes that the current phase still needs; negative if more bytes have come than were expected so far
-    phase        number of complete phases
-    published    True after a fence that makes the initialisation visible to the cluster and to the async proxy
-    born         number of complete phases of the cluster barrier when this barrier was initialised
-    number       index among all barriers that its CTA has initialised
+    address     address of its 8 bytes in the CTA's shared memory
+    arrivals    number of arrivals that complete each phase
+    pending     number of arrivals that the current phase still needs
+    tx_bytes    bytes that the current phase still needs; negative if more bytes have come than were expected so far
+    phase       number of complete phases
+    published   True after a fence that makes the initialisation visible to the cluster and to the async proxy
+    born        number of complete phases of the cluster barrier when this mbarrier was initialised
+    number      index among all mbarriers that its CTA has initialised
 
     >>> barrier = MBarrier(address=1024, arrivals=1)
     >>> barrier.expect_tx(64); _ = barrier.arrive(); barrier.completed(0)
@@ -57,15 +57,16 @@ class MBarrier:
         return f"the mbarrier at shared address {self.address}"
 
     def status(self) -> str:
-        """Return a text that says how many arrivals and bytes the current phase of the barrier still needs."""
+        """Describe what the current phase of this mbarrier still needs: how many arrivals and bytes, as text."""
         return (
             f"phase {self.phase} of {self} lacks {self.pending} of {self.arrivals} arrivals and {self.tx_bytes} bytes"
         )
 
     def arrive(self, count: int = 1, expected_bytes: int = 0, may_complete: bool = True) -> int:
-        """Expect `expected_bytes` more bytes, then arrive `count` times. Return the token of the current phase.
+        """Execute an arrival at this mbarrier: expect `expected_bytes` more bytes, then count `count` arrivals.
 
         may_complete   False for .noComplete, which must not complete the phase
+        returns        the token of the phase before the arrival; `completed_state` tests it
         raises         RuleViolation if the current phase needs fewer arrivals than `count`
         """
         if not 1 <= count <= MAX_COUNT:
@@ -85,31 +86,31 @@ class MBarrier:
         return token
 
     def expect_tx(self, size: int) -> None:
-        """Let the current phase wait for `size` more bytes, which TMA or st.async will write."""
+        """Make the current phase of this mbarrier wait for `size` more bytes, which TMA or st.async will write."""
         self._add_bytes(size)
         self._flip()
 
     def complete_tx(self, size: int) -> None:
-        """Count `size` bytes that TMA or st.async has written, towards the current phase."""
+        """Count `size` bytes that TMA or st.async has written, towards the current phase of this mbarrier."""
         self._add_bytes(-size)
         self._flip()
 
     def completed(self, parity: int) -> bool:
-        """Return whether the phase with this parity is complete.
+        """Return whether the phase of this mbarrier with the given parity is complete, as try_wait.parity does.
 
         The phase is the current one or the one before it, whichever has the parity.
 
-        parity    0 or 1
+        parity   0 or 1
         """
         if parity not in (0, 1):
             raise RuleViolation(f"a wait for parity {parity} of {self}; a parity is 0 or 1.")
         return self.phase & 1 != parity
 
     def completed_state(self, token: int) -> bool:
-        """Return whether the phase of a token is complete.
+        """Return whether the phase of a token is complete, as try_wait with a state does.
 
-        token     returned by `arrive` during that phase
-        raises    RuleViolation if the phase is neither the current one nor the one before it
+        token    returned by `arrive` during that phase
+        raises   RuleViolation if the phase is neither the current one nor the one before it
         """
         if token not in (self.phase, self.phase - 1):
             raise RuleViolation(
@@ -118,7 +119,10 @@ class MBarrier:
         return token != self.phase
 
     def _add_bytes(self, size: int) -> None:
-        """Add to the bytes that the current phase needs. Raise RuleViolation if the tx-count overflows."""
+        """Add `size`, which may be negative, to the bytes that the current phase needs.
+
+        raises   RuleViolation if the tx-count overflows
+        """
         self.tx_bytes += size
         if not -MAX_TX_BYTES <= self.tx_bytes <= MAX_TX_BYTES:
             raise RuleViolation(
@@ -126,14 +130,14 @@ class MBarrier:
             )
 
     def _flip(self) -> None:
-        """Begin the next phase of the barrier if the current one lacks neither arrivals nor bytes."""
+        """Begin the next phase of this mbarrier if the current one needs no more arrivals and no more bytes."""
         if self.pending == 0 and self.tx_bytes == 0:
             self.phase += 1
             self.pending = self.arrivals
 
 
 class MBarriers:
-    """The mbarriers of one CTA, by address.
+    """The mbarriers of one CTA, as a map from their addresses in shared memory.
 
     >>> barriers = MBarriers()
     >>> barriers.init(1024, 1) is barriers.at(1024)
@@ -148,9 +152,10 @@ class MBarriers:
         return iter(self._at.values())
 
     def init(self, address: int, arrivals: int) -> MBarrier:
-        """Execute mbarrier.init, and return the new barrier.
+        """Execute mbarrier.init at an address of this CTA's shared memory, and return the new mbarrier.
 
-        raises   RuleViolation for a misaligned address, a bad number of arrivals, or an address that has a barrier
+        arrivals   number of arrivals that complete each phase
+        raises     RuleViolation for a misaligned address, a bad number of arrivals, or an address that has an mbarrier
         """
         _check_aligned(address)
         if address in self._at:
@@ -162,14 +167,14 @@ class MBarriers:
         return self._at[address]
 
     def inval(self, address: int) -> None:
-        """Execute mbarrier.inval: remove the barrier at an address, so that the memory can be used again."""
+        """Execute mbarrier.inval: remove the mbarrier at an address, so that the memory can be used again."""
         self.at(address)
         del self._at[address]
 
     def at(self, address: int) -> MBarrier:
-        """Return the barrier at an address.
+        """Return the mbarrier at an address of this CTA's shared memory.
 
-        raises   RuleViolation if no barrier is initialised there
+        raises   RuleViolation if no mbarrier is initialised there
         """
         barrier = self._at.get(address)
         if barrier is None:
@@ -179,7 +184,7 @@ class MBarriers:
         return barrier
 
     def get(self, address: int) -> MBarrier | None:
-        """Return the barrier at an address, or None if no barrier is initialised there."""
+        """Return the mbarrier at an address, or None if no mbarrier is initialised there."""
         return self._at.get(address)
 
 

@@ -25,13 +25,14 @@ _WHY_UNREADABLE = {EMPTY: "nothing has been written", PENDING: "a copy to it is 
 
 @dataclass(frozen=True)
 class Request:
-    """An asynchronous access to shared memory, and the thread that issued it.
+    """An asynchronous access (by TMA, st.async or wgmma) to one CTA's shared memory, with the thread that issued it.
 
-    slot         slot of the CTA whose shared memory is accessed
-    units        (units,) offsets of the accessed units in the window of that CTA
-    known        clock that the thread had for that CTA when it issued the access; None if races are not checked
-    channel      for a copy into shared memory, `MBarrier.number` of the barrier that it signals; otherwise None
-    warps        for a read by wgmma, the agents of the warps; otherwise ()
+    thread       number of the issuing thread over all CTAs in flight
+    slot         index of the CTA whose shared memory is accessed, among those in flight
+    units        (units,) offsets of the accessed units in the shared-memory window of that CTA
+    known        vector clock that the thread had for that CTA when it issued the access; None if races are not checked
+    channel      for a copy into shared memory, `MBarrier.number` of the mbarrier that it signals; otherwise None
+    warps        for a read by wgmma, the numbers of its warps in race detection; otherwise ()
     unit_bytes   bytes of a unit: 16, or the bytes that each thread stores by st.async
     """
 
@@ -46,12 +47,15 @@ class Request:
     unit_bytes: int = UNIT_BYTES
 
     def fail(self, reason: str) -> EmulationError:
-        """Return an EmulationError for the issuing thread, for the caller to raise."""
+        """Return an error that names the thread and the instruction of this access, for the caller to raise."""
         return self.machine.error(self.instruction, self.thread, reason)
 
 
 class AsyncProxy:
-    """The asynchronous accesses of all CTAs in flight."""
+    """The asynchronous accesses (by TMA, st.async and wgmma) to the shared memory of all CTAs in flight.
+
+    It delays them as long as the program allows, and checks them for races and missing proxy fences.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -63,7 +67,10 @@ class AsyncProxy:
     # --- scheduling ----------------------------------------------------------------------------------------
 
     def later(self, action: Callable[[], None]) -> None:
-        """Run an action as late as possible, when no thread can run; with a random schedule, possibly at once."""
+        """Run an action (the effect of an asynchronous access) as late as possible, i.e. when no thread can run.
+
+        With a random schedule, it may also run at once.
+        """
         if self.machine.lands_now():
             action()
         else:
@@ -80,15 +87,24 @@ class AsyncProxy:
         channel: int | None = None,
         unit_bytes: int = UNIT_BYTES,
     ) -> Request:
-        """Return a request for a copy that a thread issues now. The arguments are the fields of `Request`."""
+        """Describe a copy that a thread issues now, with what the thread's vector clock knows at this moment.
+
+        thread       number of the thread over all CTAs in flight
+        slot         index of the CTA whose shared memory is accessed, among those in flight
+        units        (units,) offsets of the accessed units in that CTA's shared-memory window
+        channel      for a copy into shared memory, `MBarrier.number` of the mbarrier that it signals; otherwise None
+        unit_bytes   bytes of a unit
+        """
         known = self._known_by(thread, slot)
         return Request(self.machine, instruction, thread, slot, units, known, channel, unit_bytes=unit_bytes)
 
     def _known_by(self, thread: int, slot: int) -> np.ndarray | None:
-        """Return the vector clock that a thread now has for a CTA of its cluster; None if races are not checked.
+        """Return what a thread's warp now knows of accesses to the shared memory of a CTA, as a vector clock.
 
-        thread   number over all CTAs in flight
-        slot     slot of the CTA
+        None if races are not checked.
+
+        thread   number of the thread over all CTAs in flight
+        slot     index of the CTA among those in flight
         """
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
@@ -102,11 +118,11 @@ class AsyncProxy:
         return known
 
     def learn(self, key: Any, agents: np.ndarray, slot: int) -> None:
-        """Add to the vector clocks of agents of a CTA what any CTA of their cluster has released under a key.
+        """Raise vector clocks of warps or copies of a CTA to what any CTA of their cluster has released under a key.
 
         key      key of a phase of an mbarrier or of the cluster barrier (see `Clocks.release`)
-        agents   numbers of the agents: warps or copies
-        slot     slot of the CTA of the agents
+        agents   numbers of the warps or copies over all CTAs
+        slot     index of their CTA among those in flight
         """
         clocks, order = self.machine.clocks, self.machine.order
         if clocks is None or order is None:
@@ -123,15 +139,16 @@ class AsyncProxy:
     def publish(self, key: Any, copy: Request) -> None:
         """Release the vector clock of a finished copy under a key, for the threads that wait for the copy.
 
-        key   what the threads wait for: a phase of an mbarrier, or the bulk groups of a thread (see `Clocks.release`)
+        key    what the threads wait for: a phase of an mbarrier, or the bulk groups of a thread (see `Clocks.release`)
+        copy   the finished copy
         """
         if self.machine.clocks is not None:
             self.machine.clocks.release(key, np.array([self._agent(copy)]))
 
     def _agent(self, copy: Request) -> int:
-        """Return the number of the agent that stands for a copy in race detection.
+        """Give a copy a vector clock in race detection, equal to the one that its issuing thread had.
 
-        Its clock is set to the one that the issuing thread had.
+        returns   the number of the copy in the race detector, over all CTAs
         """
         clocks = self.machine.clocks
         assert clocks is not None
@@ -144,9 +161,9 @@ class AsyncProxy:
     # --- accesses ------------------------------------------------------------------------------------------
 
     def begin_write(self, copy: Request) -> None:
-        """Begin a copy into shared memory: until it ends, its units are PENDING and hold poison.
+        """Begin a copy into shared memory. Until it ends, its bytes have the state PENDING and hold poison.
 
-        raises   EmulationError if an earlier access to the units is not ordered before the copy, or another copy to
+        raises   EmulationError if an earlier access to these bytes is not ordered before the copy, or another copy to
                  them is under way
         """
         slot, at, among = copy.slot, copy.units // copy.unit_bytes, copy.units // UNIT_BYTES
@@ -169,14 +186,14 @@ class AsyncProxy:
         self.machine.shared.unfenced[slot, among] = 0
 
     def end_write(self, copy: Request, values: np.ndarray) -> None:
-        """Write the values (units, bytes of a unit) of a copy to shared memory."""
+        """End a copy into shared memory: write its values, uint8 (units, bytes of a unit)."""
         at = copy.units // copy.unit_bytes
         data, state = self._memory(copy)
         data[at] = values
         state[at] = FULL
 
     def read(self, request: Request) -> np.ndarray:
-        """Return the bytes (units, bytes of a unit) of a request.
+        """Read the bytes of shared memory that a TMA store or wgmma reads, as uint8 (units, bytes of a unit).
 
         raises   EmulationError for a race, for bytes that are unwritten or unfenced, or for an address out of bounds
         """
@@ -194,7 +211,7 @@ class AsyncProxy:
         return values
 
     def check_fenced(self, request: Request) -> None:
-        """Raise EmulationError if bytes of a request were stored without a fence.proxy.async since."""
+        """Raise EmulationError if a thread stored bytes of this access without a fence.proxy.async since."""
         unfenced = self.machine.shared.unfenced[request.slot, request.units // UNIT_BYTES]
         if unfenced.any():
             place = int(np.flatnonzero(unfenced)[0])
@@ -207,12 +224,12 @@ class AsyncProxy:
             )
 
     def _memory(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
-        """Return (data, state) of the shared memory of a request's CTA, viewed as (units, bytes of a unit)."""
+        """Return (data, state) of the shared memory of the accessed CTA, both viewed as (units, bytes of a unit)."""
         shared, shape = self.machine.shared, (-1, request.unit_bytes)
         return shared.data[request.slot].reshape(shape), shared.state[request.slot].reshape(shape)
 
     def _check_inside(self, request: Request) -> None:
-        """Raise EmulationError if a unit lies outside of the CTA's shared memory."""
+        """Raise EmulationError if any unit of this access lies outside of the CTA's shared memory."""
         shared = self.machine.shared
         inside = shared.has(request.units, request.unit_bytes)
         if not inside.all():
@@ -220,9 +237,10 @@ class AsyncProxy:
             raise request.fail(f"address {first:#x} of shared memory lies past its end, {shared.end:#x}.")
 
     def _note(self, request: Request, writes: bool) -> None:
-        """Record an asynchronous access for race detection. Raise EmulationError for a race.
+        """Record an asynchronous access in the race detector.
 
         writes   True for a copy into shared memory, False for a read
+        raises   EmulationError for a race
         """
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
@@ -241,7 +259,7 @@ class AsyncProxy:
 
 
 def proxy_of(machine: Machine) -> AsyncProxy:
-    """Return the machine's asynchronous proxy. The first call creates it."""
+    """Return the record of a machine's asynchronous accesses to shared memory. The first call creates it."""
     proxy = machine.private.get("proxy")
     if proxy is None:
         proxy = machine.private["proxy"] = AsyncProxy(machine)

@@ -16,11 +16,11 @@ _LEAST, _MOST, _STEP = 24, 256, 8
 
 @dataclass
 class _Pool:
-    """The registers of a CTA that its warpgroups share and move by setmaxnreg.
+    """The registers of one CTA that its warpgroups release and request by setmaxnreg.
 
     launched   registers that each thread has at launch: as many as the launch bounds allow
-    free       registers that no warpgroup has
-    held       registers per thread of each warpgroup, by its first thread
+    free       registers of the CTA that no warpgroup has
+    held       number of a warpgroup's first thread -> registers per thread of that warpgroup
     """
 
     launched: int
@@ -29,7 +29,12 @@ class _Pool:
 
 
 def _pool(machine: Machine, slot: int) -> _Pool:
-    """Return the register pool of the CTA in a slot."""
+    """Return the registers that the warpgroups of one CTA share and move by setmaxnreg.
+
+    The first call creates the pool.
+
+    slot   index of the CTA among those in flight
+    """
     private = machine.blocks[slot].private
     if "registers" not in private:
         limit = ARCHS["sm_90a"].registers_per_sm // (machine.kernel.min_blocks * machine.block_threads)
@@ -39,7 +44,7 @@ def _pool(machine: Machine, slot: int) -> _Pool:
 
 @handles("setmaxnreg", scope="warpgroup")
 def _setmaxnreg(step: Step) -> None:
-    """Execute setmaxnreg: a warpgroup releases registers, or waits until the pool has as many as it requests."""
+    """Execute setmaxnreg: a warpgroup releases registers, or waits until its CTA has enough free ones."""
     machine, grows = step.machine, "inc" in step.instruction.opcode
     (count,) = step.operands
     assert isinstance(count, Immediate)
@@ -68,7 +73,7 @@ def _setmaxnreg(step: Step) -> None:
 
 @handles("elect.sync", scope="warp")
 def _elect(step: Step) -> None:
-    """Execute elect.sync `lane|predicate, mask`: elect the lowest lane of the mask."""
+    """Execute elect.sync `lane|predicate, mask`: elect the lowest lane of the mask. Only its predicate is true."""
     dest, mask = step.operands
     masks = step.get(mask, np.uint32).reshape(-1, WARP)
     lanes = np.arange(WARP, dtype=np.uint32)

@@ -49,11 +49,11 @@ def _check_form(instruction: Instruction) -> None:
 
 @dataclass(frozen=True)
 class _Send:
-    """A store by st.async of threads of one warp to one CTA, under way.
+    """A store by st.async from threads of one warp to one CTA, from its issue until the data is written.
 
-    values    uint8 (threads, bytes)
-    origins   (threads,) origins of the values, 0 for initialized ones
-    barrier   address of the mbarrier in that CTA
+    values    uint8 (threads, bytes): the bytes that each thread stores
+    origins   (threads,): 0 for an initialized value, else the number of the read of unwritten memory that it comes from
+    barrier   address of the mbarrier in that CTA that counts the bytes
     """
 
     copy: Request
@@ -62,9 +62,9 @@ class _Send:
     barrier: int
 
     def land(self) -> None:
-        """Write the values to shared memory, and count their bytes at the mbarrier.
+        """Finish this st.async: write the values to shared memory, and count their bytes at the mbarrier.
 
-        raises    EmulationError for an invalid mbarrier, or a CTA that has ended
+        raises   EmulationError for an invalid mbarrier, or a CTA that has ended
         """
         copy, machine, slot = self.copy, self.copy.machine, self.copy.slot
         if not machine.alive[machine.block_of == slot].any():
@@ -88,11 +88,11 @@ class _Send:
 
 @dataclass(frozen=True)
 class _Targets:
-    """The destinations of the threads of a step.
+    """Where the threads that execute st.async store, and which mbarriers they signal.
 
-    slots      (threads,) slots of the destination CTAs
-    offsets    (threads,) offsets of the stores in the windows of these CTAs
-    barriers   (threads,) offsets of the mbarriers
+    slots      (threads,) index of the destination CTA among those in flight
+    offsets    (threads,) offsets of the stores in the shared-memory windows of these CTAs
+    barriers   (threads,) offsets of the mbarriers in these windows
     """
 
     slots: np.ndarray
@@ -100,9 +100,11 @@ class _Targets:
     barriers: np.ndarray
 
     def alike(self, warps: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield groups of threads, as indices: threads of one warp that store to one CTA and signal one mbarrier.
+        """Divide the threads of this step into sets that form one store each, as arrays of indices.
 
-        warps   (threads,): the warp of each thread
+        The threads of a set belong to one warp, store to one CTA and signal one mbarrier.
+
+        warps   (threads,) number of the warp of each thread
         """
         keys = np.stack([warps, self.slots, self.barriers])
         distinct, place = np.unique(keys, axis=1, return_inverse=True)
@@ -112,7 +114,10 @@ class _Targets:
 
 @handles("st.async", check=_check_form)
 def _send(step: Step) -> None:
-    """Execute st.async `[destination], values, [mbarrier]`: store to a CTA of the cluster and signal its mbarrier."""
+    """Execute st.async `[destination], values, [mbarrier]`: store to a CTA of the cluster and signal its mbarrier.
+
+    The values are written later, when the store lands.
+    """
     machine, instruction = step.machine, step.instruction
     _, values, _ = step.operands
     form = form_of(instruction, values)
@@ -140,10 +145,10 @@ def _send(step: Step) -> None:
 
 
 def _targets(step: Step, size: int) -> _Targets:
-    """Return the destinations of the threads of a step.
+    """Read from the operands of st.async where each thread stores, and which mbarrier it signals.
 
-    size      bytes that each thread stores
-    raises    EmulationError for a bad address, or if destination and mbarrier are in different CTAs
+    size     bytes that each thread stores
+    raises   EmulationError for a bad address, or if destination and mbarrier are in different CTAs
     """
     machine, group = step.machine, Group(step.threads, step.machine.total)
     dest, _, barrier = step.operands
@@ -163,9 +168,11 @@ def _targets(step: Step, size: int) -> _Targets:
 
 
 def _check_place(step: Step, slot: int, offsets: np.ndarray, size: int) -> None:
-    """Raise RuleViolation if threads of a warp store to the same bytes, or to an mbarrier.
+    """Raise RuleViolation if threads of a warp store to the same bytes by st.async, or to an mbarrier.
 
-    offsets   (threads,) offsets in the CTA's window, of `size` bytes each
+    slot      index of the destination CTA among those in flight
+    offsets   (threads,) offsets in the CTA's shared-memory window
+    size      bytes that each thread stores
     """
     known, count = np.unique(offsets, return_counts=True)
     if (count > 1).any():

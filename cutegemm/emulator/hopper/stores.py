@@ -31,11 +31,11 @@ _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass
 class _Store:
-    """A box that TMA stores to global memory.
+    """A TMA store of one box from shared to global memory, from its issue until the data is written.
 
     reduction   "add", "min" or "max"; None for a plain store
-    values      uint8 (units, 16), the bytes of the box; None until shared memory is read
-    written     whether global memory is written
+    values      uint8 (units, 16), the bytes of the box in 16-byte units; None until shared memory is read
+    written     whether global memory has been written
     """
 
     copy: Request
@@ -46,9 +46,9 @@ class _Store:
     written: bool = False
 
     def read(self) -> None:
-        """Read the box from shared memory, if that has not been done.
+        """Read the box of this TMA store from shared memory, unless that has been done already.
 
-        raises    EmulationError for a race, or bytes that are unwritten or unfenced
+        raises   EmulationError for a race, or bytes that are unwritten or unfenced
         """
         if self.values is not None:
             return
@@ -59,9 +59,9 @@ class _Store:
         proxy.later(self.write)
 
     def write(self) -> None:
-        """Write the box to global memory, if that has not been done.
+        """Write the box of this TMA store to global memory, unless that has been done already.
 
-        raises    EmulationError for a race, or a write outside of the matrix
+        raises   EmulationError for a race, or a write outside of the matrix
         """
         if self.written:
             return
@@ -96,9 +96,12 @@ _INTEGERS = {"u32": "u4", "s32": "i4", "u64": "u8", "s64": "i8"}
 
 
 def _reduced(name: str, element: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Return the bytes of the sum, minimum or maximum of elements, rounded to their type.
+    """Combine old and new elements as a TMA reduction does, rounded to their type.
 
+    name       "add", "min" or "max"
+    element    element type, as tensor maps name it
     old, new   uint8, bytes of the elements
+    returns    uint8, bytes of the results
     """
     reduce = _REDUCTIONS[name]
     if element in _INTEGERS:
@@ -111,10 +114,10 @@ def _reduced(name: str, element: str, old: np.ndarray, new: np.ndarray) -> np.nd
 
 @dataclass
 class _Groups:
-    """The TMA stores that a thread has issued, by bulk groups: a thread waits for all stores of a group together.
+    """The TMA stores that one thread has issued, in bulk groups: a thread waits for all stores of a group together.
 
     open     stores that the thread has not committed to a group yet
-    closed   stores of each group, the oldest first
+    closed   stores of each committed group, the oldest group first
     """
 
     open: list[_Store] = field(default_factory=list)
@@ -122,7 +125,7 @@ class _Groups:
 
 
 def _groups(machine: Machine) -> dict[int, _Groups]:
-    """Return the TMA stores of a machine's threads: number of a thread -> its stores, if it has issued any."""
+    """Return the TMA stores that threads have issued: number of a thread -> its stores in groups."""
     if "bulk groups" not in machine.private:
         machine.private["bulk groups"] = {}
         machine.ending.append(lambda threads: _check_read(machine, threads))
@@ -130,12 +133,12 @@ def _groups(machine: Machine) -> dict[int, _Groups]:
 
 
 def store_boxes(step: Step, reduction: str | None) -> None:
-    """Issue the TMA stores of a step: `[map, {corner}], [shared]{, policy}`.
+    """Issue TMA stores `[map, {corner}], [shared]{, policy}`, one for each thread or for lanes with equal operands.
 
     Lanes of a warp with the same operands issue one store. The DSL generates such code, and ptxas turns it into one
     UTMASTG, which a warp executes once.
 
-    reduction   "add", "min" or "max"; None for a plain store
+    reduction   "add", "min" or "max" to combine with global memory; None for a plain store
     """
     machine = step.machine
     target, source, *_ = step.operands
@@ -160,7 +163,7 @@ def store_boxes(step: Step, reduction: str | None) -> None:
 
 @handles("cp.reduce.async.bulk.tensor", check=check_form)
 def _reduce(step: Step) -> None:
-    """Execute a TMA reduction, `cp.reduce.async.bulk.tensor`."""
+    """Execute cp.reduce.async.bulk.tensor: a TMA store that adds to global memory, or takes the minimum or maximum."""
     name = next((part for part in step.instruction.opcode if part in _REDUCTIONS), None)
     if name is None:
         raise step.fail("the emulator does not implement this reduction.")
@@ -169,7 +172,7 @@ def _reduce(step: Step) -> None:
 
 @handles("cp.async.bulk.commit_group")
 def _commit(step: Step) -> None:
-    """Execute cp.async.bulk.commit_group: close the thread's group of stores."""
+    """Execute cp.async.bulk.commit_group: put the thread's uncommitted TMA stores into a new group."""
     for number in step.threads:
         groups = _groups(step.machine).setdefault(int(number), _Groups())
         groups.closed.append(groups.open)
@@ -178,7 +181,7 @@ def _commit(step: Step) -> None:
 
 @handles("cp.async.bulk.wait_group")
 def _wait(step: Step) -> None:
-    """Execute cp.async.bulk.wait_group: finish all groups but the `count` latest.
+    """Execute cp.async.bulk.wait_group: wait for all groups of TMA stores of the thread but the `count` latest.
 
     With .read, only the reads of shared memory are finished; without it, also the writes of global memory.
     """
@@ -202,7 +205,10 @@ def _wait(step: Step) -> None:
 
 
 def _check_read(machine: Machine, threads: np.ndarray) -> None:
-    """Raise EmulationError if a thread ends before its stores have read shared memory."""
+    """Raise EmulationError if a thread ends before its TMA stores have read shared memory.
+
+    threads   numbers of the threads that have just ended
+    """
     for number in threads:
         groups = _groups(machine).get(int(number))
         if groups is None:

@@ -48,9 +48,9 @@ _SWIZZLE_NAMES = tuple(TMA_SWIZZLES)
 
 @dataclass(frozen=True)
 class TensorMap:
-    """The arguments of cuTensorMapEncodeTiled, the contiguous mode first.
+    """A decoded tensor map: the arguments of cuTensorMapEncodeTiled, the contiguous mode first.
 
-    element           a key of ELEMENT_BYTES
+    element           element type, a key of ELEMENT_BYTES
     address           address of the tensor in global memory
     extents           extents of the tensor, in elements
     strides           strides of modes 1 and on, in bytes
@@ -73,27 +73,30 @@ class TensorMap:
 
     @staticmethod
     def decode(raw: bytes) -> TensorMap:
-        """Return the tensor map that 128 bytes encode.
+        """Decode the 128 bytes of a tensor map that cuTensorMapEncodeTiled has made.
 
-        raises   RuleViolation if they do not encode one, or if it violates a rule of cuTensorMapEncodeTiled
+        raises   RuleViolation if they are not one, or if it violates a rule of cuTensorMapEncodeTiled
         """
         return _read(raw)
 
     @property
     def element_bytes(self) -> int:
-        """Return the number of bytes of an element of the tensor."""
+        """Return the number of bytes of an element of this tensor map's tensor."""
         return ELEMENT_BYTES[self.element]
 
     @property
     def box_bytes(self) -> int:
-        """Return the bytes that a load of a box writes to shared memory and counts at its mbarrier.
+        """Return the number of bytes that TMA writes to shared memory and counts at the mbarrier for one box.
 
         Elements out of bounds are included.
         """
         return prod(self.box) * self.element_bytes
 
     def violations(self) -> list[str]:
-        """Return the violated rules of cuTensorMapEncodeTiled, and features that the emulator does not implement."""
+        """Return what is wrong with this tensor map, as texts: violated rules of cuTensorMapEncodeTiled.
+
+        Features that the emulator does not implement are included.
+        """
         inner_bytes = self.box[0] * self.element_bytes
         span = TMA_SWIZZLES[self.swizzle][1]
         rules = []
@@ -136,7 +139,7 @@ class TensorMap:
         return BoxUnits(address, inside, whole)
 
     def shared_units(self, start: int) -> np.ndarray:
-        """Return the shared-memory addresses of the units of a box at `start`, with the swizzle applied.
+        """Return the shared-memory address of each 16-byte unit of a box that lies at `start`, with the swizzle.
 
         start    shared-memory address of the box
         raises   RuleViolation if `start` is not aligned to 128 bytes
@@ -152,9 +155,9 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class BoxUnits:
-    """The 16-byte units of a box in global memory.
+    """The 16-byte units of a TMA box, with the bytes of each that lie within the matrix.
 
-    address   (units,) address of the first byte of each unit
+    address   (units,) global address of the first byte of each unit
     inside    bool (units, 16): bytes that a load reads; it fills the others with zeros
     whole     bool (units, 16): bytes that a store writes. A unit that begins inside a row is written as a whole
               (observed on one H200, driver 580, 2026-11-20)
@@ -167,7 +170,7 @@ class BoxUnits:
 
 @functools.lru_cache(maxsize=256)
 def _read(raw: bytes) -> TensorMap:
-    """Decode a tensor map; see `TensorMap.decode`."""
+    """Decode the 128 bytes of a tensor map. The result is cached; see `TensorMap.decode`."""
     words = [int(word) for word in np.frombuffer(raw, np.uint32)]
     rank, code = (words[2] >> 4 & 7) + 1, words[2] >> 7 & 15
     if rank > TMA_MAX_RANK or code >= len(_ELEMENTS) or len(words) * 4 != TENSOR_MAP_BYTES:

@@ -21,11 +21,13 @@ from cutegemm.emulator.state import WARPGROUP, Immediate, Instruction, Negated, 
 
 @dataclass(frozen=True)
 class _Wgmma:
-    """One wgmma of one warpgroup, under way.
+    """One wgmma of one warpgroup, from its issue until its result is written.
 
-    accumulators   registers of D
-    a              descriptor of A, or the registers' values, uint32 (128 threads, registers)
-    a_registers    registers of A; () if A is in shared memory
+    shape          shape and types of the instruction
+    accumulators   indices of the registers of D
+    a              descriptor of A in shared memory, or the values of A's registers, uint32 (128 threads, registers)
+    b              descriptor of B in shared memory
+    a_registers    indices of A's registers; () if A is in shared memory
     accumulates    whether D is added to the product
     signs          1 or -1 for A and for B
     mn_major       for A and for B: whether the matrix in shared memory is MN-major
@@ -44,11 +46,11 @@ class _Wgmma:
 
 @dataclass
 class _Warpgroup:
-    """The wgmma instructions that one warpgroup has issued and not finished.
+    """The wgmma instructions that one warpgroup has issued and that are not finished, in groups.
 
-    first     number of its first thread
+    first     number of the warpgroup's first thread
     open      wgmmas that have not been committed to a group yet
-    groups    committed groups, the oldest first
+    groups    committed groups of wgmmas, the oldest first
     touched   registers that other instructions have used since the last wgmma.fence; None before the first fence
     """
 
@@ -59,24 +61,24 @@ class _Warpgroup:
 
     @property
     def pending(self) -> Iterator[_Wgmma]:
-        """Yield all wgmma instructions of the warpgroup that are not finished, the oldest first."""
+        """Yield all unfinished wgmma instructions of this warpgroup, the oldest first."""
         for group in (*self.groups, self.open):
             yield from group
 
     def busy(self) -> frozenset[int]:
-        """Return the indices of the registers that wgmmas under way use."""
+        """Return the indices of the registers that unfinished wgmmas of this warpgroup use."""
         return frozenset([r for p in self.pending for r in (*p.accumulators, *p.a_registers)])
 
 
 def _warpgroups(machine: Machine) -> dict[int, _Warpgroup]:
-    """Return the warpgroups that have issued wgmma instructions: number of the first thread -> warpgroup."""
+    """Return the unfinished wgmmas of each warpgroup that has issued any: number of its first thread -> wgmmas."""
     if "warpgroups" not in machine.private:
         machine.private["warpgroups"] = {}
     return machine.private["warpgroups"]
 
 
 def _warpgroups_of(step: Step) -> Iterator[tuple[int, _Warpgroup]]:
-    """Yield (index of the first thread in `step.threads`, warpgroup) for each warpgroup that executes the step."""
+    """Yield (index of its first thread in `step.threads`, its unfinished wgmmas) for each warpgroup of a step."""
     warpgroups = _warpgroups(step.machine)
     for i in range(0, len(step.threads), WARPGROUP):
         first = int(step.threads[i])
@@ -87,9 +89,10 @@ def _warpgroups_of(step: Step) -> Iterator[tuple[int, _Warpgroup]]:
 
 
 def watch(program: list[Decoded]) -> list[Decoded]:
-    """Return a decoded program with a check added to each instruction that uses registers of a wgmma.
+    """Add a check to each instruction that uses registers of a wgmma: it fails while that wgmma is not finished.
 
-    The check fails if the instruction uses them while the wgmma is under way.
+    program   the instructions of a kernel, ready for execution
+    returns   `program` with some of its instructions replaced
     """
     owned = {r for d in program if _is_wgmma(d.instruction) for r in _registers(d.instruction)}
     if not owned:
@@ -106,15 +109,15 @@ def _is_wgmma(instruction: Instruction) -> bool:
 
 
 def _registers(instruction: Instruction) -> list[int]:
-    """Return the indices of the registers that a wgmma uses: those of D, and those of A if it is in registers."""
+    """Return the indices of the registers that a wgmma uses: those of D, and those of A if A is in registers."""
     vectors = [operand for operand in instruction.operands if isinstance(operand, Vector)]
     return [r.index for v in vectors for r in v.items if isinstance(r, Register)]
 
 
 def _watched(decoded: Decoded, owned: set[int]) -> Decoded:
-    """Return an instruction that first checks that no wgmma under way owns the registers that it uses.
+    """Return a variant of an instruction that first checks that no unfinished wgmma uses its registers.
 
-    owned    registers that some wgmma of the program uses
+    owned   registers that some wgmma of the program uses; if the instruction uses none of them, it is returned itself
     """
     used = owned.intersection((*decoded.reads, *decoded.writes))
     action: Action = decoded.action
@@ -160,7 +163,7 @@ def _commit(step: Step) -> None:
 
 @handles("wgmma.wait_group", scope="warpgroup")
 def _wait(step: Step) -> None:
-    """Execute wgmma.wait_group: finish all groups of wgmma instructions but the `count` latest."""
+    """Execute wgmma.wait_group: finish all groups of wgmma instructions of the warpgroup but the `count` latest."""
     (count,) = step.operands
     assert isinstance(count, Immediate)
     for _, warpgroup in _warpgroups_of(step):
@@ -172,7 +175,10 @@ def _wait(step: Step) -> None:
 
 @handles("wgmma.mma_async", scope="warpgroup")
 def _mma_async(step: Step) -> None:
-    """Issue wgmma `{accumulators}, a, b, scale-d{, signs of a and b{, MN-major flags}}`. `_wait` executes it."""
+    """Issue wgmma `{accumulators}, a, b, scale-d{, signs of a and b{, MN-major flags}}` for each warpgroup of the step.
+
+    The result is computed later, by wgmma.wait_group.
+    """
     accumulators, a, b, scale, *more = step.operands
     flags = [operand.bits for operand in more]
     signs = (flags[0], flags[1]) if len(flags) >= 2 else (1, 1)
@@ -215,7 +221,7 @@ def _mma_async(step: Step) -> None:
 def _predicate(step: Step, scale: Any) -> np.ndarray:
     """Return a boolean for each thread: the value of a predicate register, or of an immediate that all threads share.
 
-    scale   operand of wgmma, such as scale-d: whether the accumulators are kept
+    scale   an operand of wgmma such as scale-d, which says whether the accumulators are kept
     """
     if isinstance(scale, (Register, Negated)):
         return step.get(scale, bool)
@@ -226,19 +232,21 @@ def _predicate(step: Step, scale: Any) -> np.ndarray:
 def _uniform(step: Step, operand: Any, here: slice, kind: Any, name: str) -> int:
     """Return the integer value of a wgmma operand that all threads of a warpgroup must share.
 
-    here   index of the warpgroup's threads in `step.threads`
-    kind   numpy type of the value
-    name   what the value is, for the message
+    here     slice of the warpgroup's threads in `step.threads`
+    kind     numpy type of the value
+    name     what the value is, for the message
+    raises   EmulationError if the threads have different values
     """
     return int(_same(step, step.get(operand, kind)[here], here, name))
 
 
 def _same(step: Step, values: np.ndarray, here: slice, name: str) -> Any:
-    """Return the common value of all threads of a warpgroup.
+    """Return the value that all threads of a warpgroup have in common.
 
-    here      index of the warpgroup's threads in `step.threads`
-    name      what the value is, for the message
-    raises    EmulationError if the values differ
+    values   (threads,) value of each thread of the step
+    here     slice of the warpgroup's threads in `step.threads`
+    name     what the value is, for the message
+    raises   EmulationError if the values differ
     """
     differ = np.flatnonzero(values != values[0])
     if len(differ):
@@ -251,8 +259,10 @@ def _check_free(
 ) -> None:
     """Raise EmulationError if a wgmma may not use its registers now.
 
-    It may not if wgmma.fence is missing before it, or if another wgmma under way uses the registers. Only wgmmas of the
-    same shape may share accumulators.
+    It may not if wgmma.fence is missing before it, or if another unfinished wgmma uses the registers. Only wgmmas of
+    the same shape may share accumulators.
+
+    accumulators, a_registers   indices of the registers of D, and of A; () if A is in shared memory
     """
     touched = warpgroup.touched
     if touched is None or touched.intersection((*accumulators, *a_registers)):
@@ -276,7 +286,10 @@ def _check_free(
 
 
 def _execute(machine: Machine, warpgroup: _Warpgroup, wgmmas: list[_Wgmma]) -> None:
-    """Compute wgmma instructions in order. Their accumulators are written to registers after the last of them."""
+    """Compute wgmma instructions of a warpgroup in order.
+
+    Accumulators are written to registers after the last of them.
+    """
     here = slice(warpgroup.first, warpgroup.first + WARPGROUP)
     accumulators: dict[tuple[int, ...], tuple[Shape, np.ndarray]] = {}
     for wgmma in wgmmas:
@@ -300,7 +313,10 @@ def _execute(machine: Machine, warpgroup: _Warpgroup, wgmmas: list[_Wgmma]) -> N
 
 
 def _require_written(machine: Machine, wgmma: _Wgmma, here: slice) -> None:
-    """Raise EmulationError if an accumulator of a wgmma is uninitialized."""
+    """Raise EmulationError if an accumulator that a wgmma adds to is uninitialized.
+
+    here   slice of the warpgroup's threads
+    """
     if machine.origins:
         machine.require_written(
             wgmma.accumulators, Group(np.arange(here.start, here.stop), machine.total), "an accumulator"
@@ -308,7 +324,7 @@ def _require_written(machine: Machine, wgmma: _Wgmma, here: slice) -> None:
 
 
 def _operands(machine: Machine, warpgroup: _Warpgroup, wgmma: _Wgmma) -> tuple[np.ndarray, np.ndarray]:
-    """Return A (64, K) and B (N, K) of a wgmma, with their signs applied."""
+    """Return the operands A (64, K) and B (N, K) of a wgmma as arrays, with their signs applied."""
     shape = wgmma.shape
     if isinstance(wgmma.a, Descriptor):
         a = _matrix(machine, warpgroup, wgmma, wgmma.a, 64, shape.a, wgmma.mn_major[0])
@@ -327,10 +343,13 @@ def _matrix(
     dtype: Any,
     mn_major: bool,
 ) -> np.ndarray:
-    """Return an operand (rows, K) from shared memory, which all four warps read.
+    """Read an operand of wgmma from shared memory as an array (rows, K). All four warps count as its readers.
 
-    rows      M or N
-    raises    EmulationError for a bad descriptor, a race, or bytes that are unwritten or unfenced
+    descriptor   where the matrix lies in shared memory
+    rows         M or N
+    dtype        element type
+    mn_major     whether the matrix is MN-major in shared memory
+    raises       EmulationError for a bad descriptor, a race, or bytes that are unwritten or unfenced
     """
     first = warpgroup.first
     try:

@@ -38,11 +38,11 @@ DTYPES = {t.name: t for t in (bf16, f16, tf32, e4m3, e5m2, s8, f32, s32)}
 
 @dataclass(frozen=True)
 class Descriptor:
-    """The descriptor of a matrix in shared memory.
+    """The decoded matrix descriptor of a wgmma operand in shared memory.
 
     start         address in bytes
-    leading       LBO of the table above, in bytes
-    stride        SBO of the table above, in bytes
+    leading       leading byte offset (LBO), in bytes
+    stride        stride byte offset (SBO), in bytes
     base_offset   number of 128-byte rows from the start of the swizzle's pattern to `start`
     swizzle       the two swizzle bits, a key of `SWIZZLES`
 
@@ -58,7 +58,7 @@ class Descriptor:
 
     @staticmethod
     def decode(bits: int) -> Descriptor:
-        """Return the descriptor that 64 bits encode."""
+        """Decode the 64 bits of a wgmma matrix descriptor."""
         return Descriptor(
             (bits & 0x3FFF) << 4,
             (bits >> 16 & 0x3FFF) << 4,
@@ -68,10 +68,13 @@ class Descriptor:
         )
 
     def units(self, rows: int, element_bits: int, mn_major: bool) -> np.ndarray:
-        """Return the addresses of the operand's 16-byte units: (rows, 2) for K-major, (rows / T, K) for MN-major.
+        """Return the shared-memory addresses of the operand's 16-byte units, with the swizzle applied.
 
-        rows     M or N of the instruction
-        raises   RuleViolation if the pattern of the swizzle is not aligned to its size
+        rows           M or N of the instruction
+        element_bits   bits of an element
+        mn_major       whether the operand is M- or N-major, not K-major
+        returns        (rows, 2) for a K-major operand, (rows / T, K) for an MN-major one, with T elements in a unit
+        raises         RuleViolation if the pattern of the swizzle is not aligned to its size
         """
         name, row_units = SWIZZLES[self.swizzle]
         pattern = row_units * 8 * UNIT_BYTES
@@ -88,7 +91,15 @@ class Descriptor:
 
 @cache
 def _offsets(rows: int, element_bits: int, mn_major: bool, row_units: int, leading: int, stride: int) -> np.ndarray:
-    """Return the offsets in bytes of the units of an operand, before the swizzle: (rows, 2) or (rows / T, K)."""
+    """Return the byte offsets of the 16-byte units of a wgmma operand, before the swizzle is applied.
+
+    rows              M or N
+    element_bits      bits of an element
+    mn_major          whether the operand is M- or N-major, not K-major
+    row_units         16-byte units in a row of the swizzle's pattern
+    leading, stride   leading and stride byte offset of the descriptor
+    returns           (rows, 2) for a K-major operand, (rows / T, K) for an MN-major one, with T elements in a unit
+    """
     if not mn_major:
         row, unit = np.arange(rows)[:, None], np.arange(2)[None, :]
         along_k = leading if row_units == 1 else UNIT_BYTES
@@ -101,9 +112,11 @@ def _offsets(rows: int, element_bits: int, mn_major: bool, row_units: int, leadi
 
 
 def matrix_of_units(units: np.ndarray, dtype: DType, mn_major: bool) -> np.ndarray:
-    """Return the matrix (rows, K) from its units, in the order of `Descriptor.units`.
+    """Assemble the matrix (rows, K) of a wgmma operand from its 16-byte units, in the order of `Descriptor.units`.
 
-    units    uint8 (rows, 2, 16) for K-major, (rows / T, K, 16) for MN-major
+    units      uint8 (rows, 2, 16) for K-major, (rows / T, K, 16) for MN-major, with T elements in a unit
+    dtype      element type of the units
+    mn_major   whether the operand is M- or N-major, not K-major
     """
     values = values_of_bytes(units, dtype)
     if not mn_major:
@@ -112,9 +125,12 @@ def matrix_of_units(units: np.ndarray, dtype: DType, mn_major: bool) -> np.ndarr
 
 
 def values_of_bytes(raw: np.ndarray, dtype: DType) -> np.ndarray:
-    """Return the elements of bytes (..., n) as float32, or int32 for s8.
+    """Convert bytes (..., n) to elements as wgmma reads them: float32, or int32 for s8.
 
     The low bits of a tf32 word, which wgmma ignores, are cleared.
+
+    raw     uint8
+    dtype   element type that the bytes encode
 
     >>> values_of_bytes(np.array([0x80, 0x3F], np.uint8), bf16).tolist()
     [1.0]
@@ -127,8 +143,9 @@ def values_of_bytes(raw: np.ndarray, dtype: DType) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape and types of a wgmma. M is 64.
+    """The shape and element types of a wgmma instruction. M is always 64.
 
+    n, k        extents of the instruction
     a, b, d     element types
     saturates   whether int32 accumulators are clamped instead of wrapped
     """
@@ -142,7 +159,7 @@ class Shape:
 
     @staticmethod
     def parse(parts: tuple[str, ...]) -> Shape:
-        """Return the shape and types of a wgmma opcode.
+        """Parse the opcode of a wgmma instruction into its shape and element types.
 
         parts    the opcode split at the dots: ("wgmma", "mma_async", ..., "m64n128k16", "f32", "bf16", "bf16")
         raises   RuleViolation for an opcode that is not implemented or not valid
@@ -161,13 +178,13 @@ class Shape:
 
     @property
     def registers(self) -> int:
-        """Return the number of 32-bit accumulator registers of a thread."""
+        """Return the number of 32-bit accumulator registers of each thread for this wgmma shape."""
         return WGMMA_M * self.n // 128 * self.d.bits // 32
 
     def from_registers(self, registers: np.ndarray) -> np.ndarray:
-        """Return the accumulator (64, n) that the registers of a warpgroup hold, as float32 or int32.
+        """Assemble the accumulator (64, n) from the registers of a warpgroup, as float32 or int32.
 
-        registers   uint32 (128, count)
+        registers   uint32 (128, count), one row for each thread
         """
         values = registers.view({"f32": np.float32, "f16": np.float16, "s32": np.int32}[self.d.name])
         out = np.empty((WGMMA_M, self.n), values.dtype)
@@ -176,7 +193,7 @@ class Shape:
         return out.astype(np.float32) if self.d is f16 else out
 
     def to_registers(self, accumulators: np.ndarray) -> np.ndarray:
-        """Return the registers of a warpgroup, uint32 (128, count), that hold an accumulator (64, n)."""
+        """Distribute an accumulator (64, n) over the registers of a warpgroup: uint32 (128 threads, registers)."""
         rows, columns = _fragment(self.n)
         kind = {"f32": np.float32, "f16": np.float16, "s32": np.int32}[self.d.name]
         with np.errstate(over="ignore"):
@@ -184,7 +201,7 @@ class Shape:
         return values.view(np.uint32)
 
     def multiply(self, a: np.ndarray, b: np.ndarray, accumulators: np.ndarray | None) -> np.ndarray:
-        """Return a @ b.T + accumulators, computed in float64 and rounded once.
+        """Compute one wgmma: a @ b.T + accumulators, in float64, rounded once.
 
         The hardware keeps fewer bits of the partial sums (about 14 for fp8) and adds in its own order. The results
         differ by the rounding of f32 accumulation.
@@ -192,6 +209,7 @@ class Shape:
         a              (64, k)
         b              (n, k)
         accumulators   (64, n); None for zero
+        returns        (64, n)
         """
         if self.d is s32:
             total = a.astype(np.int64) @ b.T.astype(np.int64) + (0 if accumulators is None else accumulators)
@@ -205,7 +223,7 @@ class Shape:
 
 @cache
 def _fragment(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and columns (128, n / 2) of the accumulator elements of each thread.
+    """Return (rows, columns) in D of the accumulator elements of each thread of a wgmma, each of shape (128, n / 2).
 
     A warp has 16 rows. Of every 8 columns, a lane has two adjacent elements of row lane / 4 and two of the row 8 below.
 
@@ -219,7 +237,7 @@ def _fragment(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def a_of_registers(registers: np.ndarray, dtype: DType) -> np.ndarray:
-    """Return A (64, K) from the registers of a warpgroup, uint32 (128, 4).
+    """Assemble A (64, K) of a wgmma from the registers of a warpgroup, uint32 (128, 4).
 
     Register r of a lane holds the 4 bytes at 4 * (lane % 4) + 16 * (r / 2) of row lane / 4 + 8 * (r % 2).
 

@@ -46,7 +46,7 @@ _BLOCKS = 2  # k-blocks whose fragments a vector holds
 
 @dsl_user_op
 def put(address: Int32, value: Float32, *, loc=None, ip=None) -> None:
-    """Write `value` to the shared memory of a CTA in the cluster.
+    """Write `value` to the shared memory of a CTA in the cluster (distributed shared memory).
 
     address   shared::cluster address, as the instruction `mapa` returns it
     """
@@ -57,14 +57,14 @@ def put(address: Int32, value: Float32, *, loc=None, ip=None) -> None:
 
 @dataclass
 class Stream:
-    """The vectors that a thread reads of A or of B.
+    """The vectors of A or of B that one thread of a gemv kernel reads from global memory.
 
-    rows       pointers to the first vector of each of its rows
-    k          k of the first elements of these vectors; may be negative
-    offsets    distance from the first vector to each vector of a k-tile, in elements
-    registers  (words of a vector, rows, vectors of a k-tile) of 32 bits
-    values     elements of a vector
-    of_atom    rows of an atom that a thread reads: 2 of A, 1 of B
+    rows        pointers to the first vector of each of its rows
+    k           k of the first elements of these vectors; may be negative
+    offsets     distance from the first vector to each vector of a k-tile, in elements
+    registers   (words of a vector, rows, vectors of a k-tile) of 32 bits
+    values      elements of a vector
+    of_atom     rows of an atom that a thread reads: 2 of A, 1 of B
     """
 
     atom: cute.CopyAtom
@@ -77,7 +77,7 @@ class Stream:
 
 
 class GemvGemm(ScheduledGemm):
-    """The kernel of a GEMV-like plan (few columns), whose warps split K.
+    """The kernel of a gemv plan (for a D of few columns), whose warps split K.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
     """
@@ -104,7 +104,7 @@ class GemvGemm(ScheduledGemm):
         reducer.launch(partials, given, given.stream)
 
     def carveout_percent(self) -> int:
-        """Return the percentage of an SM's memory that is shared memory: no more than its CTAs need.
+        """Return the percentage of an SM's L1 and shared memory that is shared memory: no more than its CTAs need.
 
         The rest is L1 cache, which keeps B.
         """
@@ -121,10 +121,15 @@ class GemvGemm(ScheduledGemm):
         scalars: tuple,
         values: tuple,
     ):
-        """Compute D for one cluster of CTAs (device code).
+        """Compute the tiles of D of one cluster of CTAs (device code of a gemv plan).
 
-        Each CTA multiplies its share of K for the tiles of the cluster. Then it adds the accumulators of all CTAs for
+        Each CTA multiplies its share of K for all tiles of the cluster. Then it adds the accumulators of all CTAs for
         its own tile, and stores it.
+
+        mA, mB, mD   A (M, K, L), B (N, K, L) and D (M, N, L) in global memory
+        operands     (tensors, results) of the epilogue
+        scalars      scalars of the epilogue
+        values       values of the host that CTAs need to find their tiles
         """
         plan, ctas = self.plan, self.plan.cluster_k
         self.values = Values.of(plan, operands, scalars)
@@ -156,10 +161,10 @@ class GemvGemm(ScheduledGemm):
         self.finish(tiled_mma, acc, mD, (m_tile + rank, n_tile, batch), rank, reread("%tid.x"))
 
     def begin(self, streams: list[Stream], k_tiles) -> None:
-        """Issue the first reads of the thread schedule, and wait for the previous kernel in the stream.
+        """Issue the first reads of a thread, and wait for the previous kernel in the stream.
 
-        A plan with programmatic dependent launch reads A before the previous kernel ends. B may be written by that
-        kernel, so it is read after.
+        With programmatic dependent launch, A is read before the previous kernel ends. B may be written by that kernel,
+        so it is read after.
 
         streams   the thread's vectors of A and of B
         k_tiles   number of k-tiles of the CTA
@@ -177,12 +182,15 @@ class GemvGemm(ScheduledGemm):
     # --- the mainloop ------------------------------------------------------------------------------------------
 
     def stream(self, copy: TiledCopy, of_atom: int, mX, extent: int, tile_l, begin, tid) -> Stream:
-        """Return the vectors of A or B that a thread reads.
+        """Return the vectors of A or B that a thread reads from global memory, for one tile.
 
-        of_atom  rows of an atom that a thread reads: see `Stream`
-        extent   rows or columns of the tile
-        tile_l   (index of the tile along M or N, batch)
-        begin    k at which the first k-tile starts; negative if it is ragged
+        copy      tiled copy that divides the tile among threads
+        of_atom   rows of an atom that a thread reads: see `Stream`
+        mX        A (M, K, L) or B (N, K, L)
+        extent    rows or columns of the tile
+        tile_l    (index of the tile along M or N, batch)
+        begin     start of the first k-tile along K; negative if K is ragged
+        tid       index of the thread
         """
         bK, values = self.plan.cta_tile[2], copy.atom.values
         tile, batch = tile_l
@@ -202,9 +210,11 @@ class GemvGemm(ScheduledGemm):
         return Stream(lower.copy_atom(copy.atom), rows, k, offsets.T.reshape(-1), registers, values, of_atom)
 
     def steps(self, steps, streams: list[Stream], tiled_mma, acc, k_tile, k_tiles) -> None:
-        """Trace steps of the thread schedule in order. Adjacent Reads are carried out together.
+        """Emit the code of steps of the thread schedule, in order. Adjacent Reads are carried out together.
 
+        steps     steps of the plan's thread schedule
         streams   the thread's vectors of A and of B
+        acc       accumulators of the thread
         k_tile    the k-tile that the steps count from
         k_tiles   number of k-tiles of the CTA
         """
@@ -221,7 +231,10 @@ class GemvGemm(ScheduledGemm):
     def read_blocks(self, streams: list[Stream], reads: list[Read], k_tile, k_tiles) -> None:
         """Read the fragments of A and B for several k-blocks from global memory, one k-tile after another.
 
-        reads   the Read steps, which name the k-blocks and their k-tiles
+        streams   the thread's vectors of A and of B
+        reads     the Read steps, which name the k-blocks and their k-tiles
+        k_tile    the k-tile that the steps count from
+        k_tiles   number of k-tiles of the CTA
         """
         for ahead in sorted({read.ahead for read in reads}):
             blocks = tuple([read.k_block for read in reads if read.ahead == ahead])
@@ -229,8 +242,9 @@ class GemvGemm(ScheduledGemm):
 
     @cute.jit
     def read_of_tile(self, streams: cutlass.Constexpr, blocks: cutlass.Constexpr, k_tile: Int32, k_tiles: Int32):
-        """Read the fragments of A and B for some k-blocks of a k-tile, if the CTA has this k-tile.
+        """Read the fragments of A and B for some k-blocks of a k-tile from global memory, if the CTA has this k-tile.
 
+        streams   the thread's vectors of A and of B
         blocks    indices of the k-blocks
         k_tile    index of the k-tile among those of the CTA
         k_tiles   number of k-tiles of the CTA
@@ -240,7 +254,9 @@ class GemvGemm(ScheduledGemm):
                 self.read_vectors(stream, blocks, k_tile)
 
     def read_vectors(self, stream: Stream, blocks, k_tile) -> None:
-        """Read a thread's vectors of A or B that hold some k-blocks of a k-tile. Vectors below k = 0 are not read.
+        """Read those of a thread's vectors of A or B that hold some k-blocks of a k-tile.
+
+        Vectors below k = 0 are not read.
 
         stream   the thread's vectors
         blocks   indices of the k-blocks
@@ -258,9 +274,12 @@ class GemvGemm(ScheduledGemm):
                 cute.copy(stream.atom, source, cute.make_tensor(to, source.layout), pred=inside)
 
     def fragments(self, stream: Stream, k_block: int, kind) -> cute.Tensor:
-        """Return the fragments (V, REST_MN) of a k-block in the order of mma.sync.
+        """Return the fragments (V, REST_MN) of one k-block in the order of registers that mma.sync takes.
 
         Each row contributes two words of its vector: the first two, or the last two for an odd k-block.
+
+        stream   the thread's vectors of A or of B
+        kind     element type
         """
         vector, first = k_block // _BLOCKS, k_block % _BLOCKS * _WORDS // _BLOCKS
         of_atom, count = stream.of_atom, cute.size(stream.registers, mode=[1])
@@ -274,10 +293,11 @@ class GemvGemm(ScheduledGemm):
         return cute.recast_tensor(words, kind)
 
     def multiply_block(self, streams: list[Stream], step: Multiply, tiled_mma, acc) -> None:
-        """Add the product of a k-block's fragments to the accumulators, one MMA atom at a time.
+        """Add the product of one k-block's fragments to the accumulators, one MMA atom at a time.
 
-        step   names the k-block
-        acc    accumulators of the thread
+        streams   the thread's vectors of A and of B
+        step      the Multiply step, which names the k-block
+        acc       accumulators of the thread
         """
         operands = self.plan.operands
         kinds = [lower.dtype(operand.dtype) for operand in (operands.a, operands.b)]
@@ -293,11 +313,13 @@ class GemvGemm(ScheduledGemm):
         self, tiled_mma: cutlass.Constexpr, acc: cutlass.Constexpr, mD: cutlass.Constexpr,
         tile_mnl: cutlass.Constexpr, rank: cutlass.Constexpr, tid: Int32,
     ):  # fmt: skip
-        """Add the accumulators of the warps, then of the CTAs of the cluster, and store the CTA's tile of D.
+        """Add the accumulators of the warps, then of the CTAs of the cluster, and store this CTA's tile of D.
 
         acc        accumulators of this thread
+        mD         D (M, N, L)
         tile_mnl   (m_tile, n_tile, batch) of the tile
         rank       rank of the CTA in its cluster
+        tid        index of the thread
         """
         plan, accumulators = self.plan, self.plan.body.sliced_k
         kind = lower.dtype(plan.operands.acc)
@@ -328,10 +350,12 @@ class GemvGemm(ScheduledGemm):
                 self.store_d(thr, mD, None, total, plan.epilogue, tile_mnl, tid)
 
     def add_up(self, thr, accumulators, of_tile: int, total) -> None:
-        """Set `total` to a thread's sums over all K splits for one CTA's tile.
+        """Set `total` to the sums over all K splits of the elements that a thread has of one CTA's tile.
 
+        thr            the thread's slice of the tiled MMA that divides a tile among threads
         accumulators   (rows, bN, K splits) in shared memory; K splits are added in their order
         of_tile        index of the CTA's tile along the rows
+        total          registers of the thread
         """
         parts = cute.size(accumulators, mode=[2])
         own = [
@@ -347,9 +371,11 @@ class GemvGemm(ScheduledGemm):
     def send(self, thr, of_ctas, rank, to: int, total) -> None:
         """Write a thread's totals for the tile of CTA `to` to that CTA's shared memory.
 
-        of_ctas   (rows, bN, CTAs) in shared memory, the same place in each CTA
+        thr       the thread's slice of the tiled MMA that divides a tile among threads
+        of_ctas   (rows, bN, CTAs) in shared memory, at the same address in each CTA
         rank      rank of this CTA, which is the index of its totals in `of_ctas`
         to        rank of the receiving CTA, which may be this one
+        total     registers with the totals
         """
         own = thr.partition_C(of_ctas[None, None, rank])
         for i in range(cute.size(total)):

@@ -30,7 +30,7 @@ __all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan, arch: Arch) -> Any:
-    """Return the function that launches a plan's kernels, to be compiled for an architecture.
+    """Return the host function that launches an mma.sync plan's kernels, to be compiled for an architecture.
 
     Its arguments are those of `LaunchArguments`.
     """
@@ -46,15 +46,28 @@ def host_function(plan: GemmPlan, arch: Arch) -> Any:
 
 
 class MmaSyncGemm(ScheduledGemm):
-    """The kernel of an mma.sync plan whose threads all follow one schedule."""
+    """The kernel of an mma.sync plan whose threads all follow one schedule, without warp roles."""
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
-        """Set up how this thread reads the fragments of A and of B."""
+        """Set up how this thread reads the fragments of A and of B from shared memory.
+
+        parts    the thread's tiles; they get the readers
+        tid      index of the thread
+        sA, sB   shared memory of A and B, with all stages
+        """
         held = (("a", sA, parts.tCrA), ("b", sB, parts.tCrB))
         parts.reads = [fragments.reader(self.plan, name, tile, to, tid) for name, tile, to in held]
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
-        """Read the fragments of a k-block by ldmatrix or by plain loads, and round them if the plan says so."""
+        """Read the fragments of a k-block from shared memory, by ldmatrix or by plain loads.
+
+        If the plan says so, f32 is rounded to tf32 here.
+
+        parts     the thread's tiles, in shared memory and in registers
+        step      the Read step, which names the buffer of registers
+        stage     index of the stage
+        k_block   index of the k-block in the k-tile
+        """
         buffer = step.k_block % self.plan.body.fragments
         for read in parts.reads:
             read(buffer, k_block, stage)
@@ -63,7 +76,11 @@ class MmaSyncGemm(ScheduledGemm):
                 round_fragment(fragment[None, None, buffer])
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
-        """Add the product of a k-block's fragments to the accumulators, one atom at a time."""
+        """Add the product of a k-block's fragments to the accumulators, one MMA atom at a time.
+
+        parts   the thread's fragments and accumulators
+        step    the Multiply step, which names the buffer of fragments
+        """
         buffer = step.k_block % self.plan.body.fragments
         a, b = parts.tCrA[None, None, buffer], parts.tCrB[None, None, buffer]
         for m, n in serpentine(cute.size(a, mode=[1]), cute.size(b, mode=[1]), self.plan.mma_order):
@@ -72,4 +89,4 @@ class MmaSyncGemm(ScheduledGemm):
 
 
 class MmaSyncWorkspaceGemm(WorkspaceGemm, MmaSyncGemm):
-    """The kernels of an mma.sync plan that splits K."""
+    """The kernels of an mma.sync plan that needs a workspace, because it splits K or repacks operands."""

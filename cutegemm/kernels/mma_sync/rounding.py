@@ -10,10 +10,12 @@ _HALF_UNIT = 2.0**-11  # half of the last bit of tf32, relative to that power of
 
 
 def round_fragment(held: cute.Tensor) -> None:
-    """Round f32 registers in place: add half a unit of tf32, away from zero. mma.sync then drops the low 13 bits.
+    """Round f32 registers to tf32 in place: add half a unit of tf32, away from zero.
 
-    The result is that of cvt.rna, except that denormal numbers stay truncated. It takes two instructions per register;
-    cvt.rna takes four.
+    mma.sync then drops the low 13 bits. The result is that of cvt.rna, except that denormal numbers stay truncated. It
+    takes two instructions per register; cvt.rna takes four.
+
+    held   registers of a fragment
     """
     bits, values = cute.recast_tensor(held, Int32), cute.recast_tensor(held, Float32)
     power = cute.make_rmem_tensor((1,), Int32)

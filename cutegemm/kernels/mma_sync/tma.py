@@ -35,7 +35,9 @@ from cutegemm.plan.work.work import State
 
 @dataclass
 class Products:
-    """The fragments and accumulators of a warp.
+    """The fragments and accumulators of a consumer warp of an mma.sync plan with warp roles.
+
+    One of M and N is the inner mode of the MMA loop. Its fragments are double-buffered.
 
     a, b    fragments (MMA, MMA_MN, buffers)
     inner   reads the fragments of the inner mode, which have two buffers
@@ -52,28 +54,34 @@ class Products:
 
     @property
     def total(self) -> cute.Tensor:
-        """Return the accumulators that the epilogue stores: those of the MMAs."""
+        """Return the accumulators that the epilogue stores: those of the MMAs, as nothing is promoted."""
         return self.acc
 
 
 class TmaFedGemm(Sm90Gemm):
-    """The kernel of an mma.sync plan with warp roles."""
+    """The kernel of an mma.sync plan with warp roles: a producer warp loads by TMA, consumer warps multiply."""
 
     def consumers(
         self, storage: Storage, split_k: Parts | None, shared: ClusterSplitK | None, loads: Loads
     ) -> WarpTracer:
-        """Return the tracer of the consumers' program."""
+        """Return the object that emits the code of the consumers' program.
+
+        storage   stores accumulators to global memory
+        split_k   adds the K splits of a tile; None if K is not split
+        shared    cluster split-K, which these plans do not have
+        loads     loads k-tiles, which the producer does in these plans
+        """
         return WarpTracer(self.plan, storage, split_k, shared, loads)
 
 
 class WarpTracer(ConsumerTracer):
-    """Trace the program of a consumer that is one warp.
+    """Emits the code of a consumer's program, if each consumer is one warp that multiplies by mma.sync.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
     """
 
     def first_state(self, loop: step.ForTiles, state: State) -> State:
-        """Return the state of the first work tile, from the index of the CTA, which is read from the special register.
+        """Return the state of the cluster's first work tile, computed from the CTA index, which is read again.
 
         If it were computed as for the producer, ptxas would merge the variables of both roles, and spill the result.
         """
@@ -85,7 +93,7 @@ class WarpTracer(ConsumerTracer):
         It is computed from the thread index, which is read again. If the index stayed in a register, the compiler would
         keep addresses derived from it through the mainloop, which has no registers to spare.
 
-        at   the role's position in its program
+        at   the consumer's position in its program, with the work tile
         """
         thread = reread("%tid.x")
         warp = cute.arch.make_warp_uniform(thread // WARP_THREADS) - self.plan.roles[0].warps
@@ -93,7 +101,10 @@ class WarpTracer(ConsumerTracer):
         return self.plan.own_tile(self.work.tile_mnl(at.tile, self.who.rank), warp)
 
     def partition(self, pipeline_state: MainloopPipeline) -> Products:
-        """Return the warp's fragments and accumulators for a k-tile."""
+        """Allocate the warp's fragments and accumulators, and set up the reads of fragments from shared memory.
+
+        pipeline_state   stages in shared memory, and their barriers
+        """
         plan, tid = self.plan, self.who.warp_idx * WARP_THREADS + cute.arch.lane_idx()
         tiled_mma = lower.tiled_mma(plan.tiled_mma)
         own = tiled_mma.get_slice(tid)
@@ -112,9 +123,11 @@ class WarpTracer(ConsumerTracer):
         return Products(tiled_mma, *held, inner, outer, acc)
 
     def accumulator_order(self, own) -> cute.Layout:
-        """Return the layout from (MMA, MMA_M, MMA_N) to registers.
+        """Return the layout from (MMA, MMA_M, MMA_N) to registers for a thread's accumulators.
 
-        The accumulators of an epilogue tile are contiguous.
+        It makes the accumulators of an epilogue tile contiguous.
+
+        own   this thread's slice of the tiled MMA
         """
         of_atom, *rest = own.partition_shape_C(self.plan.cta_tile[:2])
         if not self.plan.store.epi_tile_count(self.plan):
@@ -123,7 +136,13 @@ class WarpTracer(ConsumerTracer):
         return lower.layout(self.plan.accumulator_order(extents))
 
     def k_tile(self, loop, at: At, names, k_tile, values) -> tuple:
-        """Trace one k-tile, with the pipeline state of the next one, whose first fragments are read in it."""
+        """Emit the code of one k-tile. At its end, the first fragments of the next k-tile are read.
+
+        at              the consumer's position in its program
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the k-tile
+        k_tile          index of the k-tile in its work tile
+        returns         values of these variables after the k-tile
+        """
         at = replace(at, k_tile=k_tile)
         at.put(names, values)
         self.following, self.turned = self.next_stage(at.stage, at.phase)
@@ -163,7 +182,7 @@ class WarpTracer(ConsumerTracer):
 
     @cute.jit
     def wait_unless(self, is_full: Boolean, barrier: cute.Pointer, parity: Int32):
-        """Wait for a stage of the mainloop pipeline, unless an earlier test found that it was full.
+        """Wait for a stage of the mainloop pipeline to be full, unless an earlier test found that it was.
 
         is_full   result of the test, one k-block earlier
         barrier   the stage's `full` mbarrier
@@ -173,7 +192,7 @@ class WarpTracer(ConsumerTracer):
             cute.arch.mbarrier_wait(barrier, parity)
 
     def multiply_part(self, p: Products, buffer: int, part: int) -> None:
-        """Issue the MMAs that use one group of fragments of the outer mode, one atom at a time.
+        """Issue the MMAs that use one group of fragments of the outer mode, with all fragments of the inner mode.
 
         p        fragments and accumulators of the warp
         buffer   buffer of the inner mode's fragments

@@ -14,11 +14,11 @@ _UNROLL = 4
 
 
 class DirectGemm(SimtGemm):
-    """The kernel of a SIMT plan with 0 stages: each thread reads its operands from global memory."""
+    """The kernel of a SIMT plan without shared memory (0 stages): each thread reads its operands from global memory."""
 
     @cute.jit
     def tile(self, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
-        """Compute the CTA's tile of D, one k after another, and store it.
+        """Compute the CTA's tile of D for one k after another, from operands in global memory, and store it.
 
         mA, mB, mD   A (M, K, L), B (N, K, L) and D (M, N, L) in global memory
         """
@@ -54,7 +54,7 @@ class DirectGemm(SimtGemm):
     def take(self, gX, inside, fragments, k) -> None:
         """Read a thread's elements of A or B for one k from global memory. Elements outside of the matrix are not read.
 
-        gX          the thread's rows or columns
+        gX          the thread's rows or columns in global memory
         inside      for each of them, whether it is inside of the matrix
         fragments   registers that receive the elements
         """
@@ -63,7 +63,11 @@ class DirectGemm(SimtGemm):
             copy_vector(atom, gX[None, i, 0, k], fragments[None, i], condition(where))
 
     def multiply_direct(self, tCrA, tCrB, acc) -> None:
-        """Add the outer product of two fragments to the accumulators."""
+        """Add the outer product of two fragments (a column of A, a row of B) to the accumulators of a thread.
+
+        tCrA, tCrB   fragments of A and of B in registers
+        acc          accumulators (V, REST_M, REST_N)
+        """
         kind = acc.element_type
         for m in range(cute.size(tCrA)):
             for n in range(cute.size(tCrB)):

@@ -14,10 +14,16 @@ from cutegemm.plan.program.thread_schedule import Multiply, Read
 
 
 class SimtGemm(ScheduledGemm):
-    """The kernel of a SIMT plan with shared memory."""
+    """The kernel of a SIMT plan that loads tiles of A and B to shared memory."""
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
-        """Read the fragments of a k-block by vectors of the plan's width."""
+        """Read the fragments of a k-block from shared memory, by vectors of the plan's width.
+
+        parts     the thread's tiles, in shared memory and in registers
+        step      the Read step, which names the buffer of registers
+        stage     index of the stage
+        k_block   index of the k-block in the k-tile
+        """
         buffer = step.k_block % self.plan.body.fragments
         for atom, source, fragments in (
             (self.plan.a.read, parts.tCsA, parts.tCrA),
@@ -29,7 +35,11 @@ class SimtGemm(ScheduledGemm):
             cute.copy(lower.copy_atom(atom), src, dst)
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
-        """Add the outer product of a k-block's fragments to the accumulators."""
+        """Add the outer products of a k-block's fragments to the accumulators.
+
+        parts   the thread's fragments and accumulators
+        step    the Multiply step, which names the buffer of fragments
+        """
         buffer = step.k_block % self.plan.body.fragments
         kind = parts.acc.element_type
         a = [parts.tCrA[0, m, buffer].to(kind) for m in range(cute.size(parts.tCrA, mode=[1]))]

@@ -17,7 +17,7 @@ class SimtWorkspaceGemm(WorkspaceGemm, SimtGemm):
 
 
 def host_function(plan: GemmPlan, arch: Arch) -> SimtGemm:
-    """Return the function that launches a plan's kernels, to be compiled for an architecture.
+    """Return the host function that launches a SIMT plan's kernels, to be compiled for an architecture.
 
     Its arguments are those of `LaunchArguments`.
     """

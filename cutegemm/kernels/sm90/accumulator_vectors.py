@@ -12,7 +12,7 @@ from cutegemm.tile.copy_atoms import universal_copy
 
 
 class AccumulatorVectors:
-    """Base class of the reductions of a Hopper consumer: moves and adds accumulators by vectors.
+    """Base class of the split-K reductions of a Hopper consumer: moves and adds accumulators by vectors.
 
     The methods are plain Python that runs while the kernel is traced.
     """
@@ -22,18 +22,18 @@ class AccumulatorVectors:
 
     @property
     def wide(self) -> CopyAtom:
-        """Return the copy atom that moves one vector of `ACCUMULATOR_VECTOR` accumulators."""
+        """Return the copy atom that moves one vector, `ACCUMULATOR_VECTOR` accumulators."""
         acc = self.plan.operands.acc
         return universal_copy(acc, acc.bits * ACCUMULATOR_VECTOR)
 
     def by_vectors(self, acc) -> cute.Tensor:
-        """Return a view of a thread's accumulators with shape (elements of a vector, vectors)."""
+        """View a thread's accumulators with shape (elements of a vector, vectors)."""
         return cute.make_tensor(
             acc.iterator, cute.make_layout((ACCUMULATOR_VECTOR, cute.size(acc) // ACCUMULATOR_VECTOR))
         )
 
     def read(self, held, first, place) -> None:
-        """Copy consecutive vectors from memory to the registers `held`, as many as `held` has room for.
+        """Copy consecutive vectors of accumulators from memory to the registers `held`, as many as `held` has room for.
 
         held    registers (elements of a vector, vectors)
         first   index of the first vector of `place` that is copied

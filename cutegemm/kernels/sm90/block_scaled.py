@@ -31,12 +31,13 @@ from cutegemm.plan.program.steps import RIGHT
 
 @dataclass
 class Registers:
-    """The scales of one k-tile in a thread's registers.
+    """The block scales of one k-tile in a thread's registers, for operands with block scales.
 
-    rows, columns   scales of the thread's rows and columns; `Scales.register` gives the index of a scale
+    rows, columns   scales of the thread's rows and columns of D; `Scales.register` gives the index of a scale
     k               (1) register with the number of k-tiles of the work tile whose scales have been read, plus 1 if the
-                    work tile has an odd number of k-tiles. Lane k % 32 has the block scales of the next k-tile
-    lanes           scales of blocks that the lanes of a warp hold, by operand; empty without scales of blocks
+                    work tile has an odd number of k-tiles. Lane k % 32 has the scales of the next k-tile
+    lanes           scales of blocks of 128 rows or columns that the lanes of a warp hold, by operand; empty if each
+                    row and column has its own
     """
 
     rows: cute.Tensor
@@ -47,11 +48,11 @@ class Registers:
 
 @dataclass
 class Lanes:
-    """Scales of blocks of 32 k-tiles and of the next 32, one k-tile in each lane.
+    """Block scales that the lanes of a warp hold: lane i has those of k-tile i of 32 k-tiles, and of the next 32.
 
     A work tile with an odd number of k-tiles skips one lane at its start, so that pairs of k-tiles begin at even lanes.
 
-    now, next   one register for each block of the thread's rows or columns
+    now, next   one register for each block of the thread's rows or columns: for these 32 k-tiles, and for the next 32
     addresses   for each block, the address in global memory of the lane's scale if its k-tile had the index 0
     end         index along K, as `Registers.k` counts: the lane loads no scales from there on
     """
@@ -76,7 +77,10 @@ def multiplied_and_added_here(value: Float32, scale: Float32, total: Float32, *,
 
 @dsl_user_op
 def computed_here(address: Int64, *, loc=None, ip=None) -> Int64:
-    """Return the address, computed before the mainloop and kept in registers, not computed again in each k-tile."""
+    """Return the address, computed before the mainloop and kept in registers.
+
+    Without this, the compiler would compute it again in each k-tile.
+    """
     asm = assembler(loc, ip)
     operands = [Int64(address).ir_value(loc=loc, ip=ip)]
     return Int64(asm(T.i64(), operands, "mov.b64 $0, $1;", "=l,l"))
@@ -84,7 +88,10 @@ def computed_here(address: Int64, *, loc=None, ip=None) -> Int64:
 
 @dsl_user_op
 def loaded_if(address: Int64, where: Boolean, *, loc=None, ip=None) -> Float32:
-    """Return an f32 from global memory; 0 if `where` does not hold, without an access."""
+    """Load an f32 from global memory if `where` holds, else return 0 without an access.
+
+    address   address in global memory
+    """
     asm = assembler(loc, ip)
     text = "{.reg .pred p; setp.ne.s32 p, $2, 0; mov.b32 $0, 0; @p ld.global.b32 $0, [$1];}"
     operands = [each.ir_value(loc=loc, ip=ip) for each in (Int64(address), Int32(where))]
@@ -95,15 +102,16 @@ def loaded_if(address: Int64, where: Boolean, *, loc=None, ip=None) -> Float32:
 def reloaded(
     now: list[Float32], following: list[Float32], addresses: list[Int64], k: Int32, end: Int32, *, loc=None, ip=None
 ) -> list[Float32]:
-    """Return the scales that a lane holds after the k-tile before `k`: those of 32 k-tiles, and those of the next 32.
+    """Return the block scales that a lane holds after the k-tile before `k`, and load new ones if all were used.
 
-    If all lanes have been read, `following` replaces `now`, and scales of 32 k-tiles later are loaded. Predicates
-    instead of a branch let MMAs run on meanwhile: ptxas would wait for them at a branch.
+    A lane holds scales of one k-tile of 32 (`now`) and of the next 32 (`following`). When all lanes have been read,
+    `following` replaces `now`, and scales of 32 k-tiles later are loaded. Predicates instead of a branch let MMAs run
+    on meanwhile: ptxas would wait for them at a branch.
 
     now, following   scales that the lane holds, one of each block
-    addresses        see `Lanes`
+    addresses        addresses of the lane's scales: see `Lanes`
     k                index of the next k-tile, as `Registers.k` counts
-    end              see `Lanes`
+    end              index along K: no scales are loaded from there on; see `Lanes`
     """
     count = len(now)
     first, at, stop = 2 * count, 3 * count, 3 * count + 1
@@ -122,7 +130,12 @@ def reloaded(
 
 @ConsumerTracer.handles(ClearScales)
 def clear_scales(tracer: ConsumerTracer, clear: ClearScales, at: At) -> None:
-    """Set the registers of scales to 0, and so the number of k-tiles whose scales have been read."""
+    """Set the block scales in registers to 0, and also the number of k-tiles whose scales have been read.
+
+    tracer   emits the code of the consumer's program
+    clear    the step
+    at       the consumer's position in its program
+    """
     rows, columns = (cute.make_rmem_tensor(each.registers, Float32) for each in scales_of(tracer.plan))
     rows.fill(0)
     columns.fill(0)
@@ -133,7 +146,12 @@ def clear_scales(tracer: ConsumerTracer, clear: ClearScales, at: At) -> None:
 
 @ConsumerTracer.handles(LoadScales)
 def load_scales(tracer: ConsumerTracer, load: LoadScales, at: At) -> None:
-    """Load the scales of blocks of the first 64 k-tiles of a work tile: to each lane those of two k-tiles."""
+    """Load the block scales of the first 64 k-tiles of a work tile: two k-tiles to each lane.
+
+    tracer   emits the code of the consumer's program
+    load     the step
+    at       the consumer's position in its program
+    """
     registers, lane = tracer.scales, tracer.who.lane
     skipped = at.k_count % 2
     end = at.k_count + skipped
@@ -154,7 +172,12 @@ def load_scales(tracer: ConsumerTracer, load: LoadScales, at: At) -> None:
 
 @ConsumerTracer.handles(ReloadScales)
 def reload_scales(tracer: ConsumerTracer, reload: ReloadScales, at: At) -> None:
-    """Replace the scales in the lanes by those of the next 32 k-tiles, if all lanes have been read."""
+    """Replace the block scales in the lanes of a warp by those of the next 32 k-tiles, if all lanes have been read.
+
+    tracer   emits the code of the consumer's program
+    reload   the step
+    at       the consumer's position in its program
+    """
     for lanes in tracer.scales.lanes.values():
         count = len(lanes.addresses)
         held = [[each[i] for i in range(count)] for each in (lanes.now, lanes.next)]
@@ -165,7 +188,12 @@ def reload_scales(tracer: ConsumerTracer, reload: ReloadScales, at: At) -> None:
 
 @ConsumerTracer.handles(ReadScales)
 def read_scales(tracer: ConsumerTracer, read: ReadScales, at: At) -> None:
-    """Read the scales of the thread's rows and columns for one k-tile, and count it."""
+    """Read the block scales of the thread's rows and columns for one k-tile, and count the k-tile.
+
+    tracer   emits the code of the consumer's program
+    read     the step
+    at       the consumer's position in its program
+    """
     registers = tracer.scales
     for scales, own in zip(scales_of(tracer.plan), (registers.rows, registers.columns), strict=True):
         if scales.by_block:
@@ -180,6 +208,7 @@ def read_scales(tracer: ConsumerTracer, read: ReadScales, at: At) -> None:
 def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: Any) -> None:
     """Read one block scale for each row or column of the thread from a stage of the mainloop pipeline.
 
+    tracer   emits the code of the consumer's program
     scales   which operand's scales, and how they are laid out
     own      registers that receive the scales
     stage    index of the stage
@@ -200,13 +229,13 @@ def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: A
 
 
 def blocks_of(tracer: ConsumerTracer, scales: Scales, at: At) -> list[Int32]:
-    """Return the index of the block that has the scale of each run of the thread's rows or columns.
+    """Return the index of the scale block that each run of the thread's rows (or columns) lies in.
 
-    A run is a set of neighbours that share a scale. One beyond the last block of the matrix has the scale of the last
-    block.
+    A run is a set of neighbours that share a scale. A run beyond the last block of the matrix gets the last block.
 
+    tracer   emits the code of the consumer's program
     scales   which operand's scales, and how they are laid out
-    at       the role's position in its program
+    at       the consumer's position in its program
     """
     last = tracer.pipeline_state.gmem[scales.name].shape[0] - 1
     first = tracer.own_tile(at)["mn".index(scales.mode)] * scales.extent
@@ -215,7 +244,12 @@ def blocks_of(tracer: ConsumerTracer, scales: Scales, at: At) -> list[Int32]:
 
 @ConsumerTracer.handles(PromoteScaled)
 def promote_scaled(tracer: ConsumerTracer, promote: PromoteScaled, at: At) -> None:
-    """Multiply each accumulator of a k-tile by its row scale and its column scale, and add the result to the total."""
+    """Multiply each accumulator of a k-tile by its row scale and its column scale, and add the result to the f32 total.
+
+    tracer    emits the code of the consumer's program
+    promote   the step
+    at        the consumer's position in its program
+    """
     products, registers = tracer.products, tracer.scales
     acc = products.accs[NUMBER[promote.accumulators]]  # ((2, 2, N/8), MMA_M, 1)
     (_, _, eights), _, _ = acc.shape

@@ -32,9 +32,11 @@ _WORD_BYTES = 4  # bytes of an accumulator
 
 @dsl_user_op
 def send_vector(address: Int32, barrier: Int32, words: tuple, *, loc=None, ip=None) -> None:
-    """Write four 32-bit words to the shared memory of a CTA in the cluster, and count their bytes at its barrier.
+    """Write four 32-bit words to the shared memory of a CTA in the cluster (st.async).
 
-    address, barrier   shared::cluster addresses of the target, as `mapa` returns them
+    Their 16 bytes count at an mbarrier of that CTA.
+
+    address, barrier   shared::cluster addresses in the target, as `mapa` returns them
     """
     asm = assembler(loc, ip)
     operands = [Int32(value).ir_value(loc=loc, ip=ip) for value in (address, barrier, *words)]
@@ -43,7 +45,7 @@ def send_vector(address: Int32, barrier: Int32, words: tuple, *, loc=None, ip=No
 
 
 class ClusterSplitK(AccumulatorVectors):
-    """Exchange of accumulators between the CTAs of a cluster that split K.
+    """Exchange of accumulators between the CTAs of a cluster that split K (cluster split-K).
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
@@ -57,9 +59,10 @@ class ClusterSplitK(AccumulatorVectors):
         self.layout, self.base, self.arrived, self.consumed = exchanged(plan), base, arrived, consumed
 
     def place(self, part, who: Who) -> cute.Tensor:
-        """Return a view of the accumulators that this thread receives from one CTA: (elements of a vector, vectors).
+        """View the accumulators that this thread receives from one CTA: (elements of a vector, vectors).
 
         part   index of the sending CTA among the CTAs that split K
+        who    thread, warp and CTA of the consumer
         """
         vector, by_thread, by_vector, by_cta, by_consumer = self.layout.stride
         first = who.consumer * by_consumer + who.tid * by_thread + part * by_cta
@@ -77,10 +80,14 @@ class ClusterSplitK(AccumulatorVectors):
 
     @cute.jit
     def send(self, accumulators: cutlass.Constexpr, k_count: Int32, phase: Int32, who: cutlass.Constexpr):
-        """Send each CTA the accumulators of its columns. All threads of a consumer call it.
+        """Send to each CTA that splits K the accumulators of the columns that it will store.
 
-        k_count   number of k-tiles of this CTA; if it is 0, zeros are sent
-        phase     phase of this consumer's barriers
+        All threads of a consumer call it.
+
+        accumulators   the thread's accumulators, of all columns
+        k_count        number of k-tiles of this CTA; if it is 0, zeros are sent
+        phase          parity of the phase of this consumer's mbarriers
+        who            thread, warp and CTA of the consumer
         """
         if k_count == 0:
             branch()  # without it the compiler emits a select for each accumulator of every tile
@@ -102,10 +109,13 @@ class ClusterSplitK(AccumulatorVectors):
 
     @cute.jit
     def add(self, total: cutlass.Constexpr, phase: Int32, who: cutlass.Constexpr):
-        """Set `total` to the sum of the accumulators that all CTAs have sent for the own columns.
+        """Set `total` to the sum of the accumulators that all CTAs have sent for the columns that this CTA stores.
 
         All threads of a consumer call it. It waits for the accumulators, and at the end arrives at the `consumed`
-        barrier of each CTA that sent some.
+        mbarrier of each CTA that sent some.
+
+        phase   parity of the phase of this consumer's mbarriers
+        who     thread, warp and CTA of the consumer
         """
         cute.arch.mbarrier_wait(self.arrived + who.consumer, phase)
         accumulators = self.by_vectors(total)
@@ -123,6 +133,7 @@ class ClusterSplitK(AccumulatorVectors):
     def await_spent(self, phase, who: Who) -> None:
         """Wait until all CTAs have added the accumulators that this consumer sent them for its previous tile.
 
-        phase   phase of this consumer's barriers
+        phase   parity of the phase of this consumer's mbarriers
+        who     thread, warp and CTA of the consumer
         """
         cute.arch.mbarrier_wait(self.consumed + who.consumer, phase ^ 1)

@@ -28,13 +28,13 @@ NUMBER = {step.ACC: 0, step.FIRST: 0, step.SECOND: 1, step.LEFT: 0, step.RIGHT: 
 
 @dataclass
 class Products:
-    """The operand fragments and accumulators of a consumer.
+    """The operand fragments and accumulators of a consumer warpgroup.
 
     tCsA    (MMA, MMA_M, MMA_K, stages) in shared memory, if A is read into registers; else None
     tCrA    (MMA, MMA_M, MMA_K) registers of A; or, with a mode of stages, descriptors of shared memory
     tCrB    (MMA, MMA_N, MMA_K, stages) descriptors, one tensor for each block of columns that is multiplied apart
-    accs    (MMA, MMA_M, MMA_N) accumulators: one tensor; or two with accumulator promotion, which alternate or take
-            one half of the columns each
+    accs    (MMA, MMA_M, MMA_N) accumulators: one tensor; or two with accumulator promotion, which alternate or take one
+            half of the columns each
     total   the accumulators that are stored: `accs[0]`; with accumulator promotion the f32 totals
     """
 
@@ -47,18 +47,21 @@ class Products:
 
 @dsl_user_op
 def zero_here(*, loc=None, ip=None) -> Float32:
-    """Return 0 in a register that is written before the fence of any later MMA, not at its first use."""
+    """Return 0 in a register that is written at this position, before the wgmma.fence of any later MMA.
+
+    The compiler would otherwise write it at its first use, after the fence.
+    """
     asm = assembler(loc, ip)
     return Float32(asm(T.f32(), [], "mov.f32 $0, 0f00000000;", "=f"))
 
 
 class ConsumerTracer(Tracer):
-    """Trace the program of a consumer.
+    """Emits the code of a consumer's program, step by step, while the kernel is traced.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
     storage   stores accumulators to global memory
-    split_k   reduces the K splits of a tile; None if K is not split
+    split_k   adds the K splits of a tile; None if K is not split
     shared    exchanges accumulators in cluster split-K; None without it
     loads     loads k-tiles, if the plan has no producer
     """
@@ -70,9 +73,9 @@ class ConsumerTracer(Tracer):
         self.storage, self.split_k, self.shared, self.loads = storage, split_k, shared, loads
 
     def trace(self, program, who, pipeline_state, work) -> None:
-        """Trace the program of one consumer, after partitioning its fragments and accumulators.
+        """Emit the code of one consumer's program, after partitioning its fragments and accumulators.
 
-        program          the steps to trace
+        program          the steps of the program
         who              thread, warp and CTA of the consumer
         pipeline_state   stages in shared memory, and their barriers
         work             work tiles of the grid
@@ -88,7 +91,10 @@ class ConsumerTracer(Tracer):
         super().trace(program, who, pipeline_state, work)
 
     def partition(self, pipeline_state: MainloopPipeline) -> Products:
-        """Return the fragments of A and B, and the accumulators, that this consumer multiplies."""
+        """Return this consumer's fragments of A and B, and its accumulators.
+
+        pipeline_state   stages in shared memory, and their barriers
+        """
         plan, pipeline = self.plan, self.pipeline
         sA = pipeline_state.smem["a"]
         if pipeline.kind != "pingpong":
@@ -116,14 +122,14 @@ class ConsumerTracer(Tracer):
         return Products(tCsA if by_registers else None, tCrA, tCrB, accs, total)
 
     def begin(self, tile) -> None:
-        """Compute the coordinates of a work tile in D, before the consumer waits for its first k-tile."""
+        """Compute the coordinates in D of a work tile, before the consumer waits for its first k-tile."""
         self.tile_mnl = self.work.tile_mnl(tile, self.who.rank)
         self.storage.begin(tile)
 
     def own_tile(self, at: At):
-        """Return (m_tile, n_tile, batch) of the tile that the consumer stores, counted in tiles of a consumer.
+        """Return the indices of this consumer's tile in the grid of consumer tiles: (m_tile, n_tile, batch).
 
-        at   the role's position in its program
+        at   the consumer's position in its program
         """
         return self.plan.own_tile(self.tile_mnl, self.who.consumer)
 
@@ -131,9 +137,12 @@ class ConsumerTracer(Tracer):
 
     @reads(step.Multiply)
     def on_multiply(self, multiply: step.Multiply, at: At) -> None:
-        """Issue the MMAs of a k-tile, or of some of its k-blocks.
+        """Issue the MMAs of a k-tile, or of some of its k-blocks, as the step `multiply` says.
 
-        The first k-block of the first k-tile overwrites the accumulator, which is known at run time.
+        The first k-block of the first k-tile overwrites the accumulators instead of adding to them; which k-tile is the
+        first is known at run time.
+
+        at   the consumer's position in its program: stage and k-tile
         """
         p, adds = self.products, at.k_tile if multiply.accumulators == step.ACC else 0
         acc, tCrB = p.accs[NUMBER[multiply.accumulators]], p.tCrB[multiply.accumulators == step.RIGHT]
@@ -150,7 +159,11 @@ class ConsumerTracer(Tracer):
         warpgroup.commit_group()
 
     def multiply_block(self, acc, tCrA, tCrB, adds) -> None:
-        """Issue the MMAs of one k-block: acc = tCrA * tCrB, plus acc if `adds`."""
+        """Issue the wgmmas of one k-block: acc = tCrA * tCrB, plus acc if `adds` holds.
+
+        acc          accumulators (MMA, MMA_M, MMA_N)
+        tCrA, tCrB   fragments or shared-memory descriptors of the k-block
+        """
         if acc.element_type is Int32:
             integers.multiply(acc, tCrA, tCrB, Int32(adds))
             return
@@ -159,9 +172,12 @@ class ConsumerTracer(Tracer):
         cute.gemm(mma, acc, tCrA, tCrB, acc)
 
     def read_a(self, tCsA, tCrA) -> None:
-        """Copy the A fragments of a k-tile from shared memory to registers.
+        """Copy the A fragments of a k-tile from shared memory to registers, for wgmmas that take A from registers.
 
-        No MMA in flight may read these registers.
+        No wgmma in flight may read these registers.
+
+        tCsA   the fragments in one stage of shared memory
+        tCrA   registers that receive them
         """
         for i in range(cute.size(tCrA)):
             tCrA[i] = tCsA[i]
@@ -172,7 +188,13 @@ class ConsumerTracer(Tracer):
 
     @reads(step.Clear)
     def on_clear(self, clear: step.Clear, at: At) -> None:
-        """Set accumulators or totals to 0. Without accumulator promotion they are the same registers."""
+        """Set the accumulators or the f32 totals to 0, as the step `clear` says.
+
+        Without accumulator promotion they are the same registers.
+
+        clear   the step, which names what to clear
+        at      the consumer's position in its program
+        """
         if clear.what in ("total", step.ACC):
             self.products.total.fill(0)
             return
@@ -188,9 +210,9 @@ class ConsumerTracer(Tracer):
 
     @cute.jit
     def open_order(self, first: tuple):
-        """Let the first pingpong consumer issue its MMAs: the last consumer arrives at its order barrier.
+        """Let the first pingpong consumer issue its MMAs at the start: the last consumer arrives at its order barrier.
 
-        first   state of a work tile; nothing is done if this work tile does not exist
+        first   state of the first work tile; nothing is done if this work tile does not exist
         """
         if self.who.consumer == self.pipeline.tiles_in_flight - 1 and self.work.exists(first):
             self.pass_order()
@@ -206,7 +228,7 @@ class ConsumerTracer(Tracer):
             self.pass_order()
 
     def pass_order(self) -> None:
-        """Arrive at the order barrier of the next consumer, which may then issue its MMAs."""
+        """Arrive at the order barrier of the next pingpong consumer, which may then issue its MMAs."""
         self.arrive("order", (self.who.consumer + 1) % self.pipeline.consumers)
 
     @reads(step.Stagger)
@@ -233,7 +255,9 @@ class ConsumerTracer(Tracer):
 
     @cute.jit
     def load_first(self, count: cutlass.Constexpr, k_count: Int32):
-        """Load the first `count` k-tiles of a work tile, or all if there are fewer. Only the first warp loads.
+        """Load the first `count` k-tiles of a work tile, or all if it has fewer, if this plan has no producer.
+
+        Only the first warp of the consumer loads.
 
         k_count   number of k-tiles of the work tile
         """
@@ -245,18 +269,25 @@ class ConsumerTracer(Tracer):
     @reads(step.Load)
     @cute.jit
     def on_load(self, load: cutlass.Constexpr, at: cutlass.Constexpr):
-        """Load a later k-tile to the stage that all threads have just read. Only the first warp loads.
+        """Load a later k-tile to the stage that all threads have just read, if this plan has no producer.
 
-        `load.ahead` is the distance to this k-tile, in k-tiles.
+        Only the first warp of the consumer loads.
+
+        load   the step; `load.ahead` is the distance to the later k-tile, in k-tiles
+        at     the consumer's position in its program
         """
         if self.who.warp_idx == 0:
             if at.k_tile + load.ahead < at.k_count:
                 self.loads.fill(self.tile_mnl, at.k_tile + load.ahead, at.last, None)
 
     def for_k_tiles(self, loop, at, names, count, values):
-        """Trace the loop over k-tiles.
+        """Emit the code of the loop over k-tiles, and return the final values of its loop-carried variables.
 
-        Without a producer, the first k-tile loads to the last stage, so the previous stage starts as the last one.
+        If the plan has no producer, the first k-tile loads to the last stage, so the field `last` starts as the last
+        stage.
+
+        names, values   names of the loop-carried variables (fields of `At`), and their values before the loop
+        count           number of k-tiles
         """
         if any(isinstance(each, step.Load) for each in loop.steps) and "last" in names:
             values = tuple(
@@ -274,12 +305,20 @@ class ConsumerTracer(Tracer):
         at.semaphore = self.semaphore_of(at) if at.is_tile is None else self.semaphore_if(at, at.is_tile)
 
     def semaphore_of(self, at: At):
-        """Increment the semaphore of a work tile, and return its previous value."""
+        """Increment the semaphore of the current work tile, which counts its K splits, and return its previous value.
+
+        at   the consumer's position in its program, with the work tile
+        """
         return self.split_k.increment_semaphore(at.tile, self.who.rank, self.who.consumer, self.who.tid)
 
     @cute.jit
     def semaphore_if(self, at: cutlass.Constexpr, is_tile):
-        """Increment the semaphore if `is_tile`, and return its previous value; else return 0."""
+        """Increment the semaphore of the current work tile if `is_tile` holds, and return its previous value, else 0.
+
+        The semaphore counts the K splits of a tile that are finished.
+
+        at   the consumer's position in its program, with the work tile
+        """
         found = Int32(0)
         if is_tile:
             found = self.semaphore_of(at)
@@ -313,18 +352,21 @@ class ConsumerTracer(Tracer):
     # --- to global memory -----------------------------------------------------------------------------------
 
     def forgets(self, at: At) -> bool:
-        """Return whether the finished tile kept in registers is dead if a branch is not taken (overlapped epilogue).
+        """Return whether registers that keep a finished tile (overlapped epilogue) are dead if a branch is not taken.
 
-        This is the case after a K split that is not the last of its tile: such a consumer stores nothing.
+        So they are after a K split that is not the last of its tile: its consumer stores nothing.
         """
         return self.holds and at.is_last is not None
 
     def forget(self) -> None:
-        """Overwrite the registers of the kept, finished tile with 0, so that the compiler does not preserve them."""
+        """Overwrite registers that keep a finished tile with 0, so that the compiler does not preserve old values."""
         self.kept.fill(0)
 
     def condition(self, branch: step.If, at: At):
-        """Return the value of the condition of an `If` step, known at trace time or at run time."""
+        """Return the value of the condition of an `If` step: a bool known while tracing, or a value known at run time.
+
+        at   the consumer's position in its program
+        """
         if branch.condition == step.TILES_ARE_READ:
             self.own_mnl = self.own_tile(at)  # not inside the branch: the steps after it use the value too
             return self.storage.reads_by_first()
@@ -398,7 +440,9 @@ class ConsumerTracer(Tracer):
     # --- overlapped epilogue --------------------------------------------------------------------------------
 
     def hold(self, acc) -> None:
-        """Allocate registers that keep a finished tile of D until it is stored: (values, epilogue tiles), in D's type.
+        """Allocate registers to keep a finished tile of D until it is stored: (values, epilogue tiles), in D's type.
+
+        An overlapped epilogue stores it during the MMAs of the next tile.
 
         acc   accumulators of the thread
         """
@@ -423,37 +467,42 @@ class ConsumerTracer(Tracer):
     @reads(step.OverlappedEpiTile)
     @cute.jit
     def on_overlapped_epi_tile(self, behind: cutlass.Constexpr, at: cutlass.Constexpr):
-        """Store one epilogue tile of the finished tile that is kept in registers, after the MMAs of a k-tile.
+        """Store one epilogue tile of the previous, finished tile, after the MMAs of a k-tile (overlapped epilogue).
 
-        Nothing is stored if all its epilogue tiles have been stored.
+        The finished tile is kept in registers. Nothing is stored if all its epilogue tiles have been stored.
 
         behind   the step, which contains the steps that store an epilogue tile
+        at       the consumer's position in its program; its k-tile is the index of the epilogue tile
         """
         if at.k_tile < at.left:
             self.store_kept(behind.steps, at, at.k_tile)
 
     @cute.jit
     def store_left(self, loop: cutlass.Constexpr, at: cutlass.Constexpr, k_count: Int32, left: Int32):
-        """Store the epilogue tiles that remain after a tile with too few k-tiles.
+        """Store the epilogue tiles of the previous tile that are left, if the current tile has too few k-tiles.
 
-        k_count   k-tiles of the tile; one epilogue tile has been stored after each
-        left      epilogue tiles of the kept tile
+        loop      the step, which contains the steps that store an epilogue tile
+        at        the consumer's position in its program
+        k_count   k-tiles of the current tile; one epilogue tile has been stored after each
+        left      epilogue tiles of the previous tile, which is kept in registers
         """
         for i in cutlass.range(cutlass.min(k_count, left), left, unroll=1):
             self.store_kept(loop.steps, at, i)
 
     @cute.jit
     def store_kept(self, steps: cutlass.Constexpr, at: cutlass.Constexpr, i: Int32):
-        """Store the epilogue tile with index `i`, which is known at run time.
+        """Store the epilogue tile with index `i`, known at run time, of the finished tile that is kept in registers.
 
         Registers cannot be indexed at run time, so each epilogue tile has a branch.
+
+        steps   the steps that store an epilogue tile
         """
         for j in cutlass.range_constexpr(self.storage.epi_tiles):
             if i == j:
                 self.store_one(steps, at, j)
 
     def store_one(self, steps, at: At, j: int) -> None:
-        """Store epilogue tile `j` of the finished tile that is kept in registers.
+        """Store epilogue tile `j`, known while tracing, of the finished tile that is kept in registers.
 
         steps   the steps that store an epilogue tile
         """

@@ -17,7 +17,9 @@ _READS, _LINES = 16, 4
 
 
 class Lines:
-    """The lines of an epilogue stage that one thread copies to D; see `LineStore.rotates_lines`.
+    """The lines (rows of D, if it is N-major) of an epilogue stage that one thread copies to D.
+
+    See `LineStore.rotates_lines`.
 
     run       number of neighbouring lanes that access neighbouring vectors of a line together
     pieces    number of pieces of a line; a run of lanes copies one piece with each access
@@ -40,7 +42,9 @@ class Lines:
         self.line, self.lane = first[1 - along], first[along] >> _log2(self.atom.values)
 
     def inside(self, corner, extents) -> tuple[Any, Any]:
-        """Return (lines of the thread that start inside of D, vectors of a line that start inside of D).
+        """Return how much of an epilogue stage lies inside of D: (lines of the thread, vectors of a line).
+
+        A line or vector counts if its first element is inside.
 
         corner    (m, n) of the first element of the epilogue tile in D
         extents   (M, N) of D
@@ -51,7 +55,7 @@ class Lines:
         return count, (elements + self.atom.values - 1) >> _log2(self.atom.values)
 
     def copy(self, first, count: int, left) -> None:
-        """Copy `count` lines of the thread to D, starting with its line number `first`.
+        """Copy `count` lines of an epilogue stage to D: those of this thread from its line number `first` on.
 
         left   number of vectors of a line that are inside of D
         """
@@ -65,8 +69,11 @@ class Lines:
             copy_vector(self.atom, held[None, i], target, condition(inside))
 
     def of_line(self, line, place, left) -> list[tuple[Any, Any, Any]]:
-        """Return (vector in the epilogue stage, vector in D, whether it is inside of D) for each piece of a line.
+        """Return what a thread copies of a line: (vector in the epilogue stage, vector in D, is it inside?) per piece.
 
+        A vector is inside if its first element is inside of D.
+
+        line    index of the line in the epilogue tile
         place   index of the thread's vector in the first piece. A negative index wraps around to the end of the line
         left    number of vectors of the line that are inside of D
         """
@@ -83,12 +90,17 @@ class Lines:
         return found
 
     def turned_by(self, line):
-        """Return how many vectors a line is rotated by: from the last aligned address of D to the line's start."""
+        """Return by how many vectors a line is rotated among lanes, so that the stores of a run are aligned in D.
+
+        It is the distance from the last aligned address of D to the line's start.
+
+        line   index of the line in the epilogue tile
+        """
         address = Int32(self.gV[None, self.at(line, 0)].iterator.toint())
         return (address >> _log2(self.atom.bits // 8)) & (self.run - 1)
 
     def at(self, line, place) -> tuple[Any, Any]:
-        """Return the coordinates (m, n) in the epilogue tile, counted in vectors, of vector `place` of a line."""
+        """Return the coordinates (m, n) in the epilogue tile, counted in vectors, of vector `place` of line `line`."""
         return (place, line) if self.along == 0 else (line, place)
 
 

@@ -18,11 +18,11 @@ from cutegemm.kernels.assembly import assembled
 
 
 def multiply(acc: cute.Tensor, tCrA: cute.Tensor, tCrB: cute.Tensor, adds: Int32) -> None:
-    """Issue acc = tCrA * tCrB, plus acc if `adds` is not 0, for one k-block of a warpgroup.
+    """Issue the int8 wgmmas of one k-block: acc = tCrA * tCrB, plus acc if `adds` is not 0.
 
     acc    (MMA, MMA_M, MMA_N) int32 registers
     tCrA   (MMA, MMA_M) descriptors of K-major int8 in shared memory
-    tCrB   (MMA, MMA_N) likewise
+    tCrB   (MMA, MMA_N) descriptors of K-major int8 in shared memory
     """
     for m in range(cute.size(acc, mode=[1])):
         for n in range(cute.size(acc, mode=[2])):
@@ -35,7 +35,7 @@ def multiply(acc: cute.Tensor, tCrA: cute.Tensor, tCrB: cute.Tensor, adds: Int32
 
 @dsl_user_op
 def _wgmma(values: list[Int32], a: Int64, b: Int64, adds: Int32, *, loc=None, ip=None) -> list[Int32]:
-    """Return the accumulator registers of a thread after one m64nNk32 instruction, where N is twice their number.
+    """Issue one int8 wgmma (m64nNk32), and return a thread's accumulator registers after it; N is twice their number.
 
     values   accumulator registers before the instruction
     a, b     shared-memory descriptors

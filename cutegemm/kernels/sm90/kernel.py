@@ -52,7 +52,7 @@ __all__ = ["Sm90Gemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan, arch: Arch) -> Sm90Gemm:
-    """Return the function that launches a plan's kernels, to be compiled for an architecture.
+    """Return the host function that launches a Hopper plan's kernels, to be compiled for an architecture.
 
     Its arguments are those of `LaunchArguments`.
     """
@@ -60,7 +60,7 @@ def host_function(plan: GemmPlan, arch: Arch) -> Sm90Gemm:
 
 
 class Sm90Gemm:
-    """The kernel of an sm90 plan, with the host code that launches it.
+    """The kernel of a Hopper plan (TMA and wgmma with warp roles), with the host code that launches it.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
     """
@@ -74,14 +74,22 @@ class Sm90Gemm:
     def consumers(
         self, storage: Storage, split_k: Parts | None, shared: ClusterSplitK | None, loads: Loads
     ) -> ConsumerTracer:
-        """Return the tracer of the consumers' program."""
+        """Return the object that emits the code of the consumers' program.
+
+        storage   stores accumulators to global memory
+        split_k   adds the K splits of a tile; None if K is not split
+        shared    exchanges accumulators in cluster split-K; None without it
+        loads     loads k-tiles, if the plan has no producer
+        """
         return ConsumerTracer(self.plan, storage, split_k, shared, loads)
 
     # --- host ----------------------------------------------------------------------------------------------
 
     @cute.jit
     def __call__(self, *arguments):
-        """Launch the kernels of a call: the repack pass if needed, the GEMM, and the kernels that finish reductions.
+        """Launch the kernels of one GEMM: the repack pass if needed, the GEMM, and the kernels that finish reductions.
+
+        Runs on the host.
 
         arguments   in the order of `LaunchArguments`
         """
@@ -154,7 +162,7 @@ class Sm90Gemm:
         reducer.launch(partials, given, stream)
 
     def seen_as(self, name: str, tensor: cute.Tensor, first: int, second: int, second_extent=None) -> cute.Tensor:
-        """Return the caller's tensor with its modes in CuTe's order and the batch last: (M or N, K, L) or (M, N, L).
+        """View the caller's tensor with its modes in CuTe's order and the batch last: (M or N, K, L) or (M, N, L).
 
         name            name of the operand
         first, second   modes of the caller's matrix that become the first and the second mode
@@ -268,9 +276,15 @@ class Sm90Gemm:
     def consume(
         self, consumers: ConsumerTracer, pipeline_state: MainloopPipeline, work, warp_idx, rank, cluster
     ) -> None:
-        """Trace the program of the consumers. All of them run the same code, with their own index `who.consumer`.
+        """Emit the code of the consumers' program.
 
-        warp_idx   index of the warp among the consumers' warps
+        All consumers run the same code, with their own index `who.consumer`.
+
+        consumers        emits the code
+        pipeline_state   stages in shared memory, and their barriers
+        work             work tiles of the grid
+        warp_idx         index of the warp among the consumers' warps
+        rank, cluster    rank of the CTA in its cluster, and place of the cluster
         """
         pipeline = self.pipeline
         consumer = warp_idx // pipeline.consumer_warps

@@ -17,12 +17,17 @@ from cutegemm.plan.store import LineStore
 
 @Storage.stores(LineStore)
 class LineStorage(StagedStorage):
-    """Copies epilogue stages to global memory with the consumer's threads, in accesses as wide as D is aligned."""
+    """Copies epilogue stages to D in global memory with the consumer's threads, in accesses as wide as D is aligned.
+
+    It serves a D that TMA cannot store.
+    """
 
     def store_epi_stage(self, by: str, i: int, own_mnl, result: str) -> None:
-        """Store the i-th epilogue tile of a result from its epilogue stage to global memory.
+        """Store the i-th epilogue tile of a result from its epilogue stage to global memory, by the threads.
 
-        by   which warps store: `ALL`, or `EACH_WARP` its own stage, of `plan.program.steps`
+        by        which warps store: `ALL`, or `EACH_WARP` its own stage, of `plan.program.steps`
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        result    "d", or the name of an auxiliary output
         """
         if by == step.ALL:
             self.copy_epi_stage(i, own_mnl, result)
@@ -35,6 +40,10 @@ class LineStorage(StagedStorage):
         """Copy an epilogue stage to global memory with the consumer's threads, without elements outside of D.
 
         Each thread first reads several vectors, so that the reads are in flight together, and then stores them.
+
+        i         index of the epilogue tile
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        result    "d", or the name of an auxiliary output
         """
         store, to = self.store, self.targets
         down, across = store.epi_tiles(self.tile)
@@ -60,21 +69,27 @@ class LineStorage(StagedStorage):
 
     @cute.jit
     def store_line(self, values: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr):
-        """Store one vector to D if its first element is inside of D.
+        """Store one vector of registers to D if its first element is inside of D.
 
         The plan's alignment puts the others inside as well.
+
+        values    the vector in registers
+        gD        the vector in D
+        at        coordinates (m, n) of its first element
+        extents   (M, N) of D
         """
         if cute.elem_less(at, extents):
             copy_vector(self.store.copy.atom, values, gD)
 
     @cute.jit
     def copy_lines(self, lines: cutlass.Constexpr, count: Int32, left: Int32):
-        """Copy the lines that are inside of D, `lines.at_once` at a time.
+        """Copy the lines of an epilogue stage that are inside of D, `lines.at_once` lines of a thread at a time.
 
         These are loops on purpose: in straight code each access would have its own condition, and the addresses of all
         lines would stay in registers from one epilogue tile to the next.
 
-        count   number of lines inside of D
+        lines   what this thread copies
+        count   number of its lines inside of D
         left    number of vectors of a line that are inside of D
         """
         whole = count // lines.at_once * lines.at_once
@@ -88,6 +103,7 @@ class LineStorage(StagedStorage):
 
         It is a method here because a DSL loop would carry `lines` as a value if its own method were called in the loop.
 
-        left   number of vectors of a line that are inside of D
+        lines   what this thread copies
+        left    number of vectors of a line that are inside of D
         """
         lines.copy(first, count, left)

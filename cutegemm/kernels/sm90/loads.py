@@ -21,12 +21,12 @@ from cutegemm.plan.work.work import State, Work
 
 @dataclass
 class Boxes:
-    """The TMA loads of one operand stream by one CTA.
+    """The TMA loads of one operand by one CTA.
 
     atom      the TMA copy
     gX        coordinates in global memory: (box, tiles, k_tiles, L)
     sX        shared memory: (box, stages)
-    options   arguments of `cute.copy`: multicast mask and L2 policy
+    options   keyword arguments of `cute.copy`: multicast mask and L2 policy
     """
 
     atom: cute.CopyAtom
@@ -38,6 +38,7 @@ class Boxes:
 def tiles_of(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Tensor:
     """Divide a matrix (MN, K, L) into tiles that start `step` rows or columns apart: (b_MN, bK, tiles, k_tiles, L).
 
+    mX     A (M, K, L) or B (N, K, L)
     tile   (b_MN, bK). If b_MN is larger than `step`, neighbouring tiles overlap
     """
     if tile[0] == step:
@@ -49,13 +50,15 @@ def tiles_of(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Tensor:
 
 
 def loaded_mnl(plan: GemmPlan, work: Work, state: State, rank, mA: cute.Tensor, mB: cute.Tensor) -> tuple:
-    """Return (m_tile of A, n_tile of B, batch) that a CTA loads for a work tile.
+    """Return which tiles of A and B a CTA loads for a work tile: (m_tile of A, n_tile of B, batch).
 
     If groups divide M or N, the result has the first row of the tile of A, or the first column of that of B, instead of
     the index of the tile, and the group instead of the batch.
 
-    state   state of the work tile
-    rank    rank of the CTA in its cluster
+    work     work tiles of the grid
+    state    state of the work tile
+    rank     rank of the CTA in its cluster
+    mA, mB   A (M, K, L) and B (N, K, L)
     """
     tile = work.tile(state)
     own = work.tile_mnl(tile, rank)
@@ -70,9 +73,9 @@ def loaded_mnl(plan: GemmPlan, work: Work, state: State, rank, mA: cute.Tensor, 
 
 
 class Loads:
-    """The loads of a CTA: its share of the boxes of each operand stream.
+    """The TMA loads of a CTA: its share of the boxes of each operand.
 
-    streams   for each stream of the plan, the TMA copy and the coordinate tensor that it takes
+    streams   for each operand stream of the plan, the TMA copy and the coordinate tensor that it takes
     """
 
     def __init__(self, plan: GemmPlan, streams: tuple) -> None:
@@ -80,12 +83,17 @@ class Loads:
         self.boxes: tuple[Boxes, ...] = ()
 
     def mnl_of(self, work: Work, state: State, rank) -> tuple:
-        """Return (m_tile of A, n_tile of B, batch) that the CTA loads for a work tile; see `loaded_mnl`."""
+        """Return which tiles of A and B this CTA loads for a work tile: (m_tile of A, n_tile of B, batch).
+
+        work    work tiles of the grid
+        state   state of the work tile
+        rank    rank of the CTA in its cluster
+        """
         (_, mA), (_, mB), *_ = self.streams
         return loaded_mnl(self.plan, work, state, rank, mA, mB)
 
     def set_up(self, pipeline_state: MainloopPipeline, rank) -> None:
-        """Partition the tensors of all operand streams into what this CTA loads.
+        """Partition the tensors of all operands into what this CTA loads. It is called before the first load.
 
         pipeline_state   stages in shared memory, and their barriers
         rank             rank of the CTA in its cluster
@@ -105,11 +113,15 @@ class Loads:
         self.boxes, self.pipeline_state = tuple(boxes), pipeline_state
 
     def partition(self, box, atom, mX, sX, tile, step, share, mask) -> Boxes:
-        """Partition the tensors of one stream, and return its boxes.
+        """Partition the tensors of one operand into what this CTA loads by TMA.
 
-        step    rows or columns between the starts of neighbouring tiles
-        share   index of this CTA among the CTAs that load a tile together
-        mask    bit mask of the cluster ranks that receive what this CTA loads
+        box      what one TMA instruction copies
+        atom     the TMA copy
+        mX, sX   coordinates of the operand in global memory, and its stages in shared memory
+        tile     (b_MN, bK)
+        step     rows or columns between the starts of neighbouring tiles
+        share    index of this CTA among the CTAs that load a tile together
+        mask     bit mask of the cluster ranks that receive what this CTA loads
         """
         if len(tile) == 3:  # (gates, gate or up, bK, tiles, k_tiles, L)
             gX = cute.local_tile(mX, tile, (None, 0, None, None))
@@ -130,7 +142,7 @@ class Loads:
         return Boxes(atom, tXgX, tXsX, options)
 
     def fill(self, tile_mnl, k_tile, stage, work_tile) -> None:
-        """Load one k-tile of each operand stream to a stage of shared memory. One warp calls it.
+        """Load one k-tile of A, B and any other mainloop operand by TMA to a stage of shared memory. One warp calls it.
 
         tile_mnl    (m_tile of A, n_tile of B, batch), as `loaded_mnl` returns it
         k_tile      index of the k-tile among all k-tiles of the problem; in its group, if groups divide K
@@ -152,9 +164,10 @@ class Loads:
 
 
 class ProducerTracer(Tracer):
-    """Trace the program of the producer, which is one warp.
+    """Emits the code of the producer's program; the producer is one warp.
 
-    first_mnl   what the producer loads for its first work tile, see `loaded_mnl`; None: it is computed in the program
+    first_mnl   (m_tile of A, n_tile of B, batch) that the producer loads for its first work tile; None: the program
+                computes it
     """
 
     name = "producer"
@@ -165,8 +178,9 @@ class ProducerTracer(Tracer):
         self.loads, self.first_mnl = loads, first_mnl
 
     def trace(self, program, who, pipeline_state, work) -> None:
-        """Emit the code of the producer's program, after the tensors that it loads are partitioned.
+        """Emit the code of the producer's program, after partitioning the tensors that it loads.
 
+        program          the steps of the program
         who              warp, CTA and cluster of the producer
         pipeline_state   stages in shared memory, and their barriers
         work             work tiles of the grid
@@ -180,9 +194,13 @@ class ProducerTracer(Tracer):
         super().on_for_tiles(loop, at)
 
     def tile(self, loop, at, names, state, values) -> tuple:
-        """Trace the loads of a work tile, then compute which tiles of A and B the next work tile needs.
+        """Emit the loads of one work tile, then the code that finds which tiles of A and B the next work tile needs.
 
         The computation follows the loads, so that it does not delay them.
+
+        names, values   names of the loop-carried variables (fields of `At`), and their values before this tile
+        state           state of the work tile
+        returns         values of these variables after it
         """
         values = super().tile(loop, at, names, state, values)
         next_mnl = self.loads.mnl_of(self.work, self.work.ahead(state, loop.every), self.who.rank)

@@ -15,7 +15,7 @@ from cutegemm.tile.copy_atoms import universal_copy
 
 
 class OwnTile:
-    """The consumer's tile of C and D, and its partition among the threads.
+    """One consumer's tile of C and D, and how it is partitioned among the consumer's threads.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
     """
@@ -29,7 +29,10 @@ class OwnTile:
         self.work_tile, self.extents = work_tile, extents_of(self.plan, self.extents, work_tile)
 
     def gate_and_up(self, accumulators):
-        """Return the gate accumulators and the up accumulators of a thread, each in the layout of D's tile."""
+        """Separate the accumulators of a gated epilogue: (gate accumulators, up accumulators) of a thread.
+
+        Both have the layout of D's tile.
+        """
         (of_atom, down, across), half = accumulators.shape, self.plan.consumer_d_tile[1]
         if self.plan.consumer_warps == 1:
             layout = cute.make_layout((of_atom, down, across // 2))
@@ -41,18 +44,20 @@ class OwnTile:
         return tuple([cute.make_tensor(accumulators.iterator + first, layout) for first in (0, of_row)])
 
     def own_tile(self, mX, own_mnl):
-        """Return the part of C or D (M, N, L) that this consumer computes.
+        """Return the tile of C or D that this consumer computes, as a view.
 
-        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        mX        C or D (M, N, L)
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         return self.split_of(matrix_of(self.plan, mX, own_mnl[2], self.work_tile), own_mnl)
 
     def split_of(self, matrix, own_mnl):
-        """Return the part of a matrix (M, N) that this consumer computes.
+        """Return the tile of a matrix that this consumer computes, as a view.
 
-        If the columns of a consumer are not contiguous, its pieces are concatenated; see `GemmPlan.column_of`.
+        If the columns of a consumer are not contiguous, their pieces are concatenated: see `GemmPlan.column_of`.
 
-        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        matrix    (M, N)
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         m_tile, n_tile, _ = own_mnl
         (rows, columns), piece = self.tile, self.plan.piece_n
@@ -74,13 +79,15 @@ class OwnTile:
         extents: cutlass.Constexpr,
         modes: cutlass.Constexpr,
     ):
-        """Copy neighbouring elements of a row between registers and global memory if the first of them is inside of D.
+        """Copy neighbouring elements of a row between registers and global memory, if the first of them is inside of D.
 
         The plan's alignment ensures that the others are then inside as well.
 
-        name    operand or result of the epilogue
-        at      (m, n) of the first element in D
-        modes   modes of D along which the element may be outside; empty: no test
+        name             operand or result of the epilogue
+        source, target   registers and global memory, in either order
+        at               (m, n) of the first element in D
+        extents          (M, N) of D
+        modes            modes of D along which the element may be outside; empty: no test
         """
         if cutlass.const_expr(not modes):
             self.copy(name, source, target)
@@ -92,18 +99,22 @@ class OwnTile:
                 self.copy(name, source, target)
 
     def copy(self, name: str, source, target) -> None:
-        """Copy neighbouring elements of a row between registers and global memory, in the widest aligned accesses."""
+        """Copy neighbouring elements of a row between registers and global memory, in the widest aligned accesses.
+
+        name             operand or result of the epilogue, whose alignment the plan knows
+        source, target   registers and global memory, in either order
+        """
         access = self.plan.access(name)
         bits = min(access.bits, access.dtype.bits * cute.size(source))
         copy_vector(universal_copy(access.dtype, bits), source, target)
 
     def by_vectors(self, vector: int, own_mnl, tid, *tensors, accumulators, extents):
-        """Return a thread's elements of each tensor, and its accumulators, as (elements of a vector, vectors).
+        """Return a thread's elements of several tensors, and its accumulators, each as (elements of a vector, vectors).
 
         All results have one order, so that element i of each belongs to one element of D.
 
         vector         elements of a vector
-        own_mnl        tile of the consumer: its indices along M, N and the batch, in tiles of a consumer
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         tid            index of the thread in the consumer
         tensors        matrices (M, N, L); for None, the coordinates (m, n) of the elements are returned
         accumulators   the thread's accumulators, returned last
@@ -117,7 +128,7 @@ class OwnTile:
         return [by_vectors(part, (vector,)) for part in (*parts, flat)]
 
     def in_order(self, part):
-        """Return a one-mode view of accumulators (MMA, MMA_M, MMA_N), in the order in which they are stored."""
+        """View accumulators (MMA, MMA_M, MMA_N) as a single mode, in the order of their stores to D."""
         if not self.plan.store.epi_tile_count(self.plan) or self.plan.consumer_warps > 1:
             return cute.group_modes(part, 0, 3)
         m, n = self.plan.store.atoms_at_once(self.plan)

@@ -26,7 +26,11 @@ def added_here(total: Float32, value: Float32, *, loc=None, ip=None) -> Float32:
 
 @ConsumerTracer.handles(Promote)
 def promote(tracer: ConsumerTracer, promote: Promote, at: At) -> None:
-    """Add the accumulators of a k-tile to the f32 total, as the step `promote` says."""
+    """Add the accumulators of a k-tile to the f32 total (accumulator promotion of fp8), as the step `promote` says.
+
+    tracer   emits the code of the consumer's program
+    at       the consumer's position in its program
+    """
     products = tracer.products
     acc = products.accs[NUMBER[promote.accumulators]]
     first = cute.size(acc) if promote.accumulators == RIGHT else 0

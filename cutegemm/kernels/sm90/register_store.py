@@ -15,13 +15,13 @@ from cutegemm.plan.store import RegisterStore
 
 @Storage.stores(RegisterStore)
 class RegisterStorage(Storage):
-    """Evaluates the epilogue for vectors of neighbouring elements, and stores them from registers."""
+    """Evaluates a consumer's epilogue for vectors of neighbouring elements, and stores D directly from registers."""
 
     def store_tile(self, acc, own_mnl) -> None:
         """Evaluate the epilogue and store a tile of D directly from registers, by vectors of neighbouring elements.
 
         acc       accumulators of the thread
-        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         vector = self.store.atom.values
         tensors, epilogue = self.values.tensors, self.values.epilogue
@@ -55,8 +55,12 @@ class RegisterStorage(Storage):
 
         The plan's alignment puts the other elements inside as well.
 
-        gX        one vector of each operand and result, by name
-        reduced   registers that receive the inputs of reductions, by name
+        accumulators   the accumulators of the vector
+        gX             one vector of each operand and result in global memory, by name
+        at             (m, n) of the first element
+        extents        (M, N) of D
+        ups            up accumulators of the vector, if D is gated; else None
+        reduced        registers that receive the inputs of reductions, by name
         """
         if cute.elem_less(at, extents):
             tail = self.values.tail_part
@@ -72,17 +76,25 @@ class RegisterStorage(Storage):
                 self.store_values(self.converted(accumulators), gX["d"])
 
     def store_values(self, values, gD) -> None:
-        """Store one vector of values in registers to D in global memory."""
+        """Store one vector of values in registers to D, without a test whether it is inside of D.
+
+        values   the vector in registers
+        gD       the vector in global memory
+        """
         copy_vector(self.store.atom, values, gD)
 
     def read_vectors(self, name: str, gX: dict[Any, Any]) -> Any:
-        """Read one vector of an operand; for a row of a gated epilogue, the pairs of (gate, up)."""
+        """Read one vector of an epilogue operand from global memory; for a row of a gated epilogue, (gate, up) pairs.
+
+        name   name of the operand
+        gX     vectors in global memory, by name
+        """
         if (name, "up") not in gX:
             return self.read_vector(name, gX[name])
         return Both(*[self.read_vector(name, gX[key]) for key in (name, (name, "up"))])
 
     def read_vector(self, name: str, gX) -> Any:
-        """Read a vector of an epilogue operand from global memory to registers, and return its elements.
+        """Read a vector of an epilogue operand from global memory to registers, and return the registers.
 
         If all elements have one address, as in a broadcast operand, it is read once and repeated.
 

@@ -33,7 +33,7 @@ _WRITTEN = 1 << 16  # added to a semaphore for each K split in the workspace; ea
 
 
 class Parts(AccumulatorVectors):
-    """Reduction of the K splits of a tile through the workspace.
+    """Addition of the K splits of a tile through a workspace in global memory (split-K of a Hopper plan).
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
@@ -49,7 +49,7 @@ class Parts(AccumulatorVectors):
         self.arrivals, self.accumulators, self.semaphores = arrivals, accumulators, semaphores
 
     def counter(self, tile: WorkTile, rank, consumer) -> cute.Pointer:
-        """Return a pointer to the semaphore that counts the K splits of a consumer's rows of a tile.
+        """Return a pointer to the semaphore that counts the finished K splits of a tile, for one consumer's rows of it.
 
         tile       the work tile
         rank       rank of the CTA in its cluster
@@ -63,10 +63,15 @@ class Parts(AccumulatorVectors):
 
     @cute.jit
     def increment_semaphore(self, tile: cutlass.Constexpr, rank: Int32, consumer: Int32, tid: Int32):
-        """Increment the semaphore of a tile, and return its previous value.
+        """Increment the semaphore of a tile, and return its previous value: how many K splits were finished before.
 
         Only the first thread of a consumer increments. Other threads, and all threads if the tile is not split, return
         0. The result arrives while the last MMAs run.
+
+        tile       the work tile
+        rank       rank of the CTA in its cluster
+        consumer   index of the consumer in the CTA
+        tid        index of the thread in the consumer
         """
         found = Int32(0)
         if tile.splits > 1 and tid == 0:
@@ -89,8 +94,12 @@ class Parts(AccumulatorVectors):
 
         All threads of a consumer call it.
 
-        found     value that `increment_semaphore` returned
-        returns   whether `acc` now has the accumulators of all K splits, and the consumer has to store the tile
+        acc             accumulators of the thread
+        work, tile      work tiles of the grid, and the current one
+        found           value that `increment_semaphore` returned
+        rank            rank of the CTA in its cluster
+        consumer, tid   index of the consumer in the CTA, and of the thread in the consumer
+        returns         whether `acc` now has the sums of all K splits, and the consumer has to store the tile
         """
         stores = Boolean(tile.splits == 1)
         if tile.splits > 1:
@@ -115,11 +124,15 @@ class Parts(AccumulatorVectors):
         return stores
 
     def keep(self, consumer, semaphore) -> None:
-        """Store the value of a tile's semaphore in shared memory, where all threads of the consumer read it."""
+        """Share the value of a tile's semaphore with all threads of a consumer, through shared memory.
+
+        consumer    index of the consumer in the CTA
+        semaphore   the value, known to one thread
+        """
         self.semaphores[consumer] = semaphore
 
     def meet(self, consumer) -> None:
-        """Wait at a named barrier for all threads of a consumer.
+        """Let all threads of a consumer wait for each other at a named barrier.
 
         consumer   index of the consumer in the CTA
         """
@@ -127,10 +140,12 @@ class Parts(AccumulatorVectors):
         cute.arch.barrier(barrier_id=self.plan.barrier_id("splits") + consumer, number_of_threads=barrier.arrivals)
 
     def place(self, slot, rank, own, tid) -> cute.Tensor:
-        """Return a view of a thread's accumulators in the workspace: (elements of a vector, vectors).
+        """View a thread's accumulators in the workspace: (elements of a vector, vectors).
 
-        slot   index of the K split's buffer in the workspace; see `Work.slot_of`
+        slot   index of the K split's buffer in the workspace: see `Work.slot_of`
+        rank   rank of the CTA in its cluster
         own    index of the consumer among those that share the tile
+        tid    index of the thread in the consumer
         """
         layout = slot_layout(self.plan, 1)
         vector, by_thread, by_vector, by_consumer, by_cta, by_slot = layout.stride
@@ -140,21 +155,27 @@ class Parts(AccumulatorVectors):
         return cute.make_tensor(pointer, cute.make_layout(shape, stride=(vector, by_vector)))
 
     def write(self, acc, place) -> None:
-        """Write a thread's accumulators to a slot of the workspace.
+        """Write a thread's accumulators to the workspace.
 
         acc     the accumulators
-        place   view of the slot: (elements of a vector, vectors)
+        place   the thread's part of a buffer of the workspace: (elements of a vector, vectors)
         """
         accumulators = self.by_vectors(acc)
         for i in range(cute.size(accumulators, mode=[1])):
             copy_vector(self.wide, accumulators[None, i], place[None, i])
 
     def add(self, acc, work: Work, tile: WorkTile, rank, own, tid) -> None:
-        """Set `acc` to the accumulators of all K splits, added in their order.
+        """Set `acc` to the sum of the accumulators of all K splits, in the order of the K splits.
 
         First the K splits before this one are added together and then to `acc`; then each later one is added to `acc`.
         Loads of a group of vectors are in flight together: `plan.vectors_at_once`, or twice as many if no registers are
         needed for a total.
+
+        acc          accumulators of the thread, of its own K split
+        work, tile   work tiles of the grid, and the current one
+        rank         rank of the CTA in its cluster
+        own          index of the consumer among those that share the tile
+        tid          index of the thread in the consumer
         """
         accumulators, at_once = self.by_vectors(acc), self.plan.vectors_at_once
         count = cute.size(accumulators, mode=[1])
@@ -175,11 +196,15 @@ class Parts(AccumulatorVectors):
         own: Int32,
         tid: Int32,
     ):
-        """Add one group of accumulator vectors of other K splits to a thread's accumulators.
+        """Add one group of accumulator vectors of other K splits, from the workspace, to a thread's accumulators.
 
         accumulators   registers that the vectors are added to
         vectors        (first, end): the vectors [first, end) of the thread
         before         True: add the K splits before this one; False: those after it
+        work, tile     work tiles of the grid, and the current one
+        rank           rank of the CTA in its cluster
+        own            index of the consumer among those that share the tile
+        tid            index of the thread in the consumer
         """
         first, end = vectors
         mine = cute.make_tensor(

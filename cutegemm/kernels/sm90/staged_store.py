@@ -25,17 +25,24 @@ _LATE_ROWS = frozenset({"silu"})
 
 
 class StagedStorage(Storage):
-    """Evaluates the epilogue of one epilogue tile after the other, and writes its results to an epilogue stage."""
+    """Evaluates the epilogue of a consumer by epilogue tiles, and writes results to epilogue stages in shared memory.
+
+    Subclasses store the epilogue stages to global memory.
+    """
 
     def epi_stage_tensor(self, smem) -> Any:
-        """Allocate the epilogue stages of all consumers, and return them as a tensor.
+        """Allocate the epilogue stages of all consumers in shared memory, and return them as one tensor.
 
         smem   allocator of the CTA's shared memory
         """
         return lower.smem_tensor(smem, self.plan.operands.d.dtype, self.store.smem)
 
     def use(self, targets: Targets, values: Values) -> None:
-        """Set the tensors C and D, and the operands of the epilogue, for the kernel that is traced."""
+        """Set what the kernel stores to, before its code is emitted: C and D, and the operands of the epilogue.
+
+        targets   C, D and auxiliary outputs in global memory, and the epilogue stages
+        values    the operands of the epilogue
+        """
         super().use(targets, values)
         self.ahead: dict[int, dict[str, Spread]] = {}  # operands that are read ahead, by index of the epilogue tile
 
@@ -50,7 +57,7 @@ class StagedStorage(Storage):
         to.arrived_c = to.arrived_c + who.consumer * self.store.count
 
     def by_epi_tiles(self, acc):
-        """Return a view of the accumulators as (values of an epilogue tile, epilogue tiles).
+        """View a thread's accumulators as (values of an epilogue tile, epilogue tiles).
 
         If D is gated, these are the gate accumulators only.
         """
@@ -61,14 +68,17 @@ class StagedStorage(Storage):
         return self.glu_epi_tiles(acc)[0]
 
     def glu_epi_tiles(self, acc):
-        """Return views of the gate and of the up accumulators as (values of an epilogue tile, epilogue tiles)."""
+        """View accumulators of a gated epilogue as [gates, ups], each (values of an epilogue tile, epilogue tiles)."""
         per = product(self.store.epi_tile) // self.plan.consumer_threads
         down, across = self.store.epi_tiles(self.tile)
         layout = cute.make_layout((per, (across, down)), stride=(1, (per, 2 * per * across)))
         return [cute.make_tensor(acc.iterator + first, layout) for first in (0, per * across)]
 
     def epi_tile(self, accumulators, i: int):
-        """Return (accumulators of the i-th epilogue tile, their up accumulators; None if D is not gated)."""
+        """Return (accumulators of the i-th epilogue tile, their up accumulators; None if D is not gated).
+
+        accumulators   all accumulators of the thread
+        """
         if not self.plan.operands.gated:
             return self.by_epi_tiles(accumulators)[None, i], None
         gates, ups = self.glu_epi_tiles(accumulators)
@@ -77,11 +87,14 @@ class StagedStorage(Storage):
     # --- operands ------------------------------------------------------------------------------------------
 
     def tail(self, accumulators, i: int, own_mnl, phase, ups=None) -> Callable[[str], cute.Tensor]:
-        """Apply the epilogue's tail to an epilogue tile, and return a function from a result's name to its values.
+        """Apply all steps of the epilogue except the leading scalings to one epilogue tile.
 
-        accumulators   accumulators of the epilogue tile
+        accumulators   the thread's accumulators of the epilogue tile
+        i              index of the epilogue tile
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         phase          phase of the epilogue stages' barriers, if C is loaded to epilogue stages
         ups            up accumulators, if D is gated; else None
+        returns        function from the name of a result, such as "d", to its values
 
         Rows and columns of the next epilogue tile are read before this one is computed, or directly after it, if
         registers are left for them. If there are several results, each is computed when the returned function is called
@@ -110,9 +123,10 @@ class StagedStorage(Storage):
 
     @property
     def reads_ahead(self) -> bool:
-        """Return whether registers are left to read rows and columns of the next epilogue tile ahead.
+        """Return whether registers are left to read row and column operands of the next epilogue tile ahead.
 
-        None are left if a row has two numbers for each column of D, or for 32-bit rows with many accumulators.
+        None are left if a row has two numbers for each column of D (gate and up), or for 32-bit rows with many
+        accumulators.
         """
         plan = self.plan
         words = max([plan.operands.matrix(name).dtype.bits for name in self.values.epilogue.tensors], default=0)
@@ -120,9 +134,9 @@ class StagedStorage(Storage):
 
     @property
     def reads_late(self) -> bool:
-        """Return whether rows and columns of the next epilogue tile are read after the previous one is computed.
+        """Return whether row and column operands of the next epilogue tile are read only after this one is computed.
 
-        This is possible if D is the only result.
+        It frees registers for functions that need many, such as silu. It is possible if D is the only result.
         """
         tail = self.values.epilogue.tail
         named = {node.name for node in tail.expression.nodes() if isinstance(node, Function)}
@@ -130,13 +144,16 @@ class StagedStorage(Storage):
 
     @property
     def holds_many(self) -> bool:
-        """Return whether a thread's accumulators leave few registers for other values."""
+        """Return whether a thread has so many accumulators that few registers are left for other values."""
         return self.plan.registers()["accumulators"] > _MAX_ACCUMULATORS_WITH_WIDE_ROWS
 
     def spread_ahead(self, i: int, accumulators, own_mnl) -> dict[str, Spread]:
         """Return the row, column and scalar operands of the i-th epilogue tile, by name.
 
         They are read now unless they have been read ahead.
+
+        accumulators   the thread's accumulators of the epilogue tile
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         if i in self.ahead:
             return self.ahead.pop(i)
@@ -146,15 +163,18 @@ class StagedStorage(Storage):
     def read_epi_stage(self, epi_stage: int, phase) -> cute.Tensor:
         """Wait until TMA has loaded an epilogue tile of C, and return this thread's values of it.
 
-        epi_stage   index of the epilogue stage
-        phase       parity of the phase of its barrier
+        epi_stage   index of the epilogue stage that holds it
+        phase       parity of the phase of the stage's barrier
         """
         raise NotImplementedError
 
     def read_global(self, name: str, accumulators, i: int, own_mnl) -> Any:
-        """Read a thread's values of a tile operand for the i-th epilogue tile: (elements of a vector, vectors).
+        """Read a thread's values of an M x N operand for the i-th epilogue tile from global memory.
 
-        Elements outside of D are 0.
+        name           name of the operand
+        accumulators   the thread's accumulators of the epilogue tile
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        returns        (elements of a vector, vectors); elements outside of D are 0
         """
         mX = self.values.tensors[name]
         vX, vcX, vSums = self.vectors(name, mX, accumulators, own_mnl)
@@ -167,7 +187,13 @@ class StagedStorage(Storage):
         return held
 
     def read_spread(self, name: str, accumulators, i: int, own_mnl) -> Spread | Both:
-        """Read a thread's values of a row, column or scalar operand for the i-th epilogue tile, each element once."""
+        """Read a thread's values of a row, column or scalar operand for the i-th epilogue tile, each element once.
+
+        name           name of the operand
+        accumulators   the thread's accumulators of the epilogue tile
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        returns        the values; (gate, up) pairs for a row of a gated epilogue
+        """
         mX, operand = self.values.tensors[name], self.plan.operands.matrix(name)
         if operand.gated:
             return Both(*[self.read_row(name, of, accumulators, i, own_mnl) for of in (mX, up_of(mX, operand))])
@@ -176,7 +202,10 @@ class StagedStorage(Storage):
     def read_row(self, name: str, mX, accumulators, i: int, own_mnl) -> Spread:
         """Read a thread's values of one broadcast tensor, such as the gates of a row, for the i-th epilogue tile.
 
-        mX   (M, N, L) with stride 0 along the modes that the operand does not have
+        name           name of the operand
+        mX             (M, N, L) with stride 0 along the modes that the operand does not have
+        accumulators   the thread's accumulators of the epilogue tile
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         operand = self.plan.operands.matrix(name)
         vX, vcX, vSums = self.vectors(name, mX, accumulators, own_mnl)
@@ -207,7 +236,7 @@ class StagedStorage(Storage):
         Usually all are inside. Then one address serves all loads, without a test for each.
 
         name         name of the operand
-        loads        (source, registers, (m, n) of the first element) for each vector
+        loads        (source in global memory, registers, (m, n) of the first element) for each vector
         modes        modes of D along which the operand has elements
         all_inside   whether all elements are inside of D, known at run time
         """
@@ -222,14 +251,18 @@ class StagedStorage(Storage):
     def vectors(self, name: str, mX, accumulators, own_mnl):
         """Return a thread's elements of an operand or result, their coordinates, and its accumulators, each by vectors.
 
-        returns   three tensors (elements of a vector, vectors)
+        name           name of the operand or result
+        mX             the tensor (M, N, L)
+        accumulators   the thread's accumulators
+        own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        returns        three tensors (elements of a vector, vectors)
         """
         return self.by_vectors(
             self.vector_of(name), own_mnl, self.tid, mX, None, accumulators=accumulators, extents=self.extents
         )
 
     def vector_of(self, name: str) -> int:
-        """Return the number of neighbouring elements of an operand or result that a thread accesses at once.
+        """Return how many neighbouring elements of an operand or result of the epilogue a thread accesses at once.
 
         name   name of the operand or result
         """
@@ -237,7 +270,11 @@ class StagedStorage(Storage):
         return access.bits // access.dtype.bits
 
     def store_aux(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
-        """Store the i-th epilogue tile of each auxiliary output from registers to global memory."""
+        """Store the i-th epilogue tile of each auxiliary output that TMA or lines do not store, from registers.
+
+        results   function from the name of a result to its values
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        """
         for name in self.plan.aux_outputs:
             values = results(name)
             vX, vcX, vOut = self.vectors(name, self.values.results[name], values, own_mnl)
@@ -247,7 +284,11 @@ class StagedStorage(Storage):
                 self.copy_inside(name, vOut[None, j], vX[None, at], vcX[0, at], self.extents, (0, 1))
 
     def reduce(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
-        """Fold the i-th epilogue tile into the warp's partial row and column reductions."""
+        """Combine the i-th epilogue tile with the partial results of the epilogue's reductions over rows or columns.
+
+        results   function from the name of a result to its values
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        """
         names = [name for name, _ in self.values.epilogue.reductions]
         if i == 0 and names:
             self.folded = self.folds(own_mnl)
@@ -261,7 +302,11 @@ class StagedStorage(Storage):
     # --- epilogue stages -----------------------------------------------------------------------------------
 
     def write_epi_stage(self, values, i: int, result: str) -> None:
-        """Write the i-th epilogue tile of a result from registers to its epilogue stage."""
+        """Write the i-th epilogue tile of a result from registers to its epilogue stage in shared memory.
+
+        values   the thread's values of the epilogue tile
+        result   "d", or the name of an auxiliary output
+        """
         to_shared = lower.tiled_copy(self.store.to_shared).get_slice(self.tid)
         tDsD = to_shared.partition_D(self.targets.sD)[None, None, None, self.epi_stage_of(i, result)]
         held = to_shared.partition_S(self.targets.sD)[None, None, None, 0].shape
@@ -270,14 +315,17 @@ class StagedStorage(Storage):
         self.after_write()
 
     def after_write(self) -> None:
-        """Make the writes of an epilogue stage visible to those who store it. By default nothing."""
+        """Make writes to an epilogue stage visible to what stores it to global memory. By default nothing is needed."""
 
     def epi_stage_of(self, i: int, result: str) -> int:
-        """Return the index of the epilogue stage for the i-th epilogue tile of a result."""
+        """Return the index of the epilogue stage that holds the i-th epilogue tile of a result.
+
+        result   "d", or the name of an auxiliary output
+        """
         return self.store.epi_stage_at(self.plan.epi_stage_number(i, result))[0]
 
     def target_of(self, result: str):
-        """Return (TMA copy of a result, the tensor that it takes).
+        """Return (TMA copy that stores a result, the coordinate tensor that it takes).
 
         result   "d", or the name of an auxiliary output
         """
@@ -286,11 +334,11 @@ class StagedStorage(Storage):
 
 
 class Spread:
-    """A fragment of a broadcast operand: element i belongs to accumulator i.
+    """A thread's fragment of a broadcast operand, such as a bias: element i belongs to accumulator i.
 
     Several accumulators may share an element.
 
-    places   (registers, index) for each accumulator
+    places   (registers, index in them) for each accumulator
     """
 
     def __init__(self, places: list[tuple[Any, int]]) -> None:

@@ -27,12 +27,15 @@ _Storage = TypeVar("_Storage", bound="type[Storage]")
 
 @dataclass
 class Targets:
-    """C and D in global memory, and the epilogue stages. mC and mD are coordinates if TMA copies them, else tensors.
+    """C and D in global memory, and the epilogue stages in shared memory.
 
-    more        auxiliary outputs that are stored through epilogue stages: a TMA copy and a tensor for each, as for D
-    sD          (M, N, epilogue stages, consumers) of epilogue tiles; after `set_up` (M, N, epilogue stages), the
-                consumer's own
-    arrived_c   mbarriers of the epilogue stages; after `set_up` the consumer's own
+    mC and mD are coordinate tensors if TMA copies C and D, else the tensors themselves.
+
+    tma_c, tma_d   TMA copies of C and D
+    more           auxiliary outputs that are stored through epilogue stages: (TMA copy, tensor) for each, as for D
+    sD             (M, N, epilogue stages, consumers) of epilogue tiles; after `set_up` (M, N, epilogue stages), the
+                   consumer's own
+    arrived_c      mbarriers of the epilogue stages; after `set_up` the consumer's own
     """
 
     tma_c: cute.CopyAtom
@@ -45,10 +48,10 @@ class Targets:
 
 
 class Storage(OwnTile):
-    """Evaluates the epilogue of a consumer's tile and stores the results.
+    """Base class of what evaluates the epilogue of a Hopper consumer's tile and stores the results.
 
-    Each class of stores has a subclass, which is registered by `stores`. Methods without a decorator are plain Python
-    that runs while the kernel is traced.
+    Each class of stores of a plan (by TMA, by lines, from registers) has a subclass, which is registered by `stores`.
+    Methods without a decorator are plain Python that runs while the kernel is traced.
     """
 
     _kinds: ClassVar[dict[type[Store], type[Storage]]] = {}
@@ -60,7 +63,10 @@ class Storage(OwnTile):
 
     @classmethod
     def stores(cls, kind: type[Store]) -> Callable[[_Storage], _Storage]:
-        """Decorate the class that traces plans with this class of stores."""
+        """Return a class decorator that registers the class as what carries out one class of stores of plans.
+
+        kind   the class of a plan's store, such as LineStore
+        """
 
         def register(storage: _Storage) -> _Storage:
             Storage._kinds[kind] = storage
@@ -70,7 +76,7 @@ class Storage(OwnTile):
 
     @classmethod
     def of(cls, plan: GemmPlan) -> Storage:
-        """Return the object that stores D in kernels of a plan.
+        """Return the object that evaluates the epilogue and stores D in the kernel of a plan.
 
         raises   UnsupportedError if no class is registered for the plan's store
         """
@@ -85,12 +91,13 @@ class Storage(OwnTile):
     # --- host ----------------------------------------------------------------------------------------------
 
     def tma_atoms(self, operands, mD, unused):
-        """Return (TMA copy, tensor that it takes) for C, for D, and for each auxiliary output.
+        """Return (TMA copy, tensor that it takes) for C, for D, and for each auxiliary output in epilogue stages.
 
-        Only auxiliary outputs that are stored through epilogue stages count. What TMA does not copy has the atom
-        `unused`, and the tensor itself.
+        What TMA does not copy has the atom `unused`, and the tensor itself. Runs on the host.
 
         operands   (tensors, results) of the epilogue, each (M, N, L)
+        mD         D (M, N, L)
+        unused     a placeholder
         """
         beside = self.plan.epilogue.beside
         more = [(unused, operands[1][beside.index(name)]) for name in self.plan.epi_stage_results[:-1]]
@@ -99,50 +106,63 @@ class Storage(OwnTile):
     # --- device --------------------------------------------------------------------------------------------
 
     def epi_stage_tensor(self, smem) -> Any:
-        """Allocate the epilogue stages of all consumers, and return them as a tensor; None if D is stored directly.
+        """Allocate the epilogue stages of all consumers in shared memory, as one tensor; None if D is stored directly.
 
         smem   allocator of the CTA's shared memory
         """
         return None
 
     def descriptors(self, tma_c, tma_d, more) -> Sequence[cute.CopyAtom]:
-        """Return the TMA atoms of C, D and auxiliary outputs whose descriptors are prefetched."""
+        """Return the TMA copies whose descriptors (tensor maps) the kernel prefetches: of C, D and auxiliary outputs.
+
+        tma_c, tma_d, more   the TMA copies of C, of D and of auxiliary outputs
+        """
         return ()
 
     def use(self, targets: Targets, values: Values) -> None:
-        """Set the tensors C and D, and the operands of the epilogue, for the kernel that is traced."""
+        """Set what the kernel stores to, before its code is emitted: C and D, and the operands of the epilogue.
+
+        targets   C, D and auxiliary outputs in global memory, and the epilogue stages
+        values    the operands of the epilogue
+        """
         self.targets, self.values = targets, values
         self.extents = targets.mD.shape[:2]
 
     def set_up(self, who: Who) -> None:
-        """Select what belongs to this consumer.
+        """Select what belongs to this consumer, such as its epilogue stages.
 
         who   thread, warp and CTA of the consumer
         """
         self.tid = who.tid
 
     def head(self, accumulators, k_tiles):
-        """Apply the leading steps of the epilogue, which scale by scalars alone, to all accumulators of a thread.
+        """Apply the leading steps of the epilogue, which only multiply by scalars, to a thread's accumulators.
+
+        Such a scalar is alpha, for example.
 
         k_tiles   number of k-tiles; if it is 0, the accumulators are set to 0
+        returns   the scaled accumulators
         """
         return self.values.head(accumulators, k_tiles, self.plan.operands.d.dtype)
 
     def converted(self, accumulators):
-        """Return accumulators converted to the element type of D, in registers of their own."""
+        """Return a thread's accumulators converted to the element type of D, in registers of their own."""
         out = cute.make_rmem_tensor(accumulators.shape, lower.dtype(self.plan.operands.d.dtype))
         store_as_results(accumulators, out)
         return out
 
     def find_warp(self):
-        """Compute the index of this warp in its consumer, keep it in the attribute `warp`, and return it."""
+        """Return the index of this warp in its consumer, and keep it in the attribute `warp`."""
         self.warp = cute.arch.make_warp_uniform(self.tid // WARP_THREADS)
         return self.warp
 
     # --- reductions ----------------------------------------------------------------------------------------
 
     def fragments(self, shape) -> dict[str, Any]:
-        """Return registers for the inputs of each reduction, by name, filled with its neutral element."""
+        """Allocate registers for the inputs of each reduction, filled with its neutral element: name -> registers.
+
+        shape   shape of the registers, as that of the values to reduce
+        """
         results, out = self.values.results, {}
         for name, each in self.values.epilogue.reductions:
             out[name] = cute.make_rmem_tensor(shape, results[name].element_type)
@@ -150,9 +170,9 @@ class Storage(OwnTile):
         return out
 
     def folds(self, own_mnl) -> Folds:
-        """Return the reductions (sums and maxima over D) of this consumer's tile.
+        """Return the reductions (sums and maxima over D) of the epilogue, for this consumer's tile.
 
-        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         tile_mnl, part = self.plan.tile_of_own(own_mnl)
         tid = part * self.plan.consumer_threads + self.tid

@@ -19,17 +19,18 @@ from cutegemm.plan.store import TmaStore
 
 @Storage.stores(TmaStore)
 class TmaStorage(StagedStorage):
-    """Stores epilogue stages by TMA: all of a stage by the consumer's first warp, or its own rows by each warp."""
+    """Stores epilogue stages to D by TMA: all of a stage by the consumer's first warp, or its own rows by each warp."""
 
     # --- host ----------------------------------------------------------------------------------------------
 
     def tma_atoms(self, operands, mD, unused):
-        """Return (TMA copy, tensor that it takes) for C, for D, and for each auxiliary output.
+        """Return (TMA copy, tensor that it takes) for C, for D, and for each auxiliary output in epilogue stages.
 
-        Only auxiliary outputs that are stored through epilogue stages count. If TMA does not load C, it has the atom
-        `unused`.
+        If TMA does not load C, it has the atom `unused`. Runs on the host.
 
         operands   (tensors, results) of the epilogue, each (M, N, L)
+        mD         D (M, N, L)
+        unused     a placeholder
         """
         c, _, more = super().tma_atoms(operands, mD, unused)
         store = self.store
@@ -46,52 +47,68 @@ class TmaStorage(StagedStorage):
 
     @property
     def box_tile(self) -> tuple[int, int]:
-        """Return the rows and columns of D that one TMA store copies: an epilogue tile, or one warp's rows of it."""
+        """Return the shape (rows, columns) of what one TMA store copies: an epilogue tile, or one warp's rows of it."""
         rows, columns = self.store.epi_tile
         return (self.store.box.box[1], columns) if self.plan.operands.d.major == "n" else (rows, columns)
 
     # --- device --------------------------------------------------------------------------------------------
 
     def descriptors(self, tma_c, tma_d, more) -> Sequence[cute.CopyAtom]:
-        """Return the TMA atoms of C, D and auxiliary outputs whose descriptors are prefetched."""
+        """Return the TMA copies whose descriptors (tensor maps) the kernel prefetches: of C, D and auxiliary outputs.
+
+        tma_c, tma_d, more   the TMA copies of C, of D and of auxiliary outputs
+        """
         stored = (tma_d, *[atom for atom, _ in more])
         return stored if self.store.fetched is None else (tma_c, *stored)
 
     def reads_tiles(self):
-        """Return whether the epilogue reads an M x N operand, such as C: True, False, or a value known at run time."""
+        """Return whether the epilogue reads an M x N operand, such as C: True, False, or a value known at run time.
+
+        It is known at run time if it depends on a scalar, such as beta.
+        """
         return self.values.reads(self.values.epilogue)
 
     def reads_by_first(self):
-        """Return whether the epilogue reads an M x N operand, and this is the consumer's first warp, which loads it."""
+        """Return whether this warp must load C by TMA: it is the consumer's first warp, and the epilogue reads C.
+
+        The result is False, or a value known at run time.
+        """
         return cutlass.and_(self.reads_tiles(), self.find_warp() == 0)
 
     def fetch_first(self, own_mnl) -> None:
-        """Load the first epilogue tiles of C, one to each epilogue stage. One warp calls it.
+        """Load the first epilogue tiles of C by TMA, one to each epilogue stage. One warp of the consumer calls it.
 
-        own_mnl   (m_tile, n_tile, batch) in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         for i in range(self.store.count):
             self.fetch(own_mnl, i)
 
     def fetch_ahead(self, own_mnl, i: int) -> None:
-        """Load the i-th epilogue tile of C, unless `fetch_first` has loaded it or it does not exist.
+        """Load the i-th epilogue tile of C by TMA, unless `fetch_first` has loaded it or it does not exist.
 
-        One warp calls it.
+        One warp of the consumer calls it.
+
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         if self.store.count <= i < self.epi_tiles:
             self.fetch_read(own_mnl, i)
 
     @cute.jit
     def fetch_read(self, own_mnl, i: cutlass.Constexpr):
-        """Load the i-th epilogue tile of C by TMA, if the epilogue reads C.
+        """Load the i-th epilogue tile of C by TMA, if the epilogue reads C (which may be known only at run time).
 
-        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
         if self.reads_tiles():
             self.fetch(own_mnl, i)
 
     def fetch(self, own_mnl, i: int) -> None:
-        """Load the i-th epilogue tile of C to its epilogue stage, which no store may still read. One warp calls it."""
+        """Load the i-th epilogue tile of C by TMA to its epilogue stage. One warp of the consumer calls it.
+
+        No store may still read the epilogue stage.
+
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        """
         store, to = self.store, self.targets
         epi_stage, _ = store.epi_stage_at(i)
         epi_tile = cute.local_tile(self.own_tile(to.mC, own_mnl), store.epi_tile, store.epi_tile_at(i, self.tile))
@@ -105,8 +122,8 @@ class TmaStorage(StagedStorage):
     def read_epi_stage(self, epi_stage: int, phase) -> cute.Tensor:
         """Wait until TMA has loaded an epilogue tile of C, and return this thread's values of it.
 
-        epi_stage   index of the epilogue stage
-        phase       parity of the phase of its barrier
+        epi_stage   index of the epilogue stage that holds it
+        phase       parity of the phase of the stage's barrier
         """
         to, operand = self.targets, self.plan.operands.matrix(self.plan.fetched_tile)
         from_shared = lower.tiled_copy(self.store.from_shared).get_slice(self.tid)
@@ -118,7 +135,7 @@ class TmaStorage(StagedStorage):
         return tCrC
 
     def wait_stores(self, pending: int, by: str) -> None:
-        """Wait until at most `pending` stores of a warp still read their epilogue stages.
+        """Wait until at most `pending` TMA stores of a warp still read their epilogue stages.
 
         by   which warps wait: `FIRST_WARP`, `EACH_WARP` or `ALL` of `plan.program.steps`
         """
@@ -131,18 +148,20 @@ class TmaStorage(StagedStorage):
 
     @cute.jit
     def wait_by_first(self, pending: cutlass.Constexpr):
-        """Let the consumer's first warp wait until at most `pending` of its stores still read epilogue stages."""
+        """Wait until at most `pending` TMA stores still read epilogue stages, if this is the consumer's first warp."""
         if self.warp == 0:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 
     def after_write(self) -> None:
-        """Make the writes of an epilogue stage visible to TMA."""
+        """Make a thread's writes to an epilogue stage visible to TMA, which stores the stage next."""
         cute.arch.fence_proxy("async.shared", space="cta")
 
     def store_epi_stage(self, by: str, i: int, own_mnl, result: str) -> None:
-        """Store the i-th epilogue tile of a result from its epilogue stage to global memory.
+        """Store the i-th epilogue tile of a result from its epilogue stage to global memory by TMA.
 
-        by   which warps store: `FIRST_WARP` or `EACH_WARP` of `plan.program.steps`
+        by        which warps store: `FIRST_WARP` or `EACH_WARP` of `plan.program.steps`
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        result    "d", or the name of an auxiliary output
         """
         if by == step.EACH_WARP:
             cute.arch.sync_warp()
@@ -153,14 +172,20 @@ class TmaStorage(StagedStorage):
 
     @cute.jit
     def store_by_first(self, i: cutlass.Constexpr, own_mnl, result: cutlass.Constexpr):
-        """Store the i-th epilogue tile of a result by TMA from the first warp."""
+        """Store the i-th epilogue tile of a result by TMA, if this is the consumer's first warp.
+
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        result    "d", or the name of an auxiliary output
+        """
         if self.warp == 0:
             self.store_box(i, own_mnl, Int32(0), result)
 
     def store_box(self, i: int, own_mnl, box, result: str) -> None:
         """Store the i-th epilogue tile of a result by TMA: all of it, or one warp's rows. One warp calls it.
 
-        box   index of the warp's rows in the epilogue tile
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        box       index of the warp's rows in the epilogue tile
+        result    "d", or the name of an auxiliary output
         """
         store, to = self.store, self.targets
         tma, mX = self.target_of(result)

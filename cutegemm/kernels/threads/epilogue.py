@@ -29,9 +29,10 @@ from cutegemm.plan.rules.registers import register_budget
 
 
 class Reader:
-    """Reads the operands of an epilogue for the vectors of one thread. All methods run while the kernel is traced.
+    """Reads the operands of an epilogue from global memory, for the vectors of D that one thread computes.
 
-    Elements that several vectors have in common, such as those of a row, are read once.
+    Elements that several vectors have in common, such as those of a row, are read once. All methods run while the
+    kernel is traced.
 
     parts    the thread's elements of each operand, by name: (elements of a vector, vectors)
     coords   their coordinates (m, n), with the same shape
@@ -45,7 +46,7 @@ class Reader:
         self.known: dict[tuple[Any, int], cute.Tensor] = {}
 
     def read(self, i: int, is_inside) -> dict[str, Any]:
-        """Return the operands of the i-th vector, by name, each indexable by the elements of the vector.
+        """Read all operands of the i-th vector of D: name -> values, indexable by the elements of the vector.
 
         is_inside   predicate: whether the vector is inside of D
         """
@@ -54,7 +55,7 @@ class Reader:
         return {name: Both(out[name], ups[name]) if name in ups else out[name] for name in out}
 
     def of(self, key, i: int, is_inside):
-        """Return one operand's elements of the i-th vector of a thread.
+        """Read one operand's elements of the i-th vector of D.
 
         key         name of the operand; or (name, "up") for the up projections of a gated row
         is_inside   predicate: whether the vector is inside of D
@@ -71,13 +72,14 @@ class Reader:
         return self.known[place]
 
     def is_there(self, operand: Operand, at):
-        """Return whether a broadcast operand has an element at the coordinates `at`."""
+        """Return a run-time predicate: does a broadcast operand have an element at the coordinates `at` = (m, n)?"""
         modes = [mode for mode, name in enumerate("mn") if name not in operand.broadcast]
         return at[modes[0]] < self.extents[modes[0]] if modes else Boolean(True)
 
     def loaded(self, name: str, part, where) -> cute.Tensor:
-        """Return one vector of an operand whose elements are adjacent in memory like those of D.
+        """Load one vector of an operand whose elements are adjacent in memory like those of D.
 
+        name    name of the operand
         part    the vector in global memory
         where   predicate: if it does not hold, nothing is read and the elements are 0
         """
@@ -86,8 +88,9 @@ class Reader:
         return to
 
     def spread(self, name: str, part, where):
-        """Return a vector of a broadcast operand: its elements, or one element that is repeated.
+        """Load one vector of a broadcast operand: its elements, or one element that is repeated.
 
+        name    name of the operand
         part    the vector in global memory
         where   predicate: if it does not hold, nothing is read and the elements are 0
         """
@@ -100,7 +103,7 @@ class Reader:
 
 
 class ScheduledEpilogue:
-    """Stores the tile of a CTA whose threads all follow one schedule.
+    """Evaluates the epilogue and stores D in a kernel whose threads all follow one schedule, without warp roles.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
@@ -127,12 +130,19 @@ class ScheduledEpilogue:
         tid: Int32,
         which: cutlass.Constexpr = None,
     ):
-        """Store D = epilogue(acc) for the elements inside of D.
+        """Store D = epilogue(acc) for the elements of a CTA's tile that are inside of D.
 
-        If it is known only at run time whether tile operands matter, there is a second path that does not read them.
+        If it is known only at run time whether M x N operands such as C matter (beta may be 0), a second path does not
+        read them.
 
-        sD      D's tile in shared memory; None: D is stored from registers
-        which   index of the only vector that `acc` holds; None: it holds all
+        thr_mma    the thread's slice of the tiled MMA
+        mD         D (M, N, L)
+        sD         D's tile in shared memory; None: D is stored from registers
+        acc        accumulators of the thread
+        epilogue   the expression that computes D
+        tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
+        tid        index of the thread
+        which      index of the only vector that `acc` holds; None: it holds all
         """
         if cutlass.const_expr(sD is not None):
             cute.arch.sync_threads()
@@ -149,7 +159,11 @@ class ScheduledEpilogue:
             self.drain(mD, sD, tile_mnl, tid)
 
     def tiles_of(self, tensors, tile_mnl) -> list[cute.Tensor]:
-        """Return the CTA's tile of each matrix, and of the coordinates (m, n)."""
+        """Return the CTA's tile of each matrix, followed by the tile of the coordinates (m, n).
+
+        tensors    matrices (M, N, L)
+        tile_mnl   (m_tile, n_tile, batch) of the tile
+        """
         m_tile, n_tile, batch = tile_mnl
         shape = (tensors[0].shape[0], tensors[0].shape[1])
         whole = [*(t[None, None, batch] for t in tensors), cute.make_identity_tensor(shape)]
@@ -158,7 +172,12 @@ class ScheduledEpilogue:
     def write(self, thr_mma, mD, sD, acc, epilogue: Epilogue, tile_mnl, tid, which) -> None:
         """Evaluate the epilogue for a thread's vectors, and write them to shared or to global memory.
 
-        which   index of the only vector that `acc` holds; None: it holds all
+        thr_mma    the thread's slice of the tiled MMA
+        mD, sD     D (M, N, L), and its tile in shared memory; if sD is None, results are written to mD
+        acc        accumulators of the thread
+        tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
+        tid        index of the thread
+        which      index of the only vector that `acc` holds; None: it holds all
         """
         values, names, results = self.values, epilogue.tensors, epilogue.outputs[1:]
         halved = epilogue.halved
@@ -207,10 +226,13 @@ class ScheduledEpilogue:
                     copy_vector(self.plan.store.atom, out["d"], vsD[None, i])
 
     def reduce(self, folds: Folds, out: dict[str, cute.Tensor], i, is_inside, coords) -> None:
-        """Fold the results of one stored vector into the reductions. Elements outside of D do not count.
+        """Combine the results of one stored vector with the epilogue's reductions. Elements outside of D do not count.
 
-        i        index of the vector among those that the thread stores
-        coords   (vector) coordinates in D
+        folds       the reductions of the CTA's tile
+        out         results of the vector, by name
+        i           index of the vector among those that the thread stores
+        is_inside   predicate: whether the vector is inside of D
+        coords      (vector) coordinates in D
         """
         vector = self.plan.store.atom.values
         for name, fold in folds.by_name.items():
@@ -220,11 +242,12 @@ class ScheduledEpilogue:
             folds.add(name, values, first, [coords[v] for v in range(vector)], unit)
 
     def computed(self, epilogue: Epilogue, accumulators, operands, kind, ups=None) -> dict[str, cute.Tensor]:
-        """Return all results of one vector, and the inputs of reductions, by name.
+        """Evaluate an epilogue for one vector: name of a result, or of the input of a reduction -> values.
 
-        operands   (vector) elements of each operand, by name
-        kind       element type of D
-        ups        up accumulators of the vector, if D is gated; else None
+        accumulators   (vector) accumulators
+        operands       (vector) elements of each operand, by name
+        kind           element type of D
+        ups            up accumulators of the vector, if D is gated; else None
         """
         vector, values = self.plan.store.atom.values, self.values
         kinds = {name: values.results[name].element_type for name in epilogue.beside}
@@ -239,14 +262,18 @@ class ScheduledEpilogue:
         return out
 
     def by_vectors(self, tensor) -> cute.Tensor:
-        """Return a view of a thread's elements of a tile of D as (elements of a vector, vectors).
+        """View a thread's elements of a tile of D as (elements of a vector, vectors).
 
         The vectors are the ones that D is stored in.
         """
         return by_vectors(tensor, self.neighbours(tensor, self.plan.store.atom.values))
 
     def neighbours(self, acc, vector: int):
-        """Return the shape (V, REST_M, REST_N) of `vector` accumulators of a thread that are neighbours in D."""
+        """Return the shape (V, REST_M, REST_N) of `vector` of a thread's accumulators that are neighbours in D.
+
+        acc      accumulators of the thread
+        vector   number of neighbours
+        """
         if cute.size(acc, mode=[0]) % vector == 0:
             return (vector, 1, 1)
         return (1, 1, vector) if self.plan.operands.d.major == "n" else (1, vector, 1)
@@ -257,6 +284,7 @@ class ScheduledEpilogue:
         mD         D (M, N, L)
         sD         the tile in shared memory
         tile_mnl   (m_tile, n_tile, batch) of the tile
+        tid        index of the thread
         """
         gD, coords = self.tiles_of((mD,), tile_mnl)
         thr = lower.tiled_copy(self.plan.store.line_copy).get_slice(tid)

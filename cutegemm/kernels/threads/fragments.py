@@ -33,7 +33,7 @@ _WIDEST_BYTES = 16
 
 @dataclass
 class Reader:
-    """A function that reads a thread's fragments of an operand: (buffer, k_block, stage) -> None.
+    """Reads a thread's fragments of A or B from shared memory. It is called as reader(buffer, k_block, stage).
 
     parts       number of steps that a read can be divided into
     read_part   carries out one step: (step, buffer, k_block, stage) -> None. A step reads whole atoms, in their order
@@ -48,11 +48,12 @@ class Reader:
 
 
 def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, tid) -> Reader:
-    """Return the reader of a thread's fragments.
+    """Return what reads a thread's fragments of an operand from shared memory: ldmatrix or plain loads.
 
     operand   "a" or "b"
     tile      (bM or bN, bK, stages) in shared memory
     held      registers of the fragments (V, REST_MN, buffers)
+    tid       index of the thread
     """
     atom, given = plan.stream(operand).read, plan.stream(operand).smem
     tiled_mma, mma = lower.tiled_mma(plan.tiled_mma), plan.tiled_mma
@@ -76,9 +77,14 @@ def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, t
 
 
 def lies_apart(mma: TiledMma, operand: str, atom: CopyAtom, given: ComposedLayout) -> bool:
-    """Return whether swizzle(T + s) equals swizzle(T) ^ swizzle(s) for every element that a thread reads.
+    """Return whether addresses in a swizzled tile can be computed once per thread, plus constants per element.
 
-    It must hold for offsets in bytes as well as in elements; see the module's text for T and s.
+    A thread reads at offset T + s: T depends on the thread, s is a constant of the element. The condition is that
+    swizzle(T + s) equals swizzle(T) ^ swizzle(s) for every element, for offsets in bytes as well as in elements.
+
+    operand   "a" or "b"
+    atom      copy atom that reads the fragments
+    given     layout of the tile in shared memory, with the swizzle
     """
     swizzle = given.inner
     kind = mma.atom.a_dtype if operand == "a" else mma.atom.b_dtype
@@ -102,14 +108,14 @@ def lies_apart(mma: TiledMma, operand: str, atom: CopyAtom, given: ComposedLayou
 
 
 def _turned(swizzle: Swizzle) -> int:
-    """Return a mask of the address bits that a swizzle changes."""
+    """Return a mask of the offset bits that a swizzle changes: `bits` ones from bit `base` on."""
     return ((1 << swizzle.bits) - 1) << swizzle.base
 
 
 class Addresses:
-    """Addresses of a thread's elements in a swizzled tile.
+    """Addresses of the elements of a swizzled tile in shared memory that one thread reads.
 
-    part      (V, REST_MN, k_blocks, stages) without the swizzle
+    part      (V, REST_MN, k_blocks, stages): the thread's elements, in the layout without the swizzle
     swizzle   in units of elements
     kind      type that is read at an address
     """
@@ -122,7 +128,7 @@ class Addresses:
         self.align_bytes = min(_WIDEST_BYTES, part.iterator.alignment)
 
     def of(self, v: int, mn: int, k_block: int, stage: Any) -> cute.Pointer:
-        """Return a pointer to one of the thread's elements in shared memory.
+        """Return a pointer to one of this thread's elements in shared memory.
 
         The stage is added first, so that the compiler does not preserve addresses of one stage for another.
 
@@ -137,9 +143,10 @@ class Addresses:
 
 
 def _by_matrices(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
-    """Return a reader by ldmatrix: one step for each instruction.
+    """Return what reads a thread's fragments by ldmatrix: one step for each instruction.
 
-    held   ((row, rows), REST_MN, buffers)
+    at     addresses of the thread's elements in shared memory
+    held   registers of the fragments, ((row, rows), REST_MN, buffers)
     """
     copy = lower.copy_atom(atom)
     row, rows = (cute.size(held, mode=[0, mode]) for mode in (0, 1))
@@ -153,9 +160,10 @@ def _by_matrices(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
 
 
 def _by_words(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
-    """Return a reader by plain loads: a register is read as one 32-bit word or as two 16-bit halves.
+    """Return what reads a thread's fragments by plain loads: a register as one 32-bit word, or as two 16-bit halves.
 
-    held   (V, REST_MN, buffers)
+    at     addresses of the thread's elements in shared memory
+    held   registers of the fragments (V, REST_MN, buffers)
     """
     line = cute.make_layout(1)
 

@@ -68,14 +68,14 @@ _FEW_REGISTERS = 64  # with a smaller budget the start does without these diviso
 
 @dataclass
 class ThreadCopy:
-    """How one thread copies its elements of the tiles of A or of B.
+    """One thread's part of copying the tiles of A or of B from global to shared memory.
 
-    gX    global memory (V, REST_MN, REST_K, k_tiles)
-    cX    coordinates (mn, k) of the elements, with the shape of gX
-    sX    shared memory (V, REST_MN, REST_K, stages)
-    rX    registers (V, REST_MN, REST_K), if the tile is not copied by cp.async. If 16-bit elements are loaded one by
-          one, each has a 32-bit register: see `load_half`
-    pX    predicates: whether an access lies within the extent along M or N, (V / vector, REST_MN, REST_K)
+    gX   global memory (V, REST_MN, REST_K, k_tiles)
+    cX   coordinates (mn, k) of the elements, with the shape of gX
+    sX   shared memory (V, REST_MN, REST_K, stages)
+    rX   registers (V, REST_MN, REST_K), if the tile is not copied by cp.async. If 16-bit elements are loaded one by
+         one, each has a 32-bit register: see `load_half`
+    pX   predicates: whether an access lies within the extent along M or N, (V / vector, REST_MN, REST_K)
     """
 
     copy: cute.TiledCopy
@@ -89,18 +89,18 @@ class ThreadCopy:
 
     @property
     def by_words(self) -> bool:
-        """Return whether a thread loads its elements to registers in accesses of 32, 64 or 128 bits."""
+        """Return whether this thread loads its elements to registers in accesses of 32, 64 or 128 bits."""
         return not self.is_async and not self.by_halves
 
     @property
     def by_halves(self) -> bool:
-        """Return whether a thread loads 16-bit elements one by one, each to a 32-bit register."""
+        """Return whether this thread loads 16-bit elements one by one, each to a 32-bit register."""
         return self.rX.element_type is Int32
 
 
 @dataclass
 class ThreadTiles:
-    """What the steps of the schedule work on, for one thread.
+    """The tiles, fragments and accumulators of one thread, on which the steps of the thread schedule work.
 
     k_first      index of the CTA's first k-tile
     k_tiles      number of k-tiles of the CTA
@@ -108,7 +108,7 @@ class ThreadTiles:
     tCsA, tCsB   shared memory (V, REST_MN, k_blocks, stages) that fragments are read from
     tCrA, tCrB   fragments (V, REST_MN, buffers)
     acc          accumulators (V, REST_M, REST_N)
-    reads        readers of fragments, if the family has its own; else None
+    reads        readers of fragments, if the kernel family has its own; else None
     """
 
     k_first: Any
@@ -125,9 +125,9 @@ class ThreadTiles:
 
 @dsl_user_op
 def reread(register: str, *, loc=None, ip=None) -> Int32:
-    """Return the value of a special register, such as a CTA index, read at this position and not earlier.
+    """Return the value of a PTX special register, such as "%ctaid.x", read at this position of the code.
 
-    register   name of the register
+    Reading it again is cheaper than keeping the value in a register.
     """
     text = f"mov.u32 $0, {register};"
     asm = assembler(loc, ip)
@@ -136,7 +136,7 @@ def reread(register: str, *, loc=None, ip=None) -> Int32:
 
 @dsl_user_op
 def load_half(address: Int64, where: Boolean, *, loc=None, ip=None) -> Int32:
-    """Load 16 bits of global memory to a 32-bit register; 0 if `where` does not hold, without an access.
+    """Load 16 bits of global memory to a 32-bit register, if `where` holds; otherwise return 0 without an access.
 
     Two 16-bit elements in one register would make the second load wait for the first, since it is inserted into the
     same register. A k-tile of 96 elements per thread then took 15 us (H200, 2026-11-22).
@@ -149,11 +149,14 @@ def load_half(address: Int64, where: Boolean, *, loc=None, ip=None) -> Int32:
 
 @dsl_user_op
 def load_words(address: Int64, where: Boolean, words: int, *, loc=None, ip=None) -> list[Int32]:
-    """Load 1, 2 or 4 words of global memory to registers of their own; 0 if `where` does not hold, without an access.
+    """Load 1, 2 or 4 words of global memory to new registers, if `where` holds; otherwise return 0 without an access.
 
     A predicated load that the compiler emits keeps the old value if it is off. If the two values are assigned different
     registers, the compiler adds a move, which waits for the load. Warps of `simt_128x64/s396` waited 1.17 cycles per
     instruction (5160 x 46 x 12176 nn, 216 us; H200, 2026-11-24).
+
+    address   generic address of the first word
+    words     number of 32-bit words
     """
     asm = assembler(loc, ip)
     names = [f"${word}" for word in range(words)]
@@ -170,10 +173,10 @@ def load_words(address: Int64, where: Boolean, words: int, *, loc=None, ip=None)
 
 
 class ScheduledGemm(ScheduledEpilogue):
-    """A kernel whose threads all follow `plan.body`.
+    """A kernel whose threads all follow one schedule, `plan.body`, without warp roles.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced. A family derives from this class,
-    and implements how fragments are read and multiplied: `read` and `multiply`.
+    Methods without a decorator are plain Python that runs while the kernel is traced. A kernel family (SIMT, mma.sync)
+    derives from this class, and implements how fragments are read and multiplied: `read` and `multiply`.
 
     of_host   values that the host passes to the kernel that is traced: see `handed`
     """
@@ -199,9 +202,11 @@ class ScheduledGemm(ScheduledEpilogue):
         reducer.launch(partials, given, given.stream)
 
     def matrices(self, given: LaunchArguments) -> tuple[Any, ...]:
-        """Return the caller's A, B and D as (M, K, L), (N, K, L), (M, N, L), and (tensors, results) of the epilogue.
+        """View the caller's A, B and D as (M, K, L), (N, K, L) and (M, N, L), and the tensors of the epilogue likewise.
 
-        A and B are views with the type that is multiplied. Tensors and results of the epilogue are (M, N, L).
+        given     the arguments of the launch
+        returns   (A, B, D, (tensors, results) of the epilogue). A and B have the type that is multiplied; tensors and
+                  results of the epilogue are (M, N, L)
         """
         plan = self.plan
         mA, mD = [self.seen_as(tensor, 0, 1) for tensor in (given.a, given.d)]
@@ -210,7 +215,7 @@ class ScheduledGemm(ScheduledEpilogue):
         return mA, mB, mD, operands_seen(plan, given, mD)
 
     def tiles(self, mD: cute.Tensor) -> TileGrid:
-        """Return the tiles of D for all matrices of the batch."""
+        """Return the grid of tiles of D (M, N, L), for all matrices of the batch."""
         scheduler, cluster = self.plan.scheduler, self.plan.cluster_tile
         if not self.of_host:
             return scheduler.tiles(cluster, mD.shape[0], columns_of_b(self.plan, mD), mD.shape[2], TRACED)
@@ -218,7 +223,7 @@ class ScheduledGemm(ScheduledEpilogue):
         return TileGrid(scheduler, cluster, m_tiles, n_tiles, m_tiles * n_tiles * mD.shape[2], TRACED, divisors)
 
     def handed(self, tiles: TileGrid) -> tuple[Any, ...]:
-        """Return the values of the host that CTAs need to find their tiles: tile counts and divisors.
+        """Return the values that the host passes to CTAs to find their tiles: tile counts and divisors.
 
         The result is empty if a thread has few registers; then the kernel computes them.
 
@@ -229,7 +234,7 @@ class ScheduledGemm(ScheduledEpilogue):
         return Int32(tiles.m_tiles), Int32(tiles.n_tiles), tiles.host_divisors(lower.divisors)
 
     def seen_as(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
-        """Return the caller's tensor with its modes in CuTe's order and the batch last.
+        """View the caller's tensor with its modes in CuTe's order and the batch last.
 
         first, second   modes of the caller's matrix that become the first and the second mode
         """
@@ -239,7 +244,10 @@ class ScheduledGemm(ScheduledEpilogue):
         return cute.make_tensor(tensor.iterator, cute.append(matrix, cute.make_layout(1, stride=0)))
 
     def as_operand(self, tensor: cute.Tensor, operand: Operand) -> cute.Tensor:
-        """Return a view of A or B with the type that is multiplied: f32 is seen as tf32."""
+        """View A or B with the element type that is multiplied: f32 is seen as tf32 if tensor cores multiply it.
+
+        operand   element type and layout of the operand
+        """
         kind = lower.dtype(operand.dtype)
         if tensor.element_type is kind:
             return tensor
@@ -255,12 +263,12 @@ class ScheduledGemm(ScheduledEpilogue):
         scalars: tuple,
         tiles: tuple,
     ):
-        """Run the GEMM of one CTA (device code).
+        """Compute the CTA's tile of D (device code of a kernel without split-K).
 
         mA, mB, mD   A (M, K, L), B (N, K, L) and D (M, N, L)
         operands     (tensors, results) of the epilogue
         scalars      scalars of the epilogue
-        tiles        the values of `handed`
+        tiles        values that CTAs use to find their tiles: see `handed`
         """
         begin(self.launches[GEMM])
         self.of_host = tiles
@@ -269,7 +277,10 @@ class ScheduledGemm(ScheduledEpilogue):
 
     @cute.jit
     def tile(self, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
-        """Compute the CTA's work tile, from its first k-tile to the epilogue."""
+        """Compute the CTA's work tile, from the load of its first k-tile to the epilogue.
+
+        mA, mB, mD   A (M, K, L), B (N, K, L) and D (M, N, L)
+        """
         plan = self.plan
         bM, bN, bK = plan.cta_tile
         tid, _, _ = cute.arch.thread_idx()
@@ -312,7 +323,7 @@ class ScheduledGemm(ScheduledEpilogue):
         self.end(tiled_mma.get_slice(tid), mD, sA, sD, acc, tid, work, tile)
 
     def tile_number(self, again: bool = False):
-        """Return the number of the CTA's tile of D in raster order.
+        """Return the number of this CTA's tile of D in raster order, which is the CTA index.
 
         again   read the special register again, so that no general register holds the number through the mainloop
         """
@@ -322,16 +333,17 @@ class ScheduledGemm(ScheduledEpilogue):
         """Return the work tile of this CTA: a tile of D with all its k-tiles. Kernels that split K override it.
 
         work   work tiles of the grid
-        tile   number of the tile of D
+        tile   number of the tile of D, in raster order
         """
         return work.whole(tile)
 
     def first_k(self, residue, k_first):
-        """Return the k at which the loads of this CTA start.
+        """Return the first k that this CTA loads.
 
-        It is that of its first k-tile if its k-tiles are contiguous, else that of the first k-tile of all; see `k_at`.
+        It is the start of the CTA's first k-tile if its k-tiles are contiguous, else that of the first k-tile of the
+        tile; see `k_at`.
 
-        residue   k at which the first k-tile of the tile starts; negative if it is ragged
+        residue   start of the tile's first k-tile along K; negative if K is ragged
         k_first   index of the CTA's first k-tile
         """
         if not self.plan.scheduler.split.is_split or self.plan.scheduler.split.k_step > 1:
@@ -339,19 +351,31 @@ class ScheduledGemm(ScheduledEpilogue):
         return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
 
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
-        """Evaluate the epilogue on the accumulators of a tile, and store D. Kernels that split K override it."""
+        """Evaluate the epilogue on the accumulators of a tile, and store D. Kernels that split K override it.
+
+        thr_mma, tid   the thread's slice of the tiled MMA, and its index
+        mD             D (M, N, L)
+        sA, sD         shared memory of A and of D's tile; sD is None if D is stored from registers
+        acc            accumulators of the thread
+        work, tile     work tiles of the grid, and number of the tile
+        """
         tiles = work.tiles
         if self.plan.registers()["accumulators"] >= _MANY_ACCUMULATORS:
             tiles = replace(tiles, divisors=None)
         self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
-        """Prepare what `read` and `multiply` of a derived class need in addition to `parts`. By default nothing."""
+        """Prepare what `read` and `multiply` of a derived class need in addition to `parts`. By default nothing.
+
+        parts    the thread's tiles and fragments
+        tid      index of the thread
+        sA, sB   shared memory of A and B, with all stages
+        """
 
     def shared_tensors(self):
-        """Allocate shared memory, and return the tensors of A, B and D.
+        """Allocate shared memory, and return the tensors of A, B and D in it.
 
-        D's tile overlaps those of A and B; None if it has none.
+        D's tile overlaps the stages of A and B; its tensor is None if D is stored from registers.
         """
         ops, used = self.plan.operands, self.plan.smem_bytes()
         buffers = [(ops.a.dtype, self.plan.a.smem, 0), (ops.b.dtype, self.plan.b.smem, used["a"])]
@@ -364,7 +388,10 @@ class ScheduledGemm(ScheduledEpilogue):
         return tensors if len(tensors) == 3 else [*tensors, None]
 
     def set_up_barriers(self, at: cute.Pointer) -> None:
-        """Initialize the plan's mbarriers, which start at `at`. By default nothing."""
+        """Initialize the mbarriers of this kernel, which start at the pointer `at`.
+
+        By default there is nothing to do.
+        """
 
     # --- loads ---------------------------------------------------------------------------------------------
 
@@ -375,10 +402,14 @@ class ScheduledGemm(ScheduledEpilogue):
         return math.gcd(max(along_k, default=1), self.plan.cta_tile[2])
 
     def load(self, copy, mX, sX, tile_mn_l, residue, tid, of_d=None) -> ThreadCopy:
-        """Return a thread's copies of the tiles of A or B that its CTA needs.
+        """Return one thread's copies of the tiles of A or B that its CTA needs.
 
+        copy        tiled copy from global memory
+        mX          A (M, K, L) or B (N, K, L)
+        sX          the operand's stages in shared memory
         tile_mn_l   (index of the tile along M or N, batch)
-        residue     k at which the first k-tile starts; negative if it is ragged
+        residue     start of the first k-tile along K; negative if K is ragged
+        tid         index of the thread
         of_d        number of columns of D for B; None for A
         """
         tile, batch = tile_mn_l
@@ -398,10 +429,12 @@ class ScheduledGemm(ScheduledEpilogue):
         return ThreadCopy(tiled, copy.atom.is_async, extent, tXgX, tXcX, tXsX, tXrX, inside)
 
     def tiled(self, mX, of_d=None) -> tuple[Any, Any, Any]:
-        """Return (matrix, coordinates of its elements, extent that the first coordinate must be less than) of A or B.
+        """Return A or B with what tests whether its elements exist: (matrix, coordinates, extent).
 
-        A gated B is rearranged in the order in which tiles take its columns.
+        An element exists if its first coordinate is less than the extent. A gated B is rearranged as tiles take its
+        columns.
 
+        mX     A (M, K, L) or B (N, K, L)
         of_d   number of columns of D for B; None for A
         """
         if of_d is None or not self.plan.operands.gated:
@@ -409,9 +442,10 @@ class ScheduledGemm(ScheduledEpilogue):
         return (*by_blocks(mX, self.plan, of_d), of_d)
 
     def predicate(self, coords, k_tile, extent, with_k: bool) -> cute.Tensor:
-        """Return predicates of the accesses of a k-tile: whether each one is inside of the matrix.
+        """Return predicates of a thread's accesses to a k-tile: is each one inside of the matrix?
 
         coords   coordinates (mn, k) of the accesses
+        k_tile   index of the k-tile
         extent   M or N, which the first coordinate must be less than
         with_k   whether the accesses must also not be below k = 0
         """
@@ -440,10 +474,10 @@ class ScheduledGemm(ScheduledEpilogue):
         stage: Int32,
         ragged: cutlass.Constexpr,
     ):
-        """Start to copy a k-tile of A and B, or some chunks of it, from global memory, if the k-tile exists.
+        """Start to copy a k-tile of A and B, or some chunks of it, from global memory, if the CTA has this k-tile.
 
         parts    what the thread copies and multiplies
-        step     names the chunks
+        step     the Fetch step, which names the chunks
         k_tile   index of the k-tile among those of this CTA
         stage    stage of shared memory
         ragged   whether elements below k = 0 must be omitted
@@ -458,8 +492,11 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
 
     def k_at(self, parts: ThreadTiles, k_tile):
-        """Return the index of one of this CTA's k-tiles, counted from the k at which its loads start; see `first_k`.
+        """Return the position of one of this CTA's k-tiles, in k-tiles from the first one that it may load.
 
+        That is the k-tile at `first_k`, where the loads of this CTA start.
+
+        parts    what the thread copies and multiplies
         k_tile   index of the k-tile among those of this CTA
         """
         if self.plan.scheduler.split.k_step == 1:
@@ -470,7 +507,7 @@ class ScheduledGemm(ScheduledEpilogue):
         """Copy a k-tile of one operand, or some chunks of it, from global memory to its stage or to registers.
 
         load     the thread's copies of the operand
-        step     names the chunks
+        step     the Fetch step, which names the chunks
         k_tile   index of the k-tile among those of this CTA
         stage    stage of shared memory
         ragged   whether elements below k = 0 must be omitted
@@ -491,8 +528,11 @@ class ScheduledGemm(ScheduledEpilogue):
             cute.copy(load.copy, source[None, i, j], held[None, i, j], pred=inside[None, i, j])
 
     def load_anew(self, load: ThreadCopy, step: Fetch, k_tile, is_there) -> None:
-        """Load a k-tile from global memory to new registers, 32 bits at a time: see `load_words`.
+        """Load a k-tile of one operand from global memory to new registers, 32 bits at a time: see `load_words`.
 
+        load       the thread's copies of the operand
+        step       the Fetch step, which names the chunks
+        k_tile     index of the k-tile
         is_there   whether the k-tile exists
         """
         source = load.gX[None, None, None, k_tile]
@@ -508,7 +548,7 @@ class ScheduledGemm(ScheduledEpilogue):
     # --- the schedule, step by step ------------------------------------------------------------------------
 
     def stage_of(self, stage, ahead: int):
-        """Return the shared-memory stage of the k-tile that is `ahead` k-tiles later than the one in `stage`."""
+        """Return the index of the shared-memory stage of the k-tile `ahead` k-tiles after the one in `stage`."""
         stages = self.plan.stages
         if ahead % stages == 0:
             return stage
@@ -520,8 +560,9 @@ class ScheduledGemm(ScheduledEpilogue):
         return cutlass.select_(further >= stages, further - stages, further)
 
     def trace(self, steps, parts: ThreadTiles, k_tile, stage) -> None:
-        """Trace the steps of a thread schedule into code, in order.
+        """Emit the code of the steps of a thread schedule, in order.
 
+        steps    the steps
         parts    what the thread copies and multiplies
         k_tile   the k-tile that the steps count from
         stage    its stage in shared memory
@@ -531,7 +572,12 @@ class ScheduledGemm(ScheduledEpilogue):
                 self.step(step, parts, k_tile, stage)
 
     def step(self, step, parts: ThreadTiles, k_tile, stage) -> None:
-        """Trace one step of a thread schedule into code; see `trace` for the arguments."""
+        """Emit the code of one step of a thread schedule.
+
+        parts    what the thread copies and multiplies
+        k_tile   the k-tile that the step counts from
+        stage    its stage in shared memory
+        """
         if isinstance(step, Fetch):
             fetched_before = any(isinstance(each, Fetch) for each in self.plan.body.prologue)
             ragged = step.ahead == 0 if isinstance(k_tile, int) else not fetched_before
@@ -554,18 +600,26 @@ class ScheduledGemm(ScheduledEpilogue):
             raise TypeError(f"no kernel has a step {step}")
 
     def commit(self) -> None:
-        """Commit the cp.async copies since the last commit as a group: cp.async.commit_group."""
+        """Commit the cp.async copies since the last commit as a group, by cp.async.commit_group."""
         cute.arch.cp_async_commit_group()
 
     def wait(self, parts: ThreadTiles, step: Wait, k_tile, stage) -> None:
-        """Wait until all groups of copies but the last `step.pending` have arrived."""
+        """Wait until all groups of cp.async copies but the latest `step.pending` have arrived.
+
+        parts           what the thread copies and multiplies
+        k_tile, stage   the k-tile that the step counts from, and its stage
+        """
         cute.arch.cp_async_wait_group(step.pending)
 
     @cute.jit
     def repeat(self, parts: cutlass.Constexpr, loop: cutlass.Constexpr, stage: Int32):
-        """Trace a loop over k-blocks, whose iterations read and multiply successive k-blocks.
+        """Emit a run-time loop over k-blocks, whose iterations read and multiply successive k-blocks.
 
         Each iteration moves on by the loop's stride; the buffers of fragments stay the same.
+
+        parts   what the thread copies and multiplies
+        loop    the loop, with the steps of an iteration
+        stage   stage of shared memory
         """
         for turn in cutlass.range(loop.times, unroll=1):
             self.turn(parts, loop, stage, turn * loop.stride)
@@ -586,7 +640,11 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.multiply(parts, step)
 
     def store(self, parts: ThreadTiles, stage) -> None:
-        """Store a k-tile of A and B from registers to a stage of shared memory, if cp.async did not load it there."""
+        """Store a k-tile of A and B from registers to a stage of shared memory, if cp.async did not load it there.
+
+        parts   what the thread copies and multiplies
+        stage   index of the stage
+        """
         for load in parts.loads:
             if load.by_halves:
                 packed = cute.make_rmem_tensor(load.rX.layout, load.sX.element_type)
@@ -598,17 +656,28 @@ class ScheduledGemm(ScheduledEpilogue):
                 cute.autovec_copy(load.rX, load.sX[None, None, None, stage])
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
-        """Read the fragments of A and B for a k-block from shared memory to their buffer of registers."""
+        """Read the fragments of A and B for a k-block from shared memory to registers. Kernel families implement it.
+
+        parts     the thread's tiles, in shared memory and in registers
+        step      the Read step, which names the buffer of registers
+        stage     index of the stage
+        k_block   index of the k-block in the k-tile
+        """
         raise NotImplementedError
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
-        """Add the product of a k-block's fragments to the accumulators."""
+        """Add the product of a k-block's fragments to the accumulators. Kernel families implement it.
+
+        parts   the thread's fragments and accumulators
+        step    the Multiply step, which names the buffer of fragments
+        """
         raise NotImplementedError
 
 
 def each_of(held: cute.Tensor) -> list[tuple[tuple[int, int, int], tuple[Any, int, int]]]:
-    """Return the indices of a thread's elements that are copied one by one.
+    """Return the indices of a thread's elements that are copied one by one, in predicates and in registers.
 
+    held      registers of the thread, (V, REST_MN, REST_K)
     returns   pairs of the index (access, i, j) in the predicate, and the index ((0, access), i, j) in `held`
     """
     extents = [range(cute.size(held, mode=[mode])) for mode in range(3)]
@@ -616,7 +685,11 @@ def each_of(held: cute.Tensor) -> list[tuple[tuple[int, int, int], tuple[Any, in
 
 
 def split_of(source: cute.Tensor, step: Fetch) -> list[tuple[int, int]]:
-    """Return the indices (REST_MN, REST_K) of the accesses that a Fetch step copies of a k-tile."""
+    """Return the indices (REST_MN, REST_K) of those accesses of a k-tile that a Fetch step copies.
+
+    source   the thread's elements in global memory
+    step     the step, which may copy only some chunks of the k-tile
+    """
     rest_mn, rest_k = [cute.size(source, mode=[mode]) for mode in (1, 2)]
     count = rest_mn * rest_k
     first, end = count * step.chunk // step.chunks, count * (step.chunk + 1) // step.chunks
@@ -630,9 +703,11 @@ def fill_with_zeros(tensor: cute.Tensor) -> None:
 
 
 def serpentine(rows: int, columns: int, outer: str) -> list[tuple[int, int]]:
-    """Return all (m, n) in serpentine order: the inner mode runs back and forth, so that neighbours share an operand.
+    """Return all (m, n) of a grid in serpentine order: the inner mode runs back and forth.
 
-    outer   "m" or "n"
+    Consecutive pairs then share an operand. E.g. 2 rows and 2 columns with outer "m": (0, 0), (0, 1), (1, 1), (1, 0).
+
+    outer   the outer mode, "m" or "n"
 
     >>> serpentine(2, 2, "m")
     [(0, 0), (0, 1), (1, 1), (1, 0)]

@@ -58,12 +58,12 @@ def opaque(value: Int32, *, loc=None, ip=None) -> Int32:
 
 
 class SplitKGemm(ScheduledGemm):
-    """The kernels of a plan that may split K.
+    """The kernels of a plan without warp roles that may split K.
 
     accumulators   workspace of accumulators, set while a kernel is traced
     arrivals       semaphores of the tiles, set while a kernel is traced
     at_hand        current work tile of a CTA, in a persistent grid; else None
-    current        function that computes the current work tile again
+    current        function that computes the current work tile again, so that it need not stay in registers
     """
 
     accumulators: Any = None
@@ -83,14 +83,16 @@ class SplitKGemm(ScheduledGemm):
         scalars: tuple,
         tiles: tuple,
     ):
-        """Compute one K split or a whole tile (device code); in a persistent plan, all work tiles of the CTA.
+        """Compute one K split or a whole tile of D in each CTA (device code).
+
+        In a persistent plan, each CTA computes all its work tiles.
 
         mA, mB, mD     A (M, K, L), B (N, K, L) and D (M, N, L)
         operands       (tensors, results) of the epilogue
         accumulators   workspace of the K splits' accumulators
         arrivals       semaphores, one for each tile
         scalars        scalars of the epilogue
-        tiles          values of the host that CTAs need to find their tiles
+        tiles          values of the host that CTAs use to find their tiles
         """
         wait(self.launches[GEMM])
         if cutlass.const_expr(SUMS not in self.launches):
@@ -110,7 +112,8 @@ class SplitKGemm(ScheduledGemm):
     def take(self, state: tuple, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
         """Compute one work tile of a persistent grid. A work tile with 0 K splits is empty: nothing is done.
 
-        state   state of the work tile
+        state        integers that determine the work tile
+        mA, mB, mD   A (M, K, L), B (N, K, L) and D (M, N, L)
         """
         self.current = lambda: self.tiles(mD).along(opaque(mA.shape[1])).tile(state)
         self.at_hand = self.current()
@@ -119,7 +122,7 @@ class SplitKGemm(ScheduledGemm):
             self.tile(mA, mB, mD)
 
     def tile_number(self, again: bool = False):
-        """Return the number of the CTA's current tile of D in raster order.
+        """Return the number of this CTA's current tile of D in raster order.
 
         again   compute it again, so that no register holds it through the mainloop
         """
@@ -130,7 +133,11 @@ class SplitKGemm(ScheduledGemm):
         return self.at_hand.tile
 
     def work_tile(self, work: WorkGrid, tile) -> WorkTile:
-        """Return the work tile of this CTA: one K split of a tile, or the whole tile if K is not split."""
+        """Return the work tile of this CTA: one K split of a tile, or the whole tile if K is not split.
+
+        work   work tiles of the grid
+        tile   number of the tile of D, in raster order
+        """
         if self.plan.scheduler.grid.is_persistent:
             return self.at_hand
         if self.plan.split_k == 1:
@@ -138,7 +145,14 @@ class SplitKGemm(ScheduledGemm):
         return work.split_of(tile, cute.arch.block_idx()[1])
 
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
-        """Store a whole tile to D, or the accumulators of a K split to the workspace."""
+        """Store a whole tile to D, or the accumulators of a K split to the workspace.
+
+        thr_mma, tid   the thread's slice of the tiled MMA, and its index
+        mD             D (M, N, L)
+        sA, sD         shared memory of A and of D's tile; sD is None if D is stored from registers
+        acc            accumulators of the thread
+        work, tile     work tiles of the grid, and number of the tile
+        """
         if self.plan.scheduler.grid.is_persistent:
             self.end_persistent(thr_mma, mD, sA, acc, tid, work, self.at_hand)
         elif self.plan.split_k > 1:
@@ -156,6 +170,12 @@ class SplitKGemm(ScheduledGemm):
         """Finish a work tile of a persistent grid.
 
         A whole tile is stored to D, and the accumulators of a K split are written to the workspace.
+
+        thr_mma, tid      the thread's slice of the tiled MMA, and its index
+        mD                D (M, N, L)
+        sA                shared memory of A, reused for the semaphore's value
+        acc               accumulators of the thread
+        work, work_tile   work tiles of the grid, and the current one
         """
         if work_tile.splits == 1:
             ScheduledGemm.end(self, thr_mma, mD, sA, None, acc, tid, work, work_tile.tile)
@@ -163,9 +183,15 @@ class SplitKGemm(ScheduledGemm):
             self.pass_order(thr_mma, mD, sA, acc, tid, work, work_tile)
 
     def pass_order(self, thr_mma, mD, sA, acc, tid, work: WorkGrid, work_tile: WorkTile) -> None:
-        """Write the accumulators of a K split to the workspace, scaled by the epilogue's head.
+        """Write the accumulators of a K split to the workspace, scaled by the epilogue's leading scalars.
 
         With reduction "last", the last CTA of the tile then adds all K splits and stores D.
+
+        thr_mma, tid      the thread's slice of the tiled MMA, and its index
+        mD                D (M, N, L)
+        sA                shared memory of A, reused for the semaphore's value
+        acc               accumulators of the thread
+        work, work_tile   work tiles of the grid, and the current one
         """
         if SUMS in self.launches:
             release(self.launches[GEMM])
@@ -186,7 +212,14 @@ class SplitKGemm(ScheduledGemm):
         acc: cutlass.Constexpr, tid: Int32, work: cutlass.Constexpr,
         work_tile: cutlass.Constexpr,
     ):  # fmt: skip
-        """Increment the tile's semaphore. The CTA that arrives last adds all K splits in their order, and stores D."""
+        """Increment the tile's semaphore. The CTA that arrives last adds all K splits in their order, and stores D.
+
+        thr_mma, tid      the thread's slice of the tiled MMA, and its index
+        mD                D (M, N, L)
+        sA                shared memory of A, reused for the semaphore's value
+        acc               accumulators of the thread
+        work, work_tile   work tiles of the grid, and the current one
+        """
         splits = work_tile.splits
         flag = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(1))
         cute.arch.sync_threads()
@@ -202,7 +235,7 @@ class SplitKGemm(ScheduledGemm):
             self.store_d(thr_mma, mD, None, acc, self.plan.epilogue.tail, work.tile_mnl(work_tile), tid)
 
     def add(self, vAcc, theirs) -> None:
-        """Add the accumulators of another K split to those in registers.
+        """Add the accumulators of another K split, in the workspace, to those in registers.
 
         vAcc     registers (elements of a vector, vectors)
         theirs   accumulators in the workspace, with the same shape
@@ -220,9 +253,15 @@ class SplitKGemm(ScheduledGemm):
         scalars: tuple,
         tiles: tuple,
     ):
-        """Add the accumulators of all K splits for one vector of each thread, in their order, and store D.
+        """Add the accumulators of all K splits, in their order, and store D. Device code of the kernel after the GEMM.
 
-        operands, scalars   operands of the epilogue's tail
+        Each thread handles one vector of D.
+
+        k                   extent K
+        operands, scalars   operands of the steps of the epilogue that follow the leading scalings
+        mD                  D (M, N, L)
+        accumulators        workspace of the K splits' accumulators
+        tiles               values of the host that CTAs use to find their tiles
         """
         begin(self.launches[SUMS])
         self.accumulators, self.of_host = accumulators, tiles
@@ -244,16 +283,17 @@ class SplitKGemm(ScheduledGemm):
                 self.finish(mD, total, work, peers, tid, which)
 
     def add_vectors(self, total, slots, tid, which) -> None:
-        """Add one vector of a thread from each of several slots to `total`.
+        """Add one vector of a thread from each of several K splits in the workspace to the registers `total`.
 
-        slots   slots of the workspace, one for each K split
-        which   index of the thread's vector in a slot
+        slots   indices of the K splits' buffers in the workspace
+        tid     index of the thread
+        which   index of the thread's vector in a buffer
         """
         theirs = [self.partials_at(tid, slot)[None, which] for slot in slots]
         self.add_each([total] * len(slots), theirs, _ADDED_AT_ONCE)
 
     def add_each(self, totals, lines, at_once: int) -> None:
-        """Add vectors in the workspace to vectors of registers.
+        """Add vectors in the workspace to vectors of registers, pair by pair.
 
         totals    register vectors; the same one may occur several times
         lines     vectors in the workspace, one for each of `totals`
@@ -271,25 +311,35 @@ class SplitKGemm(ScheduledGemm):
                     totals[i][v] = totals[i][v] + line[v]
 
     def finish(self, mD, total, work: WorkGrid, work_tile: WorkTile, tid, which) -> None:
-        """Apply the epilogue's tail to one vector of accumulators over all of K, and store it to D.
+        """Apply the rest of the epilogue to one vector of accumulators summed over all of K, and store it to D.
 
-        which   index of the vector among those of the thread
+        The leading scalings have been applied to each K split.
+
+        mD                D (M, N, L)
+        total             the sums
+        work, work_tile   work tiles of the grid, and the current one
+        tid               index of the thread
+        which             index of the vector among those of the thread
         """
         thr_mma = lower.tiled_mma(self.plan.tiled_mma).get_slice(tid)
         of_total = self.plan.epilogue.tail
         self.store_d(thr_mma, mD, None, total, of_total, work.tile_mnl(work_tile), tid, which)
 
     def slot_of(self, work: WorkGrid, work_tile: WorkTile, k_split):
-        """Return the slot of a K split in the workspace.
+        """Return the index of a K split's buffer in the workspace.
 
-        It has 64 bits if the grid has a row for each K split, because the slots of such plans may exceed 32 bits.
+        It has 64 bits if the grid has a row for each K split, because the indices of such plans may exceed 32 bits.
+
+        work, work_tile   work tiles of the grid, and the current one
+        k_split           index of the K split in its tile
         """
         return work.slot_of(work_tile, Int64(k_split) if work.splits_are_rows else k_split)
 
     def partials_at(self, tid, slot) -> cute.Tensor:
-        """Return a view of a thread's accumulators in a workspace slot: (elements of a vector, vectors).
+        """View a thread's accumulators of one K split in the workspace: (elements of a vector, vectors).
 
-        slot   index of the slot; see `slot_of`
+        tid    index of the thread
+        slot   index of the K split's buffer: see `slot_of`
         """
         layout = partials_layout(self.plan, 1)
         vector, by_thread, by_vector, by_slot = layout.stride

@@ -28,7 +28,7 @@ from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 
 
 class WorkspaceGemm(SplitKGemm):
-    """Host code of a plan with one schedule that needs a workspace."""
+    """Host code of a plan without warp roles that needs a workspace: for a repack pass, for K splits, or both."""
 
     @cute.jit
     def __call__(self, *arguments):
