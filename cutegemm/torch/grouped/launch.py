@@ -155,7 +155,7 @@ def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
 
 
 def padded(x: torch.Tensor, major: int) -> torch.Tensor:
-    """Return a copy of a matrix, or of a batch, whose rows or columns are contiguous and start at multiples of 16 bytes.
+    """Return a copy of a matrix, or of a batch, whose contiguous rows or columns start at multiples of 16 bytes.
 
     major   1 for contiguous rows, 0 for contiguous columns
 

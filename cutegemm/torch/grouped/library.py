@@ -116,7 +116,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> 
     reads = needed(text, ctx.wanted) if text != PLAIN else None
     is_read = [] if reads is None else [name in reads.names for name in names]
     ctx.again = reads is not None and ACC in reads.names
-    results = [None] * len(output) if reads is None else [x if i in reads.results else None for i, x in enumerate(output)]
+    results = (
+        [None] * len(output) if reads is None else [x if i in reads.results else None for i, x in enumerate(output)]
+    )
     ctx.shapes = [x.shape for x in operands]
     ctx.dtypes = a.dtype, b.dtype, *[x.dtype for x in operands]
     kept = [x if read else None for x, read in zip(operands, is_read or [False] * len(operands), strict=True)]
