@@ -32,14 +32,13 @@ from cutegemm.plan.role import Role
 from cutegemm.plan.shared import Buffer
 from cutegemm.plan.store.base import Store
 from cutegemm.plan.stream import OperandStream
-from cutegemm.plan.warp_roles import WarpRoles
+from cutegemm.plan.warp_roles import WarpRoles, mma_of_columns
 from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
 from cutegemm.plan.work.work import Work
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
-from cutegemm.tile.mma_atoms import wgmma
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 
@@ -301,9 +300,7 @@ class GemmPlan(hooks.Shown):
     @property
     def epilogue_mma(self) -> TiledMma:
         """Return the tiled MMA whose accumulator layout says which thread stores which element of the CTA's tile."""
-        if isinstance(self.body, ThreadSchedule):
-            return self.body.stored_mma(self.tiled_mma)
-        return self.tiled_mma if self.cluster_k == 1 else _of_columns(self.tiled_mma, self.cta_tile[1])
+        return self.body.stored_mma(self)
 
     @property
     def head(self) -> Epilogue:
@@ -427,7 +424,7 @@ class GemmPlan(hooks.Shown):
         """
         if not self.operands.gated and self.cluster_k == 1:
             return self.consumer_mma
-        return _of_columns(self.consumer_mma, self.consumer_d_tile[1])
+        return mma_of_columns(self.consumer_mma, self.consumer_d_tile[1])
 
     @property
     def fetched_tile(self) -> str:
@@ -646,7 +643,7 @@ class GemmPlan(hooks.Shown):
         columns = self.loaded_tile[1]
         if columns == self.mma_tile[1]:
             return self.consumer_mma
-        return _of_columns(self.consumer_mma, columns)
+        return mma_of_columns(self.consumer_mma, columns)
 
     @property
     def b_column_blocks(self) -> int:
@@ -857,16 +854,6 @@ def _of_one_consumer(mma: TiledMma) -> TiledMma:
 
 
 @cache
-def _of_columns(mma: TiledMma, columns: int) -> TiledMma:
-    a = mma.atom
-    if not a.is_of_warpgroup:  # of half a warp's columns, an atom after the other
-        atom_n = a.shape_mnk[1]
-        along_n = Layout((atom_n, columns // atom_n), (1, atom_n))
-        return TiledMma(a, permutation_mnk=(mma.permutation_mnk[0], along_n, None))
-    atom = wgmma(a.a_dtype, columns, a.a_major, a.b_major, a.a_source, a.c_dtype, a.b_dtype)
-    return TiledMma(atom, mma.atom_layout_mnk, (mma.permutation_mnk[0], None, None))
-
-
 def _without_second(permutation: Layout) -> Layout:
     """Return the permutation of rows or columns of a single consumer, from that of all consumers together.
 

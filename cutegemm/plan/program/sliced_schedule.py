@@ -43,11 +43,8 @@ class SlicedSchedule(ThreadSchedule):
         """
         return cluster_mn[0]
 
-    def stored_mma(self, tiled_mma: TiledMma) -> TiledMma:
-        """Return the tiled MMA whose accumulator layout says which thread adds and stores which element of D.
-
-        tiled_mma   number of stages of the mainloop
-        """
+    def stored_mma(self, plan: GemmPlan) -> TiledMma:
+        """Return the tiled MMA whose accumulator layout says which thread adds and stores which element of D."""
         return self.sliced_k.added
 
     def partial_elements(self, plan: GemmPlan) -> int:

@@ -599,7 +599,7 @@ class If(Block):
 
 
 @dataclass(frozen=True)
-class Program(hooks.Shown):
+class Program(hooks.Listing):
     """The program of a role: its steps, from top to bottom.
 
     >>> print(Program((ForTiles((ForKTiles((Wait("empty"), Load())),)),)))
