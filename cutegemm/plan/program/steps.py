@@ -70,6 +70,11 @@ class Step:
 
     changes: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def takes_mma_time(self) -> bool:
+        """Return whether the step takes the time of MMAs if a program is played over time."""
+        return False
+
 
 class Block(Step):
     """A loop or a branch: a step that contains steps."""
@@ -125,6 +130,11 @@ class Multiply(Step):
 
     accumulators: str = ACC
     k_blocks: str = ALL_BLOCKS
+
+    @property
+    def takes_mma_time(self) -> bool:
+        """Return True, unless the step multiplies the first k-block only: the next one takes the time of both."""
+        return self.k_blocks != FIRST_BLOCK
 
     def blocks_of(self, count: int) -> range:
         """Return the indices of the k-blocks that are multiplied, if a k-tile has `count` of them.
