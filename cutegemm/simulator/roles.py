@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 
 from cutegemm.layout.inttuple import product
-from cutegemm.plan.mainloop.promoted import Promote
-from cutegemm.plan.mainloop.warp_mma import MultiplyBlock
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.operations import (
@@ -229,7 +227,9 @@ class Stage:
 class Player(StepReader, Machine):
     """The machine of a protocol that also moves data.
 
-    Dictionaries are by the index of the process, unless a comment says otherwise.
+    Dictionaries are by the index of the process, unless a comment says otherwise. Methods that are decorated with
+    `reads`, and functions that are registered by `handles`, have the step that they execute as their first argument.
+    The others are those of `Machine`: number, process, op. The operation contains the step.
     """
 
     def __init__(self, stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
@@ -356,35 +356,13 @@ class Player(StepReader, Machine):
         return out
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        """Execute a step that computes in registers, by the method that `reads` names for its type.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Execute a step that computes in registers, by what is registered for its class."""
         super()._compute(number, process, op)
         self.read(op.step, number, process, op)
 
-    @reads(Promote)
-    def promote(self, add: Promote, number: int, process: Process, op: Compute) -> None:
-        """Add the accumulators of a k-tile to the total (accumulator promotion).
-
-        add       the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
-        """
-        self.add_level(number, process, add.accumulators)
-
     @reads(step.Clear)
     def clear(self, clear: step.Clear, number: int, process: Process, op: Compute) -> None:
-        """Set accumulators to 0.
-
-        clear     the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
-        """
+        """Set accumulators to 0."""
         zeros = self._nothing(process, op.tag[0])
         if clear.what == "total":
             self.totals[number] = zeros
@@ -395,25 +373,13 @@ class Player(StepReader, Machine):
 
     @reads(step.AddAccumulators)
     def add_accumulators(self, add: step.AddAccumulators, number: int, process: Process, op: Compute) -> None:
-        """Add the accumulators that the CTAs of the cluster have sent.
-
-        add       the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
-        """
+        """Add the accumulators that the CTAs of the cluster have sent."""
         assert self.stage.shared is not None
         self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
 
     @reads(step.KeepTile)
     def keep_tile(self, keep: step.KeepTile, number: int, process: Process, op: Compute) -> None:
-        """Compute the epilogue of a tile, and keep the values of D in registers (overlapped epilogue).
-
-        keep      the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
-        """
+        """Compute the epilogue of a tile, and keep the values of D in registers (overlapped epilogue)."""
         registers, storage = self.registers[number], self.storage
         group = self.own_group(process, op.tag[0])
         tails = [storage.tail(registers, i, group) for i in range(self.plan.store.epi_tile_count(self.plan))]
@@ -424,54 +390,39 @@ class Player(StepReader, Machine):
 
     @reads(step.StoreAux)
     def store_aux(self, store: step.StoreAux, number: int, process: Process, op: Compute) -> None:
-        """Store the auxiliary outputs of an epilogue tile.
-
-        store     the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
-        """
+        """Store the auxiliary outputs of an epilogue tile."""
         (tile, i), storage = op.tag, self.storage
         storage.store_aux(self.values[number], i, self.own_group(process, tile))
 
     @reads(step.Reduce)
     def reduce(self, reduce: step.Reduce, number: int, process: Process, op: Compute) -> None:
-        """Pass the values of an epilogue tile to the reductions.
-
-        reduce    the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
-        """
+        """Pass the values of an epilogue tile to the reductions."""
         (tile, i), storage = op.tag, self.storage
         storage.reduce(self.values[number], i, self.own_group(process, tile))
 
-    @reads(step.Multiply, MultiplyBlock)
-    def multiply(self, current: step.Step, number: int, process: Process, op: Compute) -> None:
-        """Execute MMAs: A @ B of a k-tile is added when its last k-block is multiplied.
-
-        current   the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
-        """
-        begins_anew = op.tag[1] == 0
-        if isinstance(current, step.Multiply):
-            blocks = current.blocks_of(self.plan.k_blocks)
-        else:
-            assert isinstance(current, MultiplyBlock)
-            blocks = range(current.k_block, current.k_block + 1)
-            begins_anew = False
-        if blocks[0] != self.blocks[number]:
-            raise ProtocolError(f"{process} multiplies k-block {blocks[0]} instead of {self.blocks[number]}.")
-        self.blocks[number] = (blocks[-1] + 1) % self.plan.k_blocks
-        if self.blocks[number]:
+    @reads(step.Multiply)
+    def multiply(self, multiply: step.Multiply, number: int, process: Process, op: Compute) -> None:
+        """Execute MMAs: A @ B of a k-tile is added, or begins new accumulators, with its last k-block."""
+        product = self.complete_product(number, process, op, multiply.blocks_of(self.plan.k_blocks))
+        if product is None:
             return
-        product = self.product(process, op)
-        if isinstance(current, step.Multiply) and current.accumulators != step.ACC:
-            self.under_way[number].append((current.accumulators, product[:, :, self.columns_of(current.accumulators)]))
+        accumulators = multiply.accumulators
+        if accumulators != step.ACC:
+            self.under_way[number].append((accumulators, product[:, :, self.columns_of(accumulators)]))
+        elif op.tag[1] == 0:
+            self.accumulators[number] = product.copy()
         else:
-            self.accumulators[number] = product.copy() if begins_anew else self.accumulators[number] + product
+            self.accumulators[number] = self.accumulators[number] + product
+
+    def complete_product(self, number: int, process: Process, op: Compute, k_blocks: range) -> np.ndarray | None:
+        """Return A @ B of a k-tile when its last k-block is multiplied: (CTAs, M, N) of the consumer's tile; else None.
+
+        k_blocks   the k-blocks that the step multiplies; those before must have been multiplied
+        """
+        if k_blocks[0] != self.blocks[number]:
+            raise ProtocolError(f"{process} multiplies k-block {k_blocks[0]} instead of {self.blocks[number]}.")
+        self.blocks[number] = (k_blocks[-1] + 1) % self.plan.k_blocks
+        return None if self.blocks[number] else self.product(process, op)
 
     def columns_of(self, accumulators: str) -> slice:
         """Return the columns of a consumer's tile that belong to one set of accumulators.
@@ -482,12 +433,7 @@ class Player(StepReader, Machine):
         return {step.LEFT: slice(half), step.RIGHT: slice(half, None)}.get(accumulators, slice(None))
 
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
-        """Write the results of the oldest MMAs in flight to their accumulators: the consumer has waited for them.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Write the results of the oldest MMAs in flight to their accumulators: the consumer has waited for them."""
         super()._end_read(number, process, op)
         if self.under_way[number]:
             accumulators, product = self.under_way[number].pop(0)
@@ -532,12 +478,7 @@ class Player(StepReader, Machine):
     # --- cluster split-K -----------------------------------------------------------------------------------
 
     def _load(self, number: int, process: Process, op: Load) -> None:
-        """Start a load, or send accumulators to the CTAs of the cluster that split K.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Start a load, or send accumulators to the CTAs of the cluster that split K."""
         super()._load(number, process, op)
         if isinstance(op, Send):
             assert self.stage.shared is not None
@@ -548,12 +489,7 @@ class Player(StepReader, Machine):
     # --- K splits of a tile --------------------------------------------------------------------------------
 
     def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
-        """Write the accumulators of a K split to the workspace, unless it ends last.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Write the accumulators of a K split to the workspace, unless it ends last."""
         super()._k_split(number, process, op)
         if isinstance(op, WriteAccumulators) and not self.split_k_partials.last[number]:
             assert self.stage.workspace is not None
@@ -563,13 +499,7 @@ class Player(StepReader, Machine):
 
     @reads(step.ReduceSplits)
     def reduce_splits(self, reduce: step.ReduceSplits, number: int, process: Process, op: Compute) -> None:
-        """Add the accumulators of all K splits of a tile, in the K split that ends last.
-
-        reduce    the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
-        """
+        """Add the accumulators of all K splits of a tile, in the K split that ends last."""
         if not self.split_k_partials.last[number]:
             return
         assert self.stage.workspace is not None
@@ -581,13 +511,7 @@ class Player(StepReader, Machine):
 
     @reads(step.Evaluate)
     def evaluate(self, values: step.Evaluate, number: int, process: Process, op: Compute) -> None:
-        """Compute the head of the epilogue for a tile, or its tail for an epilogue tile.
-
-        values    the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
-        """
+        """Compute the head of the epilogue for a tile, or its tail for an epilogue tile."""
         storage = self.stage.storage
         if storage is None:
             return  # `TileStore` computes the epilogue when it stores
@@ -614,12 +538,7 @@ class Player(StepReader, Machine):
         return self.total(number, process, tile)
 
     def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
-        """Read or write an epilogue stage.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Read or write an epilogue stage."""
         super()._epi_stage(number, process, op)
         storage = self.storage
         if isinstance(op, ReadEpiStage):
@@ -667,13 +586,7 @@ class Player(StepReader, Machine):
 
     @reads(step.StoreTile)
     def store_tile(self, store: step.StoreTile, number: int, process: Process, op: Compute) -> None:
-        """Store a tile from registers, when all consumers of the tile have reached this step.
-
-        store     the step to execute
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation that contains the step
-        """
+        """Store a tile from registers, when all consumers of the tile have reached this step."""
         tile, direct = op.tag[0], self.stage.direct
         assert direct is not None
         accumulators = self.stored(number, process, tile)

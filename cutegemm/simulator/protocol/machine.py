@@ -58,6 +58,12 @@ Event = tuple[Union[Process, int], Op, bool]  # (process, or CTA where a load la
 class Machine:
     """State of a protocol. `choices` returns the events that may happen next, and `step` executes one.
 
+    The methods in `_ACTIONS` execute an operation. They have these arguments:
+
+    number    index of the process in the protocol
+    process   the process: the operations of one role of a CTA
+    op        the operation of the process that is executed
+
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulator.protocol.protocol import protocol_of
     >>> machine = Machine(protocol_of(sm90_plan(), k_tiles=1))
@@ -273,21 +279,11 @@ class Machine:
         return type(op) is not AwaitAccumulators or not self.split_k_partials.waits(number, op)
 
     def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
-        """Execute an operation on an epilogue stage.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Execute an operation on an epilogue stage."""
         self.epi_stages.act(number, process.cta, op)
 
     def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
-        """Execute an operation on a K split.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Execute an operation on a K split."""
         was_last = self.split_k_partials.act(number, process.cta, op)
         self.unseen.update(self.protocol.waiters_for_accumulators)
         if was_last is not None:
@@ -324,32 +320,17 @@ class Machine:
             raise ProtocolError(f"{who} reaches CTA {cta}, which has ended: its shared memory is gone.")
 
     def _wait(self, number: int, process: Process, op: Wait) -> None:
-        """Do nothing: `is_ready` has checked that the wait passes.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Do nothing: `is_ready` has checked that the wait passes."""
 
     def _arrive(self, number: int, process: Process, op: Arrive) -> None:
-        """Arrive at a barrier of one or several CTAs.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Arrive at a barrier of one or several CTAs."""
         for cta in op.ctas or (process.cta,):
             if cta != process.cta:
                 self._check_alive(cta, f"{process}, arriving at {op.barrier}[{op.index}],")
             self._count(op.barrier, op.index, cta, op.count, 0, str(process))
 
     def _expect(self, number: int, process: Process, op: Expect) -> None:
-        """Arrive at a barrier, and add the bytes that its phase waits for.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Arrive at a barrier, and add the bytes that its phase waits for."""
         self._count(op.barrier, op.index, process.cta, 1, op.size_bytes, str(process))
 
     def _count(self, name: str, index: int, cta: int, count: int, size_bytes: int, who: str) -> None:
@@ -375,12 +356,7 @@ class Machine:
         self.bars[name, index, cta] = (phase, pending, outstanding)
 
     def _load(self, number: int, process: Process, op: Load) -> None:
-        """Start a bulk load to a stage of one or several CTAs, or send accumulators to other CTAs.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Start a bulk load to a stage of one or several CTAs, or send accumulators to other CTAs."""
         for cta in op.ctas:
             if cta != process.cta:
                 self._check_alive(cta, f"{process}, loading {op.operand},")
@@ -428,12 +404,7 @@ class Machine:
         return self.protocol.stages is None or stage < self.protocol.stages
 
     def _begin_read(self, number: int, process: Process, op: BeginRead) -> None:
-        """Check that a stage contains what a process reads, and count the process as a reader.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Check that a stage contains what a process reads, and count the process as a reader."""
         self._check_holds(process, op)
         place = (process.cta, op.stage)
         self.reading[place] = self.reading.get(place, 0) + 1
@@ -455,23 +426,13 @@ class Machine:
                 )
 
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
-        """End the read of a stage by a process.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """End the read of a stage by a process."""
         place = (process.cta, op.stage)
         self.reading[place] -= 1
         self.unread[place] -= 1
 
     def _enter(self, number: int, process: Process, op: Enter) -> None:
-        """Take exclusive use of a resource, such as the tensor cores, which no process of another role may have.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Take exclusive use of a resource, such as the tensor cores, which no process of another role may have."""
         key = (op.resource, process.cta)
         role, count = self.owner.get(key, (process.role, 0))
         if count and role != process.role:
@@ -479,32 +440,17 @@ class Machine:
         self.owner[key] = (process.role, count + 1)
 
     def _leave(self, number: int, process: Process, op: Leave) -> None:
-        """Release a resource, such as the tensor cores, that the process has for its role.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Release a resource, such as the tensor cores, that the process has for its role."""
         key = (op.resource, process.cta)
         role, count = self.owner[key]
         self.owner[key] = (role, count - 1)
 
     def _flip_phase(self, number: int, process: Process, op: FlipPhase) -> None:
-        """Flip the parity that a process waits for.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Flip the parity that a process waits for."""
         self.flipped[number] ^= 1
 
     def _mark(self, number: int, process: Process, op: Mark) -> None:
-        """Set a flag of a process to the operation's value.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Set a flag of a process to the operation's value."""
         self._flag(number, op.flag, op.value)
 
     def _flag(self, number: int, flag: str, value: bool) -> None:
@@ -518,32 +464,17 @@ class Machine:
         self.flags[number] = flags | {flag} if value else flags
 
     def _branch(self, number: int, process: Process, op: Branch) -> None:
-        """Skip operations if a flag of the process is not set.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Skip operations if a flag of the process is not set."""
         if op.flag not in self.flags[number]:
             self.at[number] += op.count
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        """Check the stage that the operation reads; otherwise it uses registers only.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Check the stage that the operation reads; otherwise it uses registers only."""
         if op.stage >= 0:
             self._check_holds(process, op)
 
     def _named(self, number: int, process: Process, op: NamedArrive | NamedSync) -> None:
-        """Arrive at a named barrier; for bar.sync, wait until it is complete.
-
-        number    index of the process in the protocol
-        process   the process: the operations of one role of a CTA
-        op        the operation of the process that is executed
-        """
+        """Arrive at a named barrier; for bar.sync, wait until it is complete."""
         key = (op.barrier, op.index, process.cta)
         order = self.bars[key][0]
         self._count(*key, op.threads, 0, str(process))

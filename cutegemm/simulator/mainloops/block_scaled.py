@@ -42,25 +42,13 @@ class Registers:
 
 @Player.handles(ClearScales)
 def clear_scales(player: Player, clear: ClearScales, number: int, process: Process, op: Compute) -> None:
-    """Set the scales that a process keeps for its k-tile to 0. The process is a consumer of a block-scaled GEMM.
-
-    clear     the step to execute
-    number    index of the process in the protocol
-    process   the process: the operations of one role of a CTA
-    op        the operation that contains the step
-    """
+    """Set the scales that a process keeps for its k-tile to 0. The process is a consumer of a block-scaled GEMM."""
     player.of_mainloop[number] = Registers()
 
 
 @Player.handles(LoadScales)
 def load_scales(player: Player, load: LoadScales, number: int, process: Process, op: Compute) -> None:
-    """Load the scales of blocks of the first 64 k-tiles of a work tile to the lanes.
-
-    load      the step to execute
-    number    index of the process in the protocol
-    process   the process: the operations of one role of a CTA
-    op        the operation that contains the step
-    """
+    """Load the scales of blocks of the first 64 k-tiles of a work tile to the lanes."""
     registers: Registers = player.of_mainloop[number]
     registers.k = player.shape(process, op.tag[0]).tile.k_count % 2
     for scales in block_scales_of(player.plan):
@@ -70,13 +58,7 @@ def load_scales(player: Player, load: LoadScales, number: int, process: Process,
 
 @Player.handles(ReloadScales)
 def reload_scales(player: Player, reload: ReloadScales, number: int, process: Process, op: Compute) -> None:
-    """Replace the scales in the lanes by those of the next 32 k-tiles, if all lanes have been read.
-
-    reload    the step to execute
-    number    index of the process in the protocol
-    process   the process: the operations of one role of a CTA
-    op        the operation that contains the step
-    """
+    """Replace the scales in the lanes by those of the next 32 k-tiles, if all lanes have been read."""
     registers: Registers = player.of_mainloop[number]
     if registers.k % LANES:
         return
@@ -89,13 +71,7 @@ def reload_scales(player: Player, reload: ReloadScales, number: int, process: Pr
 
 @Player.handles(ReadScales)
 def read_scales(player: Player, read: ReadScales, number: int, process: Process, op: Compute) -> None:
-    """Read the scales of a k-tile, and keep the products of row scales and column scales.
-
-    read      the step to execute
-    number    index of the process in the protocol
-    process   the process: the operations of one role of a CTA
-    op        the operation that contains the step
-    """
+    """Read the scales of a k-tile, and keep the products of row scales and column scales."""
     registers: Registers = player.of_mainloop[number]
     found = []
     for scales in scales_of(player.plan):
@@ -111,13 +87,7 @@ def read_scales(player: Player, read: ReadScales, number: int, process: Process,
 
 @Player.handles(PromoteScaled)
 def promote_scaled(player: Player, add: PromoteScaled, number: int, process: Process, op: Compute) -> None:
-    """Multiply the accumulators of a k-tile by its scales, and add them to the total of the tile.
-
-    add       the step to execute
-    number    index of the process in the protocol
-    process   the process: the operations of one role of a CTA
-    op        the operation that contains the step
-    """
+    """Multiply the accumulators of a k-tile by its scales, and add them to the total of the tile."""
     columns, scales = player.columns_of(add.accumulators), player.of_mainloop[number].both
     scales = scales if scales.shape[2] == 1 else scales[:, :, columns]
     player.add_level(number, process, add.accumulators, scales)
