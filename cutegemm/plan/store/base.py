@@ -61,7 +61,7 @@ class Store:
 
     @property
     def boxes(self) -> tuple[tuple[str, TmaBox], ...]:
-        """Return the TMA boxes of this store with the operand that each copies, "D" or "C"; () if there are none."""
+        """Return (operand, TMA box) for each box: "D" if it stores D, "C" if it loads C or another M x N operand."""
         return ()
 
     @property
@@ -192,7 +192,7 @@ class Store:
         """Return the rows of `describe` for the copies of D after the one out of registers."""
         return ()
 
-    # --- rules, in the order in which they are checked ----------------------------------------------------------
+    # --- rules --------------------------------------------------------------------------------------------------
 
     def bounds(self) -> Iterable[str]:
         """Return a sentence for each number of this store that is out of bounds. Other rules compute with them."""
