@@ -147,7 +147,7 @@ class GemmPlan(hooks.Shown):
                 kinds = changes.pop("operands")
             plan: GemmPlan = hooks.fused(epilogue, kinds).on(self.with_(**changes))
             return plan
-        self._check_fields("plan", self, changes)
+        self._check_fields("a plan", self, changes)
         return replace(self, **changes)
 
     def _check_fields(self, kind: str, owner: Any, changes: Mapping[str, Any]) -> None:
@@ -158,7 +158,7 @@ class GemmPlan(hooks.Shown):
         """
         known = [field.name for field in fields(owner)]
         strange = [
-            f"{name!r} is not a field of a {kind}; the fields are {', '.join(known)}."
+            f"{name!r} is not a field of {kind}; the fields are {', '.join(known)}."
             for name in changes
             if name not in known
         ]
@@ -168,7 +168,8 @@ class GemmPlan(hooks.Shown):
     def with_stream(self, name: str, **changes: Any) -> GemmPlan:
         """Return the plan with some fields of an operand stream changed, checked again.
 
-        raises   UnsupportedError for an unknown name, PlanError with every rule that is then broken
+        raises   UnsupportedError for an unknown name, PlanError for an unknown field, or with every rule that is then
+                 broken
 
         >>> from cutegemm.build import simt_plan
         >>> plan = simt_plan(block=(128, 128, 8), stages=2)
@@ -177,6 +178,7 @@ class GemmPlan(hooks.Shown):
         (8192, 8432)
         """
         changed = self.stream(name)
+        self._check_fields("an operand stream", changed, changes)
         return self.with_(streams=tuple([replace(s, **changes) if s is changed else s for s in self.streams]))
 
     def with_scheduler(self, **changes: Any) -> GemmPlan:
@@ -189,7 +191,7 @@ class GemmPlan(hooks.Shown):
         >>> print(sm90_plan().with_scheduler(grid=Persistent(16)).scheduler.grid.ctas)
         16
         """
-        self._check_fields(type(self.scheduler).__name__, self.scheduler, changes)
+        self._check_fields(f"a {type(self.scheduler).__name__}", self.scheduler, changes)
         return self.with_(scheduler=replace(self.scheduler, **changes))
 
     @property
