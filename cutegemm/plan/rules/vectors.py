@@ -142,7 +142,7 @@ def _epi_stage_vectors(plan: GemmPlan) -> Iterator[str]:
         if copy is None:
             continue
         if copy.threads != threads:
-            yield (f"epilogue stages are {name} by {copy.threads} threads, {copy}; a consumer has {threads} threads.")
+            yield f"epilogue stages are {name} by {copy.threads} threads, {copy}; a consumer has {threads} threads."
         elif any(extent % size(step) for extent, step in zip(epi_tile, copy.tiler_mn, strict=True)):
             yield f"epilogue stages are {name} by {copy}, which does not divide an epilogue tile of {_by(epi_tile)}."
         else:

@@ -205,9 +205,9 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
     threads = plan.threads
     if threads > MAX_THREADS_PER_BLOCK:
         yield f"a CTA has {threads} threads; at most {MAX_THREADS_PER_BLOCK} are allowed."
-    parts: list[tuple[str, Any]] = [(f"the copy of {each.name.upper()}", each.load) for each in plan.streams]
-    parts.append(("the copy of D", plan.store.cta_copy))
-    made_for = [(what, copy.threads) for what, copy in parts if isinstance(copy, TiledCopy)]
+    loads: list[tuple[str, Any]] = [(f"the copy of {each.name.upper()}", each.load) for each in plan.streams]
+    copies = [*loads, ("the copy of D", plan.store.cta_copy)]
+    made_for = [(what, copy.threads) for what, copy in copies if isinstance(copy, TiledCopy)]
     if not plan.body.has_roles:
         made_for.insert(0, ("the tiled MMA", plan.tiled_mma.threads))
     for what, have in made_for:

@@ -203,7 +203,7 @@ class Store:
         return ()
 
     def shape_rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Return a sentence for each wrong extent of shared memory, if the rules on layouts cannot be checked then."""
+        """Return a sentence for each error in the shape of shared memory. Rules on layouts need the right shape."""
         return ()
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
