@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cutegemm.cli import app
 from cutegemm.errors import UnsupportedError
-from cutegemm.run.ptx import executed_ptx
+from cutegemm.run.executed import executed_ptx
 
 PTX = """
 .version 8.0

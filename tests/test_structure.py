@@ -7,11 +7,13 @@ annotations, do not.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "cutegemm"
+_MOST_FILES = 20  # files of a folder
 
 # A folder may import from itself, and from the folders in the rows above it.
 ROWS = (
@@ -201,3 +203,10 @@ def test_a_circle_is_seen():
     assert circles(modules) == [set(modules)]
     modules["cutegemm.layout.c"] = "if TYPE_CHECKING:\n    from cutegemm.layout.a import x"
     assert circles(modules) == []
+
+
+def test_a_folder_has_at_most_20_files():
+    """A folder of the package with more files is divided, or its small files are merged."""
+    counts = Counter(file.parent for file in PACKAGE.rglob("*.py"))
+    crowded = {folder.name: count for folder, count in counts.items() if count > _MOST_FILES}
+    assert not crowded, crowded

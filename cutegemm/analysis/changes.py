@@ -10,7 +10,7 @@ from cutegemm.analysis.accesses import tile_shape
 from cutegemm.analysis.roofline import Roofline
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, arch_named
-from cutegemm.plan.work.grid import Persistent
+from cutegemm.plan.work.grid import grid_of
 from cutegemm.plan.work.split import FIXUP, KSplit
 from cutegemm.tile.raster import Raster
 
@@ -200,7 +200,7 @@ def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:
     if plan.family == "sm90" and advised.can_schedule(plan, problem, split=FIXUP):
         return "another tile size, or /fixup after the plan's name"
     stream = KSplit(1, waves=_STREAM_WAVES)
-    if plan.family == "simt" and advised.can_schedule(plan, problem, split=stream, grid=Persistent(_SOME_CTAS)):
+    if plan.family == "simt" and advised.can_schedule(plan, problem, split=stream, grid=grid_of(_SOME_CTAS)):
         return "another tile size, or stream-K: arguments `waves` and `persistent` of the builder"
     return "another tile size"
 

@@ -16,7 +16,8 @@ from math import prod
 import numpy as np
 
 from cutegemm.cli.inputs import Extents
-from cutegemm.plan import GemmPlan, Persistent, Problem
+from cutegemm.plan import GemmPlan, Problem
+from cutegemm.plan.work.grid import grid_of
 
 _MOST_TILES = 4  # cluster tiles of a corner along M and along N
 _MOST_CLUSTERS = 3  # clusters of the corner's persistent grid
@@ -237,4 +238,4 @@ def _grids(plan: GemmPlan) -> Iterator[GemmPlan]:
     for clusters in range(1, _MOST_CLUSTERS + 1):
         ctas = clusters * plan.cluster_tile.size
         if ctas <= plan.scheduler.grid.ctas:
-            yield plan.with_scheduler(grid=Persistent(ctas))
+            yield plan.with_scheduler(grid=grid_of(ctas))

@@ -15,8 +15,9 @@ from cutegemm.cli.corner import Corner
 from cutegemm.cli.inputs import Matrices
 from cutegemm.dtypes import DType, round_to, tf32
 from cutegemm.errors import CompileError, SimulationError, UnsupportedError, how_to_install
-from cutegemm.plan import GemmPlan, Operands, Persistent, Problem
+from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.epilogue import LINEAR, SCALED
+from cutegemm.plan.work.grid import grid_of
 
 # Tolerances of |D - reference| / |reference| (Frobenius norm) by the type of D: a few roundings of its values.
 _TOLERANCE = {
@@ -164,7 +165,7 @@ class Job:
         plan = self.plan if self.corner is None else self.corner.plan
         k_tiles, ctas = 2 * plan.stages + 1, _ORDERS_ON_CLUSTERS * plan.cluster_tile.size
         if plan.scheduler.split.is_split and plan.scheduler.grid.ctas > ctas:
-            plan = plan.with_scheduler(grid=Persistent(ctas))
+            plan = plan.with_scheduler(grid=grid_of(ctas))
         tiles = 3 if plan.scheduler.grid.is_persistent else 1
         given = {"alpha": self.alpha, "beta": self.beta, **self.values}
         reads_c = any(tile in plan.epilogue.tensors_read(given) for tile in plan.epilogue.tiles)

@@ -15,7 +15,7 @@ from cutegemm.cli.output import output
 from cutegemm.compile.cubin import disassemble, resources
 from cutegemm.errors import UnsupportedError
 from cutegemm.parse.layout import parse_layout
-from cutegemm.run.ptx import executed_ptx
+from cutegemm.run.executed import executed_ptx
 
 _ACCESSES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "LDG", "STG", "LDL", "STL")
 _SHOWN_LINES = 12

@@ -6,9 +6,8 @@ from html import escape
 from typing import Any
 
 from cutegemm.errors import CutegemmError
+from cutegemm.layout import hooks
 from cutegemm.plan.epilogue import Epilogue, Expression, Input, operations
-from cutegemm.plan.program.steps import Program
-from cutegemm.plan.program.thread_schedule import ThreadSchedule
 from cutegemm.simulator import SimulationResult
 
 _KINDS = {
@@ -32,7 +31,7 @@ def described(thing: Any) -> str | None:
     """
     if isinstance(thing, (Expression, Epilogue)):
         return _expression(thing)
-    if isinstance(thing, (Program, ThreadSchedule)):
+    if isinstance(thing, hooks.Listing):
         return _program(str(thing))
     return _simulated(thing) if isinstance(thing, SimulationResult) else None
 

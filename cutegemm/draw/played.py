@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from cutegemm.errors import LayoutError
-from cutegemm.plan.mainloop.warp_mma import MultiplyBlock
 from cutegemm.plan.program.operations import Compute, Load, LoadEpiStage, Op, Send, StoreEpiStage, WriteEpiStage
-from cutegemm.plan.program.steps import FIRST_BLOCK, AddAccumulators, Multiply, StoreTile
+from cutegemm.plan.program.steps import AddAccumulators, StoreTile
 from cutegemm.simulator.protocol.machine import Machine
 from cutegemm.simulator.protocol.protocol import Process
 
@@ -109,14 +108,8 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
 
 
 def _multiplies(op: Op) -> TypeGuard[Compute]:
-    """Return True if an operation of a warp role takes the time of MMAs in the simulation.
-
-    If the MMAs of a k-tile are issued in two steps, the second step takes the time of both.
-    """
-    if not isinstance(op, Compute):
-        return False
-    step = op.step
-    return isinstance(step, MultiplyBlock) or (isinstance(step, Multiply) and step.k_blocks != FIRST_BLOCK)
+    """Return True if an operation of a warp role takes the time of MMAs in the simulation."""
+    return isinstance(op, Compute) and op.step.takes_mma_time
 
 
 class _OpTimes:

@@ -12,7 +12,7 @@ from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.draw.played import Durations, played
 from cutegemm.errors import LayoutError
 from cutegemm.layout import hooks
-from cutegemm.plan.work.grid import Persistent
+from cutegemm.plan.work.grid import grid_of
 from cutegemm.simulator.protocol.machine import Machine
 from cutegemm.simulator.protocol.protocol import protocol_of
 
@@ -127,7 +127,7 @@ def shown_of(plan: GemmPlan) -> tuple[GemmPlan, int, int]:
     if plan.scheduler.split.is_split:
         if grid.is_persistent:
             clusters = min(3, plan.scheduler.resident(plan.cluster_tile))
-            plan = plan.with_scheduler(grid=Persistent(clusters * plan.cluster_tile.size))
+            plan = plan.with_scheduler(grid=grid_of(clusters * plan.cluster_tile.size))
         k_tiles *= 4  # enough to divide among the CTAs
     return plan, k_tiles, tiles
 

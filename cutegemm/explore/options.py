@@ -11,9 +11,7 @@ from cutegemm.build.epi_stages import SHARED_D
 from cutegemm.choice.options import parse_flag, written
 from cutegemm.choice.recipe import Recipe
 from cutegemm.plan import GemmPlan
-from cutegemm.plan.store import StagedStore
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS
-from cutegemm.plan.work.gpcs import GpcRaster
 from cutegemm.plan.work.split import ORDERS, REDUCTIONS
 
 BUILDERS: Mapping[str, Callable[..., GemmPlan]] = {
@@ -118,11 +116,10 @@ def automatic(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
         "rounding": plan.rounding,
         "mma_order": plan.mma_order,
         "ctas": plan.scheduler.grid.ctas or None,
-        "gpc_raster": isinstance(plan.scheduler.order, GpcRaster),
+        "gpc_raster": plan.scheduler.order.by_gpc,
         "consumers": len(consumers),
+        **plan.store.options,
     }
-    if isinstance(plan.store, StagedStore):
-        found |= {"epi_tile_n": plan.store.epi_tile[1], "epi_stages": plan.store.count}
     if plan.roles[0].registers and consumers:
         found["registers"] = (plan.roles[0].registers, consumers[0])
     return {name: written(found[name]) for name in recipe.arguments if name in found}

@@ -49,6 +49,12 @@ class Shown:
         return str(notebook(self))
 
 
+class Listing(Shown):
+    """Base class of programs: a notebook displays their text with the first word of each line in bold."""
+
+    __slots__ = ()
+
+
 composition = Hook("composition")  # (layout, layout) -> layout; registered by `cutegemm.layout`
 parse = Hook("parse")  # text -> layout; registered by `cutegemm.layout`
 fused = Hook("fused")  # (epilogue, kinds of its operands) -> FusedEpilogue; registered by `cutegemm`

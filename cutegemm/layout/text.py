@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout.inttuple import MAX_DEPTH, wrong_kind
 from cutegemm.layout.layout import Layout
+from cutegemm.layout.scanner import Scanner
 from cutegemm.layout.stride import F2, ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
 _INTEGER = re.compile(r"_?(-?\s*[0-9]+)")
-MAX_DIGITS = 1000  # longest integer, in characters
-_SHOWN = 100  # characters that a message shows on each side of an error
 T = TypeVar("T")
-_SPACE = re.compile(r"\s*")
 
 
 def parse(text: str) -> Layout | ComposedLayout:
@@ -56,59 +54,16 @@ def parse(text: str) -> Layout | ComposedLayout:
     return layout
 
 
-class _Reader:
-    """Parser of a layout: a text, and a position in it.
+class _Reader(Scanner):
+    """Parser of a layout. Each method reads one rule of the grammar and moves the position past it.
 
-    Each method reads one rule of the grammar and moves the position past it.
+    start     position of the first character that is not a space
+    in_repr   whether Python's rules hold: (8) is 8, and (8,) the tuple
     """
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.position = 0
-        self.in_repr = False  # Python's rules: (8) is 8, and (8,) the tuple
-
-    def here(self) -> int:
-        """Move past whitespace, and return the index in the text of the next character."""
-        self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
-        return self.position
-
-    def fail(self, expected: str) -> NoReturn:
-        """Raise LayoutError at the current position of the text.
-
-        expected   description of the text that is missing there
-        """
-        at = self.here()
-        character = "the end of the text" if at == len(self.text) else repr(self.text[at])
-        self.refuse(f"{expected} is expected at {character}.", at)
-
-    def refuse(self, reason: str, at: int, cause: Exception | None = None) -> NoReturn:
-        """Raise LayoutError with a reason, the text around a position, and a caret under it.
-
-        reason   what is wrong
-        at       position of the first wrong character
-        cause    exception that the error is raised from; None: no other one
-        """
-        line = re.sub(r"\s", " ", self.text)
-        start = max(0, at - _SHOWN)  # a long text is cut on both sides
-        shown = ("..." if start else "") + line[start : at + _SHOWN] + ("..." if at + _SHOWN < len(line) else "")
-        caret = " " * (at - start + (3 if start else 0))
-        raise LayoutError(f"parse: {reason}\n  {shown}\n  {caret}^") from cause
-
-    def accept(self, symbol: str) -> bool:
-        """Move past a symbol if it comes next; return whether it does."""
-        if not self.text.startswith(symbol, self.here()):
-            return False
-        self.position += len(symbol)
-        return True
-
-    def expect(self, symbol: str, expected: str | None = None) -> None:
-        """Move past a symbol; raise LayoutError if it does not come next.
-
-        symbol     the symbol
-        expected   description of it for the error; None: the symbol itself
-        """
-        if not self.accept(symbol):
-            self.fail(expected or repr(symbol))
+        super().__init__(text, "parse")
+        self.start, self.in_repr = self.here(), False
 
     def composed(self) -> Layout | ComposedLayout:
         """Read a layout, or a composed layout such as "S<3,4,3> o 0 o (8,64):(64,1)"."""
@@ -194,9 +149,7 @@ class _Reader:
         """
         start = self.here()
         match = _INTEGER.match(self.text, start)
-        if match and len(match[1]) > MAX_DIGITS:
-            self.refuse(f"an integer of {len(match[1])} characters; at most {MAX_DIGITS} are allowed.", start)
-        value = int(re.sub(r"\s", "", match[1])) if match else 0
+        value = self.value_of(match[1], start) if match else 0
         if match is None or (at_least is not None and value < at_least):
             self.fail(expected)
         self.position = match.end()
@@ -207,8 +160,7 @@ class _Reader:
 
         expected   description of the text for the error if it is missing
         """
-        at_start = self.here() == 0 or self.text[: self.here()].isspace() if self.here() < _SHOWN else False
-        return self.integer(expected if at_start else "an extent of 0 or more", 0)
+        return self.integer(expected if self.here() == self.start else "an extent of 0 or more", 0)
 
     def stride(self) -> int | ScaledBasis | F2:
         """Read one leaf of a stride: an integer, a scaled basis vector (2@1) or a stride over F2 (F2(9))."""

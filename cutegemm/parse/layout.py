@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle
 from cutegemm.layout.layout import cute_text
-from cutegemm.layout.text import MAX_DIGITS
+from cutegemm.layout.scanner import Scanner
 from cutegemm.parse.layout_names import OPERATIONS, PointerFlag, function_named, in_elements, word
 
 Call = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -40,7 +40,6 @@ _NAMED_ARGUMENT = re.compile(r"\s*([A-Za-z]\w*)\s*=(?!=)")
 _COMMENT = re.compile(r"(#|//).*")
 CONSTANTS = {"_": None, "None": None}
 _MOST_DEPTH = 60  # parentheses inside each other; Python's recursion limit allows about twice this depth
-_SHOWN = 100  # characters that a message shows on each side of an error
 
 
 def parse_layout(text: str, operation: str = "parse_layout") -> Layout | ComposedLayout | Swizzle:
@@ -111,7 +110,7 @@ def call_checked(name: str, function: Callable[..., Any], arguments: tuple[Any, 
     return function(*arguments, **named)
 
 
-class Reader:
+class Reader(Scanner):
     """Recursive-descent parser of one typed layout statement, which it also evaluates.
 
     Each method reads one rule of the grammar at the current position and moves the position past it.
@@ -132,9 +131,9 @@ class Reader:
         operations: Mapping[str, Callable[..., Any]] = {},
         operation: str = "parse_layout",
     ) -> None:
-        self.text, self.names, self.call, self.operations = text, names, call, operations
-        self.operation = operation
-        self.position = self.start = self.depth = 0
+        super().__init__(text, operation)
+        self.names, self.call, self.operations = names, call, operations
+        self.start = self.depth = 0
         self.target = ""  # name that the statement assigns to
         self.computed = False  # whether an operation was called: its result is not a shape
 
@@ -237,7 +236,7 @@ class Reader:
         digits   text of the integer, which was already read
         start    position of the integer in the statement, for error messages
         """
-        value = self.integer(digits, start)
+        value = self.value_of(digits, start)
         self.braces()
         modes: list[int] = []
         while self.accept("@"):
@@ -247,19 +246,8 @@ class Reader:
             if token is None or not token["number"]:
                 self.fail("a mode of 0 or more")
             self.position = token.end()
-            modes.append(self.integer(token["number"], token.start()))
+            modes.append(self.value_of(token["number"], token.start()))
         return self.build(start, ScaledBasis, value, tuple(reversed(modes))) if modes else value
-
-    def integer(self, digits: str, start: int) -> int:
-        """Return the integer that a token stands for, such as 8 for "_8".
-
-        digits   text of the token
-        start    position of the token in the statement, for the message
-        raises   LayoutError if there are too many digits
-        """
-        if len(digits) > MAX_DIGITS:
-            self.refuse(f"an integer of {len(digits)} characters; at most {MAX_DIGITS} are allowed.", start)
-        return int(re.sub(r"[_\s]", "", digits))
 
     def named(self, name: str, start: int) -> Any:
         """Return the value of a name that was just read; a function is called with the arguments that follow it.
@@ -360,47 +348,6 @@ class Reader:
     def peek(self) -> re.Match[str] | None:
         """Return the next token of the statement as a regular-expression match without reading it; None at the end."""
         return _TOKEN.match(self.text, self.position)
-
-    def here(self) -> int:
-        """Skip whitespace, and return this parser's position (character index) in the statement."""
-        while self.text[self.position : self.position + 1].isspace():
-            self.position += 1
-        return self.position
-
-    def accept(self, sign: str) -> bool:
-        """Read `sign`, such as ":", if it comes next in the statement; return True if it does."""
-        if not self.text.startswith(sign, self.here()):
-            return False
-        self.position += len(sign)
-        return True
-
-    def expect(self, sign: str, expected: str | None = None) -> None:
-        """Read `sign`, such as ")"; raise LayoutError if it does not come next in the statement.
-
-        expected   what the message names as missing; None for the sign itself
-        """
-        if not self.accept(sign):
-            self.fail(expected or repr(sign))
-
-    def fail(self, expected: str) -> NoReturn:
-        """Raise LayoutError with the message that `expected` is missing at the present position of the statement.
-
-        expected   such as "a layout, a number or a name"
-        """
-        at = self.here()
-        found = "the end of the text" if at == len(self.text) else repr(self.text[at])
-        self.refuse(f"{expected} is expected at {found}.", at)
-
-    def refuse(self, reason: str, at: int, cause: Exception | None = None) -> NoReturn:
-        """Raise LayoutError with a reason, an excerpt of the statement, and a caret under the wrong character.
-
-        at      index of that character in the statement
-        cause   exception that caused the error (`raise ... from cause`); None for none
-        """
-        start = max(0, at - _SHOWN)  # a long text is cut on both sides
-        before, after = "..." if start else "", "..." if at + _SHOWN < len(self.text) else ""
-        shown = before + re.sub(r"\s", " ", self.text[start : at + _SHOWN]) + after
-        raise LayoutError(f"{self.operation}: {reason}\n  {shown}\n  {' ' * (at - start + len(before))}^") from cause
 
     def build(self, at: int, make: Callable[..., Any], *parts: Any) -> Any:
         """Return `make(*parts)`; if that fails, raise a LayoutError that points to the statement.

@@ -1,10 +1,33 @@
-"""Accesses to memory as data, which components of a plan report and the analysis counts."""
+"""Accesses to memory and copies as data, which the components of a plan report to the analysis and the rules."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+
+from cutegemm.dtypes import DType
+from cutegemm.tile.atoms import CopyAtom
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tma import TmaBox
+
+
+class Move(NamedTuple):
+    """A copy that a field of a plan describes, and what it has to copy.
+
+    name     name of the field, such as "a.load"
+    copy     the copy; None if the plan does without it
+    dtype    type of the elements
+    source   memory that is read: "global", "shared" or "register"
+    target   memory that is written
+    """
+
+    name: str
+    copy: TiledCopy | TmaBox | CopyAtom | None
+    dtype: DType
+    source: str
+    target: str = "register"
 
 
 @dataclass(frozen=True, eq=False)

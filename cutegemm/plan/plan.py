@@ -32,14 +32,13 @@ from cutegemm.plan.role import Role
 from cutegemm.plan.shared import Buffer
 from cutegemm.plan.store.base import Store
 from cutegemm.plan.stream import OperandStream
-from cutegemm.plan.warp_roles import WarpRoles
+from cutegemm.plan.warp_roles import WarpRoles, mma_of_columns
 from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
 from cutegemm.plan.work.work import Work
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
-from cutegemm.tile.mma_atoms import wgmma
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 
@@ -149,7 +148,7 @@ class GemmPlan(hooks.Shown):
                 kinds = changes.pop("operands")
             plan: GemmPlan = hooks.fused(epilogue, kinds).on(self.with_(**changes))
             return plan
-        self._check_fields("plan", self, changes)
+        self._check_fields("a plan", self, changes)
         return replace(self, **changes)
 
     def _check_fields(self, kind: str, owner: Any, changes: Mapping[str, Any]) -> None:
@@ -160,7 +159,7 @@ class GemmPlan(hooks.Shown):
         """
         known = [field.name for field in fields(owner)]
         strange = [
-            f"{name!r} is not a field of a {kind}; the fields are {', '.join(known)}."
+            f"{name!r} is not a field of {kind}; the fields are {', '.join(known)}."
             for name in changes
             if name not in known
         ]
@@ -175,7 +174,8 @@ class GemmPlan(hooks.Shown):
 
         name      "a", "b", or the name of a further operand of the mainloop
         changes   new value of each field of the `OperandStream` by its name
-        raises    UnsupportedError for an unknown name, PlanError with every rule that is then broken
+        raises    UnsupportedError for an unknown name, PlanError for an unknown field, or with every rule that is then
+                  broken
 
         >>> from cutegemm.build import simt_plan
         >>> plan = simt_plan(block=(128, 128, 8), stages=2)
@@ -184,6 +184,7 @@ class GemmPlan(hooks.Shown):
         (8192, 8432)
         """
         changed = self.stream(name)
+        self._check_fields("an operand stream", changed, changes)
         return self.with_(streams=tuple([replace(s, **changes) if s is changed else s for s in self.streams]))
 
     def with_scheduler(self, **changes: Any) -> GemmPlan:
@@ -197,7 +198,7 @@ class GemmPlan(hooks.Shown):
         >>> print(sm90_plan().with_scheduler(grid=Persistent(16)).scheduler.grid.ctas)
         16
         """
-        self._check_fields(type(self.scheduler).__name__, self.scheduler, changes)
+        self._check_fields(f"a {type(self.scheduler).__name__}", self.scheduler, changes)
         return self.with_(scheduler=replace(self.scheduler, **changes))
 
     @property
@@ -312,9 +313,7 @@ class GemmPlan(hooks.Shown):
 
         It is the plan's `tiled_mma`, unless warps or CTAs split K: they exchange accumulators before the store.
         """
-        if isinstance(self.body, ThreadSchedule):
-            return self.body.stored_mma(self.tiled_mma)
-        return self.tiled_mma if self.cluster_k == 1 else _of_columns(self.tiled_mma, self.cta_tile[1])
+        return self.body.stored_mma(self)
 
     @property
     def head(self) -> Epilogue:
@@ -449,7 +448,7 @@ class GemmPlan(hooks.Shown):
         """
         if not self.operands.gated and self.cluster_k == 1:
             return self.consumer_mma
-        return _of_columns(self.consumer_mma, self.consumer_d_tile[1])
+        return mma_of_columns(self.consumer_mma, self.consumer_d_tile[1])
 
     @property
     def fetched_tile(self) -> str:
@@ -689,7 +688,7 @@ class GemmPlan(hooks.Shown):
         columns = self.loaded_tile[1]
         if columns == self.mma_tile[1]:
             return self.consumer_mma
-        return _of_columns(self.consumer_mma, columns)
+        return mma_of_columns(self.consumer_mma, columns)
 
     @property
     def b_column_blocks(self) -> int:
@@ -915,16 +914,6 @@ def _of_one_consumer(mma: TiledMma) -> TiledMma:
 
 
 @cache
-def _of_columns(mma: TiledMma, columns: int) -> TiledMma:
-    a = mma.atom
-    if not a.is_of_warpgroup:  # of half a warp's columns, an atom after the other
-        atom_n = a.shape_mnk[1]
-        along_n = Layout((atom_n, columns // atom_n), (1, atom_n))
-        return TiledMma(a, permutation_mnk=(mma.permutation_mnk[0], along_n, None))
-    atom = wgmma(a.a_dtype, columns, a.a_major, a.b_major, a.a_source, a.c_dtype, a.b_dtype)
-    return TiledMma(atom, mma.atom_layout_mnk, (mma.permutation_mnk[0], None, None))
-
-
 def _without_second(permutation: Layout) -> Layout:
     """Return the permutation of rows or columns of one consumer, from that of all consumers together.
 

@@ -5,18 +5,25 @@ A producer loads k-tiles to the stages of the mainloop pipeline by TMA; consumer
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import gt
 from typing import TYPE_CHECKING, ClassVar
 
 from cutegemm.errors import UnsupportedError
-from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.layout import Layout
+from cutegemm.machine.arch import MAX_THREADS_PER_BLOCK, WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.plan.mainloop.base import Mainloop
 from cutegemm.plan.reduction import exchanged
+from cutegemm.plan.rules.bounds import MOST_STAGES, count_rule, extents_rule
+from cutegemm.tile.mma_atoms import wgmma
+from cutegemm.tile.tiled_mma import TiledMma
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 WARP_ROLES_KINDS = ("pingpong", "cooperative", "single")
+_MOST_CYCLES = 1 << 26  # stagger_cycles; with 32 consumers the sum fits the 32-bit clock
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,13 @@ class WarpRoles:
         """
         return exchanged(plan).cosize() if self.cluster_k > 1 else 0
 
+    def stored_mma(self, plan: GemmPlan) -> TiledMma:
+        """Return the tiled MMA whose accumulator layout says which thread stores which element of D.
+
+        If CTAs of a cluster split K, each stores its own columns only.
+        """
+        return plan.tiled_mma if self.cluster_k == 1 else mma_of_columns(plan.tiled_mma, plan.cta_tile[1])
+
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
         """Return (rows, columns) of D that one consumer computes at a time.
 
@@ -103,6 +117,30 @@ class WarpRoles:
         """Return the number of threads of one consumer of this plan."""
         return WARP_THREADS * self.consumer_warps
 
+    def bounds(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield a sentence for each number that is out of bounds. The other rules compute with them."""
+        own = [*extents_rule("body.consumer_tile", self.consumer_tile)]
+        yield from own
+        if not own and min(plan.cta_tile) > 0 and any(map(gt, self.consumer_tile, plan.cta_tile)):
+            yield f"body.consumer_tile = {self.consumer_tile!r}; it is larger than the CTA tile, {plan.cta_tile!r}."
+        yield from count_rule("body.stages", self.stages, most=MOST_STAGES)
+        for name in ("consumers", "consumer_warps"):
+            yield from count_rule(f"body.{name}", getattr(self, name), most=MAX_THREADS_PER_BLOCK // WARP_THREADS)
+        yield from count_rule("body.stagger_cycles", self.stagger_cycles, 0, _MOST_CYCLES)
+
+    def needs(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield a sentence if the plan does not have the store or the roles that these warp roles need."""
+        if self.overlapped and not plan.store.stored_by_tma:
+            yield (
+                "an overlapped epilogue stores D through epilogue stages by TMA. Use store = 'tma', or leave "
+                "overlapped out."
+            )
+        names = [f"consumer {i}" for i in range(min(self.consumers, len(plan.roles)))]
+        expected = names if self.kind == "single" else ["producer", *names]
+        have = [role.name for role in plan.roles]
+        if have != expected[: len(have)]:
+            yield f"the roles are {', '.join(map(str, have))}; they must be {', '.join(expected)}."
+
 
 def warp_roles(plan: GemmPlan) -> WarpRoles:
     """Return the warp roles (producer and consumers) of a plan, for code that needs a plan with them.
@@ -114,3 +152,18 @@ def warp_roles(plan: GemmPlan) -> WarpRoles:
             f"plan {plan.name!r}: all threads follow a thread schedule, so it does not have warp roles."
         )
     return plan.body
+
+
+def mma_of_columns(mma: TiledMma, columns: int) -> TiledMma:
+    """Return the tiled MMA of the same threads for a tile with another number of columns.
+
+    mma       tiled MMA of one or several consumers
+    columns   columns of the tile
+    """
+    a = mma.atom
+    if not a.is_of_warpgroup:  # of half a warp's columns, an atom after the other
+        atom_n = a.shape_mnk[1]
+        along_n = Layout((atom_n, columns // atom_n), (1, atom_n))
+        return TiledMma(a, permutation_mnk=(mma.permutation_mnk[0], along_n, None))
+    atom = wgmma(a.a_dtype, columns, a.a_major, a.b_major, a.a_source, a.c_dtype, a.b_dtype)
+    return TiledMma(atom, mma.atom_layout_mnk, (mma.permutation_mnk[0], None, None))

@@ -1,9 +1,9 @@
-"""Count the shared-memory accesses of a compiled kernel by emulating its PTX on the CPU.
+"""Count the memory accesses of a kernel by emulating its PTX on the CPU: of a plan's compiled kernel, or of any PTX.
 
-The compiler merges some accesses of the plan to wider ones, and removes others. So the accesses of the kernel can
-differ from those of the plan. Only a few tiles are emulated: a full tile, and tiles at the edges of the problem. Each
-is emulated with enough k-tiles to fill the pipeline, and with a few more. The difference is the cost of these k-tiles,
-which is multiplied for the k-tiles that are left out.
+The compiler merges some accesses of a plan to wider ones, and removes others. So the accesses of the kernel can
+differ from those of the plan. Only a few tiles of a plan are emulated: a full tile, and tiles at the edges of the
+problem. Each is emulated with enough k-tiles to fill the pipeline, and with a few more. The difference is the cost of
+these k-tiles, which is multiplied for the k-tiles that are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,13 +21,22 @@ from cutegemm.analysis.executed import Executed, ExecutedAccesses
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
 from cutegemm.compile.cubin import ResourceReport
 from cutegemm.compile.plans import compile_plan
+from cutegemm.dtypes import DType
+from cutegemm.emulator.decode import programs
+from cutegemm.emulator.launch import Launch
+from cutegemm.emulator.ptx import Kernel
+from cutegemm.emulator.state import FULL, GlobalMemory
+from cutegemm.errors import UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
-from cutegemm.run.emulated import emulate
+from cutegemm.run.emulated import emulate, execute
 
 _SHARED_ACCESS = re.compile(r"\b(ld|st)\.shared(?:::cta)?(?:\.v(\d))?\.[bfsu](\d+)")
 _BEYOND_STAGES = 2  # with this many k-tiles more than stages, each further k-tile costs the same
+_BUFFER = re.compile(r"(\w+)\[(\d+)\]")
+_NUMBER = re.compile(r"-?\d+")
+_GRID_DIMENSIONS = 3
 
 
 def executed_accesses(
@@ -151,3 +160,109 @@ def _aligned_stride(problem: Problem, name: str) -> int:
     operand = problem.operands.matrix(name)
     along = next(mode for mode in problem.operands.modes(name) if mode[0] == operand.major)
     return -(-problem.extent(name, along) // operand.align_elems) * operand.align_elems
+
+
+# --- any PTX ---------------------------------------------------------------------------------------------------------
+
+
+def executed_ptx(
+    text: str,
+    arguments: Sequence[str] = (),
+    *,
+    kernel: str = "",
+    grid: tuple[int, ...] = (1,),
+    block: tuple[int, ...] = (128,),
+    shared_bytes: int = 0,
+    cluster: int = 1,
+    rules: Rules = DEFAULT_RULES,
+) -> Executed:
+    """Return the counted memory accesses of one launch of a kernel.
+
+    text           PTX module
+    arguments      one text for each parameter: an integer, or a buffer of zeros such as "f32[4096]"
+    kernel         name of the kernel, or the start of it; "" if the module has one kernel
+    grid, block    up to three extents; the threads of a block must be a whole number of warps
+    shared_bytes   bytes of dynamic shared memory
+    cluster        CTAs of a cluster, along x
+    rules          how accesses of a warp are divided into wavefronts
+    raises         UnsupportedError if the arguments do not fit the parameters, or for an instruction that the emulator
+                   does not implement; EmulationError for an access out of bounds or not aligned
+
+    >>> counts = executed_ptx('''
+    ... .version 8.0
+    ... .target sm_80
+    ... .visible .entry stride_two() {
+    ...   .reg .b32 %r<5>; .shared .align 16 .b8 tile[256];
+    ...   mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 3; mov.u32 %r3, tile; add.s32 %r4, %r3, %r2;
+    ...   st.shared.b32 [%r4], %r1;
+    ...   ret; }''', block=(32,))
+    >>> counts.shared["store"].wavefronts, counts.shared["store"].ideal
+    (2, 1)
+    """
+    decoded = programs(text)
+    name = _full_name(kernel, [*decoded])
+    entry, program = decoded[name]
+    memory = GlobalMemory()
+    dims = [(*extents, *[1] * (_GRID_DIMENSIONS - len(extents))) for extents in (grid, block)]
+    launch = Launch(
+        name, (dims[0][0], dims[0][1], dims[0][2]), (dims[1][0], dims[1][1], dims[1][2]), cluster, shared_bytes,
+        _params(entry, arguments, memory),
+    )  # fmt: skip
+    accesses, opcodes = Executed(rules), Counter[str]()
+    for _ in execute(entry, program, launch, memory, False, None, opcodes, accesses):
+        pass
+    return accesses
+
+
+def _full_name(start: str, names: list[str]) -> str:
+    """Return the only name of a kernel that starts with `start`.
+
+    names    names of the kernels in the module
+    raises   UnsupportedError if none or several do
+    """
+    matching = [name for name in names if name.startswith(start)]
+    if not names:
+        raise UnsupportedError("check: the PTX does not have a kernel. Pass a module with an .entry.")
+    if len(matching) != 1:
+        listed = ", ".join(name[:60] for name in names)
+        raise UnsupportedError(
+            f"check: {len(matching)} kernels of the PTX have a name that starts with {start!r}. Pass --kernel with the "
+            f"start of one of these names: {listed}."
+        )
+    return matching[0]
+
+
+def _params(kernel: Kernel, arguments: Sequence[str], memory: GlobalMemory) -> np.ndarray:
+    """Return the bytes of all parameters of a kernel, after adding the buffers to the emulated memory.
+
+    kernel      the kernel, which declares its parameters
+    arguments   a text for each parameter, as for `executed_ptx`
+    memory      emulated global memory, which gets a buffer for each argument such as "f32[4096]"
+    returns     uint8 array
+    """
+    if len(arguments) != len(kernel.params):
+        shown = ", ".join(f"{p.name} ({p.size} bytes)" for p in kernel.params)
+        raise UnsupportedError(
+            f"check: the number of arguments is {len(arguments)}, but the parameters are {shown}. Pass a number, or a "
+            "buffer such as f32[4096], for each."
+        )
+    out = np.zeros(kernel.param_bytes, np.uint8)
+    for param, text in zip(kernel.params, arguments, strict=True):
+        buffer = _BUFFER.fullmatch(text.strip())
+        if buffer is not None:
+            size = int(buffer[2]) * DType.parse(buffer[1]).bits // 8
+            value = memory.add(param.name, np.zeros(size, np.uint8), np.full(size, FULL, np.uint8)).base
+        elif _NUMBER.fullmatch(text.strip()):
+            value = int(text)
+        else:
+            raise UnsupportedError(
+                f"check: the argument {text!r} is not valid. Pass a whole number, or a buffer such as f32[4096]."
+            )
+        if param.size > 8:
+            raise UnsupportedError(
+                f"check: the parameter {param.name} has {param.size} bytes, but 8 is the most. Use a kernel with "
+                "smaller parameters."
+            )
+        raw = (value & ((1 << 8 * param.size) - 1)).to_bytes(param.size, "little")
+        out[param.offset : param.offset + param.size] = np.frombuffer(raw, np.uint8)
+    return out

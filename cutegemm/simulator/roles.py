@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 
 from cutegemm.layout.inttuple import product
-from cutegemm.plan.mainloop.promoted import Promote
-from cutegemm.plan.mainloop.warp_mma import MultiplyBlock
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.operations import (
@@ -243,6 +241,9 @@ class Player(StepReader, Machine):
     The base class `Machine` checks barriers and memory. Dictionaries are by the index of the process, unless a comment
     says otherwise.
 
+    Methods that are decorated with `reads`, and functions that `handles` registers, have the step that they execute as
+    their first argument. The others are those of `Machine`: number, process, op. The operation contains the step.
+
     stage      data that all clusters share
     protocol   the processes (roles of CTAs) and barriers
     shapes     tiles of each CTA of the protocol, in the CTA's order
@@ -387,17 +388,6 @@ class Player(StepReader, Machine):
         super()._compute(number, process, op)
         self.read(op.step, number, process, op)
 
-    @reads(Promote)
-    def promote(self, add: Promote, number: int, process: Process, op: Compute) -> None:
-        """Simulate the step of accumulator promotion: add the accumulators of a k-tile to the f32 total.
-
-        add       the step, which names the accumulators
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation that contains the step
-        """
-        self.add_level(number, process, add.accumulators)
-
     @reads(step.Clear)
     def clear(self, clear: step.Clear, number: int, process: Process, op: Compute) -> None:
         """Simulate the program step that sets accumulators, or the total of accumulator promotion, to 0.
@@ -470,33 +460,36 @@ class Player(StepReader, Machine):
         (tile, i), storage = op.tag, self.storage
         storage.reduce(self.values[number], i, self.own_group(process, tile))
 
-    @reads(step.Multiply, MultiplyBlock)
-    def multiply(self, current: step.Step, number: int, process: Process, op: Compute) -> None:
+    @reads(step.Multiply)
+    def multiply(self, multiply: step.Multiply, number: int, process: Process, op: Compute) -> None:
         """Simulate MMAs. All of A @ B of a k-tile is added when the last k-block of the k-tile is multiplied.
 
-        current   the program step
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation that contains the step; its tag names the tile and the k-tile
-        raises    ProtocolError if k-blocks are not multiplied in their order
+        multiply   the program step
+        number     index of the process (one role of one CTA) in the protocol
+        process    the process
+        op         the operation that contains the step; its tag names the tile and the k-tile
+        raises     ProtocolError if k-blocks are not multiplied in their order
         """
-        begins_anew = op.tag[1] == 0
-        if isinstance(current, step.Multiply):
-            blocks = current.blocks_of(self.plan.k_blocks)
-        else:
-            assert isinstance(current, MultiplyBlock)
-            blocks = range(current.k_block, current.k_block + 1)
-            begins_anew = False
-        if blocks[0] != self.blocks[number]:
-            raise ProtocolError(f"{process} multiplies k-block {blocks[0]} instead of {self.blocks[number]}.")
-        self.blocks[number] = (blocks[-1] + 1) % self.plan.k_blocks
-        if self.blocks[number]:
+        product = self.complete_product(number, process, op, multiply.blocks_of(self.plan.k_blocks))
+        if product is None:
             return
-        product = self.product(process, op)
-        if isinstance(current, step.Multiply) and current.accumulators != step.ACC:
-            self.under_way[number].append((current.accumulators, product[:, :, self.columns_of(current.accumulators)]))
+        accumulators = multiply.accumulators
+        if accumulators != step.ACC:
+            self.under_way[number].append((accumulators, product[:, :, self.columns_of(accumulators)]))
+        elif op.tag[1] == 0:
+            self.accumulators[number] = product.copy()
         else:
-            self.accumulators[number] = product.copy() if begins_anew else self.accumulators[number] + product
+            self.accumulators[number] = self.accumulators[number] + product
+
+    def complete_product(self, number: int, process: Process, op: Compute, k_blocks: range) -> np.ndarray | None:
+        """Return A @ B of a k-tile when its last k-block is multiplied: (CTAs, M, N) of the consumer's tile; else None.
+
+        k_blocks   the k-blocks that the step multiplies; those before must have been multiplied
+        """
+        if k_blocks[0] != self.blocks[number]:
+            raise ProtocolError(f"{process} multiplies k-block {k_blocks[0]} instead of {self.blocks[number]}.")
+        self.blocks[number] = (k_blocks[-1] + 1) % self.plan.k_blocks
+        return None if self.blocks[number] else self.product(process, op)
 
     def columns_of(self, accumulators: str) -> slice:
         """Return the columns of a consumer's tile that a set of accumulators covers: all, or a half.

@@ -14,7 +14,7 @@ from cutegemm.layout import hooks
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.violations import problem_rules
-from cutegemm.simulator import block_scaled as _block_scaled  # noqa: F401 - registers how its steps are simulated
+from cutegemm.simulator import mainloops as _mainloops  # noqa: F401 - registers how their steps are simulated
 from cutegemm.simulator.arguments import as_caller_has, given_operands, laid_out, seen_by_plan
 from cutegemm.simulator.gemv import run_gemv
 from cutegemm.simulator.memory import GlobalMatrix

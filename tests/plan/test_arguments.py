@@ -72,6 +72,10 @@ from cutegemm.simulator import simulate
              "'block=8xx': numbers joined by x are expected."],
         ),
         (lambda: simt_plan().with_(stages=3, name="x", tile=1), ["'stages' is not a field of a plan", "'tile' is not"]),
+        (
+            lambda: simt_plan().with_stream("a", shared=3),
+            ["'shared' is not a field of an operand stream; the fields are name, mode, load, smem"],
+        ),
         (lambda: Problem(1, -2, 3, operands="f32"), ["n = -2; an integer", "operands = 'f32'; Operands are"]),
         (lambda: plan_named(3, "f32"), ["operands = 'f32'", "name = 3; expected the name of a plan, as listed by"]),
     ],

@@ -10,7 +10,7 @@ from cutlass import Int32
 
 from cutegemm.kernels.vectors import condition, copy_vector
 from cutegemm.layout.modes import size
-from cutegemm.plan.store import LineStore
+from cutegemm.tile.tiled_copy import TiledCopy
 
 # Limits on the shared-memory reads of a thread in flight: number of accesses, and number of lines.
 _READS, _LINES = 16, 4
@@ -28,10 +28,10 @@ class Lines:
     at_once   number of lines that are read before the first of them is stored
     """
 
-    def __init__(self, store: LineStore, major: str, sD, gD, first) -> None:
-        copy, along = store.copy, "mn".index(major)
+    def __init__(self, copy: TiledCopy, epi_tile: tuple[int, int], major: str, sD, gD, first) -> None:
+        along = "mn".index(major)
         self.atom, self.along = copy.atom, along
-        line, across = store.epi_tile[along], store.epi_tile[1 - along]
+        line, across = epi_tile[along], epi_tile[1 - along]
         self.run = size(copy.tiler_mn[along]) // self.atom.values
         self.pieces, self.apart = line // (self.run * self.atom.values), size(copy.tiler_mn[1 - along])
         self.count = across // self.apart

@@ -56,7 +56,7 @@ class LineStorage(StagedStorage):
         if store.rotates_lines:
             first = own.partition_D(cute.make_identity_tensor(store.epi_tile))[0, 0, 0]
             sD = to.sD[None, None, self.epi_stage_of(i, result)]
-            lines = Lines(store, self.plan.operands.d.major, sD, gD, first)
+            lines = Lines(store.copy, store.epi_tile, self.plan.operands.d.major, sD, gD, first)
             self.copy_lines(lines, *lines.inside(coords[0, 0], extents))
             return
         tDsD = own.partition_S(to.sD)[None, None, None, self.epi_stage_of(i, result)]

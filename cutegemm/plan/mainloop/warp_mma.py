@@ -51,6 +51,11 @@ class MultiplyBlock(Step):
     ahead: int | None = 0
     releases: bool = False
 
+    @property
+    def takes_mma_time(self) -> bool:
+        """Return True: the step takes the time of the MMAs of its k-block."""
+        return True
+
     def __str__(self) -> str:
         text = f"mma      A[k], B[k] -> acc: k-block {self.k_block}"
         if self.ahead is not None:

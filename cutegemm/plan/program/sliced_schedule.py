@@ -47,11 +47,8 @@ class SlicedSchedule(ThreadSchedule):
         """
         return cluster_mn[0]
 
-    def stored_mma(self, tiled_mma: TiledMma) -> TiledMma:
-        """Return the tiled MMA whose accumulator (C) layout says which thread adds and stores which element of D.
-
-        tiled_mma   tiled MMA of the plan; not used here, but by the same method of `ThreadSchedule`
-        """
+    def stored_mma(self, plan: GemmPlan) -> TiledMma:
+        """Return the tiled MMA whose accumulator (C) layout says which thread adds and stores which element of D."""
         return self.sliced_k.added
 
     def partial_elements(self, plan: GemmPlan) -> int:

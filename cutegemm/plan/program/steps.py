@@ -69,6 +69,11 @@ class Step:
 
     changes: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def takes_mma_time(self) -> bool:
+        """Return whether the step takes the time of MMAs if a program is played over time."""
+        return False
+
 
 class Block(Step):
     """Base class of loops and branches in a warp role's program: a step that contains steps."""
@@ -124,6 +129,11 @@ class Multiply(Step):
 
     accumulators: str = ACC
     k_blocks: str = ALL_BLOCKS
+
+    @property
+    def takes_mma_time(self) -> bool:
+        """Return True, unless the step multiplies the first k-block only: the next one takes the time of both."""
+        return self.k_blocks != FIRST_BLOCK
 
     def blocks_of(self, count: int) -> range:
         """Return the indices of the k-blocks that this step multiplies, if a k-tile has `count` of them.
@@ -612,7 +622,7 @@ class If(Block):
 
 
 @dataclass(frozen=True)
-class Program(hooks.Shown):
+class Program(hooks.Listing):
     """The program of a warp role: its steps, executed from top to bottom. `str` prints them, one a line.
 
     >>> print(Program((ForTiles((ForKTiles((Wait("empty"), Load())),)),)))

@@ -10,16 +10,19 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar, Union
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import hooks
 from cutegemm.plan.mainloop.base import Mainloop
+from cutegemm.plan.rules.bounds import MOST_STAGES, count_rule
 from cutegemm.tile.tiled_mma import TiledMma
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
+
+_MOST_STEPS = 1 << 16  # steps of a schedule, with loops unrolled
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ Step = Union[Fetch, Commit, Store, Wait, Sync, Read, Multiply, Repeat]
 
 
 @dataclass(frozen=True)
-class ThreadSchedule(hooks.Shown):
+class ThreadSchedule(hooks.Listing):
     """The steps of all threads of a CTA if they have no roles: before the loop over k-tiles, and in each iteration.
 
     A Fetch, Store or Read of a k-tile past the last one does nothing. The class constants are the values of the fields
@@ -161,14 +164,9 @@ class ThreadSchedule(hooks.Shown):
         """
         return 1
 
-    def stored_mma(self, tiled_mma: TiledMma) -> TiledMma:
-        """Return the tiled MMA whose accumulator (C) layout says which thread stores which element of D.
-
-        Here it is the plan's own.
-
-        tiled_mma   tiled MMA of the plan
-        """
-        return tiled_mma
+    def stored_mma(self, plan: GemmPlan) -> TiledMma:
+        """Return the tiled MMA whose accumulator (C) layout says which thread stores which element of D."""
+        return plan.tiled_mma
 
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
         """Return (rows, columns) of D that a consumer computes: all of the CTA's tile, since the threads have no roles.
@@ -241,6 +239,38 @@ class ThreadSchedule(hooks.Shown):
                     yield from ((tile, inner) for inner in step.expand())
                 else:
                     yield tile, step
+
+    def bounds(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield a sentence for each number that is out of bounds, and for too many steps."""
+        yield from count_rule("body.stages", self.stages, 0, MOST_STAGES)
+        yield from count_rule("body.fragments", self.fragments, 1, MOST_STAGES)
+        count = 0
+        for name in ("prologue", "k_tile"):
+            for step in getattr(self, name):
+                inner = step.steps if isinstance(step, Repeat) else ()
+                count += step.times * len(inner) if inner else 1
+                for each in (step, *inner):
+                    for field in fields(each):
+                        least = int(field.name in ("chunks", "times"))
+                        if field.name != "steps" and getattr(each, field.name) < least:
+                            yield f"{each} of body.{name}: {field.name} is below {least}."
+        if count > _MOST_STEPS:
+            yield f"the schedule has {count} steps; at most {_MOST_STEPS} are allowed."
+
+    def needs(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield a sentence if the plan has a cluster, or does not say how fragments are read from shared memory."""
+        if plan.cluster_mn != (1, 1) and not self.slices_k:
+            yield (
+                f"the cluster is {plan.cluster_mn}; a thread schedule has no clusters. Use cluster_mn = (1, 1), or "
+                "warp roles."
+            )
+        for stream in plan.streams:
+            if self.stages and stream.read is None:
+                name = stream.name
+                yield (
+                    f"{name}.read is None; it is needed, because threads read the fragments of {name.upper()} from "
+                    "shared memory."
+                )
 
     def hazards(self, is_async: bool, k_tiles: int, k_blocks: int | None = None) -> list[str]:
         """Execute this schedule on a model, and return a sentence for each error; an empty list if it is correct.

@@ -21,14 +21,11 @@ from cutegemm.dtypes import DType
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product_each
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan.shared import SharedLayout
-from cutegemm.plan.store import StagedStore, TmaStore
-from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS
 from cutegemm.tile.tma import TMA_SMEM_ALIGNED_BYTES, TMA_SWIZZLES, TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
-    from cutegemm.plan.warp_roles import WarpRoles
 
 _PLAIN = Swizzle(0, 4, 3)  # no swizzle
 _CLOSE = 64  # largest ratio of the range of offsets to their number for which a table is used
@@ -146,21 +143,21 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
         tile = _Tile(stream.name.upper(), (stream.mode, "k"), operand.dtype, stream.tile, int(operand.major == "k"))
         if isinstance(stream.load, TmaBox):
             yield from _misplaced(tile, stream.load.box, stream.load.swizzle, stream.smem)
-    if isinstance(plan.store, StagedStore):
-        yield from _epi_stage_rules(plan, warp_roles(plan), plan.store)
+    if plan.store.layout is not None:
+        yield from _d_rules(plan, plan.store.layout)
 
 
-def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, store: StagedStore) -> Iterator[str]:
-    """Yield a sentence if the layout of the epilogue stages does not agree with the TMA boxes of D and C."""
-    ops, layout, epi_tile = plan.operands, store.smem, store.epi_tile
-    if product_each(layout.shape) != (*epi_tile, store.count, pipeline.consumers):
-        return  # reported by the other rules of epilogue stages
+def _d_rules(plan: GemmPlan, layout: SharedLayout) -> Iterator[str]:
+    """Yield a sentence if the shared memory of D does not agree with the TMA boxes of D and C.
+
+    layout   shared memory of D
+    """
+    ops, tile_mn = plan.operands, plan.store.tile(plan)
+    if product_each(layout.shape) != plan.store.smem_extents(plan):
+        return  # reported by the rules of the store
     yield from overlapping("D", layout)
-    if not isinstance(store, TmaStore):
-        return
-    for name, box, operand, direction in (("D", store.box, ops.d, "store"), ("C", store.load_c, ops.c, "load")):
-        if box is None:
-            continue
+    for name, box in plan.store.boxes:
+        operand, direction = ops.matrix(name.lower()), {"D": "store", "C": "load"}[name]
         if box.direction != direction or box.dtype != operand.dtype or box.multicast != 1:
             yield f"{name} is copied by {box}; expected a {direction} of {operand.dtype} without multicast."
         if name == "C" and (operand.dtype, operand.major) != (ops.d.dtype, ops.d.major):
@@ -169,8 +166,8 @@ def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, store: StagedStore) ->
                 "majorness."
             )
             continue
-        tile = _Tile(name, ("m", "n"), operand.dtype, epi_tile, 1 if operand.major == "n" else 0)
-        inner, outer = epi_tile[tile.inner], epi_tile[1 - tile.inner]
+        tile = _Tile(name, ("m", "n"), operand.dtype, tile_mn, 1 if operand.major == "n" else 0)
+        inner, outer = tile_mn[tile.inner], tile_mn[1 - tile.inner]
         if inner % box.box[0] or outer % box.box[1]:
             yield (
                 f"boxes of {box.box[0]} x {box.box[1]} of {name} do not divide an epilogue tile, whose {outer} "

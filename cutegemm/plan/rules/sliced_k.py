@@ -10,7 +10,7 @@ import numpy as np
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, product_each
 from cutegemm.machine.arch import MAX_CLUSTER_CTAS, WARP_THREADS
-from cutegemm.plan.program.sliced_schedule import SlicedSchedule
+from cutegemm.plan.program.sliced_schedule import sliced_schedule
 from cutegemm.plan.rules.boxes import overlapping
 from cutegemm.tile.atoms import runs_on
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -28,7 +28,7 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
     if plan.body.has_roles and plan.cluster_k > 1:
         yield from _own_columns(plan)
     mma = plan.tiled_mma
-    sliced_k = plan.body.sliced_k if isinstance(plan.body, SlicedSchedule) else None
+    sliced_k = sliced_schedule(plan).sliced_k if plan.body.slices_k else None
     along_k = mma.thr_layout_vmnk[3].size()
     if plan.pdl and (sliced_k is None or not runs_on("sm_90", plan.arch)):
         yield (

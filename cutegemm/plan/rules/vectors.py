@@ -12,7 +12,6 @@ from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout import ComposedLayout, Layout, product_each, select, size
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_MAX_ALIGN_BYTES
-from cutegemm.plan.store import StagedStore, TmaStore
 from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tiled_mma import TiledMma
@@ -40,9 +39,7 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
     yield from _in_words("the stores of D", _stored_vector(plan))
     yield from _copied_vector(plan)
     if plan.body.has_roles:
-        if isinstance(plan.store, StagedStore):
-            rules = _epi_stage_vectors(warp_roles(plan), plan.store)
-            yield from _in_words("the accesses to epilogue stages", rules)
+        yield from _in_words("the accesses to epilogue stages", _epi_stage_vectors(plan))
         yield from _in_words("the accumulators of the consumers", _consumed(plan, warp_roles(plan)))
 
 
@@ -132,34 +129,29 @@ def _fragment_vectors(name: str, layout: SharedLayout, read: CopyAtom, bits: int
         yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
 
 
-def _epi_stage_vectors(pipeline: WarpRoles, store: StagedStore) -> Iterator[str]:
+def _epi_stage_vectors(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each copy between registers and epilogue stages that is not correct.
 
     They must copy each element of an epilogue tile once, in aligned vectors.
     """
-    if product_each(store.smem.shape) != (*store.epi_tile, store.count, pipeline.consumers):
-        return  # reported by the other rules of epilogue stages
-    from_shared = store.from_shared if isinstance(store, TmaStore) else None
-    for name, copy in (("written", store.to_shared), ("read", from_shared)):
+    store, epi_tile, threads = plan.store, plan.store.tile(plan), warp_roles(plan).consumer_threads
+    layout, to_shared, from_shared = store.layout, store.stage_copy, store.from_shared
+    if layout is None or product_each(layout.shape) != store.smem_extents(plan):
+        return  # D is stored from registers, or the rules of the store report it
+    for name, copy in (("written", to_shared), ("read", from_shared)):
         if copy is None:
             continue
-        if copy.threads != pipeline.consumer_threads:
-            yield (
-                f"epilogue stages are {name} by {copy.threads} threads, {copy}; a consumer has "
-                f"{pipeline.consumer_threads} threads."
-            )
-        elif any(extent % size(step) for extent, step in zip(store.epi_tile, copy.tiler_mn, strict=True)):
-            yield (
-                f"epilogue stages are {name} by {copy}, which does not divide an epilogue tile of "
-                f"{_by(store.epi_tile)}."
-            )
+        if copy.threads != threads:
+            yield f"epilogue stages are {name} by {copy.threads} threads, {copy}; a consumer has {threads} threads."
+        elif any(extent % size(step) for extent, step in zip(epi_tile, copy.tiler_mn, strict=True)):
+            yield f"epilogue stages are {name} by {copy}, which does not divide an epilogue tile of {_by(epi_tile)}."
         else:
-            yield from _moved_once(name, copy, store.epi_tile)
-            yield from _aligned_in_epi_stages(name, copy, store.smem)
-    if from_shared is not None and from_shared.layout_tv != store.to_shared.layout_tv:
+            yield from _moved_once(name, copy, epi_tile)
+            yield from _aligned_in_epi_stages(name, copy, layout)
+    if to_shared is not None and from_shared is not None and from_shared.layout_tv != to_shared.layout_tv:
         yield (
-            f"epilogue stages are written by {store.to_shared}, but C is read from them by {from_shared}. Use "
-            "the same layout of threads and values for both."
+            f"epilogue stages are written by {to_shared}, but C is read from them by {from_shared}. Use the same "
+            "layout of threads and values for both."
         )
 
 
@@ -237,7 +229,7 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
     """
     store, operand = plan.store.atom, plan.operands.d
     count = store.bits // operand.dtype.bits
-    if isinstance(plan.store, StagedStore) or count <= 1:
+    if plan.store.stage_copy is not None or count <= 1:
         return
     if plan.glu is not None:
         yield from _gates_stored(plan)
@@ -311,19 +303,17 @@ def _consumed(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
         return
     if bm // rows * (bn // columns) != pipeline.readers:
         return
-    store = plan.store
-    if isinstance(store, StagedStore):
-        steps = [size(step) for step in store.to_shared.tiler_mn]
-        fits = [s % t == 0 == o % s for o, s, t in zip(plan.consumer_d_tile, store.epi_tile, steps, strict=True)]
-        if not all(fits) or store.to_shared.threads != pipeline.consumer_threads:
+    to_shared, epi_tile = plan.store.stage_copy, plan.store.tile(plan)
+    if to_shared is not None:
+        steps = [size(step) for step in to_shared.tiler_mn]
+        fits = [s % t == 0 == o % s for o, s, t in zip(plan.consumer_d_tile, epi_tile, steps, strict=True)]
+        if not all(fits) or to_shared.threads != pipeline.consumer_threads:
             return
     own_mma = plan.consumer_mma
     if mma != own_mma or (bm, bn) != (rows, columns):
         yield from _shared_out(mma, own_mma, (bm, bn), (rows, columns), plan.piece_n)
-    if isinstance(store, StagedStore):
-        yield from _stored_in_order(
-            plan.consumer_d_mma, plan.consumer_d_tile, store.to_shared, store.epi_tile, by_warps
-        )
+    if to_shared is not None:
+        yield from _stored_in_order(plan.consumer_d_mma, plan.consumer_d_tile, to_shared, epi_tile, by_warps)
 
 
 def _one_epi_stage(layout: SharedLayout, bits: int) -> SharedLayout:

@@ -29,7 +29,6 @@ from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.rules.sliced_k import fragment_rules, sliced_k_rules
 from cutegemm.plan.rules.vectors import vector_rules
 from cutegemm.plan.rules.warp_roles import arch_rules, pipeline_rules
-from cutegemm.plan.store import SharedStore
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
@@ -157,14 +156,7 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
             )
         elif plan.stages:
             yield from overlapping(name, layout)
-    if isinstance(plan.store, SharedStore):
-        if product_each(plan.store.smem.shape) != plan.d_tile:
-            yield (
-                f"the shared memory of D is {plan.store.smem}; its extents must be those of the tile of D, "
-                f"{plan.d_tile}."
-            )
-        else:
-            yield from overlapping("D", plan.store.smem)
+    yield from plan.store.shape_rules(plan)
 
 
 def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
@@ -186,8 +178,8 @@ def _copies(plan: GemmPlan) -> Iterator[str]:
         ("A", ("M", "K"), (bm, bk), plan.a.load),
         ("B", ("N", "K"), (bn, bk), plan.b.load),
     ]
-    if isinstance(plan.store, SharedStore):
-        parts.append(("D", ("M", "N"), plan.d_tile, plan.store.copy))
+    if plan.store.cta_copy is not None:
+        parts.append(("D", ("M", "N"), plan.d_tile, plan.store.cta_copy))
     for name, modes, extents, copy in parts:
         if isinstance(copy, TmaBox):
             continue
@@ -213,10 +205,9 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
     threads = plan.threads
     if threads > MAX_THREADS_PER_BLOCK:
         yield f"a CTA has {threads} threads; at most {MAX_THREADS_PER_BLOCK} are allowed."
-    parts: list[tuple[str, Any]] = [(f"the copy of {each.name.upper()}", each.load) for each in plan.streams]
-    if isinstance(plan.store, SharedStore):
-        parts.append(("the copy of D", plan.store.copy))
-    made_for = [(what, copy.threads) for what, copy in parts if isinstance(copy, TiledCopy)]
+    loads: list[tuple[str, Any]] = [(f"the copy of {each.name.upper()}", each.load) for each in plan.streams]
+    copies = [*loads, ("the copy of D", plan.store.cta_copy)]
+    made_for = [(what, copy.threads) for what, copy in copies if isinstance(copy, TiledCopy)]
     if not plan.body.has_roles:
         made_for.insert(0, ("the tiled MMA", plan.tiled_mma.threads))
     for what, have in made_for:

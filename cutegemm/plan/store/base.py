@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from cutegemm.layout import Layout
+from cutegemm.plan.access import Move
+from cutegemm.plan.problem import Operands
 from cutegemm.plan.program.steps import Step
 from cutegemm.plan.rows import Row
 from cutegemm.plan.shared import Buffer, SharedLayout
@@ -61,6 +63,16 @@ class Store:
         return None
 
     @property
+    def boxes(self) -> tuple[tuple[str, TmaBox], ...]:
+        """Return (operand, TMA box) for each box: "D" if it stores D, "C" if it loads C or another M x N operand."""
+        return ()
+
+    @property
+    def options(self) -> Mapping[str, int]:
+        """Return the options of a plan's builder that this store was made from, by name; {} if it has none."""
+        return {}
+
+    @property
     def layout(self) -> SharedLayout | None:
         """Return the layout of the shared memory that D passes through; None if D is stored from registers."""
         return None
@@ -81,6 +93,11 @@ class Store:
     @property
     def line_copy(self) -> TiledCopy | None:
         """Return the copy of D from shared to global memory by threads; None if D is stored otherwise."""
+        return None
+
+    @property
+    def cta_copy(self) -> TiledCopy | None:
+        """Return the copy of the tile of D from shared to global memory by all threads of a CTA; None if none is."""
         return None
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
@@ -108,6 +125,18 @@ class Store:
     def buffers(self, plan: GemmPlan) -> tuple[Buffer, ...]:
         """Return the shared-memory buffers that D passes through in this store; () if D is stored from registers."""
         return () if self.layout is None else (Buffer("d", plan.operands.d.dtype, self.layout, self.tile(plan)),)
+
+    def smem_extents(self, plan: GemmPlan) -> tuple[int, ...]:
+        """Return the extents that the shared memory of D must have: (M, N) of `tile`, and what it repeats for."""
+        return self.tile(plan)
+
+    def moves(self, operands: Operands) -> tuple[Move, ...]:
+        """Return the copies of D by threads, and what they copy: by default `atom`, out of registers.
+
+        operands   operands of the plan
+        """
+        target = "shared" if self.reuses_stages else "global"
+        return (Move("store.atom", self.atom, operands.d.dtype, "register", target),)
 
     def results(self, plan: GemmPlan) -> tuple[str, ...]:
         """Return the names of the results that pass through epilogue stages (shared memory); D is the last.
@@ -175,6 +204,20 @@ class Store:
         """Return the lines of the plan's description for the copies of D that follow the one out of registers."""
         return ()
 
+    # --- rules --------------------------------------------------------------------------------------------------
+
+    def bounds(self) -> Iterable[str]:
+        """Return a sentence for each number of this store that is out of bounds. Other rules compute with them."""
+        return ()
+
+    def needs(self, plan: GemmPlan) -> Iterable[str]:
+        """Return a sentence if the plan's body, a thread schedule or warp roles, does not have what the store needs."""
+        return ()
+
+    def shape_rules(self, plan: GemmPlan) -> Iterable[str]:
+        """Return a sentence for each error in the shape of shared memory. Rules on layouts need the right shape."""
+        return ()
+
     def rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Return a sentence for each rule of this store that the plan breaks; () if it breaks none."""
+        """Return a sentence for each other rule of this store that the plan breaks; only for plans with warp roles."""
         return ()

@@ -10,6 +10,8 @@ import numpy as np
 
 from cutegemm.layout import ComposedLayout, size
 from cutegemm.machine.arch import ACCESS_BITS
+from cutegemm.plan.access import Move
+from cutegemm.plan.problem import Operands
 from cutegemm.plan.program.steps import ALL, EACH_WARP, Step, StoreEpiStage, SyncEpiTile, WriteEpiStage
 from cutegemm.plan.store.base import Steps
 from cutegemm.plan.store.staged import StagedStore
@@ -49,6 +51,10 @@ class LineStore(StagedStore):
     def line_copy(self) -> TiledCopy:
         """Return the tiled copy of an epilogue stage from shared to global memory, by threads."""
         return self.copy
+
+    def moves(self, operands: Operands) -> tuple[Move, ...]:
+        """Return the copies of registers to an epilogue stage and from there to global memory."""
+        return (*super().moves(operands), Move("store.copy", self.copy, operands.d.dtype, "shared", "global"))
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
         """Return the first element of each stored vector of D after the rotation of lines, as indices in a tile.

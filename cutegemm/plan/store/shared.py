@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from cutegemm.layout import product_each
+from cutegemm.plan.access import Move
+from cutegemm.plan.problem import Operands
 from cutegemm.plan.rows import Row, copy_row
+from cutegemm.plan.rules.boxes import overlapping
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.store.base import Store
 from cutegemm.tile.atoms import CopyAtom
@@ -48,6 +53,30 @@ class SharedStore(Store):
         """Return the tiled copy of the tile of D from shared to global memory, by all threads."""
         return self.copy
 
+    @property
+    def cta_copy(self) -> TiledCopy:
+        """Return the copy of the tile from shared to global memory: by all threads of the CTA."""
+        return self.copy
+
+    def moves(self, operands: Operands) -> tuple[Move, ...]:
+        """Return the copies of the tile to shared memory and from there to global memory."""
+        return (*super().moves(operands), Move("store.copy", self.copy, operands.d.dtype, "shared", "global"))
+
     def rows(self, plan: GemmPlan) -> tuple[Row, ...]:
         """Return the line of the plan's description for the copy of D from shared to global memory."""
         return (copy_row("shared to D", self.copy, plan.d_tile),)
+
+    def needs(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield a sentence if the plan has warp roles: all threads copy the tile."""
+        if plan.body.has_roles:
+            yield (
+                "the store is a SharedStore; with warp roles D is stored through epilogue stages or from registers. "
+                "Use another store."
+            )
+
+    def shape_rules(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield a sentence if the shared memory of the tile has other extents than the tile, or elements overlap."""
+        if product_each(self.smem.shape) != plan.d_tile:
+            yield f"the shared memory of D is {self.smem}; its extents must be those of the tile of D, {plan.d_tile}."
+        else:
+            yield from overlapping("D", self.smem)

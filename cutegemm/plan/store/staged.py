@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Layout, product_each
 from cutegemm.layout.inttuple import product
+from cutegemm.plan.access import Move
+from cutegemm.plan.problem import Operands
 from cutegemm.plan.program import operations as op
 from cutegemm.plan.program.expand import Expansion, State
 from cutegemm.plan.program.operations import KEPT, Op
@@ -28,6 +30,7 @@ from cutegemm.plan.program.steps import (
     WriteEpiStage,
 )
 from cutegemm.plan.rows import Row, copy_row
+from cutegemm.plan.rules.bounds import MOST_STAGES, count_rule, extents_rule
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.store.base import Steps, Store
 from cutegemm.tile.atoms import CopyAtom
@@ -71,6 +74,11 @@ class StagedStore(Store):
         raise NotImplementedError
 
     @property
+    def options(self) -> Mapping[str, int]:
+        """Return the options of a plan's builder for the epilogue stages."""
+        return {"epi_tile_n": self.epi_tile[1], "epi_stages": self.count}
+
+    @property
     def layout(self) -> SharedLayout:
         """Return the layout of all epilogue stages in shared memory: (rows, columns, stages, consumers)."""
         return self.smem
@@ -78,6 +86,14 @@ class StagedStore(Store):
     def tile(self, plan: GemmPlan) -> tuple[int, int]:
         """Return (M, N) of an epilogue tile: the piece of D that passes through shared memory at a time."""
         return self.epi_tile
+
+    def smem_extents(self, plan: GemmPlan) -> tuple[int, ...]:
+        """Return the extents that the shared memory of D must have: (M, N, epilogue stages, consumers)."""
+        return (*self.epi_tile, self.count, plan.body.consumers)
+
+    def moves(self, operands: Operands) -> tuple[Move, ...]:
+        """Return the copy of registers to an epilogue stage."""
+        return (Move("store.to_shared", self.to_shared, operands.d.dtype, "register", "shared"),)
 
     def epi_tiles(self, consumer_tile: tuple[int, int]) -> tuple[int, int]:
         """Return the number of epilogue tiles of a consumer's tile: (along M, along N).
@@ -193,6 +209,19 @@ class StagedStore(Store):
         """Return whether the number of epilogue stages may fail to divide that of epilogue tiles: here never."""
         return False
 
+    def bounds(self) -> Iterator[str]:
+        """Yield a sentence if the extents of an epilogue tile, or the number of epilogue stages, are out of bounds."""
+        yield from extents_rule("store.epi_tile", self.epi_tile)
+        yield from count_rule("store.count", self.count, most=MOST_STAGES)
+
+    def needs(self, plan: GemmPlan) -> Iterator[str]:
+        """Yield a sentence if the plan has a thread schedule: consumers store through epilogue stages."""
+        if not plan.body.has_roles:
+            yield (
+                "the store has epilogue stages; they need warp roles. Use another store: in a thread schedule all "
+                "threads copy D."
+            )
+
     def rules(self, plan: GemmPlan) -> Iterator[str]:
         """Yield a sentence for each rule on the shape and the number of epilogue stages that the plan breaks."""
         (rows, cols), tile, least = self.epi_tile, plan.consumer_d_tile, self.least_count(plan)
@@ -205,7 +234,7 @@ class StagedStore(Store):
                 f"epi_stages = {self.count}; it must be at least {least} and divide the {epi_tiles} epilogue "
                 f"tiles of {rows} x {cols} of a consumer's tile.{instead}"
             )
-        want = (rows, cols, self.count, plan.body.consumers)
+        want = self.smem_extents(plan)
         if product_each(self.smem.shape) != want:
             yield (
                 f"the shared memory of D is {self.smem}; its extents must be {want}: an epilogue tile, epilogue "

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from cutegemm.layout.inttuple import product
+from cutegemm.plan.access import Move
+from cutegemm.plan.problem import Operands
 from cutegemm.plan.program import operations as op
 from cutegemm.plan.program.expand import Expansion, State
 from cutegemm.plan.program.operations import Op
@@ -60,6 +62,15 @@ class TmaStore(StagedStore):
     def fetched(self) -> TmaBox | None:
         """Return the TMA box that loads C, or another M x N operand, to the epilogue stages; None if TMA loads none."""
         return self.load_c
+
+    @property
+    def boxes(self) -> tuple[tuple[str, TmaBox], ...]:
+        """Return the TMA boxes of D and, if TMA loads it, of C or another M x N operand."""
+        return (("D", self.box), *((("C", self.load_c),) if self.load_c else ()))
+
+    def moves(self, operands: Operands) -> tuple[Move, ...]:
+        """Return the copies of registers to an epilogue stage, and of C from an epilogue stage to registers."""
+        return (*super().moves(operands), Move("store.from_shared", self.from_shared, operands.c.dtype, "shared"))
 
     @property
     def fetched_bytes(self) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
 
@@ -36,9 +36,13 @@ _QUOTIENT_BITS = 16  # fraction bits of the reciprocal in `_quotient`
 class LaunchOrder:
     """The order of launch: the place of a cluster is its index in the grid. Its methods are those of `GpcRaster`.
 
+    by_gpc   False: clusters are not numbered GPC by GPC
+
     >>> [LaunchOrder().place(cluster, ()) for cluster in range(3)]
     [0, 1, 2]
     """
+
+    by_gpc: ClassVar[bool] = False
 
     def ends(self, clusters: Any, arithmetic: Arithmetic = INTEGERS) -> tuple[Any, ...]:
         """Return (): `place` needs to know nothing about a grid."""
@@ -66,6 +70,7 @@ class GpcRaster:
 
     rounds   number of clusters that are assigned in each round, not increasing. A shorter round lacks the first GPCs
              of the round before, because they are full
+    by_gpc   True: clusters are numbered GPC by GPC
 
     >>> order = GpcRaster((3, 2, 1))  # GPC 0 takes the cluster 0; 1 takes 1 and 3; 2 takes 2, 4 and 5
     >>> [order.place(cluster, order.ends(6)) for cluster in range(6)]
@@ -75,6 +80,8 @@ class GpcRaster:
     """
 
     rounds: tuple[int, ...]
+
+    by_gpc: ClassVar[bool] = True
 
     @staticmethod
     def of(tpc_rounds: Sequence[int], cluster_size: int, ctas: int | None) -> GpcRaster | None:

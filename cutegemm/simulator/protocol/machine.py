@@ -60,6 +60,12 @@ class Machine:
 
     `choices` returns the events that may happen next, and `step` executes one, with checks.
 
+    The methods in `_ACTIONS` execute an operation. They have these arguments:
+
+    number    index of the process in the protocol
+    process   the process: the operations of one role of a CTA
+    op        the operation of the process that is executed
+
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulator.protocol.protocol import protocol_of
     >>> machine = Machine(protocol_of(sm90_plan(), k_tiles=1))

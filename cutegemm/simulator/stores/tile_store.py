@@ -15,7 +15,6 @@ from cutegemm.layout import Layout
 from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.memory.partials import in_units
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.store import SharedStore
 from cutegemm.simulator.checks import misplaced
 from cutegemm.simulator.copies import CtaGroup
 from cutegemm.simulator.memory import GlobalMatrix, half_of, is_poison, poison
@@ -23,6 +22,7 @@ from cutegemm.simulator.reductions import reduced_results
 from cutegemm.simulator.report import Report
 from cutegemm.simulator.task import Task
 from cutegemm.simulator.values import results
+from cutegemm.tile.tiled_copy import TiledCopy
 
 
 class TileStore:
@@ -52,7 +52,7 @@ class TileStore:
         lead = _leads(elements, self.vector, self.major).reshape(-1)
         self.rows, self.columns = flat % bm, flat // bm
         self.lead = (lead % bm, lead // bm)
-        self.through = _Through(plan, plan.store) if isinstance(plan.store, SharedStore) else None
+        self.through = _Through(plan, plan.store.cta_copy) if plan.store.cta_copy is not None else None
         if self.through is not None and self.checked:
             self._check_places(self.through.accumulator_index(self.rows, self.columns))
 
@@ -275,13 +275,13 @@ class _Through:
     threads         number of threads that copy
     """
 
-    def __init__(self, plan: GemmPlan, store: SharedStore) -> None:
-        bm, bn = plan.d_tile
-        copy = store.copy
+    def __init__(self, plan: GemmPlan, copy: TiledCopy) -> None:
+        (bm, bn), layout = plan.d_tile, plan.store.layout
+        assert layout is not None
         self.vector, self.threads = copy.atom.values, copy.threads
-        self.places, self.rows_of_tile = store.smem.offsets().reshape(-1), bm
-        self.elements = int(store.smem.offsets().max()) + 1
-        self.read = copy.offsets_s(store.smem).transpose(0, 2, 3, 1).reshape(-1)
+        self.places, self.rows_of_tile = layout.offsets().reshape(-1), bm
+        self.elements = int(layout.offsets().max()) + 1
+        self.read = copy.offsets_s(layout).transpose(0, 2, 3, 1).reshape(-1)
         place = copy.offsets_d(Layout((bm, bn))).transpose(0, 2, 3, 1).reshape(-1)
         lead = place.reshape(-1, self.vector)[:, :1].repeat(self.vector, axis=1).reshape(-1)
         self.rows, self.columns = place % bm, place // bm
