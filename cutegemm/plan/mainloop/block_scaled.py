@@ -53,9 +53,14 @@ def with_scales(operands: Operands, scales: tuple[str, str]) -> Operands:
     return operands.with_aux(**found)
 
 
+def scale_names(operands: Operands) -> tuple[str, ...]:
+    """Return the names of the operands that are block scales of A or B, in their order; () if there are none."""
+    return tuple([name for name in operands.of_mainloop if name in _NAMES])
+
+
 def has_scales(operands: Operands) -> bool:
     """Return whether some operands include block scales of A or B, which the mainloop reads."""
-    return any(name in _NAMES for name in operands.of_mainloop)
+    return bool(scale_names(operands))
 
 
 def column_scales(operands: Operands, columns: int) -> int:
@@ -63,7 +68,7 @@ def column_scales(operands: Operands, columns: int) -> int:
 
     columns   columns of a consumer's tile
     """
-    names = [name for name in operands.of_mainloop if operands.modes(name)[0] == "n"]
+    names = [name for name in scale_names(operands) if operands.modes(name)[0] == "n"]
     return sum([Scales(name, "n", columns, by_block=False).registers for name in names])
 
 
@@ -125,7 +130,7 @@ def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
     If the plan swaps A and B, the scales along M are those of the caller's B.
     """
     extents = dict(zip("mn", plan.consumer_mma_tile, strict=True))
-    along = sorted([(plan.operands.modes(name)[0], name) for name in plan.operands.of_mainloop])
+    along = sorted([(plan.operands.modes(name)[0], name) for name in scale_names(plan.operands)])
     return tuple([Scales(name, mode[0], extents[mode[0]], by_block=len(mode) > 1) for mode, name in along])
 
 
@@ -278,22 +283,29 @@ class BlockScaled(Promoted):
 
         Some are loaded with k-tiles, those of 128 x 128 blocks are read from global memory.
         """
-        return plan.operands.of_mainloop
+        return scale_names(plan.operands)
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
         """Yield a sentence for each rule on block scales that the plan breaks."""
         yield from super().rules(plan)
         operands, bk = plan.operands, plan.cta_tile[2]
         if [scales.mode for scales in scales_of(plan)] != ["m", "n"]:
-            have = ", ".join(operands.of_mainloop) or "none"
+            have = ", ".join(scale_names(operands)) or "none"
             yield f"the scales are {have}; a plan needs one operand for the rows of D and one for its columns."
             return
         if bk != BLOCK:
             yield f"bK = {bk}; a scale covers {BLOCK} of K. Take bK = {BLOCK}."
         if plan.cluster_k > 1 or operands.gated:
             yield "block scales do not support cluster_k and gated epilogues. Leave them out."
+        if operands.groups == "k":
+            yield "groups divide K, so that blocks of 128 of K would belong to two groups. Scale after the product."
         streams = [stream.name for stream in plan.streams]
         for scales in scales_of(plan):
+            if scales.by_block and scales.mode == operands.groups:
+                yield (
+                    f"{scales.name} has a scale for each block of 128 along {scales.mode.upper()}, which groups divide. "
+                    f'Use the granularity "{ROWS}".'
+                )
             operand = operands.matrix(scales.name)
             along, deep = operand.modes
             wanted = (f"{scales.mode}/{BLOCK}" if scales.by_block else scales.mode, f"k/{BLOCK}")
