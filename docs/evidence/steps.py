@@ -296,6 +296,10 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "scaled", "--json", "scaled_h100.json"), 200, (HOPPER,),
     ),
     Step(
+        "grouped_h100", "grouped GEMMs, torch's grouped_mm, and a loop over the groups, of an H100",
+        ("-m", "docs.evidence", "grouped", "--json", "grouped_h100.json"), 120, (HOPPER,),
+    ),
+    Step(
         "instructions", "which properties of an MMA instruction change the bits of D",
         ("-m", "docs.evidence", "instructions", "--json", "instructions.json"), 60, (HOPPER,),
     ),

@@ -213,10 +213,8 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         monkeypatch.setattr("docs.evidence.scaled.need_gpu", lambda: None)
         monkeypatch.setattr("docs.evidence.scaled.machine", dict)
         monkeypatch.setattr("docs.evidence.scaled.timed", taken)
-    elif name == "instructions":
-        monkeypatch.setattr("docs.evidence.instructions.need_gpu", taken)
-    elif name == "invariant":
-        monkeypatch.setattr("docs.evidence.invariant.need_gpu", taken)
+    elif name in ("grouped", "instructions", "invariant"):
+        monkeypatch.setattr(f"docs.evidence.{name}.need_gpu", taken)
     else:
         monkeypatch.setattr(f"docs.evidence.{name.replace('-', '_')}.run", taken)
     assert isinstance(CliRunner().invoke(app, made.argv[2:]).exception, Assignment)

@@ -17,6 +17,7 @@ from docs.evidence import (
     fit_simt,
     fit_sm90,
     gemm,
+    grouped,
     instructions,
     invariant,
     models,
@@ -69,6 +70,7 @@ _add("chain", chain.main, "Time chains of GEMMs in one CUDA graph.")
 _add("epilogues", epilogues.main, "Time GEMMs with an epilogue, and torch.")
 _add("scaled", scaled.main, "Time block-scaled fp8 GEMMs and torch's `scaled_mm`.")
 _add("instructions", instructions.main, "Test which properties of an MMA instruction change the bits of D.")
+_add("grouped", grouped.main, "Time grouped GEMMs, torch's grouped_mm, and a loop over the groups.")
 _add("invariant", invariant.main, "Time batch-invariant GEMMs, freely chosen ones and cuBLAS on layers of models.")
 _add("models", models.main, "Time models of the sizes of Llama and GPT-2 before and after `cutegemm.use(model)`.")
 _add("prebuilt", prebuilt.main, "Judge a library of prebuilt kernels on models that it was not selected by.")

@@ -1,0 +1,235 @@
+"""Grouped GEMMs: ours, torch's grouped_mm, and a loop over the groups, alternating in one process.
+
+python -m docs.evidence grouped --json docs/evidence/data/grouped_h100.json
+python -m docs.evidence grouped --problem 64,16384,2048,2048 --plans 12 --seconds 2
+python -m docs.evidence grouped --form k --seed 7
+
+The rows of a problem are divided among its groups at random. Each problem is computed by the plan that is chosen, by
+the plans with the lowest predicted times, by torch, and by a loop that knows the sizes on the host. A dense GEMM of as
+many rows, and the bandwidth of a copy, stand beside them. Errors are those of some rows against float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+from cutegemm.errors import CutegemmError
+from docs.evidence.benchmark import record
+from docs.evidence.measure import DEVICE, machine, need_gpu
+
+# groups, rows in all, N, K
+PROBLEMS = (
+    (8, 32768, 4096, 4096), (64, 16384, 2048, 2048), (128, 8192, 1536, 4096), (8, 16, 14336, 4096),
+)  # fmt: skip
+FORMS = ("m", "k")  # groups divide the rows of A; or K, as in the gradient by the weights
+_CHECKED_ROWS = 256  # compared with float64
+_COPIED_BYTES = 1 << 30
+
+Problem = tuple[int, int, int, int]
+Row = dict[str, Any]
+Call = Callable[[], Any]
+
+
+def random_ends(groups: int, rows: int, seed: int) -> list[int]:
+    """Return the end of each group, if all divisions of the rows into groups are equally likely.
+
+    >>> random_ends(4, 10, 1)
+    [1, 1, 7, 10]
+    """
+    import random
+
+    generator = random.Random(seed)
+    bars = sorted(generator.sample(range(rows + groups - 1), groups - 1))  # stars and bars
+    sizes = [after - before - 1 for before, after in pairwise([-1, *bars, rows + groups - 1])]
+    return [sum(sizes[: i + 1]) for i in range(groups)]
+
+
+class Contest:
+    """The matrices of one problem, and the calls that multiply them.
+
+    problem   groups, rows in all, N and K
+    form      a key of `FORMS`. With "k", A is K x rows and B is rows x N, so that the result has the size of the weights
+    """
+
+    def __init__(self, problem: Problem, form: str, seed: int) -> None:
+        import torch
+
+        groups, rows, n, k = problem
+        self.problem, self.form, self.ends = problem, form, random_ends(groups, rows, seed)
+        made: dict[str, Any] = {"device": DEVICE, "dtype": torch.bfloat16}
+        self.offs = torch.tensor(self.ends, dtype=torch.int32, device=DEVICE)
+        self.x = torch.randn(rows, k, **made)
+        if form == "m":
+            self.a, self.b = self.x, torch.randn(groups, n, k, **made).mT
+        else:
+            self.a, self.b = self.x.t(), torch.randn(rows, n, **made)
+        self.parts = list(pairwise([0, *self.ends]))
+
+    def by_torch(self) -> Call:
+        """Return torch's grouped_mm."""
+        import torch
+
+        grouped = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
+        return lambda: grouped(self.a, self.b, offs=self.offs)
+
+    def by_loop(self) -> Call:
+        """Return a loop of torch.mm over the groups that have rows. It knows their sizes on the host."""
+        import torch
+
+        groups, rows, n, k = self.problem
+        shape = (rows, n) if self.form == "m" else (groups, k, n)
+        out = torch.empty(shape, device=DEVICE, dtype=self.a.dtype)
+
+        def loop() -> Any:
+            """Multiply one group after the other."""
+            for group, (begin, end) in enumerate(self.parts):
+                if self.form == "m" and end > begin:
+                    torch.mm(self.a[begin:end], self.b[group], out=out[begin:end])
+                elif self.form == "k":
+                    torch.mm(self.a[:, begin:end], self.b[begin:end], out=out[group])
+            return out
+
+        return loop
+
+    def by_plan(self, plan: str | None) -> Call:
+        """Return `grouped_mm` with a plan; None: the one that is chosen."""
+        from cutegemm.torch.grouped.functional import grouped_mm
+
+        return lambda: grouped_mm(self.a, self.b, offs=self.offs, plan=plan)
+
+    def dense(self) -> Call:
+        """Return our dense GEMM of all rows by one matrix of weights."""
+        import torch
+
+        from cutegemm.run.gemm import gemm
+
+        weights = self.b[0] if self.form == "m" else torch.randn_like(self.b)
+        return lambda: gemm(self.a, weights)
+
+    def candidates(self, count: int) -> list[str]:
+        """Return the names of the plans with the lowest predicted times."""
+        from cutegemm.choice.grouped import ranked_grouped
+        from cutegemm.plan import Operands
+        from cutegemm.plan import Problem as Extents
+        from docs.evidence.measure import this_device
+
+        groups, rows, n, k = self.problem
+        layout, extents = ("nt", (rows, n, k)) if self.form == "m" else ("tn", (k, n, rows))
+        operands = Operands.of("bf16", layout=layout, batched=True, groups=self.form)
+        problem = Extents(*extents, groups, operands)
+        return [str(one.recipe) for one in islice(ranked_grouped(problem, device=this_device()), count)]
+
+    def error(self, result: Any) -> float:
+        """Return the largest error of some rows of each group, as a share of the root mean square of the right ones."""
+        import torch
+
+        most = 0.0
+        for group, (begin, end) in enumerate(self.parts):
+            if self.form == "m":
+                rows = torch.arange(begin, min(end, begin + _CHECKED_ROWS), device=DEVICE)
+                want, found = self.a[rows].double() @ self.b[group].double(), result[rows].double()
+            else:
+                want = self.a[:_CHECKED_ROWS, begin:end].double() @ self.b[begin:end].double()
+                found = result[group, :_CHECKED_ROWS].double()
+            if want.numel():
+                scale = want.square().mean().sqrt().clamp(min=1e-30)
+                most = max(most, float((found - want).abs().max() / scale))
+        return most
+
+    @property
+    def moved_bytes(self) -> int:
+        """Return the least bytes that a call moves: A, D, and the weights or the gradients of all groups with rows."""
+        groups, rows, n, k = self.problem
+        used = groups if self.form == "k" else sum(end > begin for begin, end in self.parts)
+        return 2 * (rows * k + rows * n + used * n * k)
+
+
+def timed(problem: Problem, form: str, seconds: float, plans: int, seed: int) -> Row:
+    """Return the row of one problem: times in microseconds, errors, and ratios to the best of the others.
+
+    plans   number of plans that are timed beside the chosen one
+    """
+    import torch
+
+    from cutegemm.run.on_gpu import alternating
+
+    contest, failed = Contest(problem, form, seed), {}
+    calls: dict[str, Call] = {"torch": contest.by_torch(), "loop": contest.by_loop(), "chosen": contest.by_plan(None)}
+    calls |= {name: contest.by_plan(name) for name in contest.candidates(plans)}
+    errors = {}
+    for name, call in [*calls.items()]:
+        try:
+            errors[name] = contest.error(call())
+        except Exception as error:  # the others go on
+            failed[name] = f"{type(error).__name__}: {error}"[:200]
+            del calls[name]
+    source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=DEVICE)
+    target = torch.empty_like(source)
+    calls |= {"dense": contest.dense(), "copy": lambda: target.copy_(source)}
+    us = {name: each * 1e6 for name, each in zip(calls, alternating([*calls.values()], seconds), strict=True)}
+    groups, rows, n, k = problem
+    others = [us[name] for name in ("torch", "loop") if name in us]
+    own = {name: time for name, time in us.items() if name not in ("torch", "loop", "dense", "copy")}
+    copy_bandwidth = 2 * _COPIED_BYTES / us["copy"]
+    return {
+        "groups": groups, "rows": rows, "n": n, "k": k, "form": form, "seed": seed, "us": us, "errors": errors,
+        "failed": failed, "tflops": {name: 2e-6 * rows * n * k / time for name, time in us.items() if name != "copy"},
+        "best": min(own, key=own.__getitem__, default=None),
+        "others_to_chosen": min(others) / us["chosen"] if others and "chosen" in us else None,
+        "dense_to_chosen": us["dense"] / us["chosen"] if "chosen" in us else None,
+        "bandwidth_to_copy": contest.moved_bytes / us["chosen"] / copy_bandwidth if "chosen" in us else None,
+    }  # fmt: skip
+
+
+def told(row: Row) -> str:
+    """Return a row as text: ratios, times, errors, and what failed."""
+    names = ("others_to_chosen", "dense_to_chosen", "bandwidth_to_copy")
+    ratios = ", ".join(f"{name.replace('_', ' ')} {row[name]:.3f}" for name in names if row[name] is not None)
+    return "\n".join([
+        f"{row['groups']} groups, {row['rows']} rows, {row['n']} x {row['k']}, form {row['form']}: {ratios}; "
+        f"best {row['best']}",
+        "  us: " + ", ".join(f"{name} {time:.1f}" for name, time in row["us"].items()),
+        "  errors: " + ", ".join(f"{name} {error:.3g}" for name, error in row["errors"].items()),
+        *[f"  failed: {name}: {why}" for name, why in row["failed"].items()],
+    ])  # fmt: skip
+
+
+def _problem(text: str) -> Problem:
+    numbers = text.split(",")
+    if len(numbers) != len(PROBLEMS[0]) or not all(each.isdigit() and int(each) for each in numbers):
+        raise CutegemmError(f"grouped: --problem {text!r} is not groups,rows,N,K, such as 64,16384,2048,2048.")
+    groups, rows, n, k = map(int, numbers)
+    return groups, rows, n, k
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.evidence grouped",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--problem", action="append", default=[], help="groups,rows,N,K; repeat it")
+    parser.add_argument(
+        "--form", choices=FORMS, action="append", default=[], help="what groups divide; both without it"
+    )
+    parser.add_argument("--plans", type=int, default=6, help="number of plans that are timed beside the chosen one")
+    parser.add_argument("--seed", type=int, default=1, help="of the sizes of the groups")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of measuring for each problem, at least")
+    parser.add_argument("--json", type=Path, help="write all numbers there")
+    given = parser.parse_args(arguments)
+    problems = [_problem(text) for text in given.problem] or PROBLEMS
+    need_gpu()
+
+    def found() -> Iterator[list[Row]]:
+        for form in given.form or FORMS:
+            for problem in problems:
+                row = timed(problem, form, given.seconds, given.plans, given.seed)
+                print(told(row), flush=True)
+                yield [row]
+
+    record({"machine": machine(), "rows": []}, found(), given.json)
