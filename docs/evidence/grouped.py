@@ -52,7 +52,7 @@ class Contest:
     """The matrices of one problem, and the calls that multiply them.
 
     problem   groups, rows in all, N and K
-    form      a key of `FORMS`. With "k", A is K x rows and B is rows x N, so that the result has the size of the weights
+    form      a key of `FORMS`. With "k", A is K x rows and B is rows x N, as in the gradient of the weights
     """
 
     def __init__(self, problem: Problem, form: str, seed: int) -> None:
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--problem", action="append", default=[], help="groups,rows,N,K; repeat it")
     parser.add_argument(
-        "--form", choices=FORMS, action="append", default=[], help="what groups divide; both without it"
+        "--form", choices=FORMS, action="append", default=[], help="what groups divide; default: both"
     )
     parser.add_argument("--plans", type=int, default=6, help="number of plans that are timed beside the chosen one")
     parser.add_argument("--seed", type=int, default=1, help="of the sizes of the groups")

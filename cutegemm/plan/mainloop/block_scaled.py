@@ -303,8 +303,8 @@ class BlockScaled(Promoted):
         for scales in scales_of(plan):
             if scales.by_block and scales.mode == operands.groups:
                 yield (
-                    f"{scales.name} has a scale for each block of 128 along {scales.mode.upper()}, which groups divide. "
-                    f'Use the granularity "{ROWS}".'
+                    f"{scales.name} has a scale for each block of {BLOCK} along {scales.mode.upper()}, which groups "
+                    f'divide. Use the granularity "{ROWS}".'
                 )
             operand = operands.matrix(scales.name)
             along, deep = operand.modes
