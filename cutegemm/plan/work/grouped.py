@@ -87,8 +87,15 @@ class RowGroups(GroupedWork):
         return self._at(place, 0, 0)
 
     def next(self, state: State) -> State:
+        return self.ahead(state, 1)
+
+    def ahead(self, state: State, turns: int) -> State:
         number, group, first = state
-        return self._at(number + self.clusters, group, first)
+        return self._at(number + turns * self.clusters, group, first)
+
+    def first_of(self, state: State, turn: Any, turns: int) -> State:
+        number, group, first = state
+        return self._at(number + turn * self.clusters, group, first)
 
     def _at(self, number: Any, group: Any, first: Any) -> State:
         """Return the state of a work tile, found from a group on.
