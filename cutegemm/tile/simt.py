@@ -72,7 +72,7 @@ def _made(
     lanes_along: str,
     warps_along: str,
 ) -> TiledMma:
-    """Return the TiledMma of `simt_tiled_mma` for arguments that violate no rule."""
+    """Return the TiledMma that `simt_tiled_mma` describes; the arguments are its arguments, already checked."""
     lanes = (warp_mn[0] // thread_mn[0], warp_mn[1] // thread_mn[1])
     warps = (block_mn[0] // warp_mn[0], block_mn[1] // warp_mn[1])
     lane_strides = (1, lanes[0]) if lanes_along == "m" else (lanes[1], 1)
@@ -128,5 +128,5 @@ def _violations(
 
 
 def _x(extents: object) -> str:
-    """Return the extents (64, 32) as text: '64x32'."""
+    """Return extents as text for a message: (64, 32) becomes '64x32'."""
     return "x".join(str(s) for s in extents) if isinstance(extents, tuple) else repr(extents)
