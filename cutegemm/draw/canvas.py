@@ -44,15 +44,15 @@ class Canvas:
         self.bottom = 0.0
 
     def reach(self, x: float, y: float) -> None:
-        """Extend the size of the document so that it contains the point (x, y), in pixels."""
+        """Extend the size of this SVG document so that it contains the point (x, y), in pixels."""
         self.right, self.bottom = max(self.right, x), max(self.bottom, y)
 
     def add(self, element: str) -> None:
-        """Append an SVG element without changing the size of the document."""
+        """Append an SVG element (its text) to this document without changing the document's size."""
         self.parts.append(element)
 
     def rect(self, x: float, y: float, width: float, height: float, style: str, extra: str = "") -> None:
-        """Append a rectangle whose top left corner is at (x, y); all lengths are in pixels.
+        """Append a rectangle to this SVG document; (x, y) is its top left corner, and all lengths are in pixels.
 
         style   class names, separated by spaces
         extra   more attributes, with a leading space
@@ -63,7 +63,7 @@ class Canvas:
         self.add(f'<rect {box} class="{style}"{extra}/>')
 
     def text(self, x: float, y: float, content: str, style: str, size: float, mono: bool = True) -> None:
-        """Append text whose baseline is at y.
+        """Append a text to this SVG document, with its baseline at y.
 
         The text starts at x. With the class `mid` it is centred at x, and with the class `end` it ends at x.
 
@@ -78,7 +78,7 @@ class Canvas:
         self.add(f'<text x="{num(x)}" y="{num(y)}" class="{style}">{escape(content)}</text>')
 
     def finish(self, title: str, description: str) -> str:
-        """Return the SVG document with its title, description, style sheet and background.
+        """Return this SVG document as text, with its title, description, style sheet and background.
 
         title         what the document shows, for tooltips and screen readers
         description   details, for screen readers
@@ -94,7 +94,7 @@ class Canvas:
 
 
 def num(value: float) -> str:
-    """Return a coordinate as text for SVG, with at most two decimals.
+    """Return a coordinate as text for SVG, with at most two decimals and no trailing zeros: 2.50 becomes "2.5".
 
     >>> num(3.0), num(2.5), num(1 / 3)
     ('3', '2.5', '0.33')

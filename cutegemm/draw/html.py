@@ -64,12 +64,14 @@ def tile_html(
     name: str = "tile",
     attributes: str = "",
 ) -> str:
-    """Return the HTML element that explores a CTA tile, for a page that includes `tile.css` and `tile.js`.
+    """Return the HTML element that shows a plan's CTA tile interactively, in a page with `tile.css` and `tile.js`.
 
-    problem, ctas_per_wave   see `plan_page`
-    name                     `id` of the element
-    attributes               more attributes of the element, with a leading space; data-m and data-n select the element
-                             of D that is shown first
+    plan            the GEMM plan
+    problem         problem whose grid of tiles and raster are shown; None for no grid
+    ctas_per_wave   number of CTAs that run at a time; the raster is coloured by wave. None: a single wave
+    name            `id` of the element
+    attributes      more attributes of the element, with a leading space; data-m and data-n select the element of D
+                    that is shown first
     """
     data = page_data(plan, problem, ctas_per_wave)
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
@@ -78,15 +80,15 @@ def tile_html(
 
 
 def part(name: str) -> str:
-    """Return the text of a file of this folder that pages include, such as "tile.css" or "tile.js"."""
+    """Return the text of a file of this folder that pages include, by its name such as "tile.css" or "tile.js"."""
     return files("cutegemm.draw").joinpath(name).read_text("utf-8")
 
 
 def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None) -> dict[str, Any]:
-    """Return the data of a plan's page, ready for JSON, in which the script of the page looks values up.
+    """Return the tables that the script of a plan's interactive page reads, ready for JSON.
 
-    Arrays are in the form of `packed`. The tile is the one that a CTA multiplies. With cluster split-K, all CTAs that
-    share K multiply the same tile, and each stores its own part.
+    Arrays are base64 text with a type, see `packed`. The tile is the one that a CTA multiplies. With cluster split-K,
+    all CTAs that share K multiply the same tile, and each stores its own part.
 
     problem, ctas_per_wave   see `plan_page`
     raises                   UnsupportedError if the plan does not keep A and B in shared memory
@@ -129,8 +131,9 @@ def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None
 
 
 def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: Any, operand: Operand) -> dict[str, Any]:
-    """Return the tables of operand A or B that the page's script looks values up in.
+    """Return the tables of operand A or B for the page of a plan: where each element lies, and who copies it.
 
+    operand   the operand, whose element type is shown
     name      "a" or "b"
     extent    extent of the tile along M or N
     smem      shared-memory layout of all stages
@@ -164,12 +167,13 @@ def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: A
 
 
 def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
-    """Return the shared-memory offsets of an operand in all pipeline stages: (packed offsets, shifts).
+    """Return the shared-memory offsets of an operand in all pipeline stages as (packed offsets, shifts).
 
     If each stage is a shift of the first one: the offsets of the first stage, and the shift of each stage. Otherwise:
     the offsets of all stages, and None.
 
-    offsets   array (elements, stages)
+    offsets   array (elements, stages), in elements
+    returns   offsets as type and base64 text, see `packed`; list with one shift per stage, in elements, or None
     """
     shift = offsets[0] - offsets[0, 0]
     if (offsets == offsets[:, :1] + shift).all():
@@ -178,11 +182,12 @@ def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
 
 
 def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[str, Any] | None:
-    """Return the numbers of tiles m, n and l, the position of each tile in the raster, and the CTAs per wave, by name.
+    """Return the tile grid of a problem for a plan's page, as a dictionary; None if the problem has no tiles.
 
-    None if the problem has no tiles.
+    Its keys name the numbers of tiles m, n and l, the position of each tile in the raster, and the CTAs per wave.
 
-    raises   UnsupportedError if the problem has too many tiles
+    ctas_per_wave   number of CTAs that run at a time; None: all of them
+    raises          UnsupportedError if the problem has too many tiles
     """
     m, n, l = plan.grid(problem)  # noqa: E741 - the batch, as in CuTe
     if m * n * l > MAX_TILES:
@@ -234,7 +239,7 @@ def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
 
 
 def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
-    """Return the values of the placeholders of tile.html that depend on the plan: name -> HTML.
+    """Return the HTML for each placeholder of tile.html that depends on the plan: placeholder name -> HTML.
 
     data   the page's tables; see `page_data`
     """
@@ -248,7 +253,7 @@ def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
 
 
 def _held_by(plan: GemmPlan) -> str:
-    """Return the text that explains the "held by" columns of the page's table: the thread that holds an element."""
+    """Return the text that explains the "held by" columns of the page's table: which thread holds an element."""
     atom, k = plan.tiled_mma.atom, plan.tiled_mma.tile_mnk[2]
     if atom.a_source == atom.b_source == "shared":
         return "no thread: the instruction reads shared memory"
@@ -261,9 +266,9 @@ def _what_is_held(plan: GemmPlan) -> str:
 
 
 def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
-    """Return the HTML list of a plan's levels, from the grid over CTA, warp and thread to a value.
+    """Return the HTML list of a plan's levels, from the grid over CTA, warp and thread to a value of a thread.
 
-    Each level has a name, the position of the selected element, and a description.
+    Each level has a name, the position of the selected element of D, and a description.
 
     data   the page's tables; see `page_data`
     """
