@@ -37,8 +37,8 @@ def executed_accesses(
 
     arch      architecture that the plan is compiled for
     rules     how accesses of a warp are divided into wavefronts
-    returns   accesses by operation: load, store, ldmatrix, stmatrix, cp.async. None if the plan splits K, since its
-              CTAs then differ, or if an extent is 0
+    returns   counts of requests and wavefronts by operation (load, store, ldmatrix, stmatrix, cp.async). None if the
+              plan splits K, since its CTAs then differ, or if an extent is 0
     raises    CompileError if the plan does not compile; EmulationError if the kernel makes a faulty access
     """
     if plan.scheduler.split.is_split or 0 in (problem.m, problem.n, problem.k, problem.l):
@@ -55,9 +55,9 @@ def executed_accesses(
 
 
 def _is_wider(ptx: str, code: ResourceReport) -> bool:
-    """Return whether the machine code has more 64- or 128-bit accesses to shared memory than the PTX.
+    """Return True if the machine code has more 64- or 128-bit shared-memory accesses than the PTX it is compiled from.
 
-    Then ptxas merged accesses, and counts of the PTX's accesses are not those of the machine code.
+    Then ptxas has merged accesses, so that counts of the PTX's accesses do not hold for the machine code.
 
     ptx    PTX of the kernel
     code   instruction counts of its machine code
@@ -79,7 +79,7 @@ def _is_wider(ptx: str, code: ResourceReport) -> bool:
 
 
 def _cluster_tiles(plan: GemmPlan, problem: Problem) -> Iterator[tuple[int, int, int]]:
-    """Yield (count, M, N) for each different size of the output tile of a cluster: full, at an edge, and in the corner.
+    """Yield (count, M, N) for each size of a cluster's output tile in a problem: full, at an edge, and in the corner.
 
     count   number of clusters whose tile has M x N elements
     """
@@ -95,10 +95,12 @@ def _cluster_tiles(plan: GemmPlan, problem: Problem) -> Iterator[tuple[int, int,
 def _count_for_tile(
     plan: GemmPlan, problem: Problem, m: int, n: int, arch: str, rules: Rules
 ) -> dict[str, tuple[int, int, int]]:
-    """Return the shared-memory accesses of a cluster's m x n tile over the whole K.
+    """Return how often one cluster accesses shared memory to compute an m x n tile over the whole K.
 
     Only some k-tiles are emulated; the counts of the others are extrapolated.
 
+    m, n      extents of the tile in elements
+    arch      architecture that the plan is compiled for
     rules     how accesses of a warp are divided into wavefronts
     returns   operation -> (requests, wavefronts, least possible wavefronts)
     """
@@ -144,7 +146,7 @@ def _count(
 
 
 def _aligned_stride(problem: Problem, name: str) -> int:
-    """Return the smallest leading stride, in elements, that has the alignment of an operand.
+    """Return the smallest leading stride of an operand, in elements, that has the alignment that the problem states.
 
     name   name of the operand, such as "a"
     """

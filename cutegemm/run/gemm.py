@@ -30,16 +30,16 @@ _calls = Calls()
 
 
 class _Call:
-    """A prepared call of `gemm` without an epilogue, for all calls of one signature.
+    """A prepared call of `gemm` without an epilogue: all calls with the same signature use this object again.
 
     A signature consists of the types, shapes, strides, alignments and device of all tensors, and of the options.
 
-    new        function that allocates the result
-    into       launch of the kernel: function of a, b, c or None, the result, alpha and beta
-    kernel     the kernel's text for error messages
-    check      function of a, b, c and `out` that raises UnsupportedError if `out` overlaps one of the others
-    written    function that tells autograd that `out` has changed
-    plan       the caller's plan. The signature has its id, so it must not be freed
+    new       function without arguments that allocates the result
+    into      function of a, b, c or None, the result, alpha and beta that launches the kernel
+    kernel    the kernel's text for error messages
+    check     function of a, b, c and `out` that raises UnsupportedError if `out` overlaps one of the others
+    written   function that tells autograd that `out` has changed
+    plan      the caller's plan. The signature has its id, so it must not be freed
     """
 
     __slots__ = ("check", "into", "kernel", "new", "plan", "written")
@@ -53,10 +53,11 @@ class _Call:
 
 
 def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
-    """Return the call of a prepared kernel, which allocates its result or stores to the caller's tensor.
+    """Return the `_Call` of a prepared kernel: functions that allocate a result and that launch the kernel.
 
-    a         the first factor, on whose device results are allocated
-    as_rows   whether the launch takes the transpose of b, N x K, as a layer stores its weight
+    prepared   the compiled kernel, and the memory layouts of its tensors
+    a          the first factor, on whose device results are allocated
+    as_rows    True if the launch takes the transpose of b, N x K, as a layer stores its weight
     """
     from cutegemm.run.checks import check_out
 
@@ -76,20 +77,20 @@ def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
 def _into(
     function: Callable[..., None], reads_c: bool, strides: Sequence[Any], as_rows: bool = False
 ) -> Callable[..., None]:
-    """Return the launch of a kernel: (a, b, c or None, out, alpha, beta).
+    """Return the function that launches a kernel: (a, b, c or None, out, alpha, beta) -> None.
 
     function   function of the compiled kernel
-    reads_c    whether the kernel takes c and beta. It then gets `out` in the place of a c that is None
-    strides    for a, b, c and out: the strides that the kernel needs; None: the strides of the tensor
-    as_rows    whether the launch takes the transpose of b, N x K, as a layer stores its weight
+    reads_c    True if the kernel takes c and beta; if c is None, it gets `out` in place of c, and does not read it
+    strides    for a, b, c and out: strides that the kernel needs instead of the tensor's; None for the tensor's
+    as_rows    True if the launch takes the transpose of b, N x K, as a layer stores its weight
     """
 
     def with_c(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
-        """Launch a kernel that takes c and beta."""
+        """Launch a kernel that takes c and beta; if c is None, the kernel gets `out` in its place."""
         function(a, b.mT if as_rows else b, out if c is None else c, out, alpha, beta)
 
     def without_c(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
-        """Launch a kernel without the parameters c and beta."""
+        """Launch a kernel that does not take c and beta; these two arguments are ignored."""
         function(a, b.mT if as_rows else b, out, alpha)
 
     launch = with_c if reads_c else without_c
@@ -114,9 +115,11 @@ def _into(
 
 
 def _trial(a: Any, b: Any, c: Any, out: Any, prepared: Prepared) -> Callable[[], None]:
-    """Return a call of a prepared kernel that the tuner can time. It stores to a new tensor with the strides of `out`.
+    """Return a function that runs a prepared kernel, for the tuner to time; the caller's tensors are not written.
 
-    out   the caller's tensor for the result; None if `gemm` allocates it
+    a, b, c    tensors that the kernel reads; c may be None
+    out        the caller's tensor for the result, whose strides a new tensor gets; None if `gemm` allocates it
+    prepared   the compiled kernel
     """
     call = _call_of(prepared, a)
     d = call.new() if out is None else out.new_empty_strided(out.shape, out.stride())
@@ -124,7 +127,7 @@ def _trial(a: Any, b: Any, c: Any, out: Any, prepared: Prepared) -> Callable[[],
 
 
 def _first_fused(*arguments: Any) -> Any:
-    """Import `fused` at the first call with an epilogue, and let later calls use it directly."""
+    """Run the first call of `gemm` with an epilogue: import `fused`, and replace this function by it from now on."""
     global _fused
     from cutegemm.run.fused import fused
 
@@ -289,9 +292,12 @@ def gemm(
 def _first(key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: float, how: How) -> _Call | list[str]:
     """Prepare the first call of a signature, add it to the cache of prepared calls, and return it.
 
-    key       the signature: types, shapes, strides and alignments of the tensors, and the options
-    how       the options
-    returns   the call; or the names of the matrices that must be copied first, since no stride of theirs is 1
+    key               the signature: types, shapes, strides and alignments of the tensors, and the options
+    a, b, c, out      tensors of the call; c and out may be None
+    out_dtype, beta   arguments of `gemm`
+    how               the other options of `gemm`
+    returns           the call; or the names of the matrices that must be copied first, since none of their strides is
+                      1
     """
     recalled = recall.find(key, a, how) if c is None and out is None else None
     if recalled is not None:
@@ -312,7 +318,11 @@ def _first(key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: flo
 
 
 def _check_values(a: Any, b: Any, c: Any, out: Any, beta: float) -> None:
-    """Raise UnsupportedError if beta is not 0 without c, or if `out` would lose gradients that a tensor requires."""
+    """Raise UnsupportedError if beta is not 0 without c, or if storing to `out` would lose required gradients.
+
+    a, b, c, out   tensors of the call; c and out may be None
+    beta           factor of c
+    """
     from cutegemm.run.checks import refused, wrong_values
     from cutegemm.run.prepare import named
 
@@ -322,9 +332,9 @@ def _check_values(a: Any, b: Any, c: Any, out: Any, beta: float) -> None:
 
 
 def _check_numbers(a: Any, b: Any, alpha: Any, beta: Any) -> None:
-    """Raise UnsupportedError if alpha or beta is not a real number, with a message that names it.
+    """Raise UnsupportedError if alpha or beta is not a real number, with a message that names the argument.
 
-    It is called after a launch has failed: the kernel's own message does not name the argument.
+    `gemm` calls this after a launch has failed, because the kernel's own message does not name the argument.
     """
     if isinstance(alpha, int | float) and isinstance(beta, int | float):
         return
@@ -400,16 +410,16 @@ def layer(
     epilogue: Callable[..., Any] | None = None,
     batch_invariant: bool = False,
 ) -> Callable[..., Any]:
-    """Return a function (x, w, bias) -> d that computes a layer: x @ w.T, with an epilogue if there is one.
+    """Return a function (x, w, bias) -> d that computes a linear layer: x @ w.T, with an optional epilogue.
 
-    The function takes tensors with the types, shapes, strides, alignments and device of these. Its plan is one of the
-    few that serve all numbers of rows of x.
+    Use it in loops: nothing is checked or chosen again. It takes tensors with the types, shapes, strides, alignments
+    and device of these. Its plan is one of the few that are compiled for a layer, whatever the number of rows of x.
 
-    x, w       M x K and N x K
-    bias       N elements, or None
-    epilogue   function of the accumulator, and of bias if it is not None; None without bias and activation
-    batch_invariant   see `gemm`
-    raises     the errors of `gemm`; PendingError while the kernel is compiled in the background
+    x, w              M x K and N x K
+    bias              N elements, or None
+    epilogue          function of the accumulator, and of bias if it is not None; None without bias and activation
+    batch_invariant   True to give each row the same bits whatever the other rows are
+    raises            the errors of `gemm`; PendingError while the kernel is compiled in the background
     """
     from cutegemm.run.fused import prepared_fused
     from cutegemm.run.prepare import prepare
@@ -460,7 +470,7 @@ def plan_of(
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> GemmPlan:
-    """Return the plan that `gemm` would run for these arguments. Nothing is launched, but the plan is compiled.
+    """Return the plan that `gemm` would run for these arguments. No kernel is launched, but the plan is compiled.
 
     All arguments are those of `gemm`.
 

@@ -34,7 +34,7 @@ def executed_ptx(
     cluster: int = 1,
     rules: Rules = DEFAULT_RULES,
 ) -> Executed:
-    """Return the counted memory accesses of one launch of a kernel.
+    """Emulate one launch of a kernel given as PTX, and return its memory accesses, counted by instruction.
 
     text           PTX module
     arguments      one text for each parameter: an integer, or a buffer of zeros such as "f32[4096]"
@@ -43,8 +43,8 @@ def executed_ptx(
     shared_bytes   bytes of dynamic shared memory
     cluster        CTAs of a cluster, along x
     rules          how accesses of a warp are divided into wavefronts
-    raises         UnsupportedError if the arguments do not fit the parameters, or for an instruction that the emulator
-                   does not implement; EmulationError for an access out of bounds or not aligned
+    raises         UnsupportedError if the arguments do not fit the parameters, or for an instruction that the
+                   emulator does not implement; EmulationError for an access out of bounds or not aligned
 
     >>> counts = executed_ptx('''
     ... .version 8.0
@@ -73,10 +73,10 @@ def executed_ptx(
 
 
 def _full_name(start: str, names: list[str]) -> str:
-    """Return the only name of a kernel that starts with `start`.
+    """Return the only kernel name in a PTX module that starts with `start`.
 
     names    names of the kernels in the module
-    raises   UnsupportedError if none or several do
+    raises   UnsupportedError if no name starts with it, or several do
     """
     matching = [name for name in names if name.startswith(start)]
     if not names:
