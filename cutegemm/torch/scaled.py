@@ -130,15 +130,15 @@ def scaled_mm(
 
 
 def _only(value: Any) -> Any:
-    """Return the element of a list or tuple of one element, else the value itself."""
+    """Return the single element of a list or tuple of one element; any other value is returned as it is."""
     return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
 def _member(value: Any, names: Sequence[str]) -> str | None:
-    """Return the name of a member of an enum of torch, from the member, its name or its value; None if it is unknown.
+    """Return the name of a member of a torch enum, from the member, its name or its value; None if it is unknown.
 
-    value   what the caller passes, also in a list of one
-    names   names of all members, by value
+    value   what the caller passes, possibly in a list of one
+    names   names of all members; the index of a name is its value
 
     >>> _member(["RowWise"], RECIPES), _member(1, RECIPES), _member("Rows", RECIPES)
     ('RowWise', 'RowWise', None)
@@ -151,12 +151,12 @@ def _member(value: Any, names: Sequence[str]) -> str | None:
 
 
 def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[str]) -> list[str]:
-    """Return an error message, in a list, if no kernel supports a recipe or a swizzle. A swizzle may also be None.
+    """Return a list with one error message if no kernel supports a scaling recipe or a swizzle; else [].
 
-    name     the caller's name for the argument
-    value    what the caller passes: a member of an enum of torch, its name or its value
+    name     name of the argument, for the message
+    value    what the caller passes: a member of a torch enum, its name or its value; a swizzle may also be None
     known    names of all members of the enum
-    served   names of the members that a kernel has
+    served   names of the members that kernels support
     """
     if value is None and known is SWIZZLES:
         return []
@@ -166,10 +166,10 @@ def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[
 
 
 def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None]) -> list[str]:
-    """Return error messages for block scales of one factor only, of int8, or of tensors that require gradients.
+    """Return error messages for block scales that cannot be used: for one factor only, for int8, or with gradients.
 
     tensors   arguments by name; bias may be None
-    recipes   recipe of each scale; None for an unknown one
+    recipes   scaling recipe of each scale, such as "BlockWise1x128"; None for an unknown one
     """
     block_wise = [name for name, recipe in recipes.items() if recipe in block_scales.RECIPES]
     if not block_wise:
@@ -188,14 +188,14 @@ def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None])
 
 
 def _wrong_scale(name: str, scale: torch.Tensor, recipe: str | None, extent: int, k: int, each: str) -> list[str]:
-    """Return error messages for the shape and the type of a scale.
+    """Return error messages for the shape and the type of one factor's scale; empty if both are right.
 
     name     "scale_a" or "scale_b"
     scale    the caller's tensor
     recipe   "TensorWise" or "RowWise"; None for an unknown one
-    extent   number of scales of the recipe "RowWise"
+    extent   number of scales for the recipe "RowWise": M or N
     k        extent K, which the shape of block scales depends on
-    each     what has a scale of its own then: "row of mat_a" or "column of mat_b"
+    each     what has a scale of its own with "RowWise", for the message: "row of mat_a" or "column of mat_b"
     """
     if recipe in block_scales.RECIPES:
         return block_scales.wrong_block_scale(name, scale, recipe, extent, k)
