@@ -68,12 +68,12 @@ class _Reader:
         self.in_repr = False  # Python's rules: (8) is 8, and (8,) the tuple
 
     def here(self) -> int:
-        """Move past whitespace, and return the index in the text of the next character."""
+        """Move past whitespace, and return the index in the text of the next character to read."""
         self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
         return self.position
 
     def fail(self, expected: str) -> NoReturn:
-        """Raise LayoutError at the current position of the text.
+        """Raise LayoutError at the current position of the text that is being parsed.
 
         expected   description of the text that is missing there
         """
@@ -95,14 +95,14 @@ class _Reader:
         raise LayoutError(f"parse: {reason}\n  {shown}\n  {caret}^") from cause
 
     def accept(self, symbol: str) -> bool:
-        """Move past a symbol if it comes next; return whether it does."""
+        """Move past a symbol if it comes next in the text; return True if it does."""
         if not self.text.startswith(symbol, self.here()):
             return False
         self.position += len(symbol)
         return True
 
     def expect(self, symbol: str, expected: str | None = None) -> None:
-        """Move past a symbol; raise LayoutError if it does not come next.
+        """Move past a symbol in the text; raise LayoutError if it does not come next.
 
         symbol     the symbol
         expected   description of it for the error; None: the symbol itself
@@ -111,7 +111,7 @@ class _Reader:
             self.fail(expected or repr(symbol))
 
     def composed(self) -> Layout | ComposedLayout:
-        """Read a layout, or a composed layout such as "S<3,4,3> o 0 o (8,64):(64,1)"."""
+        """Read a layout, or a composed layout such as "S<3,4,3> o 0 o (8,64):(64,1)", from the text."""
         start = self.here()
         if self.accept("ComposedLayout("):
             self.in_repr = True
@@ -124,7 +124,7 @@ class _Reader:
         return self.composition(start, layout)
 
     def composition(self, start: int, inner: Any = None, separator: str = "o", end: str = "") -> ComposedLayout:
-        """Read a composed layout: inner function, offset and outer layout.
+        """Read a composed layout from the text: inner function, offset and outer layout.
 
         start       position of its first character
         inner       the inner function if it has been read; None: it is read first
@@ -141,7 +141,7 @@ class _Reader:
         return self.build(start, ComposedLayout, inner, offset, outer)
 
     def inner(self) -> Swizzle | Layout:
-        """Read the inner function of a composed layout: a swizzle or a layout."""
+        """Read the inner function of a composed layout from the text: a swizzle or a layout."""
         start = self.here()
         for name, end in (("Swizzle(", ")"), ("Sw<", ">"), ("S<", ">")):
             if self.accept(name):
@@ -155,7 +155,10 @@ class _Reader:
         return self.layout("a swizzle or a layout")
 
     def layout(self, expected: str) -> Layout:
-        """Read a shape with optional strides. `expected` describes the text for the error if it is missing."""
+        """Read a shape with optional strides, such as "(4,8):(8,1)", from the text.
+
+        expected   description of what is missing, for the error message
+        """
         is_repr = self.accept("Layout(")
         self.in_repr = self.in_repr or is_repr
         start = self.here()
@@ -169,7 +172,7 @@ class _Reader:
         return self.build(start, Layout, shape, stride)
 
     def nested(self, leaf: Callable[[], Any], depth: int = 0) -> Any:
-        """Read one leaf, or a tuple of nested values in parentheses.
+        """Read one leaf, or a tuple of nested values in parentheses, from the text.
 
         leaf    method that reads a leaf
         depth   nesting of the parentheses around the value
@@ -188,7 +191,7 @@ class _Reader:
         return tuple(items)
 
     def integer(self, expected: str, at_least: int | None = None) -> int:
-        """Read an integer of at least `at_least`.
+        """Read an integer from the text; raise LayoutError if it is less than `at_least`.
 
         expected   description of the text for the error if it is missing
         """
@@ -203,7 +206,7 @@ class _Reader:
         return value
 
     def extent(self, expected: str) -> int:
-        """Read an extent of a shape: an integer, 0 or more.
+        """Read an extent of a shape from the text: an integer, 0 or more.
 
         expected   description of the text for the error if it is missing
         """
@@ -211,7 +214,7 @@ class _Reader:
         return self.integer(expected if at_start else "an extent of 0 or more", 0)
 
     def stride(self) -> int | ScaledBasis | F2:
-        """Read one leaf of a stride: an integer, a scaled basis vector (2@1) or a stride over F2 (F2(9))."""
+        """Read one leaf of a stride from the text: an integer, a basis vector (2@1) or a stride over F2 (F2(9))."""
         start = self.here()
         if self.accept("F2("):
             value = self.integer("the value of the stride over F2", 0)
@@ -232,7 +235,7 @@ class _Reader:
         return self.build(start, ScaledBasis, value, tuple(reversed(modes))) if modes else value
 
     def path(self) -> tuple[int, ...]:
-        """Read the path of a mode: an integer, or a tuple of integers."""
+        """Read the path of a mode from the text: an integer, or a tuple of integers."""
         start = self.here()
         path = self.nested(lambda: self.integer("a mode of 0 or more", 0))
         path = path if isinstance(path, tuple) else (path,)

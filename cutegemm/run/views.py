@@ -77,11 +77,11 @@ class View:
 
     @staticmethod
     def of(name: str, tensor: Any, batched: bool, wanted: int | None = None) -> View:
-        """Return the memory layout (`View`) of a torch tensor: contiguous mode, alignments and occupied bytes. @ 242 +
-
-        batched   True if the tensor has a batch mode in front
+        """Return the memory layout (`View`) of a torch tensor: contiguous mode, alignments and occupied bytes.
 
         name      "a", "b", "c" or "out"
+        tensor    the tensor
+        batched   True if the tensor has a batch mode in front
         wanted    mode to be major, if the shape leaves both modes possible; None for no preference
         raises    UnsupportedError if elements of "out" may share memory
         """
