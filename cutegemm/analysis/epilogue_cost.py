@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """A matrix in memory that the epilogue reads, or an auxiliary output that it stores.
+    """A matrix in memory that the epilogue reads, or an auxiliary output that it stores, with its cost.
 
     what          kind: "row of N", "column of M", "one element", "tile" or "result"
     dtype         type of the elements
     how           path: "by TMA" to the epilogue stages of D, "through epilogue stages" as D, or "by threads"
     tile_bytes    bytes of the sectors that a CTA reads or writes for a tile
     total_bytes   bytes of all elements; None without a problem
-    registers     32-bit registers of a thread
+    registers     32-bit registers that it takes in each thread
     """
 
     name: str
@@ -58,7 +58,7 @@ class Part:
 
 @dataclass(frozen=True)
 class EpilogueCost:
-    """Cost of a plan's epilogue, without the steps that some values of the scalars make unnecessary.
+    """Cost of a plan's epilogue. Steps that are unnecessary for some values of the scalars (beta = 0) do not count.
 
     expression      the expression that is counted
     fp32, special   instructions per element of D: of the f32 pipe, and of the special-function unit
@@ -111,7 +111,7 @@ def clocks(plan: GemmPlan, device: Device, elements: float) -> float | None:
 def epilogue_cost(
     plan: GemmPlan, device: Device, accesses: Sequence[Sectors], ctas_per_sm: int, problem: Problem | None
 ) -> EpilogueCost | None:
-    """Return the cost of a plan's epilogue, with `hidden` and `added_seconds` left at None.
+    """Return the cost of a plan's epilogue; the fields `hidden` and `added_seconds` need a roofline and stay None.
 
     accesses      the plan's accesses to global memory
     ctas_per_sm   CTAs that a multiprocessor holds
