@@ -115,6 +115,7 @@ def epilogue_cost(
 
     accesses      the plan's accesses to global memory
     ctas_per_sm   CTAs that a multiprocessor holds
+    problem       problem for the bytes of matrices in memory; None: these stay None
     returns       None if the epilogue has no step that is executed for every value of the scalars
     """
     counted = plan.epilogue.acting()

@@ -68,12 +68,12 @@ def check_part(
     tile          extents of the tile that `part` refers to; None: all of shared memory. If the tile is smaller, the
                   threads repeat it over all of shared memory
     op            "load", "store", "ldmatrix" or "stmatrix"
-    access_bits   bits that a lane accesses per instruction; None: the widest that the layout allows, see `tile_cost`
+    access_bits   bits that a lane accesses per instruction; None: the widest that the layout allows, in shared memory
     side          layout of a tiled copy to use: "src" or "dst"
     operand       layout of a tiled MMA to use: "A", "B" or "C"
     swizzle_of    unit of the swizzle: "bytes", as in the DSL's shared-memory layouts, or "elements"; "": bytes for a
                   layout of the DSL, else elements
-    rules         which phases of shared memory are merged
+    rules         model of shared memory: which groups of lanes are served together
     raises        LayoutError if the layouts do not match
 
     Threads that read a column of a row-major tile, without and with a swizzle:

@@ -358,12 +358,13 @@ def _sectors(
 
     operand_name   name of the matrix, such as "a"
     label          name of the access
+    operand        type, majorness and alignment of the matrix
     op             "ld", "ldgsts" or "st"
     elements       index in the tile of each value of each lane: (warps, lanes, values)
     bits           bits of a lane per instruction
     per            "k-tile" or "tile"
-    rotated        function that rotates the lanes of rows that start within a cache line, see `Store.rotated`; None:
-                   no rotation
+    rotated        function that rotates the lanes of rows that start within a cache line, so that stores are aligned;
+                   None: no rotation
     """
     count = max(1, bits // operand.dtype.bits)
     memory = global_table(plan, operand_name, problem)

@@ -110,6 +110,8 @@ def plan_registers(plan: GemmPlan, arch: Arch) -> int:
 
     Compiled plans come close: of 24 SIMT plans whose data need 64 to 180 registers, 23 use 219 to 255 of the 255 that
     one CTA per multiprocessor allows (DSL 4.8.1, sm_90a, 2026-11-20).
+
+    arch   architecture, which limits the registers
     """
     if all(role.registers for role in plan.roles):
         total = sum(role.warps * (role.registers or 0) for role in plan.roles)

@@ -352,6 +352,7 @@ def _launches(plan: GemmPlan, arch: Arch, problem: Problem | None) -> dict[str, 
     """Return the kernels of a call as name -> True if the kernel starts before its predecessor has ended (PDL).
 
     problem   decides whether the GEMM starts early after a kernel that copies an operand; None: a small problem
+    arch      architecture, which may or may not have PDL
     """
     parts = [] if problem is None else regions(plan, problem.m, problem.n, problem.k, problem.l)
     repacked = {GEMM: repacked_bytes_of(parts)}

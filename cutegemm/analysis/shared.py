@@ -294,7 +294,7 @@ def served(addresses: np.ndarray, bits: int, *, op: str = "load", rules: Rules =
     """Return the phases (groups of lanes served together) of a request, each as a dict: bank -> word -> lanes.
 
     A bank takes one wavefront for each of its words in a phase. For cp.async these are the words that are written;
-    its source may conflict as well, see `copies`.
+    the words that are read from global memory may conflict as well.
 
     addresses   byte address of each lane
     bits        bits that a lane accesses
@@ -347,9 +347,10 @@ def bank_conflicts(
     tv             thread-value layout: (thread, value) -> colexicographic index in the tile; or its table, an array
                    (threads, values)
     element_bits   bits of an element
-    access_bits    bits that a lane accesses per instruction. None: one element, or the widest form of
-                   ldmatrix and stmatrix
+    access_bits    bits that a lane accesses per instruction. None: one element, or the widest form of ldmatrix and
+                   stmatrix
     op             operation, such as "load", "store" or "ldmatrix"
+    rules          model of shared memory: when two phases (groups of lanes) are merged
     raises         LayoutError if a lane's elements are not aligned vectors of that width, or lie outside of the tile
 
     >>> transposed = bank_conflicts(Layout((32, 32)), Layout((32, 32), (32, 1)), element_bits=32)
@@ -398,6 +399,8 @@ def tile_cost(
     element_bits   bits of an element
     access_bits    bits that a lane accesses with one instruction, None for the widest that the layout permits. For
                    ldmatrix and stmatrix, bits of a lane's registers: 32 for .x1, 64 for .x2, 128 for .x4
+    op             operation, such as "load", "store" or "ldmatrix"
+    rules          model of shared memory: when two phases (groups of lanes) are merged
     raises         LayoutError if a lane's elements are not aligned vectors of that width
 
     >>> rows = np.arange(32 * 8).reshape(1, 32, 8)  # lane i has the i-th run of 8 elements

@@ -197,7 +197,7 @@ def save(thing: Any, path: str | Path, **options: Any) -> Path:
 
 
 def notebook(thing: Any) -> str:
-    """Return the HTML that a notebook shows for an object: its SVG, or its text if it cannot be drawn.
+    """Return the HTML that a notebook shows for `thing`: its SVG, or its text if it cannot be drawn.
 
     A notebook calls this for its output, so it never raises a CutegemmError.
 
@@ -214,7 +214,11 @@ def notebook(thing: Any) -> str:
 
 
 def _page(title: str, svg_text: str) -> str:
-    """Return an HTML document that shows one SVG."""
+    """Return an HTML document with one SVG.
+
+    title      title of the document
+    svg_text   the SVG element as text
+    """
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" '

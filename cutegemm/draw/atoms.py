@@ -61,7 +61,7 @@ def _operand_grid(
     The cells are empty if the instruction reads the operand from shared memory.
 
     operand    "a", "b" or "c"
-    table      array (threads, values) of element indices; see `owners.holders`
+    table      array (threads, values): the index of the element that each value of each thread holds
     tile       extents of the operand's two modes
     names      names of these modes, one letter each, such as "mk"
     source     "register" or "shared": where the instruction reads the operand

@@ -54,8 +54,9 @@ class Canvas:
     def rect(self, x: float, y: float, width: float, height: float, style: str, extra: str = "") -> None:
         """Append a rectangle to this SVG document; (x, y) is its top left corner, and all lengths are in pixels.
 
-        style   class names, separated by spaces
-        extra   more attributes, with a leading space
+        style           class names, separated by spaces
+        extra           more attributes, with a leading space
+        width, height   extents of the rectangle
         """
         self.reach(x + width, y + height)
         self.used |= set(style.split())
@@ -103,9 +104,11 @@ def num(value: float) -> str:
 
 
 def text_width(content: str, size: float, mono: bool = True) -> float:
-    """Return an upper bound of the width of a text in pixels, at the font size `size`.
+    """Return an upper bound of the width of a text in pixels.
 
-    mono    True if the font is monospaced
+    content   the text
+    size      font size in pixels
+    mono      True if the font is monospaced
     """
     return len(content) * size * (MONO if mono else SANS)
 

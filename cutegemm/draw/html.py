@@ -87,10 +87,11 @@ def part(name: str) -> str:
 def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None) -> dict[str, Any]:
     """Return the tables that the script of a plan's interactive page reads, ready for JSON.
 
-    Arrays are base64 text with a type, see `packed`. The tile is the one that a CTA multiplies. With cluster split-K,
+    Arrays are base64 text with their type. The tile is the one that a CTA multiplies. With cluster split-K,
     all CTAs that share K multiply the same tile, and each stores its own part.
 
-    problem, ctas_per_wave   see `plan_page`
+    problem, ctas_per_wave   problem whose grid is shown, or None; number of CTAs that run at a time, or None for a
+                             single wave
     raises                   UnsupportedError if the plan does not keep A and B in shared memory
     """
     if not plan.stages:
@@ -139,8 +140,8 @@ def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: A
     smem      shared-memory layout of all stages
     load      TiledCopy that loads the operand; other loads have no thread per element
     returns   bits      width of an element
-              smem      shared-memory offset of each element; see `_stages`
-              shifts    offset of each stage; see `_stages`
+              smem      shared-memory offset of each element, in the first stage or in all stages
+              shifts    offset of each stage from the first one; None if `smem` has all stages
               copier    thread that copies each element, or None
               access    index of the thread's access that copies each element, or None
               held      element that each (thread, value) holds in registers, or None if MMAs read shared memory
@@ -173,7 +174,7 @@ def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
     the offsets of all stages, and None.
 
     offsets   array (elements, stages), in elements
-    returns   offsets as type and base64 text, see `packed`; list with one shift per stage, in elements, or None
+    returns   offsets as type and base64 text; list with one shift per stage, in elements, or None
     """
     shift = offsets[0] - offsets[0, 0]
     if (offsets == offsets[:, :1] + shift).all():
@@ -241,7 +242,7 @@ def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
 def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
     """Return the HTML for each placeholder of tile.html that depends on the plan: placeholder name -> HTML.
 
-    data   the page's tables; see `page_data`
+    data   tables of the page, from `page_data`
     """
     return {
         "path": _path(plan, data),
@@ -270,7 +271,7 @@ def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
 
     Each level has a name, the position of the selected element of D, and a description.
 
-    data   the page's tables; see `page_data`
+    data   tables of the page, from `page_data`
     """
     bm, bn, bk = plan.mma_tile
     cm, cn = plan.cluster_mn

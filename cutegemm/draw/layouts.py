@@ -333,9 +333,10 @@ def _top(layout: AnyLayout) -> int:
 def _layout_colours(offsets: np.ndarray, color: str, bits: int, top: int) -> np.ndarray | None:
     """Return the colour index of each offset, or None if `color` is "none".
 
-    color   "bank": index in the palette; "offset": index in the ramp
-    bits    width of an element in bits, which decides the bank
-    top     largest offset of the layout, the end of the ramp
+    offsets   integer array of the layout's offsets
+    color     "bank": index in the palette of distinct colours; "offset": index in a ramp from light to dark
+    bits      width of an element in bits, which decides the bank
+    top       largest offset of the layout, the end of the ramp
     """
     if color == "none":
         return None

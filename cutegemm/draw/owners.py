@@ -140,7 +140,7 @@ def owner_grid(
 ) -> Grid:
     """Return the grid (table of cells) of a tile; each cell shows the thread and value that hold the element.
 
-    table      array (threads, values) of element indices; see `holders`
+    table      array (threads, values): the index of the element that each value of each thread holds
     tile       extents of the two modes
     title      heading of the grid
     subtitle   second line of the heading, such as the layout

@@ -175,7 +175,7 @@ def _left_out(what: str, ticks: tuple[str, ...], kept: list[int]) -> str:
 
     what    "rows" or "columns"
     ticks   index label of each row or column
-    kept    positions that are shown, with _GAP in place of the others; see `_kept`
+    kept    positions that are shown, with _GAP in place of the others
     """
     if _GAP not in kept:
         return ""

@@ -91,7 +91,7 @@ class Timeline(hooks.Shown):
 
 
 def plan_timeline(plan: GemmPlan) -> Timeline:
-    """Return the timeline of a plan's warp roles on a few tiles; see `protocol_timeline`.
+    """Simulate a plan's warp roles on a few tiles, and return the timeline of their operations and waits.
 
     Each tile has more k-tiles than the plan has stages, so that stages are reused.
 
@@ -147,7 +147,7 @@ def protocol_timeline(
 
     protocol                processes and barriers; `protocol_of` makes them from a plan
     cta                     index of the CTA that is drawn; all CTAs are simulated
-    load, multiply, store   durations; see `Durations`
+    load, multiply, store   time of a bulk copy, of the MMAs of a k-tile, and of the store of a tile, in one unit
     title                   heading
     raises                  LayoutError if the roles deadlock
 
@@ -274,6 +274,9 @@ def _hatched(x: float, y: float, width: float, height: float) -> str:
     """Return the SVG of a hatched rectangle, which marks a wait; the arguments are in pixels.
 
     The result is a path, not a pattern element: a pattern needs an identifier, which could clash in a notebook.
+
+    x, y            top left corner
+    width, height   extents of the rectangle
     """
     lines = []
     start = -height

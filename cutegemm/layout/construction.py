@@ -18,7 +18,7 @@ def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> La
 
     shape    extents; or a layout; or a sequence of layouts, which become the modes
     stride   strides of a shape, None for the compact ones; must be None for layouts
-    raises   LayoutError as `Layout` does, and for a stride together with layouts
+    raises   LayoutError for a shape and strides that make no layout, and for a stride together with layouts
     source   CuTe, `make_layout`
 
     >>> make_layout((4, 8), stride=(8, 1))

@@ -93,7 +93,10 @@ def as_integer(value: Any, what: str) -> int:
 
 
 def _holds_integers(value: Any, depth: int) -> bool:
-    """Return True if `value` is a tuple of Python integers and such tuples, nested at most 100 deep."""
+    """Return True if `value` is a tuple of Python integers and such tuples, nested at most 100 deep.
+
+    depth   number of tuples around `value`
+    """
     if type(value) is not tuple or depth > MAX_DEPTH:
         return False
     for v in value:  # noqa: SIM110 - `all` with a generator takes three times as long
@@ -515,7 +518,11 @@ def _digit(index: int, extent: int, stride: int) -> int:
 
 
 def _idx2flat(index: int, extents: tuple[int, ...]) -> list[int]:
-    """Return the coordinate of a colexicographic index in a flat shape, as a list with an entry for each extent."""
+    """Return the coordinate of a colexicographic index in a flat shape, as a list: index 5 of (2, 4) is [1, 2].
+
+    index     integer; past the size, the last entry continues
+    extents   the shape
+    """
     if index < 0 and len(extents) > 1:
         raise LayoutError(f"{_IDX2CRD}: index {shown(index)} into shape {extents} is negative. Count from 0.")
     out = []

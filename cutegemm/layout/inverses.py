@@ -326,6 +326,7 @@ def _common_layout(call: str, a: Layout | Tensor, b: Layout | Tensor) -> Layout:
     """Return the layout of the indices that are contiguous in both A and B, as `max_common_layout` does.
 
     call   text of the call that the user made, which error messages begin with
+    a, b   layouts or tensors
     """
     layouts: list[Any] = [x.layout if isinstance(x, Tensor) else x for x in (a, b)]
     for name, layout in zip("ab", layouts, strict=True):

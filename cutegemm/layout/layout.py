@@ -73,7 +73,10 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def _unchecked(shape: IntTuple, stride: Any) -> Layout:
-        """Return the layout of a valid shape and valid strides, without the checks of the constructor."""
+        """Return the layout of a valid shape and valid strides, without the checks of the constructor.
+
+        shape, stride   nested tuples of one hierarchy
+        """
         out = _new(Layout)
         _set_shape(out, shape)
         _set_stride(out, stride)
@@ -82,7 +85,7 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def _joined(shape: IntTuple, stride: Any) -> Layout:
-        """Return the layout of a shape and strides that come from valid layouts. Only the kinds of strides are checked.
+        """Return the layout of a shape and strides that come from valid layouts; only the kinds of strides are checked.
 
         raises   LayoutError if the strides are of different kinds
         """
@@ -93,8 +96,9 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def parse(text: str) -> Layout | ComposedLayout:
-        """Return the layout that a text in CuTe's notation describes; see `parse`.
+        """Return the layout that a text in CuTe's notation describes, such as "(4,8):(8,1)".
 
+        text     the layout; it may have a swizzle: "S<3,4,3> o 0 o (8,64):(64,1)"
         raises   LayoutError with a caret under the first character that is wrong
 
         >>> Layout.parse("((2,4),8):((1,16),2)")

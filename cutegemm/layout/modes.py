@@ -191,6 +191,7 @@ def depth(value: Any, mode: Sequence[int] = ()) -> int:
 def shape(value: Any, mode: int | Sequence[int] | None = None) -> IntTuple:
     """Return the shape of a layout or tensor, or of one of its modes.
 
+    value    layout or tensor; a nested tuple is a shape itself
     mode     index or path of indices; None for the whole shape
     raises   LayoutError for a mode that does not exist
 
@@ -272,6 +273,7 @@ def flatten(value: Any) -> Any:
 def group_modes(value: T, begin: int, end: int | None = None) -> T:
     """Join the modes `begin` to `end` - 1 of a layout, tensor or nested tuple into one: (2, 3, 4) gives ((2, 3), 4).
 
+    value    layout, tensor or nested tuple
     begin    index of the first mode of the group
     end      index after the last mode of the group; None for all modes from `begin` on
     raises   LayoutError if the range is empty or exceeds the modes

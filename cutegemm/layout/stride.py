@@ -144,7 +144,7 @@ class F2:
 
     @staticmethod
     def _unchecked(value: int) -> F2:
-        """Return an F2 of any number of bits, without the checks of the constructor.
+        """Return a stride over F2 (bits, with XOR as addition) of any number of bits, without the constructor's checks.
 
         It is needed because the product of a stride and a coordinate may have more bits than a stride may have.
         """
@@ -192,7 +192,7 @@ class F2:
 def E(mode: int | Sequence[int]) -> ScaledBasis:
     """Return the basis vector of a mode, a stride of 1 along that mode of a coordinate: E(1) is 1@1.
 
-    mode     index, or path of indices from the outermost mode inwards; see `ScaledBasis`
+    mode     index, or path of indices from the outermost mode inwards
     source   CuTe, `E`
 
     >>> str(E(0)), str(E((1, 0)))
@@ -209,6 +209,7 @@ def add(a: Any, b: Any) -> Any:
 
     A shorter coordinate is extended by zeros. The offset 0 may be added to anything.
 
+    a, b     integers (offsets), nested tuples (coordinates), or F2
     raises   LayoutError for a coordinate and an offset other than 0
 
     >>> add(3, 4), add((1, 2), (0, 5, 7)), add(0, (1, 2))

@@ -205,7 +205,7 @@ class ComposedLayout(hooks.Shown):
     def with_shape(self, *shape: IntTuple) -> ComposedLayout:
         """Return the composed layout of another shape that gives the same offset for each index as this one.
 
-        shape    extents, or one tuple of them; see `Layout.with_shape`
+        shape    extents, or one tuple of them; if their product is larger than the size, the last mode continues
         raises   LayoutError if no strides of the outer layout give its offsets in that shape
 
         >>> print(ComposedLayout(Swizzle(1, 0, 2), 0, Layout(32)).with_shape(4, 8))
@@ -350,6 +350,8 @@ def _extended(coord: Any, shape: IntTuple) -> Any:
 
     A sum of basis vectors such as 1@1 and 2@1 lacks entries for the modes along which none of them moves.
 
+    coord    integer or nested tuple
+    shape    nested tuple of extents
     raises   LayoutError if the coordinate is not 0 in a mode that the shape does not have
 
     >>> _extended(((3,),), ((4, 4), 1))

@@ -77,7 +77,12 @@ class Tensor(hooks.Shown):
 
     @staticmethod
     def _unchecked(array: np.ndarray | None, layout: Layout | ComposedLayout, offset: Any) -> Tensor:
-        """Return a view whose layout may reach past the array, as the last tile of a ragged divide does."""
+        """Return a view whose layout may reach past the array, as the last tile of a ragged divide does.
+
+        array    one-dimensional numpy array, or None
+        layout   layout whose offsets are indices of the array
+        offset   index of the element at coordinate 0
+        """
         out = object.__new__(Tensor)
         out.array, out.layout, out.offset = array, layout, offset
         return out
@@ -105,6 +110,7 @@ class Tensor(hooks.Shown):
     def __getitem__(self, coord: Any) -> Any:
         """Return the element of this tensor at a coordinate, or a view if the coordinate contains None.
 
+        coord    integer or nested tuple; None stands for all coordinates of a mode
         raises   LayoutError for a coordinate that does not fit the shape or whose element lies outside of the
                  array
         """
@@ -117,7 +123,10 @@ class Tensor(hooks.Shown):
         return self.array[self._checked(offset, coord)]
 
     def _view(self, coord: Any) -> Tensor:
-        """Return the view of this tensor with the modes at None in a coordinate; the other modes are fixed."""
+        """Return the view of this tensor with the modes at None in a coordinate; the other modes are fixed.
+
+        coord   nested tuple of integers (fixed modes) and None (kept modes)
+        """
         if isinstance(self.layout, ComposedLayout):
             return Tensor._unchecked(self.array, self.layout(coord), self.offset)
         layout, offset = self.layout.slice(coord)
@@ -139,6 +148,7 @@ class Tensor(hooks.Shown):
     def __setitem__(self, coord: Any, value: Any) -> None:
         """Assign an element of this tensor, or all elements of a view, if the coordinate contains None.
 
+        coord    integer or nested tuple; None stands for all coordinates of a mode
         value    a scalar, a Tensor, or as many values as the view has elements, in colexicographic order
         raises   LayoutError for a tensor without an array, or for values that do not fit
         """
@@ -152,7 +162,11 @@ class Tensor(hooks.Shown):
             raise LayoutError(f"Tensor: {value!r} cannot be assigned to elements of {self}: {error}") from error
 
     def _assign(self, coord: Any, value: Any) -> None:
-        """Assign a value to an element or a view, as `__setitem__` does; errors of numpy are not converted."""
+        """Assign a value to an element of this tensor or to a view; errors of numpy are not converted to LayoutError.
+
+        coord   integer or nested tuple; None stands for all coordinates of a mode
+        value   a scalar, a Tensor, or as many values as the view has elements
+        """
         assert self.array is not None
         if not has_none(coord):
             self.array[self._checked(add(self.offset, self.layout(coord)), coord)] = value

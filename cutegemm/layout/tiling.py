@@ -82,7 +82,7 @@ def logical_divide(target: Target, tiler: Tiler) -> Target:
 
 
 def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """Divide a plain layout into (tile, rest), or mode by mode, as `logical_divide` does.
+    """Divide a plain layout (not a tensor or composed layout) into (tile, rest), or mode by mode.
 
     layout   the layout
     tiler    a layout, an integer, None, or a tuple of these, without lists
@@ -172,7 +172,7 @@ def _opened(layout: Layout) -> list[Layout]:
 
 
 def _zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """Divide a plain layout into ((tile, ...), (rest, ...)), as `zipped_divide` does.
+    """Divide a plain layout (not a tensor or composed layout) into ((tile, ...), (rest, ...)).
 
     layout   the layout
     tiler    a layout, an integer, None, or a tuple of these, without lists
@@ -268,7 +268,7 @@ def logical_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _logical_product(block: Layout, tiler: Tiler) -> Layout:
-    """Return the layout (block, copies) of copies of a plain layout, as `logical_product` does.
+    """Return the layout (block, copies) of copies of a plain layout (not a tensor or composed layout).
 
     block   the layout to copy
     tiler   a layout whose offsets number the copies, or a tuple of tilers without lists
@@ -313,7 +313,7 @@ def zipped_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _zipped_product(block: Layout, tiler: Tiler) -> Layout:
-    """Return copies of a plain layout as ((block, ...), (copies, ...)), as `zipped_product` does.
+    """Return copies of a plain layout (not a tensor or composed layout) as ((block, ...), (copies, ...)).
 
     block   the layout to copy
     tiler   a layout whose offsets number the copies, or a tuple of tilers without lists
@@ -405,7 +405,7 @@ def blocked_product(block: Target, tiler: Layout) -> Target:
 
 
 def _blocked_product(block: Layout, tiler: Layout) -> Layout:
-    """Return copies of a plain layout next to each other, with modes (block, copies), as `blocked_product` does.
+    """Return copies of a plain layout next to each other, with modes (block, copies), for `blocked_product`.
 
     block   the layout to copy
     tiler   layout whose offsets number the copies
@@ -430,7 +430,7 @@ def raked_product(block: Target, tiler: Layout) -> Target:
 
 
 def _raked_product(block: Layout, tiler: Layout) -> Layout:
-    """Return interleaved copies of a plain layout, with modes (copies, block), as `raked_product` does.
+    """Return interleaved copies of a plain layout, with modes (copies, block), for `raked_product`.
 
     block   the layout to copy
     tiler   layout whose offsets number the copies

@@ -91,7 +91,7 @@ def prepare(
 
 
 def _are_modules(what: Any) -> bool:
-    """Return True if the first argument of `prepare` is a torch.nn.Module or a non-empty list of modules."""
+    """Return True if `what`, the first argument of `prepare`, is a torch.nn.Module or a non-empty list of modules."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False

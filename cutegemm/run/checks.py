@@ -284,8 +284,8 @@ def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool
     operands       element types, majorness and alignment of the call's matrices; those of D^T = B^T A^T if the plan
                    swaps A and B
     problem        the call's problem, for the error message
-    has_c          whether c is passed
-    has_epilogue   whether an epilogue is passed, which replaces the plan's own
+    has_c          True if c is passed
+    has_epilogue   True if an epilogue is passed, which replaces the plan's own
     raises         PlanError with every rule that the plan violates
     """
     wrong = []
@@ -390,7 +390,7 @@ def check_out(views: Sequence[View], a: Any, b: Any, c: Any, out: Any) -> None:
 def overlaps(first: Region, start: int, second: Region, other_start: int) -> bool:
     """Return True if two tensors have a byte in common.
 
-    In most cases comparing their first and last bytes decides. Otherwise `share_memory` takes the strides into
+    In most cases, comparing their first and last bytes decides. Otherwise `share_memory` takes the strides into
     account.
 
     first, second        bytes that the tensors occupy, as offsets from their addresses

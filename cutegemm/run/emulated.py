@@ -77,9 +77,10 @@ def emulate(
     """Return D = alpha * A @ B + beta * C, computed by the compiled kernel of a plan, whose PTX is emulated in numpy.
 
     Every CTA is executed. D and the workspace start with values that are recognised if a kernel reads them unwritten.
-    The matrices have the strides that `simulate` gives them, with gaps between their rows that no thread may access.
+    No thread may access the gaps between the rows of the matrices.
 
-    a, b, c, problem   arguments of `simulate`
+    a, b, c            arrays M x K, K x N and M x N, with L in front if batched; c is None if beta is 0
+    problem            extents and leading strides; None: those of the arrays, with gaps between the rows
     alpha, beta        factors of A @ B and of C
     arch               architecture that the plan is compiled for
     check_races        True to look for unordered accesses to shared and to global memory. This takes a quarter to a
@@ -90,11 +91,11 @@ def emulate(
                        compiled one
     progress           function that is called repeatedly with the fraction of the CTAs that are finished
     watch              object that is called for every memory access of the GEMM kernel, such as `analysis.Executed`
-    operands           other operands of the plan's epilogue by name, as for `simulate`
+    operands           other operands of the plan's epilogue by name, as arrays or numbers
     raises             PlanError if the arrays or the problem do not fit the plan; CompileError if it does not
                        compile; UnsupportedError for an instruction that the emulator does not implement;
                        EmulationError for an access out of bounds or not aligned, a race, a deadlock, a result that
-                       depends on poison, or an element of D that is not written exactly once
+                       depends on unwritten memory, or an element of D that is not written exactly once
 
     >>> from cutegemm.build import simt_plan
     >>> plan = simt_plan(block=(32, 32, 8), warp=(32, 32), thread=(8, 4))

@@ -127,6 +127,7 @@ def _count(
 
     extents   M, N and K of the emulated problem, in place of the extents of `problem`
     rules     how accesses of a warp are divided into wavefronts
+    arch      architecture that the plan is compiled for
     returns   operation -> (requests, wavefronts, least possible wavefronts)
     """
     (m, n, k), operands = extents, plan.operands

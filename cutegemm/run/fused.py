@@ -280,7 +280,7 @@ def fused(
 ) -> Any:
     """Compute `gemm` with an epilogue; return its result, or a tuple if the epilogue returns several results.
 
-    All arguments are those of `gemm`.
+    This is the part of `gemm` for calls with an epilogue; all arguments are explained there.
 
     operands   operands of the epilogue by name; c, alpha and beta are added to it if they are not None
     """
@@ -386,6 +386,7 @@ def _as_arrays(a: Any, outs: Sequence[Any] | None, returned: Any) -> Any:
 def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, operands: Mapping[str, Any]) -> list[Any]:
     """Return the tensor that each result is stored to: the one that the caller passed, or a new one for None.
 
+    a, b       the factors, which the results must not overlap
     outs       for each result the caller's tensor, or None
     call       the prepared call, which allocates new tensors
     operands   operands of the epilogue by name
@@ -518,7 +519,7 @@ def prepared_fused(
     again.
 
     outs        for each result the tensor to store it to, or None for a new one; None if the caller passes no tensors
-    out_dtype   see `gemm`
+    out_dtype   torch dtype of new results, or one or None for each; None for the default
     how         options of `gemm`
     function    function of the epilogue; None for none
     operands    operands of the epilogue by name
@@ -618,6 +619,7 @@ def _fit(a: Any, b: Any, shape: tuple[int, ...]) -> _Fit:
 def _wrong_shapes(a: Any, b: Any, operands: Mapping[str, Any], fits: Mapping[str, _Fit]) -> Iterator[str]:
     """Yield an error message for each epilogue operand whose shape is not that of a number, row, column or tile.
 
+    a, b       the factors, whose shapes give M, N and L
     operands   operands of the epilogue by name
     fits       name -> kind of the operand, from `_fit`; its kind is None for a wrong shape
     """
@@ -722,7 +724,10 @@ def _aux_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool)
 
 
 def _aux_results(results: Mapping[str, _Result]) -> dict[str, Operand]:
-    """Return result name -> type, majorness and alignment, for each result of an epilogue except D."""
+    """Return result name -> `Operand` (type, majorness and alignment), for each result of an epilogue except D.
+
+    results   all results by name: shape, type, reduction and memory layout
+    """
     from cutegemm.run.torch_ops import DTYPES
 
     aux = {}
@@ -782,7 +787,7 @@ def _results_of(
 
     shape         shape of D
     caller_outs   result name -> the caller's tensor, or None for a new one
-    out_dtype     see `gemm`
+    out_dtype     torch dtype of new results, or one or None for each; None for the default
     raises        UnsupportedError with every rule that `out_dtype` violates, else with every rule that the caller's
                   tensors violate
     """

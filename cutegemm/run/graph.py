@@ -129,9 +129,10 @@ def arguments(
 
     Without an epilogue, an alpha of None becomes 1, and a beta of None becomes 0.
 
-    how        the options of `gemm`
-    epilogue   function of the epilogue; None for none
-    operands   operands of the epilogue by name; None for none
+    a, b, c, alpha, beta, out, out_dtype   arguments of `gemm`
+    how                                    the other options of `gemm`
+    epilogue                               function of the epilogue; None for none
+    operands                               operands of the epilogue by name; None for none
     """
     named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, "out": out, "out_dtype": out_dtype}
     if epilogue is None:

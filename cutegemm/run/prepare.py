@@ -65,7 +65,10 @@ class Prepared:
 
 
 def named(a: Any, b: Any, c: Any, out: Any, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the arguments that are not None, by name. Names in `needed` are included even if their value is None."""
+    """Return those of a, b, c and out that are not None, as a dictionary by name.
+
+    needed   names that are included even if their value is None
+    """
     matrices = (("a", a), ("b", b), ("c", c), ("out", out))
     return {name: value for name, value in matrices if value is not None or name in needed}
 
@@ -195,7 +198,8 @@ def prepare(
 
         decision   the plan, and the problem that it solves
         is_trial   True if the tuner times the kernel, so that torch must not compute the call instead
-        raises     PendingError if torch computes the call until the kernel is ready: see `compile_in_background`
+        raises     PendingError if torch computes the call until the kernel, which is compiled in the background, is
+                   ready
         """
         too_large = list(limits(decision.plan, decision.problem))
         if too_large:

@@ -94,8 +94,8 @@ def _params(kernel: Kernel, arguments: Sequence[str], memory: GlobalMemory) -> n
     """Return the bytes of all parameters of a kernel, after adding the buffers to the emulated memory.
 
     kernel      the kernel, which declares its parameters
-    arguments   a text for each parameter, as for `executed_ptx`
-    memory      emulated global memory, which gets a buffer for each argument such as "f32[4096]"
+    arguments   a text for each parameter: an integer, or a buffer of zeros such as "f32[4096]"
+    memory      emulated global memory, which gets these buffers
     returns     uint8 array
     """
     if len(arguments) != len(kernel.params):

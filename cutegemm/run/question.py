@@ -142,11 +142,12 @@ class Question:
 
     operands          function that returns the operands. Their alignment depends on who loads them, so it takes the
                       names of the matrices that TMA loads ("", "a", "b" or "ab"), or None if threads access all
-                      matrices. See `operands_of`
+                      matrices
     extents           M, N, K and L
     has_c             True if c is passed
     ending            the epilogue; None for alpha * acc + beta * c
-    accumulate        "fast" or "promoted" accumulation of float8, see `gemm`
+    accumulate        accumulation of float8: "fast" as the tensor cores do, or "promoted" to float32 every 128
+                      elements of K
     arch              architecture to compile for
     device            device whose times are predicted
     batch_invariant   True if each row of D must have the same bits whatever the number of rows, so that only plans
@@ -321,7 +322,7 @@ def _decision(plan: GemmPlan, swap_ab: bool, problem: Problem) -> Decision:
     """Return a plan as a `Decision`, i.e. together with the problem that it solves.
 
     plan      plan for `problem`, or for the transposed problem if `swap_ab`
-    swap_ab   whether the plan was built for D^T = B^T A^T
+    swap_ab   True if the plan was built for D^T = B^T A^T
     problem   the problem before swapping
     """
     if not swap_ab:
@@ -332,7 +333,8 @@ def _decision(plan: GemmPlan, swap_ab: bool, problem: Problem) -> Decision:
 def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_rows: bool = False) -> Decision:
     """Return the plan for a call of `gemm`, and the problem that the plan solves.
 
-    If a library of compiled kernels is loaded, its fastest plan is chosen if that is fast enough: see `prebuilt`.
+    If a library of compiled kernels is loaded, its fastest plan is chosen if its predicted time is close to the least
+    of all plans.
 
     question       all that the choice depends on: types, extents, alignments, epilogue, device
     wanted         the plan that the caller asks for, or its recipe (named options that give a plan for given
@@ -379,9 +381,11 @@ def _decide_in_order(question: Question, wanted: GemmPlan | Recipe | None, varyi
     With this order, a row of D has the same bits whatever the number of rows. Plans whose epilogue is slow or spills
     are used if no others have the order; if none does for this number of rows, a plan for another number is used.
 
-    question, wanted, varying_rows   as for `decide`
-    raises                           PlanError if no plan with this order can compute the call, if `wanted` has
-                                     another order, or if the epilogue adds the elements of a row
+    question       all that the choice depends on: types, extents, alignments, epilogue, device
+    wanted         the plan that the caller asks for, or its recipe (named plan options); None to choose one
+    varying_rows   True to choose among a few recipes that cover all numbers of rows
+    raises         PlanError if no plan with this order can compute the call, if `wanted` has another order, or if the
+                   epilogue adds the elements of a row
     """
     subject = f"gemm(batch_invariant=True) of {question.problem}"
     ending, order = question.ending, question.served_rows.order

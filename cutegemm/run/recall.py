@@ -58,7 +58,7 @@ class Recalled:
 def find(key: Any, a: Any, how: How) -> Recalled | None:
     """Return the kernel that an earlier process recorded on the disk for this kind of `gemm` call, or None.
 
-    None is returned too if calls of this kind are never recorded, see `_may_have_record`.
+    None is returned too if calls of this kind are never recorded, such as those with a plan that is an object.
 
     key   the signature, from `cutegemm.run.gemm`: types, shapes, strides and alignments of the tensors, and the
           options
@@ -144,12 +144,14 @@ def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
 
 
 def _may_have_record(key: Any, a: Any, how: How) -> bool:
-    """Return whether a later process may use the kernel of this call, so that a record of it on the disk makes sense.
+    """Return True if a later process may use the kernel of this call, so that it makes sense to record it on the disk.
 
-    It may if all tensors are plain torch tensors on a CUDA device, the plan is chosen or named, and this process uses
-    neither tuned plans nor `prepare.asking`.
+    This is so if all tensors are plain torch tensors on a CUDA device, the plan is chosen or named, and this process
+    uses neither tuned plans nor `prepare.asking`.
 
-    key, a, how   arguments of `find`
+    key   signature of the call: types, shapes, strides and alignments of the tensors, and the options
+    a     a tensor of the call
+    how   options of the call
     """
     torch = sys.modules.get("torch")
     if torch is None or not getattr(a, "is_cuda", False):

@@ -132,8 +132,8 @@ class Tuner:
 
     path        file of tuned plans
     best        number of plans that are timed for a call
-    timer       function that returns the seconds of each call; None: `timing.alternating`
-    capturing   function that returns whether a CUDA graph is being captured; None: asks torch
+    timer       function that takes a list of functions and returns the seconds of each; None: `timing.alternating`
+    capturing   function that returns True while a CUDA graph is captured; None: ask torch
     say         function that prints a message
     table       content of the file
     """
@@ -197,8 +197,8 @@ class Tuner:
 def varied(compared: Sequence[Candidate]) -> list[Candidate]:
     """Sort candidates (named plan options with predicted times) so that the most promising are timed first.
 
-    First come the fastest candidates of each kind, then the fastest of each other tile size, then all others. A kind
-    is how K is split, whether an operand is copied before the GEMM (repack pass), and whether A and B are swapped.
+    First come the fastest candidates of each kind, then the fastest of each other tile size, then all others. Kinds
+    differ in how K is split, in copies of operands before the GEMM (repack passes), and in swapping A and B.
     Candidates of the first two groups have a predicted time of at most 1.3 times the least.
 
     compared   candidates, the one with the lowest predicted time first

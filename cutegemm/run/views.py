@@ -162,7 +162,8 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
     multiples of all steps, with negative multiples for the second tensor. Sums of the small steps fill an interval of
     integers. For each larger step, all multiples are tried that leave a rest within reach of the smaller steps.
 
-    first, second   (bytes of a step, largest multiple) of each mode of the tensors: see `Region`
+    first, second   (bytes of a step, largest multiple) of each mode of the tensors
+    apart           distance of the tensors' addresses in bytes
     """
     ranges: dict[int, list[int]] = {}
     for step, count in first:

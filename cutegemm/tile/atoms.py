@@ -249,5 +249,5 @@ def require(operation: str, value: Any, kind: type, expected: str) -> None:
 
 
 def fields_of(value: Any) -> tuple[Any, ...]:
-    """Return the values of all fields of a dataclass instance as a tuple, in the order of their declaration."""
+    """Return the values of all fields of the dataclass instance `value` as a tuple, in the order of declaration."""
     return tuple([getattr(value, name) for name in value.__dataclass_fields__])

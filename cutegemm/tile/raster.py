@@ -253,7 +253,8 @@ class Raster(hooks.Shown):
     def _check_grid(self, operation: str, grid_m: int, grid_n: int, batch: int) -> None:
         """Raise LayoutError unless the numbers of tiles along M, N and the batch are integers of 0 or more.
 
-        operation   name of the calling method, for the message
+        operation               name of the calling method, for the message
+        grid_m, grid_n, batch   number of tiles along M and N, and of matrices
         """
         extents = [integer_of(extent) for extent in (grid_m, grid_n, batch)]
         if any(extent is None or extent < 0 for extent in extents):
@@ -266,7 +267,8 @@ class Raster(hooks.Shown):
 def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_column: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the raster along_m, in which m_tile varies fastest.
 
-    by_column   grid_m, possibly as an object that divides faster; `group` and `minimum` are not used
+    by_column        grid_m, possibly as an object that divides faster; `group` and `minimum` are not used
+    grid_m, grid_n   number of tiles along M and N
     """
     return linear % by_column, linear // by_column
 
@@ -274,7 +276,8 @@ def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by
 def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_row: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the raster along_n, in which n_tile varies fastest.
 
-    by_row   grid_n, possibly as an object that divides faster; `group` and `minimum` are not used
+    by_row           grid_n, possibly as an object that divides faster; `group` and `minimum` are not used
+    grid_m, grid_n   number of tiles along M and N
     """
     return linear // by_row, linear % by_row
 
@@ -325,8 +328,11 @@ def _in_band(within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: An
 def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the raster grouped_m: bands of `group` tiles along M.
 
-    minimum    function that returns the smaller of two values
-    divisors   see `_banded`
+    Within a band m_tile varies fastest, then n_tile.
+
+    grid_m, grid_n   number of tiles along M and N
+    minimum          function that returns the smaller of two values
+    divisors         tiles of a full band and, possibly, the width of the last band
     """
     return _banded(linear, grid_m, grid_n, group, minimum, *divisors)
 
@@ -334,8 +340,11 @@ def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, 
 def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the raster grouped_n: bands of `group` tiles along N.
 
-    minimum    function that returns the smaller of two values
-    divisors   see `_banded`
+    Within a band n_tile varies fastest, then m_tile.
+
+    grid_m, grid_n   number of tiles along M and N
+    minimum          function that returns the smaller of two values
+    divisors         tiles of a full band and, possibly, the width of the last band
     """
     n_tile, m_tile = _banded(linear, grid_n, grid_m, group, minimum, *divisors)
     return m_tile, n_tile
@@ -376,19 +385,27 @@ def _in_fitted_bands(
 
 
 def _bands_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_m and even_m: bands along M.
+    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_m and even_m, whose bands divide M.
 
-    minimum    function that returns the smaller of two values
-    divisors   see `_in_fitted_bands`
+    Within a band m_tile varies fastest. The width of a band depends on the grid and is known by `divisors` only.
+
+    grid_m, grid_n   number of tiles along M and N
+    group            not used
+    minimum          function that returns the smaller of two values
+    divisors         result of `_band_divisors`
     """
     return _in_fitted_bands(linear, grid_m, minimum, *divisors)
 
 
 def _bands_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_n and even_n: bands along N.
+    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_n and even_n, whose bands divide N.
 
-    minimum    function that returns the smaller of two values
-    divisors   see `_in_fitted_bands`
+    Within a band n_tile varies fastest. The width of a band depends on the grid and is known by `divisors` only.
+
+    grid_m, grid_n   number of tiles along M and N
+    group            not used
+    minimum          function that returns the smaller of two values
+    divisors         result of `_band_divisors`
     """
     n_tile, m_tile = _in_fitted_bands(linear, grid_n, minimum, *divisors)
     return m_tile, n_tile
@@ -400,6 +417,7 @@ def _bands_of_fewer(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: 
     grid_m, grid_n   number of tiles along M and N
     minimum          function that returns the smaller of two values
     divisors         result of `_divisors_of_fewer`
+    group            not used
     """
     fewer = minimum(grid_m, grid_n)
     fast, slow = _in_fitted_bands(linear, fewer, minimum, *divisors)

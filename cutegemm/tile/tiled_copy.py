@@ -298,7 +298,7 @@ class ThrCopy:
     def retile(self, target: Target) -> Any:
         """Return this thread's MMA fragment in the order of the copy: ((value, atom), rest_m, rest_n, ...).
 
-        target    fragment (value, rest_m, rest_n, ...) in registers; see `TiledCopy.retile`
+        target    fragment (value, rest_m, rest_n, ...) in registers
         returns   a layout if `target` is one, a tensor (a view of it) if `target` is a tensor
         """
         return self.tiled_copy.retile(target)
@@ -468,7 +468,8 @@ def _all_offsets(split: Tensor) -> np.ndarray:
 def _violations(atom: CopyAtom, layout_tv: Any, tiler_mn: Any) -> list[str]:
     """Return the rules that the fields of a TiledCopy violate, as phrases for an error message; empty if none is.
 
-    layout_tv, tiler_mn   values that a user passed and that may be of any type; see `TiledCopy`
+    atom                  the instruction
+    layout_tv, tiler_mn   thread-value layout and tile as the user passed them, so possibly of a wrong type
     """
     if not isinstance(layout_tv, Layout) or len(layout_tv) != 2 or not layout_tv.is_integral:
         return [f"the layout {layout_tv} does not have the two modes (thread, value)"]

@@ -371,7 +371,12 @@ def _index_in(layout: Layout, thr_idx: Any) -> Any:
 
 
 def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
-    """Return the rules that the fields of a TiledMma violate, as phrases for an error message."""
+    """Return the rules that the fields of a TiledMma violate, as phrases for an error message; empty if none is.
+
+    atom                       the instruction
+    atom_layout, permutation   layout of repetitions and permutation as the user passed them, so possibly of a wrong
+                               type
+    """
     if not isinstance(atom_layout, Layout) or len(atom_layout) != 3 or not atom_layout.is_integral:
         return [f"the atom layout {atom_layout} does not have the three modes (M, N, K)"]
     if not isinstance(permutation, tuple) or len(permutation) != 3:

@@ -105,7 +105,15 @@ class TmaBox:
 def _violations(
     direction: str, dtype: DType, box: tuple[int, ...], swizzle: str, multicast: int, l2_policy: str
 ) -> list[str]:
-    """Return the rules that the fields of a TmaBox violate, as phrases for an error message."""
+    """Return the rules that the fields of a TmaBox violate, as phrases for an error message; empty if none is.
+
+    direction   "load", "store" or "reduce_add"
+    dtype       element type
+    box         extents in elements, contiguous mode first
+    swizzle     "none", "32B", "64B" or "128B"
+    multicast   number of CTAs that receive the box
+    l2_policy   eviction priority in L2
+    """
     rules = []
     if l2_policy not in L2_POLICIES:
         rules.append(f"l2_policy = {l2_policy!r} is not one of {', '.join(L2_POLICIES)}")

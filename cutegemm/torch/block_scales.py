@@ -116,7 +116,7 @@ def scaled_product(
     """Return the results of an epilogue of a block-scaled a @ b, D first. No gradients are recorded.
 
     a, b        factors in float8
-    scales      scales of a and of b, as for `gemm`
+    scales      float32 scales of a, (M, K / 128) or (M / 128, K / 128), and of b, (K / 128, N) or (K / 128, N / 128)
     text        the epilogue as text, a lambda
     operands    its tensors; `scalars` come after them
     scalars     its numbers

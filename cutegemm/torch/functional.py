@@ -329,17 +329,22 @@ def gemm_gated(
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
     """Return preact = alpha * (a @ b) + bias + c, and postact = act(gate) * up of its columns, by one kernel.
 
-    a, b           M x K and K x N, or batches of them. b may be a pair (gate, up), each K x N/2. Two views that are
-                   adjacent in the memory of one weight are read in place; other pairs are copied together first
-    bias           (N,)
-    activation     "swiglu", "geglu", "geglu_tanh", "reglu" or "glu": silu, gelu, gelu_tanh, relu or sigmoid of the
-                   gate; "swiglu_oai" of gpt-oss: see `cutegemm.epilogue.swiglu_oai`
-    interleaved    True: gate and up are columns 2j and 2j + 1; False: columns j and j + N/2
-    varying_rows   True if the number of rows of a varies from call to call, so that few kernels are compiled
-    c              M x N, or a shape that broadcasts to it
-    store_preact, out_dtype, alpha, postact_dtype, preact_out, postact_out   as for `gemm_act`
-    returns        preact, M x N, and postact, M x N/2
-    raises         UnsupportedError with every rule that is violated
+    a, b                       M x K and K x N, or batches of them. b may be a pair (gate, up), each K x N/2. Two
+                               views that are adjacent in the memory of one weight are read in place; other pairs are
+                               copied together first
+    bias                       (N,)
+    activation                 "swiglu", "geglu", "geglu_tanh", "reglu" or "glu": silu, gelu, gelu_tanh, relu or
+                               sigmoid of the gate; "swiglu_oai" of gpt-oss: silu with clamped operands and a scale
+    interleaved                True: gate and up are columns 2j and 2j + 1; False: columns j and j + N/2
+    varying_rows               True if the number of rows of a varies from call to call, so that few kernels are
+                               compiled
+    c                          M x N, or a shape that broadcasts to it
+    store_preact               True to return preact; False to return None for it, unless `preact_out` is given
+    out_dtype, postact_dtype   torch dtypes of preact and of postact; None: the default of `gemm`, and that of preact
+    alpha                      a number, or a tensor of one element
+    preact_out, postact_out    tensors to write the results to, without gradients; None for new ones
+    returns                    preact, M x N, and postact, M x N/2
+    raises                     UnsupportedError with every rule that is violated
 
     >>> preact, postact = gemm_gated(torch.tensor([[1.0, 3.0]]), torch.eye(2), activation="reglu")
     >>> postact
@@ -490,13 +495,20 @@ def gemm_dgated(
 ) -> tuple[torch.Tensor, ...]:
     """Return dx, the gradient of preact, and postact by one kernel: the backward pass of `gemm_gated`.
 
-    a, b          M x K and K x N: the gradient of the next layer's result, and the transposed weight of that layer
-    preact        M x 2N, from `gemm_gated`
-    activation    "swiglu", "geglu", "geglu_tanh", "reglu", "glu" or "swiglu_oai"
-    interleaved   True: gate and up are columns 2j and 2j + 1 of preact; False: columns j and j + N
-    out_dtype, postact_dtype, dx_out, postact_out, colvec_scale, colvec_reduce   as for `gemm_dact`; dx_out is M x 2N
-    returns       dx, M x 2N, in the column order of preact, and postact, M x N; then the row sums, (M,) of float32
-    raises        UnsupportedError with every rule that is violated
+    a, b                       M x K and K x N: the gradient of the next layer's result, and the transposed weight of
+                               that layer
+    preact                     M x 2N, from `gemm_gated`
+    activation                 "swiglu", "geglu", "geglu_tanh", "reglu", "glu" or "swiglu_oai"
+    interleaved                True: gate and up are columns 2j and 2j + 1 of preact; False: columns j and j + N
+    out_dtype, postact_dtype   torch dtypes of dx and of postact; None: the default of `gemm`, and that of dx
+    dx_out, postact_out        tensors, M x 2N and M x N, to write the results to, without gradients; None for new
+                               ones
+    colvec_scale               (M,) or (M, 1): multiplies the rows of both results, as router weights of a mixture of
+                               experts
+    colvec_reduce              True for a third result: the row sums of (a @ b) times the activated values
+    returns                    dx, M x 2N, in the column order of preact, and postact, M x N; then the row sums, (M,)
+                               of float32
+    raises                     UnsupportedError with every rule that is violated
 
     >>> dx, postact = gemm_dgated(torch.ones(1, 1), torch.ones(1, 1), torch.tensor([[2.0, 5.0]]), "reglu")
     >>> dx, postact

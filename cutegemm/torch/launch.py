@@ -213,7 +213,7 @@ def compute(
     out_dtype  torch dtype of the results, or one or None for each; None: the default of `gemm`
     how        options of `gemm`: plan, accumulation, tuning
     outs       for each result a tensor to write it to, or None for a new one; None: all are new
-    scales     block scales of a and of b, as for `gemm`; None without them
+    scales     float32 block scales of a and of b; None without them
     """
     whole = b[0] if len(b) == 1 else joined(b)
     if not a.is_cuda and scales is not None:
@@ -237,7 +237,7 @@ def scaled_by_torch(
     """Compute an epilogue of a block-scaled a @ b by operations of torch, on dequantized factors.
 
     a, b        factors in float8
-    scales      block scales of a and of b, as for `gemm`
+    scales      float32 block scales of a and of b, one for 128 elements along K and 1 or 128 rows or columns
     read        the epilogue
     operands    its tensors and numbers, in order
     out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
@@ -487,6 +487,7 @@ def _by_halves(
     interleaved, two tensors are stored and then joined by a copy.
 
     lowered     the epilogue that the kernel computes
+    a, b        the factors
     read        the epilogue of the call
     operands    tensors and numbers of `read`
     out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`

@@ -90,8 +90,8 @@ def _gemm_out(*args: Any) -> None:
 def _scaled_gemm(*args: Any) -> list[torch.Tensor]:
     """Compute the operator cutegemm::scaled_gemm: return the results of an epilogue of a block-scaled a @ b.
 
-    args   a, b, scales of a and of b as for `gemm`, text of the epilogue, its tensors, its numbers, text of the result
-           types, and the options of `How`
+    args   a, b, float32 block scales of a and of b, text of the epilogue, its tensors, its numbers, text of the
+           result types, and the options of `How`
     """
     a, b, of_a, of_b, text, operands, scalars, types = args[:-_OPTIONS]
     how = How(*args[-_OPTIONS:])

@@ -45,16 +45,16 @@ def mlp(
 ) -> torch.Tensor:
     """Return act(x @ up.T + up_bias) @ down.T + down_bias; if gated, (act(gate) * up) @ down.T + down_bias.
 
-    x             (..., K)
-    up            H x K; for a gated activation a pair (gate, up) of them, or one of 2H x K that is interleaved
-    down          N x H
-    activation    name such as "gelu", or of a gated activation such as "swiglu"
-    up_bias       (H,), or (2H,) for gate and up, in the order of the rows of `up`; None for no bias
-    down_bias     (N,); None for no bias
-    interleaved   True if rows 2j and 2j + 1 of `up` are gate and up, as in quack and gpt-oss
+    x                 (..., K)
+    up                H x K; for a gated activation a pair (gate, up) of them, or one of 2H x K that is interleaved
+    down              N x H
+    activation        name such as "gelu", or of a gated activation such as "swiglu"
+    up_bias           (H,), or (2H,) for gate and up, in the order of the rows of `up`; None for no bias
+    down_bias         (N,); None for no bias
+    interleaved       True if rows 2j and 2j + 1 of `up` are gate and up, as in quack and gpt-oss
     batch_invariant   True if each row must have the same bits in every batch; None: True in such a context
-    returns       (..., N)
-    raises        UnsupportedError with every rule that is violated
+    returns           (..., N)
+    raises            UnsupportedError with every rule that is violated
 
     The forward pass is two kernels. In the backward pass one kernel computes the gradient of the activation's
     argument and the hidden values again; the other gradients are products.

@@ -41,8 +41,9 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
     """Layer that returns act(input @ weight.T + bias): torch.nn.Linear with its parameters, and an activation.
 
     in_features, out_features, bias, device, dtype   as for torch.nn.Linear
-    activation   None, "relu", "relu_sq", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh"
-    raises       UnsupportedError for an unknown activation
+    activation                                       None, "relu", "relu_sq", "gelu", "gelu_tanh", "silu", "sigmoid"
+                                                     or "tanh"
+    raises                                           UnsupportedError for an unknown activation
 
     Set its attribute `batch_invariant` to True to give each row the same bits in every batch. None, the default, does
     so only inside of the context `cutegemm.batch_invariant()`.

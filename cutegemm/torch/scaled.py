@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def _reject_older_signature(function: Callable[P, R]) -> Callable[P, R]:
-    """Let `scaled_mm` reject a call with the signature of torch._scaled_mm, and print the call to write instead.
+    """Decorate `scaled_mm` so that a call with the signature of the older torch._scaled_mm names the call to write.
 
     The signatures differ in the fourth argument (a recipe or a scale) and in the names `output_dtype` and `out_dtype`.
     Without this check, Python reports missing arguments for a call with four tensors.
@@ -66,9 +66,9 @@ def scaled_mm(
     """Return (mat_a @ mat_b) * scale_a * scale_b + bias, as torch.nn.functional.scaled_mm.
 
     mat_a, mat_b                     M x K and K x N, of float8_e4m3fn or float8_e5m2, or both of int8
-    scale_a, scale_b                 float32, or a list of one such tensor. With the recipe "TensorWise" a scale has one
-                                     element; with "RowWise" scale_a has M elements and scale_b has N. Block scales have
-                                     the shapes that `block_scales` lists, and any strides: see docs/block_scaled.md
+    scale_a, scale_b                 float32, or a list of one such tensor. With the recipe "TensorWise" a scale has
+                                     one element; with "RowWise" scale_a has M elements and scale_b has N. Shapes of
+                                     block scales: docs/block_scaled.md
     scale_recipe_a, scale_recipe_b   "TensorWise", "RowWise", "BlockWise1x128" or "BlockWise128x128", each for its
                                      factor: a member of torch.nn.functional.ScalingType, its name or its value, or a
                                      list of one of these. Both are block-wise, or neither is
@@ -78,8 +78,8 @@ def scaled_mm(
     contraction_dim                  () or (1, 0): the modes of mat_a and mat_b that are K
     use_fast_accum                   whether the accumulator may keep the tensor cores' 14 bits; see `cutegemm.gemm`.
                                      With block scales, the accumulators of every 128 of K are added in float32
-    raises                           UnsupportedError with every rule that is violated; for block scales of tensors that
-                                     require gradients, which torch does not have either; and for a call with the
+    raises                           UnsupportedError with every rule that is violated; for block scales of tensors
+                                     that require gradients, which torch does not have either; and for a call with the
                                      signature of torch._scaled_mm, which has no recipes
 
     >>> a, b = torch.ones(2, 16).to(torch.float8_e4m3fn), torch.ones(16, 2).to(torch.float8_e4m3fn)

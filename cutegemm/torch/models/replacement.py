@@ -97,9 +97,21 @@ def use(
 ) -> Replaced:
     """Let cutegemm compute the linear layers and MLPs of a model, in place.
 
+    model             a module; it may itself be a layer or an MLP
+    rows              numbers of rows of the inputs, such as range(1, 4097): the kernels of the forward pass are
+                      compiled at once, in parallel and with a progress bar, as by `cutegemm.prepare`. None: each at
+                      its first call
+    processes         number of processes that compile; None: the number of processors
+    batch_invariant   True to give each row of the results of layers and MLPs the same bits in every batch. Nothing is
+                      replaced if a layer or an MLP would be left to torch
+    returns           the modules that were replaced, and those that were not with the reason; `undo()` restores the
+                      model
+    raises            UnsupportedError if model is not a torch.nn.Module, or if it cannot be made batch invariant;
+                      with `rows`, the errors of `cutegemm.prepare`, after which the model is as before
+
     It replaces torch.nn.Linear, transformers' Conv1D, gated MLPs with the children gate_proj, up_proj, down_proj and
-    act_fn (Llama, Mistral, Qwen, Gemma), and MLPs of two layers with an activation between them (GPT-2 and others). The
-    activation becomes the epilogue of the layer before it. Modules change their class and keep their identity.
+    act_fn (Llama, Mistral, Qwen, Gemma), and MLPs of two layers with an activation between them (GPT-2 and others).
+    The activation becomes the epilogue of the layer before it. Modules change their class and keep their identity.
     Parameters keep their identity, names and values, so that optimizers and state dicts still work. The gate and up
     weights of a gated MLP become adjacent in memory: see `JoinedWeights` in `cutegemm/torch/modules.py`.
 
@@ -117,16 +129,6 @@ def use(
     forward, and through it its children, if a child is replaced, masked, parametrized, or given hooks or another
     `forward` (as adapters, pruning and accelerate do), if another attribute of the MLP is set, or if the `forward` of
     its class is replaced. A second call of `use` replaces new modules.
-
-    model       a module; it may itself be a layer or an MLP
-    rows        numbers of rows of the inputs, such as range(1, 4097): the kernels of the forward pass are compiled at
-                once, in parallel and with a progress bar, as by `cutegemm.prepare`. None: each at its first call
-    processes   number of processes that compile; None: the number of processors
-    batch_invariant   whether the result of a row of the layers and MLPs has the same bits in every batch: see
-                `cutegemm.batch_invariant`. Nothing is replaced if a layer or an MLP would be left to torch
-    returns     the modules that were replaced, and those that were not with the reason; `undo()` restores the model
-    raises      UnsupportedError if model is not a torch.nn.Module, or if it cannot be made batch invariant; with
-                `rows`, the errors of `cutegemm.prepare`, after which the model is as before
 
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     >>> with use(model) as replaced:
