@@ -80,7 +80,7 @@ def is_congruent(a: Any, b: Any) -> bool:
 def is_weakly_congruent(a: Any, b: Any) -> bool:
     """Return True if `b` refines `a`: any leaf of `a` may be a tuple in `b`, such as for (1, 2) and (4, (5, 6)).
 
-    a, b   layouts, tensors or hierarchical values
+    a, b   layouts, tensors or nested tuples
 
     >>> is_weakly_congruent(4, Layout((5, 6))), is_weakly_congruent((5, 6), 4)
     (True, False)
@@ -159,7 +159,7 @@ def cosize(value: AnyLayout | Tensor, mode: Sequence[int] = ()) -> Any:
 
 
 def rank(value: Any, mode: Sequence[int] = ()) -> int:
-    """Return the number of modes of a layout, a tensor or a hierarchical value. An integer has rank 1.
+    """Return the number of modes of a layout, a tensor or a nested tuple: (2, (3, 4)) has 2, an integer 1.
 
     mode     index or path of indices; () for the whole value
     raises   LayoutError for a mode that does not exist
@@ -204,7 +204,7 @@ def shape(value: Any, mode: int | Sequence[int] | None = None) -> IntTuple:
 
 
 def get(value: Any, mode: int | Sequence[int] = ()) -> Any:
-    """Return one mode of a layout, tensor or hierarchical value.
+    """Return one mode of a layout, tensor or nested tuple: the path (1, 0) leads to 3 in (2, (3, 4)).
 
     mode      index or path of indices from the outermost mode inwards; () for the whole value
     returns   a layout for a layout, a tensor for a tensor, else an entry of the tuple
@@ -302,7 +302,7 @@ def group_modes(value: T, begin: int, end: int | None = None) -> T:
 def append(value: T, elem: Any, up_to_rank: int | None = None) -> T:
     """Return a layout, tensor or nested tuple with one or more modes added at the end.
 
-    elem         the mode: a layout for a layout or tensor, else a hierarchical value
+    elem         the mode: a layout for a layout or tensor, else an integer or nested tuple
     up_to_rank   rank of the result, at most 1000: `elem` is repeated until it is reached. None for one more
                  mode
     raises       LayoutError if the rank is already higher
@@ -319,7 +319,7 @@ def append(value: T, elem: Any, up_to_rank: int | None = None) -> T:
 def prepend(value: T, elem: Any, up_to_rank: int | None = None) -> T:
     """Return a layout, tensor or nested tuple with one or more modes added at the front.
 
-    elem         the mode: a layout for a layout or tensor, else a hierarchical value
+    elem         the mode: a layout for a layout or tensor, else an integer or nested tuple
     up_to_rank   rank of the result, at most 1000: `elem` is repeated until it is reached. None for one more
                  mode
     raises       LayoutError if the rank is already higher
@@ -368,7 +368,7 @@ def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_en
 def slice_(value: Any, coord: Any) -> Any:
     """Return the modes that a coordinate keeps, those with the entry None: (2, None) of (4,8):(8,1) gives (8):(1).
 
-    value     layout, composed layout, tensor or hierarchical value
+    value     layout, composed layout, tensor or nested tuple
     coord     an integer for each mode to fix, None for each mode to keep
     returns   a Layout, ComposedLayout, Tensor or tuple, whichever `value` is. A composed layout and a tensor keep the
               offset of the fixed modes; a plain layout drops it
@@ -385,7 +385,7 @@ def slice_and_offset(coord: Any, value: Any) -> tuple[Any, Any]:
     """Return (modes with the entry None in a coordinate, offset of the fixed modes): (8):(1) and 16 for (2, None).
 
     coord     an integer for each mode to fix, None for each mode to keep
-    value     layout, composed layout, tensor or hierarchical value
+    value     layout, composed layout, tensor or nested tuple
     returns   (Layout, ComposedLayout, Tensor or tuple, whichever `value` is; offset). The offset is 0 for values
               other than a plain layout
     raises    LayoutError if the coordinate does not fit
@@ -452,7 +452,7 @@ def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
 def dice(value: Any, dicer: Any) -> Any:
     """Return the modes with an integer entry in a coordinate: (2, None) of (4,8):(8,1) gives (4):(8).
 
-    value     layout, composed layout, tensor or hierarchical value
+    value     layout, composed layout, tensor or nested tuple
     dicer     an integer for each mode to keep, None for each mode to remove
     returns   a Layout, ComposedLayout, Tensor or tuple, whichever `value` is
     raises    LayoutError if the coordinate does not fit

@@ -347,7 +347,7 @@ def fused(
 def _as_tensors(
     a: Any, b: Any, outs: Sequence[Any] | None, operands: Mapping[str, Any]
 ) -> tuple[Any, Any, Sequence[Any] | None, dict[str, Any]] | None:
-    """Return the arguments of `fused` as torch tensors over the memory of other frameworks' arrays.
+    """Return the arguments of a `gemm` call with an epilogue as torch tensors over the memory of other arrays.
 
     a, b       the factors
     outs       for each result the array that the caller passed to store it to, or None; None if no arrays are passed

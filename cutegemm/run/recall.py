@@ -113,7 +113,9 @@ def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
 
     Nothing is written if the signature may not have a record. Errors of the disk are ignored.
 
-    key, a, how   arguments of `find`
+    key           signature of the call: types, shapes, strides and alignments of the tensors, and the options
+    a             a tensor of the call
+    how           options of the call
     prepared      the kernel, and how it is called
     """
     global _written

@@ -60,7 +60,7 @@ class TiledCopy(hooks.Shown):
             raise PlanError(f"TiledCopy of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return one phrase, the violated rule, if `layout_tv` of this copy is not made of whole atoms; else []."""
+        """Return the violated rule, as a list of one phrase, if the atom does not divide this copy's values; else []."""
         try:
             self._src_to_tile, self._dst_to_tile  # noqa: B018  (computed here, used later)
         except LayoutError as error:

@@ -70,7 +70,7 @@ class TiledMma(hooks.Shown):
             raise PlanError(f"TiledMma of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return one phrase (a violated rule) for each operand whose fragments are not layouts after permutation."""
+        """Return one phrase for each operand (A, B, C) if a thread's elements are not a layout after permutation."""
         rules = []
         for operand in _MODES:
             try:

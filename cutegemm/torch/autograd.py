@@ -118,12 +118,16 @@ def _into(
     out_dtype: OutDtype,
     how: How,
 ) -> Tensors:
-    """Write the results of `product` to tensors of the caller, and return all results.
+    """Compute an epilogue of a @ b into tensors of the caller, and return all results, D first.
 
     In a graph of torch.compile, results are copied to these tensors, unless D is the only one.
 
-    outs                                            for each result the caller's tensor, or None for a new one
-    a, b, text, operands, scalars, out_dtype, how   arguments of `product`
+    outs        for each result the caller's tensor, or None for a new one
+    a           M x K, or a batch of such matrices
+    b           tuple of matrices K x N_i that stand side by side as the columns of one
+    text        the epilogue as text, a lambda; `operands` are its tensors, and `scalars` its numbers
+    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    how         options of `gemm`
     """
     written = [out for out in outs if out is not None]
     if route_of(a, *b, *written, *operands) is Route.DIRECT:
@@ -151,13 +155,14 @@ def by_operator(
     dtype: OutDtype,
     how: How,
 ) -> Tensors:
-    """Compute `product` by an operator of torch.library, which a graph of torch.compile can contain.
+    """Compute an epilogue of a @ b by an operator of torch.library, which a graph of torch.compile can contain.
 
-    dtype                                torch dtype of the results, or one or None for each; None: the default of
-                                         `gemm`
-    a, b, text, operands, scalars, how   arguments of `product`
-    raises                               UnsupportedError if `how` has a plan without a name: a graph contains names
-                                         only
+    a        M x K, or a batch of such matrices
+    b        matrices K x N_i that stand side by side as the columns of one
+    text     the epilogue as text, a lambda; `operands` are its tensors, and `scalars` its numbers
+    dtype    torch dtype of the results, or one or None for each; None: the default of `gemm`
+    how      options of `gemm`
+    raises   UnsupportedError if `how` has a plan without a name: a graph contains names only
     """
     is_plain = text == PLAIN and len(b) == 1 and how in (AS_CHOSEN, OF_LAYER)
     if is_plain and (dtype is None or isinstance(dtype, torch.dtype)):

@@ -252,9 +252,11 @@ def _layer(x: Any, w: Any, bias: Any, activation: str | None, batch_invariant: b
 
 
 def _copied_linear(x: Any, w: Any, bias: Any, activation: str | None, batch_invariant: bool) -> torch.Tensor:
-    """Compute `linear` after copying each tensor that a kernel cannot load (see `is_loadable`).
+    """Compute act(x @ w.T + bias) after copying each tensor that a kernel cannot load because no stride is 1.
 
-    x, w, bias, activation, batch_invariant   arguments of `linear`
+    x, w, bias        (..., K), N x K, and (N,) or None
+    activation        name of the activation; None for none
+    batch_invariant   True if each row must have the same bits in every batch
     """
     flat, columns, others = loadable(rows_of(x), w.t(), [] if bias is None else [bias], ("x", "w", "bias"))
     bias = others[0] if others else None

@@ -208,7 +208,7 @@ class GatedMLP(JoinedWeights):
     device, dtype  as for torch.nn.Linear
     raises         UnsupportedError for another activation
 
-    One kernel computes gate and up; see `JoinedWeights` for the memory of their weights.
+    One kernel computes gate and up, for which their weights are kept adjacent in memory.
 
     >>> mlp = GatedMLP(8, 16)
     >>> sorted(mlp.state_dict()), mlp(torch.zeros(2, 3, 8)).shape

@@ -76,8 +76,9 @@ def scaled_mm(
     bias                             (N,)
     output_dtype                     type of the result; None is the type of mat_a. For int8 it is float32 or int32
     contraction_dim                  () or (1, 0): the modes of mat_a and mat_b that are K
-    use_fast_accum                   whether the accumulator may keep the tensor cores' 14 bits; see `cutegemm.gemm`.
-                                     With block scales, the accumulators of every 128 of K are added in float32
+    use_fast_accum                   True if the accumulator may keep the tensor cores' 14 bits; False to add in
+                                     float32 every 128 of K. With block scales, the accumulators of every 128 of K are
+                                     added in float32
     raises                           UnsupportedError with every rule that is violated; for block scales of tensors
                                      that require gradients, which torch does not have either; and for a call with the
                                      signature of torch._scaled_mm, which has no recipes

@@ -64,7 +64,7 @@ class Traffic:
     far_bytes             bytes of A, B and accumulators that pass from one L2 partition to another; None if not
                           simulated
     partials_read_bytes   bytes of accumulators of K splits that the GEMM reads again from DRAM; None if not simulated
-    dram_range            limits of `dram_read_bytes` over launches, see `range_in_time`; None if not computed
+    dram_range            limits of `dram_read_bytes` that are expected over launches; None if not computed
     """
 
     raster: str
