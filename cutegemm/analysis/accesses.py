@@ -430,7 +430,7 @@ def _read(
 
 
 def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
-    """Return the two accesses of cluster split-K to the buffer of received accumulators.
+    """Return the two accesses to the buffer of accumulators that CTAs of a cluster exchange, if they split K.
 
     Each CTA receives the accumulators of its own columns from all CTAs of the cluster, by st.async. These stores are
     counted in the CTA that receives them. Then its threads read the accumulators.

@@ -83,9 +83,11 @@ _KINDS = {("m",): "row of N", ("n",): "column of M", ("m", "n"): "one element", 
 
 
 def clocks(plan: GemmPlan, device: Device, elements: float) -> float | None:
-    """Return the least clocks of a multiprocessor for the epilogue of `elements` elements; None for f64.
+    """Return the least clock cycles that a multiprocessor needs for the epilogue of `elements` elements of D.
 
-    elements   elements of D
+    The result is None for f64, whose rate is not known.
+
+    elements   number of elements of D
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.machine.device import device_named
@@ -148,7 +150,7 @@ def epilogue_cost(
 
 
 def overlapped_seconds(mainloop_seconds: float, epilogue_seconds: float, tiles: float, alternating: int) -> float:
-    """Return the least seconds of a multiprocessor for its tiles, if epilogues overlap mainloops of other tiles.
+    """Return the least time of a multiprocessor for its tiles, if epilogues overlap the mainloops of other tiles.
 
     mainloop_seconds   seconds of the mainloop of a tile
     epilogue_seconds   seconds of the epilogue of a tile

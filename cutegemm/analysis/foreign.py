@@ -178,12 +178,15 @@ def _layout(layout: Any) -> Layout | ComposedLayout:
 
 
 def _unit_of(shared: Any) -> str:
-    """Return the unit that a swizzle of this layout counts: "bytes" for a layout of the CuTe DSL, else "elements"."""
+    """Return the unit of the offsets that a layout's swizzle permutes: "bytes" in the CuTe DSL, else "elements".
+
+    shared   layout of shared memory, of this package, as a text, or of the DSL
+    """
     return "elements" if isinstance(shared, (str, Layout, ComposedLayout)) else "bytes"
 
 
 def _in_elements(layout: ComposedLayout, bits: int) -> ComposedLayout:
-    """Convert a layout whose swizzle acts on byte addresses to one whose swizzle acts on element offsets.
+    """Convert a swizzled layout whose swizzle acts on byte addresses to one whose swizzle acts on element offsets.
 
     bits   bits of an element
     """

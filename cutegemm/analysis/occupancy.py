@@ -56,7 +56,7 @@ class Occupancy:
 
     @property
     def limited_by(self) -> tuple[str, ...]:
-        """Names of the resources that do not allow a further CTA on the multiprocessor, such as "registers"."""
+        """Names of the resources that limit this occupancy, i.e. do not allow one more CTA, such as ("registers",)."""
         least = min(self.limits.values())
         return tuple(name for name, ctas in self.limits.items() if ctas == least)
 

@@ -123,7 +123,7 @@ class Analysis:
     searches: dict[str, SwizzleSearch] = field(default_factory=dict, compare=False)
 
     def counts(self, op: str) -> tuple[int, int, int]:
-        """Return (instructions, wavefronts, fewest wavefronts) of an operation on shared memory in the whole grid.
+        """Return (instructions, wavefronts, fewest wavefronts) of a shared-memory operation, over the whole grid.
 
         The counts are those of the compiled kernel if it was executed, else those of the plan.
 
@@ -135,7 +135,7 @@ class Analysis:
         return self.planned(op)
 
     def planned(self, op: str) -> tuple[int, int, int]:
-        """Return (instructions, wavefronts, fewest wavefronts) of an operation on shared memory, as planned.
+        """Return (instructions, wavefronts, fewest wavefronts) of a shared-memory operation, as the plan predicts them.
 
         The counts are those of the plan's accesses in the whole grid, even if the compiled kernel was executed.
 
@@ -181,11 +181,11 @@ class Analysis:
         return sum(self._in_grid(a).sectors for a in self.global_ if (a.op, a.per) == (op, "K split"))
 
     def arriving(self) -> int:
-        """Return the number of 32-byte sectors of A and B that arrive in multiprocessors, over the whole grid."""
+        """Return the number of 32-byte sectors of A and B that arrive in all multiprocessors together."""
         return sum(self._in_grid(access).arriving for access in self.global_ if "k-tile" in access.per)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the analysis as dicts, lists, numbers and texts that `json.dumps` accepts."""
+        """Return this analysis as dicts, lists, numbers and texts that `json.dumps` accepts."""
         device = {
             **asdict_plain(self.device),
             "tflops": dict(self.device.tflops),
@@ -261,7 +261,7 @@ class Analysis:
         return render(self)
 
     def _repr_html_(self) -> str:
-        """Return the report as HTML, which a notebook shows."""
+        """Return the report of this analysis as HTML, which a Jupyter notebook shows."""
         from cutegemm.analysis.render import as_html
 
         return as_html(self)

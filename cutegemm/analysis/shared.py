@@ -214,7 +214,7 @@ def _checked(addresses: Any, bits: int, op: str) -> np.ndarray:
 
 
 def _phases(lanes: int, bits: int) -> np.ndarray:
-    """Return the index of the phase that serves each lane: a phase is a group of lanes that accesses at most 128 bytes.
+    """Return the phase (group of lanes that together access at most 128 bytes) of each lane, as an array of indices.
 
     lanes   number of lanes of a request
     bits    bits that a lane accesses

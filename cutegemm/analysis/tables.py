@@ -55,7 +55,7 @@ def sections(analysis: Analysis) -> list[Section]:
 
 
 def head(analysis: Analysis) -> str:
-    """Return the first line of a report after the plan's name: architecture, device and problem."""
+    """Return the first line of a report, without the plan's name: architecture, device and problem."""
     problem = f", {analysis.problem}" if analysis.problem else ""
     return f"on {analysis.arch} ({analysis.device.name}){problem}"
 

@@ -30,7 +30,7 @@ _STYLE = (
 
 
 class Canvas:
-    """An SVG document under construction.
+    """An SVG document under construction; methods append elements, and `finish` returns the text.
 
     parts           SVG elements in drawing order
     used            names of the style classes in use, for which `finish` writes colours
@@ -114,13 +114,14 @@ def text_width(content: str, size: float, mono: bool = True) -> float:
 
 
 def wrapped(content: str, width: float, size: float, mono: bool = True) -> list[str]:
-    """Return a text broken into lines of at most `width` pixels.
+    """Break a text into lines of at most `width` pixels.
 
-    A line ends after a space, a comma or a colon if its second half has one.
+    A line ends after a space, a comma or a colon if there is one in its second half.
 
-    content the text
-    size    font size in pixels
-    mono    True if the font is monospaced
+    content   the text
+    width     maximum width of a line in pixels
+    size      font size in pixels
+    mono      True if the font is monospaced
     """
     most = max(8, int(width / (size * (MONO if mono else SANS))))
     lines, rest = [], content

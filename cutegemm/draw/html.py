@@ -35,7 +35,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def plan_page(plan: GemmPlan, problem: Problem | None = None, *, ctas_per_wave: int | None = None) -> str:
-    """Return the page of a plan as one HTML document.
+    """Return an interactive page on a plan as one HTML document: who copies, holds and stores each element of a tile.
 
     problem         problem whose grid of tiles and raster the page shows; None for a page without a grid
     ctas_per_wave   number of CTAs that run at a time; the raster is coloured by wave. None: a single wave
@@ -226,7 +226,7 @@ def first_mma_thread(plan: GemmPlan) -> int:
 
 
 def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
-    """Return an array of non-negative integers for a page's script: its type, and its bytes as base64.
+    """Return an array of non-negative integers as a page's script reads it: its type, and its bytes as base64.
 
     kind   "u8", "u16" or "u32"; "" for the smallest type that holds all values
 
@@ -262,7 +262,7 @@ def _held_by(plan: GemmPlan) -> str:
 
 
 def _what_is_held(plan: GemmPlan) -> str:
-    """Return the word for the values that a thread holds: "of D", or "accumulators" if CTAs of a cluster split K."""
+    """Return the words for the values in a thread: "of D", or "accumulators" if the CTAs of a cluster split K."""
     return "of D" if plan.cluster_k == 1 else "accumulators"
 
 

@@ -168,7 +168,7 @@ def _element_labels(tensor: Tensor, offsets: np.ndarray) -> np.ndarray:
 
 
 def modes_of(layout: AnyLayout) -> tuple[Any, ...]:
-    """Return the shapes of a layout's modes as a tuple; a layout whose shape is an integer has one mode."""
+    """Return the shapes of a layout's modes as a tuple: (4, (2, 8)) for (4,(2,8)):..., and (32,) for 32:1."""
     shape = layout.outer.shape if isinstance(layout, ComposedLayout) else layout.shape
     return shape if isinstance(shape, tuple) else (shape,)
 
@@ -365,9 +365,11 @@ def _layout_labels(
 
 
 def _layout_legends(grids: list[Grid], color: str, layout: AnyLayout) -> tuple[Legend, ...]:
-    """Return the legend of the colours of a layout's grids (banks or offsets), or () if no grid is coloured.
+    """Return the legends of the colours of a layout's grids (banks or offsets) as a tuple; () if no grid is coloured.
 
-    color   "bank", "offset" or "none"
+    grids    grids of the layout
+    color    what a colour stands for: "bank", "offset" or "none"
+    layout   the layout, whose largest offset is the end of the scale
     """
     if color == "none" or all(g.colours is None for g in grids):
         return ()

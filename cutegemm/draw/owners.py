@@ -45,7 +45,7 @@ def tv_picture(
     title: str = "",
     names: tuple[str, str] = ("m", "n"),
 ) -> Picture:
-    """Return the picture of a tile whose cells show the thread and value that hold the element.
+    """Return the picture of a thread-value layout: a tile whose cells show the thread and value that hold the element.
 
     layout_tv   layout (thread, value) -> column-major index in the tile
     tile        number of rows and columns
@@ -79,9 +79,12 @@ def tv_table(layout_tv: Layout) -> np.ndarray:
 
 
 def colour_by(color: str, threads: int) -> str:
-    """Return the meaning of the colours, "lane", "warp" or "none": `color`, or what "auto" stands for.
+    """Return what the colours of a picture stand for, "lane", "warp" or "none": `color`, with "auto" resolved.
 
     "auto" is "lane" for at most one warp of threads, and "warp" for more.
+
+    color     "lane", "warp", "none" or "auto"
+    threads   number of threads in the picture
     """
     one_of("color", color, ("auto", "lane", "warp", "none"))
     if color == "auto":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str = "auto", title: str = "") -> Picture:
-    """Return the picture of a plan's CTA tile: D by the warps or lanes that hold it, A and B by shared-memory banks.
+    """Return the picture of a plan's CTA tile: D coloured by warps or lanes, A and B by shared-memory banks.
 
     A and B are left out if the plan does not keep them in shared memory. With cluster split-K, the picture shows the
     tile that each CTA multiplies, with its accumulators instead of D.

@@ -59,11 +59,11 @@ class Played:
 
 
 def played(machine: Machine, durations: Durations) -> Iterator[Played]:
-    """Simulate the warp roles of a CTA or cluster over time, and yield each step right after the machine has taken it.
+    """Simulate the warp roles of a CTA or cluster over time; a generator that yields each step after it is done.
 
-    When a step is yielded, the state of `machine` is the state after that step.
+    When a step is yielded, `machine` is in the state after that step.
 
-    machine     processes and barriers of the roles, at their beginning
+    machine     processes and barriers of the roles, in their initial state
     durations   how long operations take
     raises      LayoutError if the roles deadlock
     """

@@ -73,7 +73,7 @@ def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
 
 
 def _modes(layout: Layout) -> list[tuple[int, Any]]:
-    """Return (extent, stride) of each leaf of a layout, from left to right."""
+    """Return (extent, stride) of each leaf of a layout, from left to right: (4,8):(8,1) gives (4, 8) and (8, 1)."""
     return list(zip(*layout.flat(), strict=True))
 
 

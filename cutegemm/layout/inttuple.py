@@ -151,7 +151,7 @@ def _check_depth(what: str, depth: int) -> None:
 def as_tuples(value: Any, depth: int = 0) -> Any:
     """Return `value` with every list replaced by a tuple; leaves of any type stay as they are.
 
-    depth    nesting of the tuples around `value`
+    depth    number of tuples around `value`
     raises   LayoutError for tuples nested more than 100 deep
 
     >>> as_tuples([None, [2, 3]])
@@ -165,9 +165,9 @@ def as_tuples(value: Any, depth: int = 0) -> Any:
 
 
 def _holds_lists(value: tuple[Any, ...], depth: int) -> bool:
-    """Return True if a tuple contains a list at any level, or is nested too deep to decide.
+    """Return True if a tuple contains a list at any level, or is nested more than 100 deep.
 
-    depth   nesting of the tuples around `value`
+    depth   number of tuples around `value`
     """
     for v in value:  # noqa: SIM110 - see `_holds_integers`
         if type(v) is list or (type(v) is tuple and (depth > MAX_DEPTH or _holds_lists(v, depth + 1))):
@@ -477,7 +477,7 @@ def idx2crd(index: IntTuple, shape: IntTuple, stride: IntTuple | None = None) ->
 
 
 def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
-    """Return the coordinate in a shape of a colexicographic index, congruent with the shape."""
+    """Return the coordinate of a colexicographic index: a nested tuple like the shape. Index 5 of (2, 4) is (1, 2)."""
     if not isinstance(shape, tuple):
         if isinstance(index, tuple):
             raise LayoutError(f"{_IDX2CRD}: index {index} is nested deeper than shape {shown(shape)}.")

@@ -67,7 +67,7 @@ class Swizzle(hooks.Shown):
         raise AttributeError(f"Swizzle is immutable; {name} cannot be set")
 
     def __call__(self, offset: Any) -> Any:
-        """Return the swizzled offset, or for an integer array the swizzled offset of each element.
+        """Return the offset after this swizzle or, for an integer array, that of each element.
 
         returns   an integer; for an int64 array an int64 array, or an object array if 64 bits are too few
         raises    LayoutError for an offset that is not an integer
@@ -87,7 +87,7 @@ class Swizzle(hooks.Shown):
         return offset ^ ((offset & (field << self.base)) << -self.shift)
 
     def _of_array(self, offsets: np.ndarray) -> np.ndarray:
-        """Return the swizzled offset of each element of an integer array: int64, or Python integers if needed."""
+        """Return each element of an integer array after this swizzle, as int64, or as Python integers if needed."""
         if offsets.dtype.kind not in "iuO":
             raise wrong_kind(f"{self}(offset): offset", offsets, "an integer or an integer array")
         if self.base + self.bits + abs(self.shift) < offsets.dtype.itemsize * 8 and offsets.dtype.kind != "O":
@@ -379,7 +379,7 @@ def _require_table(operation: str, layout: ComposedLayout) -> None:
 
 
 def _largest_swizzled(layout: ComposedLayout) -> int:
-    """Return the largest offset of a swizzle of a layout of offsets.
+    """Return the largest offset of a composed layout that is a swizzle of a layout of offsets.
 
     The bits that a swizzle reads and changes are below 2**p, the *period*. Adding a multiple of the period to an offset
     adds the same multiple to the result. So each mode is divided into two: its first n steps, where n steps are a

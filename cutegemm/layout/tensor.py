@@ -298,7 +298,7 @@ def domain_offset(coord: Any, tensor: Tensor) -> Tensor:
 def make_identity_tensor(shape: IntTuple) -> Tensor:
     """Return the tensor without an array whose element at a coordinate of `shape` is that coordinate.
 
-    Kernels read predicates and TMA coordinates from it.
+    Partitioned like a matrix, it gives each thread the coordinates of its elements, for predicates and TMA.
 
     source   CuTe, `make_identity_tensor`
 

@@ -57,7 +57,7 @@ def parse(text: str) -> Layout | ComposedLayout:
 
 
 class _Reader:
-    """Parser of a layout: a text, and a position in it.
+    """Parser of a layout in CuTe's notation: a text, and the position of the next character.
 
     Each method reads one rule of the grammar and moves the position past it.
     """
@@ -82,7 +82,7 @@ class _Reader:
         self.refuse(f"{expected} is expected at {character}.", at)
 
     def refuse(self, reason: str, at: int, cause: Exception | None = None) -> NoReturn:
-        """Raise LayoutError with a reason, the text around a position, and a caret under it.
+        """Raise LayoutError with a reason, the text around a position, and a caret below that position.
 
         reason   what is wrong
         at       position of the first wrong character

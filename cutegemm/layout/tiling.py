@@ -112,7 +112,7 @@ def _divided(layout: Layout, tile: Layout) -> Layout:
 
 
 def _as_layout(tiler: Tiler) -> Layout:
-    """Convert a tiler that is not a tuple to a layout.
+    """Return a tiler that is not a tuple as a layout: an integer n becomes n:1, and a layout stays.
 
     raises   LayoutError for a tiler of another kind, or a size that is not positive
     """

@@ -113,7 +113,7 @@ class _Result:
 
     shape       shape of the torch tensor
     dtype       its torch dtype
-    reduction   the reduction; None for D and auxiliary outputs
+    reduction   the sum or maximum, with the modes it is over; None for D and auxiliary outputs
     view        memory layout of an auxiliary output; None for D and reductions
     """
 
@@ -217,11 +217,11 @@ def _picking(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]
 def _operand_conversion(kind: type[Input], value: Any, shape: tuple[int, ...]) -> Callable[[Any], Any] | None:
     """Return the function that converts the tensor of an operand of the epilogue to the shape that the kernel takes.
 
-    A row, column or element becomes contiguous, of shape (elements,) or (L, elements). A tile is expanded to the shape
-    of D.
+    A row, column or element becomes contiguous, of shape (elements,) or (L, elements). A tile is expanded to the
+    shape of D.
 
     kind      kind of the operand: Row (N elements), Column (M), Element (one) or Tile (M x N)
-    value     a tensor of the operand, which stands for all of the same signature
+    value     a tensor of the operand, which stands for all with the same type, shape and strides
     shape     shape of D
     returns   tensor -> tensor; None if the kernel gets the tensor unchanged
     """

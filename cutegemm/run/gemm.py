@@ -464,7 +464,10 @@ def layer(
     launch, (new,) = fused_call.launch, fused_call.new
 
     def with_epilogue(x: Any, w: Any, bias: Any) -> Any:
-        """Return the epilogue of x @ w.T and of bias."""
+        """Compute the layer for other tensors: the epilogue of x @ w.T and, if there is one, of bias.
+
+        x, w, bias   tensors like those that the layer was prepared for
+        """
         d = new()
         if launch is not None:
             launch(x, w, (bias,) if has_bias else (), (d,))

@@ -121,12 +121,12 @@ class EpilogueSpec:
             return False
 
     def with_gated_b(self, operands: Operands, n: int) -> Operands:
-        """Return the operands of a problem, with B aligned as the columns that a gated epilogue's kernel reads from it.
+        """Return the operands of a problem, with B's alignment reduced to what a gated epilogue's kernel can rely on.
 
-        Such a kernel reads a row of B as two halves, or as pairs of neighbouring columns. They may be less aligned than
-        the row. Without a gated epilogue, or with a K-major B, the operands stay as they are.
+        Such a kernel reads a row of B as two halves, or as pairs of neighbouring columns. They may be less aligned
+        than the row. Without a gated epilogue, or with a K-major B, the operands stay as they are.
 
-        n   columns of B
+        n   number of columns of B
         """
         b = operands.b
         if not self.epilogue.gated or b.major != "n":
@@ -314,7 +314,7 @@ class Decision:
 
 @functools.lru_cache(maxsize=4096)
 def _swapped(plan: GemmPlan) -> GemmPlan:
-    """Return the plan of a transposed problem, marked as one that computes D^T = B^T A^T."""
+    """Return a plan that was built for the transposed problem, marked as one that computes D^T = B^T A^T."""
     return plan.with_(swap_ab=True)
 
 

@@ -233,13 +233,13 @@ def _place(kind: str, text: str) -> Path:
 
 @cache
 def _files() -> str:
-    """Return a hash of the names, sizes and modification times of all Python files of the package."""
+    """Return a hash of the names, sizes and modification times of the package's Python files, for cache keys."""
     facts = sorted(_facts(str(Path(__file__).parents[1])))
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def _facts(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, modification time in ns, size in bytes) of each Python file below a folder."""
+    """Yield (path, modification time in ns, size in bytes) of each Python file in a folder and its subfolders."""
     with os.scandir(folder) as items:
         for item in items:
             if item.is_dir(follow_symlinks=False):

@@ -203,7 +203,7 @@ def conversion(name: str, by_block: bool, scale: Any, batched: bool) -> Callable
 
 
 def padded(scales: Any) -> Any:
-    """Return a copy of scales of rows whose columns are contiguous, each padded to a multiple of 16 bytes.
+    """Return a copy of block scales with contiguous columns, each padded to a multiple of 16 bytes, which TMA needs.
 
     scales   (rows, K / 128), with or without a batch mode in front. 6 x 3 scales get the strides (1, 8)
     """

@@ -62,7 +62,7 @@ def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[floa
         return begun, start, end, launched
 
     def run_rounds(deadline: float, least: int) -> list[_Times]:
-        """Time all calls in rounds, and return the times of each call.
+        """Time all calls in rounds (each call twice per round), and return the times of each call.
 
         deadline   value of time.perf_counter() after which no round starts
         least      number of rounds that are run even after the deadline

@@ -177,7 +177,7 @@ def key_of(question: Question, device: str) -> str:
 
 
 def shape_class(extents: tuple[int, int, int, int]) -> tuple[int, ...]:
-    """Return M, N and K rounded up, and L unchanged. GEMMs with the same result share a record of tuned plans.
+    """Return M, N and K rounded up, and L unchanged: GEMMs with an equal result share a record of tuned plans.
 
     Extents up to 256 are rounded up to multiples of 16, larger ones to multiples of 64.
 

@@ -126,7 +126,7 @@ _MATRIX_ROWS = 8  # rows of a matrix of ldmatrix and stmatrix; every row has its
 
 @dataclass(frozen=True)
 class CopyAtom(hooks.Shown):
-    """One instruction that moves a vector.
+    """One copy instruction, such as ld, cp.async or ldmatrix: which thread reads and writes which element.
 
     name            instruction and element type
     dtype           element type that the layouts count

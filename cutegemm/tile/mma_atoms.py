@@ -267,7 +267,7 @@ def mma_atoms(arch: str | None = None) -> Iterator[MmaAtom]:
 def mma_atom(name: str) -> MmaAtom:
     """Return the MMA atom with a given name.
 
-    name     as `MmaAtom.name`
+    name     instruction, shape and types, such as "mma.m16n8k16.f32.bf16"
     raises   UnsupportedError for an unknown name; the message lists similar ones
 
     >>> mma_atom("mma.m16n8k8.f32.tf32").shape_mnk

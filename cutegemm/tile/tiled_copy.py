@@ -60,7 +60,7 @@ class TiledCopy(hooks.Shown):
             raise PlanError(f"TiledCopy of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return the violated rule, as a list of one phrase, if the atom does not divide this copy's values; else []."""
+        """Return the violated rule, as a list of one phrase, if the atom does not divide a thread's values; else []."""
         try:
             self._src_to_tile, self._dst_to_tile  # noqa: B018  (computed here, used later)
         except LayoutError as error:
@@ -197,7 +197,7 @@ class TiledCopy(hooks.Shown):
         of the target are assumed to count the elements of the tile in ascending order.
 
         target    fragment (value, rest_m, rest_n, ...) in registers
-        returns   a value of the kind of `target`
+        returns   a layout if `target` is one, a tensor (a view of it) if `target` is a tensor
         raises    LayoutError if the values of the target are not whole atoms of this copy, or if the order of
                   its values is not known: for a copy that was made from another copy with another order
         source    CuTe, copy_atom.hpp:283, retile. CuTe always assumes the order of elements, which is wrong for
@@ -388,13 +388,13 @@ def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -
 
 
 def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """Return the copy of a part of C: for every thread of a TiledMma, the first values that fill one copy atom.
+    """Return the copy of a part of C: the first values of each thread in a TiledMma, as many as fill one copy atom.
 
     The tile of the copy consists of layouts, which select the rows and the columns of these values. An epilogue
     derives the copies of its epilogue tiles from this copy.
 
     atom        the instruction of the copy
-    tiled_mma   TiledMma
+    tiled_mma   the MMA whose fragments of C are copied
     raises      PlanError if the atom takes more values than a thread holds
     source      CuTe, copy_atom.hpp:545, make_tiled_copy_C_atom
     """

@@ -118,7 +118,7 @@ class TiledMma(hooks.Shown):
 
     @cached_property
     def thr_layout_vmnk(self) -> Layout:
-        """Layout from (thread of the atom, m, n, k) to the thread.
+        """Layout of this MMA's threads: (thread of the atom, m, n, k) -> index of the thread.
 
         m, n and k count the repetitions of the atom over threads.
 
@@ -192,7 +192,7 @@ class TiledMma(hooks.Shown):
         return ThrMma(self, index)
 
     def partition_shape_A(self, shape_mk: IntTuple) -> IntTuple:
-        """Return the shape (value, rest_m, rest_k, ...) of a thread's fragment of A.
+        """Return the shape (value, rest_m, rest_k, ...) of a thread's fragment of A in this MMA.
 
         shape_mk   shape (M, K, ...) of A
 
@@ -203,14 +203,14 @@ class TiledMma(hooks.Shown):
         return self._partition_shape("a", shape_mk)
 
     def partition_shape_B(self, shape_nk: IntTuple) -> IntTuple:
-        """Return the shape (value, rest_n, rest_k, ...) of a thread's fragment of B.
+        """Return the shape (value, rest_n, rest_k, ...) of a thread's fragment of B in this MMA.
 
         shape_nk   shape (N, K, ...) of B
         """
         return self._partition_shape("b", shape_nk)
 
     def partition_shape_C(self, shape_mn: IntTuple) -> IntTuple:
-        """Return the shape (value, rest_m, rest_n, ...) of a thread's fragment of C.
+        """Return the shape (value, rest_m, rest_n, ...) of a thread's fragment of C in this MMA.
 
         shape_mn   shape (M, N, ...) of C
         """

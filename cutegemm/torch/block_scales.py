@@ -29,7 +29,9 @@ _WITHOUT = "block-scaled float8 has no derivatives, here or in torch"
 
 
 def padded_blocks(k: int) -> int:
-    """Return the number of blocks of K that torch's scales for BlockWise128x128 have: a multiple of 4.
+    """Return the number of blocks along K in torch's BlockWise128x128 scales: K / 128, up to a multiple of 4.
+
+    k   extent K
 
     >>> padded_blocks(640), padded_blocks(512)
     (8, 4)

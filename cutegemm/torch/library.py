@@ -69,7 +69,7 @@ def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def _gemm(*args: Any) -> list[torch.Tensor]:
-    """Compute the operator cutegemm::gemm: return the results of an epilogue of a @ b.
+    """Compute the operator cutegemm::gemm: return the results of an epilogue of a @ b, D first.
 
     args   a, b, text of the epilogue, its tensors, its numbers, text of the result types, and the options of `How`
     """

@@ -202,7 +202,7 @@ def gate_and_up_of(x: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, to
 
 
 def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose columns 2j and 2j + 1 are column j of `gate` and of `up`.
+    """Interleave two matrices by columns: columns 2j and 2j + 1 of the result are column j of `gate` and of `up`.
 
     >>> interleave(torch.tensor([1, 2]), torch.tensor([3, 4]))
     tensor([1, 3, 2, 4])

@@ -94,9 +94,10 @@ def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
 
 
 def tpc_of_ctas(device: Device, in_cluster: int) -> np.ndarray:
-    """Return the index of the TPC, a pair of multiprocessors, that receives each CTA, in the order of the grid.
+    """Return the TPC (pair of multiprocessors) that receives each CTA of a grid that fills the device once.
 
-    in_cluster   CTAs of a cluster
+    in_cluster   number of CTAs of a cluster
+    returns      integer array over the CTAs in the order of the grid: index of the TPC
 
     >>> from cutegemm.machine.device import device_named
     >>> [tpc_of_ctas(device_named("h100"), size)[10:14].tolist() for size in (1, 2)]
