@@ -207,7 +207,7 @@ def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:
 
 
 def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
-    """Return a `Change` (flaw and repair) for multiprocessors idle in the last wave, and for tile elements outside of D.
+    """Return a `Change` (flaw and repair) for multiprocessors idle in the last wave, or tile elements outside of D.
 
     known   the analysis without its roofline and changes
     roof    the roofline, which gives the time that is lost
