@@ -60,10 +60,12 @@ def prepare(
 ) -> Ahead:
     """Compile, in parallel, the kernels that later calls will use, print how many there are, and return them.
 
-    `what` is one of three things: - tuples (M, N, K) or (M, N, K, L), the shapes that `gemm` will be called with -
-    with `rows`, tuples (N, K), the shapes of the weights of layers - a torch.nn.Module, or a list of them, on a CUDA
-    device: its layers that cutegemm computes, at any depth. These are   `cutegemm.Linear`, `cutegemm.GatedMLP`, and
-    layers that `cutegemm.use` has replaced
+    `what` is one of three things:
+
+    - tuples (M, N, K) or (M, N, K, L), the shapes that `gemm` will be called with
+    - with `rows`, tuples (N, K), the shapes of the weights of layers
+    - a torch.nn.Module, or a list of them, on a CUDA device: its layers that cutegemm computes, at any depth. These are
+      `cutegemm.Linear`, `cutegemm.GatedMLP`, and layers that `cutegemm.use` has replaced
 
     rows                 numbers of rows that the inputs of layers may have; None: range(1, 8193) for modules
     dtype, layout, out   for tuples: type of A and B, layout letters of both as in BLAS ("nt": A row-major, B

@@ -81,7 +81,7 @@ def _is_wider(ptx: str, code: ResourceReport) -> bool:
 def _cluster_tiles(plan: GemmPlan, problem: Problem) -> Iterator[tuple[int, int, int]]:
     """Yield (count, M, N) for each size of a cluster's output tile in a problem: full, at an edge, and in the corner.
 
-    count   number of clusters whose tile has M x N elements
+    returns   `count` is the number of clusters whose tile has M x N elements
     """
     sizes = []  # [(count, extent of a tile)] along M, and along N
     for extent, tile, across in zip((problem.m, problem.n), plan.d_tile, plan.cluster_mn, strict=True):

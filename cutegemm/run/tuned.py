@@ -69,8 +69,9 @@ class Table:
 
     @staticmethod
     def read(path: Path) -> Table:
-        """Return the table in a file; an empty table if the file does not exist.
+        """Return the table of tuned plans (measured times) in a file; an empty table if the file does not exist.
 
+        path     the file
         raises   UnsupportedError if the file cannot be read or is not a file of tuned plans
         """
         try:

@@ -205,15 +205,15 @@ def compute(
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a @ b, D first: by a kernel for CUDA tensors, else by torch.
 
-    a          M x K, or a batch of L such matrices
-    b          K x N matrices that stand side by side as the columns of one
-    text       the epilogue as text, e.g. "lambda acc, bias: relu(acc + bias)"
-    operands   tensors of the epilogue, in the order of its parameters; `scalars` come after them
-    scalars    numbers of the epilogue
-    out_dtype  torch dtype of the results, or one or None for each; None: the default of `gemm`
-    how        options of `gemm`: plan, accumulation, tuning
-    outs       for each result a tensor to write it to, or None for a new one; None: all are new
-    scales     float32 block scales of a and of b; None without them
+    a           M x K, or a batch of L such matrices
+    b           K x N matrices that stand side by side as the columns of one
+    text        the epilogue as text, e.g. "lambda acc, bias: relu(acc + bias)"
+    operands    tensors of the epilogue, in the order of its parameters; `scalars` come after them
+    scalars     numbers of the epilogue
+    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    how         options of `gemm`: plan, accumulation, tuning
+    outs        for each result a tensor to write it to, or None for a new one; None: all are new
+    scales      float32 block scales of a and of b; None without them
     """
     whole = b[0] if len(b) == 1 else joined(b)
     if not a.is_cuda and scales is not None:

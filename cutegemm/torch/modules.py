@@ -201,12 +201,12 @@ def join_after_load(module: JoinedWeights, _: Any) -> None:
 class GatedMLP(JoinedWeights):
     """MLP that returns down_proj(act(gate_proj(x)) * up_proj(x)). It loads a state_dict of Llama's MLP.
 
-    in_features    columns of x and of the result
-    hidden         columns of gate and up
-    bias           True if the three layers have a bias
-    activation     "swiglu", "geglu", "geglu_tanh", "reglu", "glu" or "swiglu_oai"
-    device, dtype  as for torch.nn.Linear
-    raises         UnsupportedError for another activation
+    in_features     columns of x and of the result
+    hidden          columns of gate and up
+    bias            True if the three layers have a bias
+    activation      "swiglu", "geglu", "geglu_tanh", "reglu", "glu" or "swiglu_oai"
+    device, dtype   as for torch.nn.Linear
+    raises          UnsupportedError for another activation
 
     One kernel computes gate and up, for which their weights are kept adjacent in memory.
 
