@@ -203,7 +203,7 @@ def _stored_through_shared(plan: GemmPlan, problem: Problem | None) -> Iterator[
 
 
 def _is_async(copy: TiledCopy | TmaBox) -> bool:
-    """Return True if threads copy A or B by cp.async, False if they do so through registers or TMA copies it.
+    """Return True if threads copy A or B by cp.async, False if they copy through registers, or TMA copies.
 
     copy   how the operand is loaded: by threads or by TMA
     """

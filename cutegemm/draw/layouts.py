@@ -65,7 +65,7 @@ def layout_picture(
     fold: int = _FOLD,
     tensor: Tensor | None = None,
 ) -> Picture:
-    """Return the picture of a layout as grids of offsets or coordinates.
+    """Return the picture of a layout: grids whose cells show offsets or coordinates, coloured by bank or offset.
 
     A layout of rank 1 is folded into rows. A layout of rank 3 or more gives one grid per slice (_, _, c).
 

@@ -366,7 +366,7 @@ def _outer_sum(extents: Sequence[int], strides: Sequence[int]) -> np.ndarray:
 
 
 def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
-    """Return the offsets of a layout with integer strides at the given indices, which may lie past its end.
+    """Return the offsets of a layout with integer strides for given indices, which may lie past its end.
 
     indices   integer array
     returns   array of the same shape: int64, or Python integers if 64 bits may be too few

@@ -189,7 +189,7 @@ class Question:
 
     @property
     def needs_order(self) -> bool:
-        """Return True if the plan must add products in the fixed order of batch invariance; False if K is 0."""
+        """Return True if this call is batch invariant and K > 0: its plan must add products in a fixed order."""
         return self.batch_invariant and self.extents[2] > 0
 
     @cached_property

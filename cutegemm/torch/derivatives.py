@@ -39,7 +39,10 @@ class ExpressionRules:
         return getattr(functions, name)(x)
 
     def fused(self, name: str) -> Fused | None:
-        """Return a function that computes g * dy/dx in one operation for y = `name`(x), or None."""
+        """Return a function that computes g * dy/dx for y = `name`(x) in one operation; None without such an operation.
+
+        name   name of a function of one argument, such as "gelu"
+        """
         return None
 
     def join(self, halves: Sequence[tuple[Expression, Any]]) -> Any:
