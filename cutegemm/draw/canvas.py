@@ -30,7 +30,7 @@ _STYLE = (
 
 
 class Canvas:
-    """An SVG document under construction.
+    """An SVG document under construction; methods append elements, and `finish` returns the text.
 
     parts           SVG elements in drawing order
     used            names of the style classes in use, for which `finish` writes colours
@@ -44,18 +44,19 @@ class Canvas:
         self.bottom = 0.0
 
     def reach(self, x: float, y: float) -> None:
-        """Extend the size of the document so that it contains the point (x, y), in pixels."""
+        """Extend the size of this SVG document so that it contains the point (x, y), in pixels."""
         self.right, self.bottom = max(self.right, x), max(self.bottom, y)
 
     def add(self, element: str) -> None:
-        """Append an SVG element without changing the size of the document."""
+        """Append an SVG element (its text) to this document without changing the document's size."""
         self.parts.append(element)
 
     def rect(self, x: float, y: float, width: float, height: float, style: str, extra: str = "") -> None:
-        """Append a rectangle whose top left corner is at (x, y); all lengths are in pixels.
+        """Append a rectangle to this SVG document; (x, y) is its top left corner, and all lengths are in pixels.
 
-        style   class names, separated by spaces
-        extra   more attributes, with a leading space
+        style           class names, separated by spaces
+        extra           more attributes, with a leading space
+        width, height   extents of the rectangle
         """
         self.reach(x + width, y + height)
         self.used |= set(style.split())
@@ -63,7 +64,7 @@ class Canvas:
         self.add(f'<rect {box} class="{style}"{extra}/>')
 
     def text(self, x: float, y: float, content: str, style: str, size: float, mono: bool = True) -> None:
-        """Append text whose baseline is at y.
+        """Append a text to this SVG document, with its baseline at y.
 
         The text starts at x. With the class `mid` it is centred at x, and with the class `end` it ends at x.
 
@@ -78,7 +79,7 @@ class Canvas:
         self.add(f'<text x="{num(x)}" y="{num(y)}" class="{style}">{escape(content)}</text>')
 
     def finish(self, title: str, description: str) -> str:
-        """Return the SVG document with its title, description, style sheet and background.
+        """Return this SVG document as text, with its title, description, style sheet and background.
 
         title         what the document shows, for tooltips and screen readers
         description   details, for screen readers
@@ -94,7 +95,7 @@ class Canvas:
 
 
 def num(value: float) -> str:
-    """Return a coordinate as text for SVG, with at most two decimals.
+    """Return a coordinate as text for SVG, with at most two decimals and no trailing zeros: 2.50 becomes "2.5".
 
     >>> num(3.0), num(2.5), num(1 / 3)
     ('3', '2.5', '0.33')
@@ -103,21 +104,24 @@ def num(value: float) -> str:
 
 
 def text_width(content: str, size: float, mono: bool = True) -> float:
-    """Return an upper bound of the width of a text in pixels, at the font size `size`.
+    """Return an upper bound of the width of a text in pixels.
 
-    mono    True if the font is monospaced
+    content   the text
+    size      font size in pixels
+    mono      True if the font is monospaced
     """
     return len(content) * size * (MONO if mono else SANS)
 
 
 def wrapped(content: str, width: float, size: float, mono: bool = True) -> list[str]:
-    """Return a text broken into lines of at most `width` pixels.
+    """Break a text into lines of at most `width` pixels.
 
-    A line ends after a space, a comma or a colon if its second half has one.
+    A line ends after a space, a comma or a colon if there is one in its second half.
 
-    content the text
-    size    font size in pixels
-    mono    True if the font is monospaced
+    content   the text
+    width     maximum width of a line in pixels
+    size      font size in pixels
+    mono      True if the font is monospaced
     """
     most = max(8, int(width / (size * (MONO if mono else SANS))))
     lines, rest = [], content

@@ -20,9 +20,10 @@ Size = tuple[int, int, bool]  # width and height of a cell in pixels, and True i
 
 
 def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float, float]:
-    """Return the space in pixels to the left of the cells of a grid and above them, for ticks, names and titles.
+    """Return the space in pixels to the left of a grid's cells and above them, for index labels and titles.
 
-    size   width and height of a cell in pixels, and whether cells have text
+    grid   table of cells with its heading, index labels and mode names
+    size   (width of a cell, height of a cell, True if cells have text), in pixels
     left   minimum space to the left, in pixels; None for no minimum
     """
     ticks = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
@@ -32,9 +33,10 @@ def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float
 
 
 def titles_of(grid: Grid, size: Size) -> list[tuple[str, str, float]]:
-    """Return the lines of text above a grid as (text, CSS classes, font size in pixels): title and wrapped subtitle.
+    """Return the lines of text above a grid as (text, CSS classes, font size in pixels): title, then wrapped subtitle.
 
-    size   width and height of a cell in pixels, and whether cells have text
+    grid   table of cells; its columns limit the width of a line
+    size   (width of a cell, height of a cell, True if cells have text), in pixels
     """
     room = max(220.0, grid.cols * size[0] + 40)
     head = [(grid.title, "head ink", 12.0)] if grid.title else []
@@ -42,9 +44,11 @@ def titles_of(grid: Grid, size: Size) -> list[tuple[str, str, float]]:
 
 
 def draw_grid(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
-    """Draw a grid so that the top left corner of its first cell is at (x, y).
+    """Draw a grid of cells on a canvas so that the top left corner of its first cell is at (x, y), in pixels.
 
-    size   width and height of a cell in pixels, and whether cells have text
+    canvas   SVG document under construction
+    grid     table of cells with labels, colours, index labels and lines
+    size     (width of a cell, height of a cell, True if cells have text), in pixels
     """
     cell_w, cell_h, detailed = size
     width, height = grid.cols * cell_w, grid.rows * cell_h
@@ -68,9 +72,11 @@ def draw_grid(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> Non
 
 
 def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
-    """Draw the titles, ticks (index labels) and mode names of a grid whose first cell starts at (x, y).
+    """Draw the titles, index labels and mode names of a grid whose first cell has its top left corner at (x, y).
 
-    size   width and height of a cell in pixels, and whether cells have text
+    canvas   SVG document under construction
+    grid     table of cells
+    size     (width of a cell, height of a cell, True if cells have text), in pixels
     """
     cell_w, cell_h, detailed = size
     line = y - margins_of(grid, size)[1]
@@ -95,9 +101,9 @@ def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
 
 
 def _tick_step(needed: float, cell: int) -> int:
-    """Return the distance between two ticks (index labels) in cells: the smallest power of two with enough space.
+    """Return the number of cells from one index label to the next: the smallest power of two that leaves enough space.
 
-    needed   space that a tick needs, in pixels
+    needed   space that an index label needs, in pixels
     cell     extent of a cell in pixels
     """
     step = 1
@@ -109,10 +115,10 @@ def _tick_step(needed: float, cell: int) -> int:
 def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h: int) -> str:
     """Return the SVG of the coloured cells: one path per colour, with one stroke per run of neighbours.
 
-    Strokes are along rows or columns, whichever needs fewer.
+    A run is drawn as one wide line along a row or a column, whichever direction needs fewer lines.
 
     colours          array (rows, cols) of colour indices; -1 for no colour
-    prefix           "c" for indices in the palette, "s" for the ramp
+    prefix           CSS class prefix: "c" for indices of distinct colours, "s" for the ramp from light to dark
     cell_w, cell_h   extents of a cell in pixels
     """
     across = sum(len(runs(colours == c)) for c in np.unique(colours) if c >= 0)
@@ -130,10 +136,10 @@ def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h
 
 
 def _strokes(strokes: list[tuple[int, int, int]], turned: bool) -> str:
-    """Return the SVG path data of strokes, with relative moves because they are shorter.
+    """Return the SVG path data of strokes (wide lines that colour a run of cells), with relative moves to be short.
 
-    strokes   (line, start, length) of each run of cells: its row and columns
-    turned    True if the lines are columns
+    strokes   (line, start, length) of each run of cells: its row, first column and number of columns
+    turned    True if the runs are vertical: (column, first row, number of rows)
     """
     out, x, y = [], 0, 0
     for line, start, length in strokes:
@@ -145,9 +151,10 @@ def _strokes(strokes: list[tuple[int, int, int]], turned: bool) -> str:
 
 
 def edges(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights of the lines between cells, as two arrays (rows, cols): left of each cell, and above it.
+    """Return the weights of the lines between the cells of a grid: left of each cell, and above each cell.
 
-    A weight is NO_LINE, FINE, MEDIUM or HEAVY.
+    grid      table of cells with mode boundaries and owners (threads or warps that hold the elements)
+    returns   two integer arrays (rows, cols) with NO_LINE, FINE, MEDIUM or HEAVY
     """
     left = np.zeros((grid.rows, grid.cols), np.int8)
     above = np.zeros_like(left)
@@ -163,8 +170,9 @@ def edges(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lines(grid: Grid, cell_w: int, cell_h: int, detailed: bool) -> str:
-    """Return the SVG of the lines between cells, at the boundaries of modes and owners.
+    """Return the SVG of the lines between cells: at mode boundaries, and between cells of different threads or warps.
 
+    grid             table of cells; its `owners` are the threads or warps that hold the elements
     cell_w, cell_h   extents of a cell in pixels
     detailed         True to add a thin line around every cell
     """
@@ -184,9 +192,9 @@ def _lines(grid: Grid, cell_w: int, cell_h: int, detailed: bool) -> str:
 
 
 def _trail(trail: np.ndarray, cell_w: int, cell_h: int) -> str:
-    """Return the SVG of the line that joins cells of a grid in order.
+    """Return the SVG of a polyline that visits cells of a grid in order, through their centres.
 
-    trail            array (cells, 2) of (row, column)
+    trail            array (cells, 2) of (row, column) in the order of the visit
     cell_w, cell_h   extents of a cell in pixels
     """
     points = [(num((c + 0.5) * cell_w), num((r + 0.5) * cell_h)) for r, c in trail.tolist()]
@@ -194,8 +202,9 @@ def _trail(trail: np.ndarray, cell_w: int, cell_h: int) -> str:
 
 
 def _labels(grid: Grid, cell_w: int, cell_h: int) -> str:
-    """Return the SVG of the text in each cell, on one or two lines.
+    r"""Return the SVG of the labels of all cells of a grid; "\n" in a label separates two lines.
 
+    grid             table of cells with `labels`, an array (rows, cols) of strings
     cell_w, cell_h   extents of a cell in pixels
     """
     ones, firsts, seconds = ['<g class="cell">'], ['<g class="two">'], ['<g class="low">']
@@ -213,10 +222,12 @@ def _labels(grid: Grid, cell_w: int, cell_h: int) -> str:
 
 
 def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
-    """Return the SVG of the owners' names (such as "warp 2") in the regions of a grid that they own.
+    """Return the SVG of the owners' names, such as "warp 2", in the regions of a grid that they own; "" if none fit.
 
-    The finest owners whose names fit in at least half of their regions are named. The result is "" if none fit.
+    An owner is a thread or a warp that holds an element. If threads have regions with enough space, they are named,
+    else the warps: the finest level whose names fit in at least half of its regions.
 
+    grid             table of cells with `owners` and `owner_names`
     cell_w, cell_h   extents of a cell in pixels
     """
     for depth in reversed(range(len(grid.owners))):
@@ -242,10 +253,12 @@ def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
 
 
 def _fits(content: str, size: float, region: tuple[int, int, int, int, int], cell_w: int, cell_h: int) -> bool:
-    """Return True if a text fits in a region of cells.
+    """Return True if a text fits in a rectangle of cells.
 
+    content          the text
     size             font size in pixels
-    region           (owner, row, column, rows, columns) of the region
+    region           (owner, row, column, number of rows, number of columns) of the rectangle, in cells; only the last
+                     two count
     cell_w, cell_h   extents of a cell in pixels
     """
     _, _, _, rows, cols = region

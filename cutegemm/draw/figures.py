@@ -61,5 +61,5 @@ FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
 
 
 def figures(out_dir: str | Path) -> list[Path]:
-    """Write every figure to `out_dir`/name.svg and return the paths."""
+    """Write every figure of the documentation to `out_dir`/NAME.svg and return the paths."""
     return [save(make(), Path(out_dir) / f"{name}.svg") for name, make in FIGURES.items()]

@@ -55,14 +55,14 @@ def reduced_dtype(dtype: torch.dtype) -> torch.dtype:
 def result_dtypes(
     dtype: torch.dtype, reduces: Sequence[bool], out_dtype: Any, passed: Sequence[torch.dtype | None] = ()
 ) -> list[torch.dtype]:
-    """Return the type of each result of an epilogue.
+    """Return the torch dtype of each result of an epilogue.
 
     dtype       type of a
-    reduces     for each result, whether it is a reduction
-    out_dtype   type of D and of all auxiliary outputs; None for the default; or a sequence with a type or None for each
-                of the first results
-    passed      for the first results, the type of the tensor that the caller passed as `out`, which is used instead of
-                `out_dtype`; None for a result that gets a new tensor
+    reduces     for each result, True if it is a reduction, such as a sum of rows
+    out_dtype   type of D and of all auxiliary outputs; None for the default; or a sequence with a type or None for
+                each of the first results
+    passed      for the first results, the type of the tensor that the caller passed as `out`, which is used instead
+                of `out_dtype`; None for a result that gets a new tensor
 
     >>> result_dtypes(torch.bfloat16, (False, False, True), (torch.float16, torch.float32))
     [torch.float16, torch.float32, torch.float32]
@@ -138,9 +138,11 @@ def tensors_of(arrays: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def like(example: Any, result: torch.Tensor) -> Any:
-    """Return a tensor as an array of the framework of `example`. The current stream of that framework waits for it.
+    """Convert a torch tensor to an array of the framework of `example`; that framework's current stream waits for it.
 
-    A framework that cannot import DLPack gets the torch tensor.
+    example   an array of the framework
+    result    the tensor
+    returns   the array; the torch tensor itself for a framework that cannot import DLPack
     """
     if isinstance(example, torch.Tensor):
         return result
@@ -185,6 +187,10 @@ def memory_of(kind: DType) -> torch.dtype:
 
 
 def _placed(tensor: torch.Tensor, kind: DType, column_major: bool) -> torch.Tensor:
-    """Return a tensor copied to the current CUDA device, converted to an element type, row- or column-major."""
+    """Return a copy of a tensor on the current CUDA device, converted to an element type, row- or column-major.
+
+    kind           element type
+    column_major   True for stride 1 along the rows' index (mode -2), False for stride 1 along the last mode
+    """
     on_device = tensor.to("cuda", memory_of(kind))
     return on_device.mT.contiguous().mT if column_major else on_device

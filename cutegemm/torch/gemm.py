@@ -29,7 +29,7 @@ _ONE_OUT = (
 
 
 def gemm_in_torch(args: Mapping[str, Any]) -> Any:
-    """Return the result of `gemm` for a call that torch has to record, trace or transform.
+    """Compute a call of `gemm` that torch has to record, trace or transform, and return its result.
 
     args     arguments of `gemm` by name; `operands` are those of the epilogue
     raises   UnsupportedError with every rule that is violated, PlanError for a function that is not an epilogue
@@ -91,7 +91,7 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
 
 
 def gemm_by_torch(args: Mapping[str, Any]) -> Any:
-    """Return the result of a call of `gemm` computed by operations of torch; a tuple if the epilogue has several.
+    """Compute a call of `gemm` by operations of torch; return its result, or a tuple if the epilogue has several.
 
     The arguments were checked before. No gradients are recorded.
 
@@ -118,7 +118,9 @@ def gemm_by_torch(args: Mapping[str, Any]) -> Any:
 
 
 def _wrong_values(args: Mapping[str, Any]) -> list[str]:
-    """Return error messages for alpha and beta, operands without an epilogue, a beta without c, and gradients of `out`.
+    """Return error messages for wrong values in a `gemm` call: alpha, beta, c, operands, gradients that `out` loses.
+
+    Operands without an epilogue, and a beta without c, are errors too.
 
     args   arguments of `gemm` by name
     """
@@ -132,9 +134,11 @@ def _wrong_values(args: Mapping[str, Any]) -> list[str]:
 
 
 def _epilogue(args: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], tuple[float, ...]]:
-    """Return the epilogue of a call of `gemm` as text, the tensors that it reads, and the numbers that it reads.
+    """Return the epilogue of a call of `gemm` as (text, tensors that it reads, numbers that it reads).
 
-    args   arguments of `gemm` by name; alpha, beta and c become an epilogue too
+    Without an epilogue, alpha, beta and c form one, such as "lambda acc, alpha: alpha * acc".
+
+    args   arguments of `gemm` by name
     """
     if args["epilogue"] is not None:
         own = {name: args[name] for name in ("c", *BLAS_SCALARS) if args[name] is not None}
@@ -153,9 +157,11 @@ def _epilogue(args: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], t
 
 @constant
 def _reductions(text: str) -> str:
-    """Return a line for each result of an epilogue: its reduction over D, or nothing.
+    r"""Return one line for each result of an epilogue: the reduction over D that it is, or an empty line.
+
+    text   the epilogue as text
 
     >>> _reductions("lambda acc: (acc, row_sum(acc))")
-    '\\nrow_sum(acc)'
+    '\nrow_sum(acc)'
     """
     return "\n".join([str(each) if isinstance(each, Reduction) else "" for each in formula(text).results])

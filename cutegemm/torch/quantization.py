@@ -34,7 +34,7 @@ def quantize(
     x               (rows, K), of float32, float16 or bfloat16, with any strides
     block           (1, 128): a scale for each row and 128 of K. (128, 128): a scale for each block of 128 x 128
     dtype           float8_e4m3fn or float8_e5m2
-    power_of_two    whether scales are rounded up to powers of two
+    power_of_two    True to round scales up to powers of two
     returns         the values, row-major (rows, K); and the scales of the recipe BlockWise1x128, (rows, K/128)
                     contiguous along the rows with a pitch that is a multiple of 4; or of BlockWise128x128,
                     (K/128, rows/128) contiguous along K, with K/128 rounded up to a multiple of 4
@@ -42,8 +42,8 @@ def quantize(
 
     A scale is the largest magnitude of its block divided by the largest number of `dtype`, 448 or 57344. A block of
     zeros has the scale 1. If an element is infinite or NaN, the scale and all values of its block are NaN. The last
-    blocks may have fewer than 128 rows or columns. A kernel quantizes CUDA tensors, torch others; the results are equal
-    bit by bit.
+    blocks may have fewer than 128 rows or columns. A kernel quantizes CUDA tensors, torch others; the results are
+    equal bit by bit.
 
     >>> values, scales = quantize(torch.tensor([[1.0, -896.0, 0.0]]))
     >>> values.float(), scales
@@ -68,9 +68,11 @@ def quantize(
 
 
 def results(x: torch.Tensor, rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Allocate the results of `quantize`: values, and scales.
+    """Allocate the results of `quantize`: the float8 values, and the scales.
 
-    rows   rows of a block: 1 or 128
+    x       the matrix to quantize, (rows, K)
+    rows    rows of a block that shares a scale: 1 or 128
+    dtype   float8 type of the values
     """
     m, k = x.shape
     values = x.new_empty((m, k), dtype=dtype)
@@ -81,9 +83,12 @@ def results(x: torch.Tensor, rows: int, dtype: torch.dtype) -> tuple[torch.Tenso
 
 
 def quantized(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the values and the scales of a matrix: by a kernel for CUDA tensors, else by torch.
+    """Return the float8 values and the scales of a matrix: by a kernel for CUDA tensors, else by torch.
 
-    rows   rows of a block: 1 or 128; the other arguments are those of `quantize`
+    x              (rows, K), of float32, float16 or bfloat16
+    rows           rows of a block that shares a scale with 128 elements along K: 1 or 128
+    dtype          float8 type of the values
+    power_of_two   True to round scales up to powers of two
     """
     if not x.is_cuda:
         return by_torch(x, rows, dtype, power_of_two)
@@ -94,10 +99,12 @@ def quantized(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool
 
 
 def launch(x: torch.Tensor, values: torch.Tensor, scales: torch.Tensor, rows: int, power_of_two: bool) -> None:
-    """Launch the kernel that quantizes a matrix. A matrix that is not contiguous along K, or is negated, is copied.
+    """Launch the kernel that quantizes a matrix to float8. A matrix is copied if it is negated or not K-contiguous.
 
-    values, scales   tensors of `results`
-    rows             rows of a block: 1 or 128
+    x                the matrix, (rows, K)
+    values, scales   tensors for the results, from the function `results`
+    rows             rows of a block that shares a scale: 1 or 128
+    power_of_two     True to round scales up to powers of two
     """
     from cutegemm.compile.plans import compile_quantize
 
@@ -116,9 +123,12 @@ def launch(x: torch.Tensor, values: torch.Tensor, scales: torch.Tensor, rows: in
 
 
 def by_torch(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the values and the scales of a matrix, computed by torch with the roundings of the kernel.
+    """Return the float8 values and the scales of a matrix, computed by torch with the same roundings as the kernel.
 
-    rows   rows of a block: 1 or 128; the other arguments are those of `quantize`
+    x              (rows, K), of float32, float16 or bfloat16
+    rows           rows of a block that shares a scale: 1 or 128
+    dtype          float8 type of the values
+    power_of_two   True to round scales up to powers of two
     """
     m, k = x.shape
     values, scales = results(x, rows, dtype)
@@ -135,9 +145,11 @@ def by_torch(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool)
 
 
 def _scales_of(tops: torch.Tensor, dtype: DType, power_of_two: bool) -> torch.Tensor:
-    """Return the scales of blocks, from the largest magnitudes of their elements.
+    """Return the scale of each block, from the largest magnitude of its elements.
 
-    dtype   element type of the values
+    tops           largest magnitude of each block
+    dtype          element type of the quantized values, whose largest number the magnitude is mapped to
+    power_of_two   True to round scales up to powers of two
     """
     scales = (tops / dtype.largest).clamp(min=LEAST_SCALE)
     if power_of_two:
@@ -148,7 +160,7 @@ def _scales_of(tops: torch.Tensor, dtype: DType, power_of_two: bool) -> torch.Te
 
 
 def _wrong_block(block: tuple[int, int]) -> list[str]:
-    """Return an error message, in a list, if the argument `block` is not one of the two sizes of blocks."""
+    """Return a list with one error message if the argument `block` is neither (1, 128) nor (128, 128); else []."""
     return [] if block in _GRANULARITIES else [f"block = {block!r} is not supported. Pass {_ROW} or {_SQUARE}."]
 
 

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def _reject_older_signature(function: Callable[P, R]) -> Callable[P, R]:
-    """Let `scaled_mm` reject a call with the signature of torch._scaled_mm, and print the call to write instead.
+    """Decorate `scaled_mm` so that a call with the signature of the older torch._scaled_mm names the call to write.
 
     The signatures differ in the fourth argument (a recipe or a scale) and in the names `output_dtype` and `out_dtype`.
     Without this check, Python reports missing arguments for a call with four tensors.
@@ -66,9 +66,9 @@ def scaled_mm(
     """Return (mat_a @ mat_b) * scale_a * scale_b + bias, as torch.nn.functional.scaled_mm.
 
     mat_a, mat_b                     M x K and K x N, of float8_e4m3fn or float8_e5m2, or both of int8
-    scale_a, scale_b                 float32, or a list of one such tensor. With the recipe "TensorWise" a scale has one
-                                     element; with "RowWise" scale_a has M elements and scale_b has N. Block scales have
-                                     the shapes that `block_scales` lists, and any strides: see docs/block_scaled.md
+    scale_a, scale_b                 float32, or a list of one such tensor. With the recipe "TensorWise" a scale has
+                                     one element; with "RowWise" scale_a has M elements and scale_b has N. Shapes of
+                                     block scales: docs/block_scaled.md
     scale_recipe_a, scale_recipe_b   "TensorWise", "RowWise", "BlockWise1x128" or "BlockWise128x128", each for its
                                      factor: a member of torch.nn.functional.ScalingType, its name or its value, or a
                                      list of one of these. Both are block-wise, or neither is
@@ -76,10 +76,11 @@ def scaled_mm(
     bias                             (N,)
     output_dtype                     type of the result; None is the type of mat_a. For int8 it is float32 or int32
     contraction_dim                  () or (1, 0): the modes of mat_a and mat_b that are K
-    use_fast_accum                   whether the accumulator may keep the tensor cores' 14 bits; see `cutegemm.gemm`.
-                                     With block scales, the accumulators of every 128 of K are added in float32
-    raises                           UnsupportedError with every rule that is violated; for block scales of tensors that
-                                     require gradients, which torch does not have either; and for a call with the
+    use_fast_accum                   True if the accumulator may keep the tensor cores' 14 bits; False to add in
+                                     float32 every 128 of K. With block scales, the accumulators of every 128 of K are
+                                     added in float32
+    raises                           UnsupportedError with every rule that is violated; for block scales of tensors
+                                     that require gradients, which torch does not have either; and for a call with the
                                      signature of torch._scaled_mm, which has no recipes
 
     >>> a, b = torch.ones(2, 16).to(torch.float8_e4m3fn), torch.ones(16, 2).to(torch.float8_e4m3fn)
@@ -130,15 +131,15 @@ def scaled_mm(
 
 
 def _only(value: Any) -> Any:
-    """Return the element of a list or tuple of one element, else the value itself."""
+    """Return the single element of a list or tuple of one element; any other value is returned as it is."""
     return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
 def _member(value: Any, names: Sequence[str]) -> str | None:
-    """Return the name of a member of an enum of torch, from the member, its name or its value; None if it is unknown.
+    """Return the name of a member of a torch enum, from the member, its name or its value; None if it is unknown.
 
-    value   what the caller passes, also in a list of one
-    names   names of all members, by value
+    value   what the caller passes, possibly in a list of one
+    names   names of all members; the index of a name is its value
 
     >>> _member(["RowWise"], RECIPES), _member(1, RECIPES), _member("Rows", RECIPES)
     ('RowWise', 'RowWise', None)
@@ -151,12 +152,12 @@ def _member(value: Any, names: Sequence[str]) -> str | None:
 
 
 def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[str]) -> list[str]:
-    """Return an error message, in a list, if no kernel supports a recipe or a swizzle. A swizzle may also be None.
+    """Return a list with one error message if no kernel supports a scaling recipe or a swizzle; else [].
 
-    name     the caller's name for the argument
-    value    what the caller passes: a member of an enum of torch, its name or its value
+    name     name of the argument, for the message
+    value    what the caller passes: a member of a torch enum, its name or its value; a swizzle may also be None
     known    names of all members of the enum
-    served   names of the members that a kernel has
+    served   names of the members that kernels support
     """
     if value is None and known is SWIZZLES:
         return []
@@ -166,10 +167,10 @@ def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[
 
 
 def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None]) -> list[str]:
-    """Return error messages for block scales of one factor only, of int8, or of tensors that require gradients.
+    """Return error messages for block scales that cannot be used: for one factor only, for int8, or with gradients.
 
     tensors   arguments by name; bias may be None
-    recipes   recipe of each scale; None for an unknown one
+    recipes   scaling recipe of each scale, such as "BlockWise1x128"; None for an unknown one
     """
     block_wise = [name for name, recipe in recipes.items() if recipe in block_scales.RECIPES]
     if not block_wise:
@@ -188,14 +189,14 @@ def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None])
 
 
 def _wrong_scale(name: str, scale: torch.Tensor, recipe: str | None, extent: int, k: int, each: str) -> list[str]:
-    """Return error messages for the shape and the type of a scale.
+    """Return error messages for the shape and the type of one factor's scale; empty if both are right.
 
     name     "scale_a" or "scale_b"
     scale    the caller's tensor
     recipe   "TensorWise" or "RowWise"; None for an unknown one
-    extent   number of scales of the recipe "RowWise"
+    extent   number of scales for the recipe "RowWise": M or N
     k        extent K, which the shape of block scales depends on
-    each     what has a scale of its own then: "row of mat_a" or "column of mat_b"
+    each     what has a scale of its own with "RowWise", for the message: "row of mat_a" or "column of mat_b"
     """
     if recipe in block_scales.RECIPES:
         return block_scales.wrong_block_scale(name, scale, recipe, extent, k)
