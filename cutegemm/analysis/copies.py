@@ -7,7 +7,7 @@ Copies of 16 bytes bypass L1. The *move* of a copy is the index of the 16-byte c
 bytes, XOR the index of the chunk that it writes. Up to eight copies from one line to one line share a wavefront:
 
 - If both chunks of a sector have the same move, all such copies with this move share one wavefront.
-- Of the other copies, those with even and those with odd source chunks are separate. Copies whose moves agree in their
+- Other copies are separate for even and for odd source chunks. Copies whose moves agree in their
   two low bits share a wavefront, unless two of them read, or write, the same sector.
 
 So a swizzle adds no wavefronts, but a pad does.
@@ -122,7 +122,7 @@ def _one_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
 
 
 def _passes(addresses: Sequence[int], words: int) -> list[int]:
-    """Return the index of the pass that serves each lane: the first pass in which all of the lane's banks are free.
+    """Return the index of the pass that serves each lane: the first pass with all of the lane's banks free.
 
     addresses   byte address of each lane
     words       4-byte words that a lane accesses

@@ -163,7 +163,7 @@ def global_accesses(
 
     problem   gives strides and extents; None: rows are aligned and far apart
     scalars   values of the epilogue's scalars, which decide the operands that are read. None: only operands that are
-              read for all values count. C does not, because it is not read if beta is 0
+              read for all values count. C does not count, because it is not read if beta is 0
 
     >>> from cutegemm.build import simt_plan
     >>> [(access.name, access.instruction, access.sectors, access.ideal) for access in global_accesses(simt_plan())]
@@ -201,8 +201,8 @@ def global_accesses(
 def _single(plan: GemmPlan, read: GlobalRead, problem: Problem | None) -> Sectors:
     """Return the cost of reading single elements of an operand of the mainloop, one for each k-tile and instruction.
 
-    In the whole problem, each tile reads as much for as many k-tiles. A CTA fetches a sector once, through L1, of those
-    that its warps read at the same time: it reads one element for each k-tile and each block along the tile.
+    In the whole problem, each tile reads as much for as many k-tiles. A CTA fetches a sector once, through L1, for all
+    its warps that read it at the same time: it reads one element for each k-tile and each block along the tile.
     """
     bits = plan.operands.matrix(read.operand).dtype.bits
     of_each = ceil_div(read.k_tiles * bits // 8, SECTOR_BYTES)

@@ -81,7 +81,7 @@ def vector_copy(operand: Operand, elements: int) -> CopyAtom:
 
 
 def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
-    """Return the tiled copy of a tile of D in which neighbouring threads copy neighbouring vectors of a line.
+    """Return the tiled copy of a tile of D; neighbouring threads copy neighbouring vectors of a line.
 
     A line is a row of an N-major D, or a column of an M-major one.
 

@@ -191,7 +191,7 @@ class _MmaBuilder(Builder):
     """Builder of the components of an mma.sync plan."""
 
     def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
-        """Return the tiled MMA in which each warp computes a warp tile of the CTA's tile.
+        """Return the tiled MMA; each warp computes a warp tile of the CTA's tile.
 
         The rows of a warp tile are contiguous if that keeps cache lines whole, else they are interleaved: see
         `_warp_rows`.

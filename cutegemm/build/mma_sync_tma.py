@@ -133,7 +133,7 @@ class _Builder(PipelineBuilder):
     """Builder of the components of an `mma_tma_plan`: a producer warp loads by TMA, others multiply by mma.sync."""
 
     def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
-        """Return the tiled MMA in which each warp computes a warp tile, contiguous as far as `piece` allows.
+        """Return the tiled MMA; each warp computes a warp tile, contiguous as far as `piece` allows.
 
         atom     MMA of a warp
         warp     (M, N) of a warp tile

@@ -165,7 +165,7 @@ class Variants:
 
 @lru_cache(maxsize=8192)
 def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
-    """Return a variant of the recipe that divides K as the arguments say, cached; the recipe itself if they do not.
+    """Return a variant of the recipe that divides K as the arguments say, cached; the recipe itself without a division.
 
     splits, ctas, fixup   as the columns of `Variants`
     """
@@ -234,7 +234,7 @@ class Serving(Generic[AnyRecipe]):
     ) -> Serving[AnyRecipe]:
         """Build the plan of each recipe, and separate the recipes that can implement the operands from the others.
 
-        rule   function that checks a plan for one more rule: returns the violation as text, or "" if there is none
+        rule   function that checks a plan for one more rule: returns the violation as text, or "" without one
         """
         plans: dict[AnyRecipe, GemmPlan] = {}
         refusals: list[tuple[object, str]] = []

@@ -10,7 +10,7 @@ from cutegemm.errors import PlanError
 
 
 def parse_tuple(text: str) -> tuple[int, ...]:
-    """Return the integers of a text in which "x" separates them, such as "128x64x32".
+    """Return the integers of a text with "x" between them, such as "128x64x32".
 
     >>> parse_tuple("128x64x32")
     (128, 64, 32)

@@ -172,7 +172,7 @@ class Recipe(ABC):
     def to_repack(self, operands: Operands) -> str:
         """Return the names of the operands for which a repack pass (a copy kernel before the GEMM) pays.
 
-        They are "a", "b" or "ab"; "" if there are none.
+        They are "a", "b" or "ab"; "" for no operand.
 
         operands   as the kernel sees them: transposed if the recipe swaps A and B
         """

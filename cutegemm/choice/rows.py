@@ -28,7 +28,7 @@ Weigh = Callable[[int], Sequence[Candidate]]
 
 
 def looked_at(most: int = MOST_ROWS) -> list[int]:
-    """Return the numbers of rows from 1 to `most` at which plans are compared, in ascending order.
+    """Return the numbers of rows from 1 to `most` for which plans are compared, in ascending order.
 
     They are equally many in each octave (from n to 2n), with further large ones.
 
@@ -55,7 +55,7 @@ def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = Non
     returns   the recipes; the first one serves all rows if any recipe does. () if no rows have candidates
 
     The search starts from one recipe, and adds the recipe that lowers the mean most until there are `most` of them.
-    Then it exchanges one recipe for a better one as long as there is one. It is repeated from several first recipes,
+    Then it exchanges one recipe for a better one until none is better. It is repeated from several first recipes,
     and the result with the lowest mean is returned.
 
     >>> from cutegemm.choice.catalog import candidates

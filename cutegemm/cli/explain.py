@@ -49,8 +49,8 @@ def explain(
     """List the candidate plans for D[M,N] = A[M,K] @ B[K,N] by predicted time, with what bounds each.
 
     The first plan that is not refused is the one that `gemm` uses for the same types and layout. The times are
-    predicted by a model for a call after a flush of the L2 cache. The last line is the order in which the chosen plan
-    adds products: plans with the same order give the same bits.
+    predicted by a model for a call after a flush of the L2 cache. The last line is the chosen plan's order of
+    additions: plans with the same order give the same bits.
     """
     complaints = Complaints("explain")
     kind = complaints.attempt(lambda: DType.parse(dtype))

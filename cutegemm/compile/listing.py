@@ -130,7 +130,7 @@ def _read(sass: str) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
 
     sass           the listing, with its line table
     label          "" if the instruction has none
-    (file, line)   last entry of the line table before the instruction; ("", 0) if there is none
+    (file, line)   last entry of the line table before the instruction; ("", 0) without one
     """
     at, label = ("", 0), ""
     for line in sass.splitlines():

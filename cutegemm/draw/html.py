@@ -83,7 +83,7 @@ def part(name: str) -> str:
 
 
 def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None) -> dict[str, Any]:
-    """Return the data of a plan's page, ready for JSON, in which the script of the page looks values up.
+    """Return the data that the script of a plan's page looks up, ready for JSON.
 
     Arrays are in the form of `packed`. The tile is the one that a CTA multiplies. With cluster split-K, all CTAs that
     share K multiply the same tile, and each stores its own part.

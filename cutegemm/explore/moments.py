@@ -120,7 +120,7 @@ def _moment(
 
 
 def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
-    """Return the content of the buffers in which each consumer receives accumulators, in the simulated CTA.
+    """Return the content of the buffers that receive each consumer's accumulators, in the simulated CTA.
 
     Each entry is (content by sending CTA, number of roles that read the buffer). The result is empty without cluster
     split-K.

@@ -107,7 +107,7 @@ def _plan(state: State) -> Html:
 
 
 def _last(state: State, view: Callable[[State, Chosen], Html]) -> Html | None:
-    """Return a view of the last plan that could be built, or None if there is none.
+    """Return a view of the last plan that could be built, or None if none could be built.
 
     state   the state of the page, which remembers that plan
     view    function that makes the view from a state and its plan

@@ -48,7 +48,7 @@ class LaunchArguments:
 def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArguments:
     """Return the arguments of a compiled GEMM function by name, with A and B exchanged if the plan swaps A/B.
 
-    arguments   in the order in which a caller passes them; see `LaunchArguments`
+    arguments   in the caller's order; see `LaunchArguments`
     """
     epilogue = plan.epilogue
     a, b, *rest, stream = arguments
@@ -146,7 +146,7 @@ def operands_seen(
 ) -> tuple[tuple[cute.Tensor, ...], tuple[cute.Tensor, ...]]:
     """Return views of the epilogue's tensors, and of its auxiliary outputs, all with the modes (M, N, L) of D.
 
-    A row, column or single element has a stride of 0 along the modes in which it stays the same.
+    A row, column or single element has a stride of 0 along the modes that do not change it.
 
     given   the arguments of the launch
     like    D as (M, N, L), whose extents the views have

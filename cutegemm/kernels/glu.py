@@ -43,7 +43,7 @@ def gate_and_up(mB: cute.Tensor, plan: GemmPlan, half: Any) -> cute.Tensor:
 
 
 def by_blocks(mB: cute.Tensor, plan: GemmPlan, half: Any) -> tuple[cute.Tensor, cute.Tensor]:
-    """Return a view of B (N, K, L) in the order in which tiles take its columns, and the coordinates of its elements.
+    """Return a view of B (N, K, L) with its columns in the order of the tiles, and the coordinates of its elements.
 
     half      number of columns of D
     returns   B as ((gates of a block, gate or up, blocks, tiles), K, L), and (column of D, k) likewise without L

@@ -41,7 +41,7 @@ def condition(holds: Any) -> cute.Tensor:
 
 
 def flat(tensor: cute.Tensor) -> cute.Tensor:
-    """Return a view of a vector in which all its modes are one."""
+    """Return a view of a vector with all its modes as one."""
     shape = tensor.shape
     if not isinstance(shape, int) and len(shape) == 1 and isinstance(shape[0], int):
         return tensor

@@ -57,7 +57,7 @@ def rest_of(tile: Layout, target: IntTuple) -> Layout:
 
 
 def copies_of(block: Layout, count: int) -> Layout:
-    """Return the layout of at least `count` starting offsets at which copies of a block do not overlap.
+    """Return the layout of at least `count` starting offsets of copies of a block that do not overlap.
 
     It is the complement of the block, extended if necessary.
     """

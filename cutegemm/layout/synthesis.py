@@ -83,7 +83,7 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
 
 
 def _plain(flat: np.ndarray, shape: IntTuple) -> Layout | int:
-    """Return the layout with integer strides that has a table of offsets, or the first index at which none has it.
+    """Return the layout with integer strides that has a table of offsets, or the first index whose offset none has.
 
     flat    offset of each index
     shape   shape of the layout

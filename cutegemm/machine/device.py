@@ -160,7 +160,7 @@ class Device:
 
     @property
     def l2_bytes_per_s(self) -> float:
-        """Largest rate at which all multiprocessors together read from L2, in bytes per second."""
+        """Highest rate of reads from L2 by all multiprocessors together, in bytes per second."""
         return self.l2_bytes_per_clock * self.clock_mhz * 1e6
 
     @cached_property

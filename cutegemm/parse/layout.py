@@ -404,14 +404,14 @@ class _Grouped(tuple[Any, ...]):
 
 
 def _plain(value: Any) -> Any:
-    """Return a parsed value in which each `_Grouped` (one value in parentheses) is replaced by the value in it."""
+    """Return a parsed value with each `_Grouped` (one value in parentheses) replaced by the value in it."""
     if isinstance(value, _Grouped):
         return _plain(value[0])
     return tuple([_plain(entry) for entry in value]) if isinstance(value, tuple) else value
 
 
 def _modes(value: Any) -> Any:
-    """Return a parsed shape or strides as nested tuples, in which a single entry in parentheses is a tuple of one."""
+    """Return a parsed shape or strides as nested tuples; a single entry in parentheses becomes a tuple of one."""
     return tuple([_modes(entry) for entry in value]) if isinstance(value, tuple) else value
 
 

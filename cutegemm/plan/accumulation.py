@@ -1,4 +1,4 @@
-"""The order in which a plan adds the products of an element of D, as a value that can be compared.
+"""The order of additions to an element of D, as a value that can be compared.
 
 Floating-point addition is not associative: two plans give the same bits for an element of D only if they add its
 products in the same order. `GemmPlan.accumulation_order` returns this order. Two plans with equal orders give the same
@@ -80,7 +80,7 @@ class Pattern:
 class Chain:
     """One accumulator; MMAs add k-blocks to it one after the other.
 
-    runs      ranges (first k, end) in the order in which they are added. A range may begin below 0 or end after K:
+    runs      ranges (first k, end) in the order of their addition. A range may begin below 0 or end after K:
               its k-blocks have zeros there
     pattern   the k-blocks that are added in these ranges; None: all, in ascending order of k
     """
@@ -89,7 +89,7 @@ class Chain:
     pattern: Pattern | None = None
 
     def k_blocks(self, k: int) -> Iterator[tuple[int, ...]]:
-        """Yield the k of each instruction, in the order in which the instructions are executed.
+        """Yield the k of each instruction, in the order of their execution.
 
         k   extent of K of an instruction
 
@@ -183,7 +183,7 @@ def added(terms: list[Total], factor: str = "") -> Total:
 
 
 def accumulation_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) -> AccumulationOrder:
-    """Return the order in which a plan adds the products of an element of D: see `GemmPlan.accumulation_order`.
+    """Return the order of a plan's additions to an element of D: see `GemmPlan.accumulation_order`.
 
     swap_ab   whether the plan will be used for D^T = B^T A^T, although its field `swap_ab` is not set yet
     """
@@ -233,7 +233,7 @@ _Pieces = tuple[Runs, ...]  # for each K split, in order: its ranges of k-tiles
 
 
 def _divisions(plan: GemmPlan, problem: Problem) -> list[_Pieces]:
-    """Return each way in which tiles of D are divided along K: for each K split in order, its ranges of k-tiles.
+    """Return each division of tiles of D along K: for each K split in order, its ranges of k-tiles.
 
     Only this function and `_splits_k` read how K is split among clusters.
     """

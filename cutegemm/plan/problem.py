@@ -240,7 +240,7 @@ class Operands:
         return self.b.gated
 
     def as_gated(self, by: str, rows: tuple[str, ...] = ()) -> Operands:
-        """Return the operands of a gated GEMM, in which C, D and the tiles of the epilogue have N / 2 columns.
+        """Return the operands of a gated GEMM; its C, D and tiles of the epilogue have N / 2 columns.
 
         by     how the columns of B are paired, "halves" or "pairs"; "" for operands that are not gated
         rows   names of the epilogue's row operands that have N elements, like B

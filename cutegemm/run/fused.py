@@ -159,7 +159,7 @@ def _launcher(
     signature of a call.
 
     operands   operands by name, in the order of their values
-    results    results by name, in the order in which they are returned
+    results    results by name, in the order of the returned tuple
     as_rows    whether the launch takes the transpose of b, N x K, as a layer stores its weight
     """
     assert prepared.kernel is not None

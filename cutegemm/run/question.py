@@ -362,7 +362,7 @@ def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_
 def _decide_in_order(question: Question, wanted: GemmPlan | Recipe | None, varying_rows: bool) -> Decision:
     """Return what `decide` returns for a batch-invariant call: a plan with the weight's order of accumulation.
 
-    Plans whose epilogue is slow or spills are used if there are no others. If no candidate for this number of rows has
+    Plans whose epilogue is slow or spills are used only as a last resort. If no candidate for this number of rows has
     the order, a plan for another number of rows is used.
 
     raises   PlanError if no plan with this order serves the call, if `wanted` has another order, or if the epilogue

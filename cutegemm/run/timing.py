@@ -34,7 +34,7 @@ _MOST_TRIES = 4  # after as many measurements the times are used even if they ar
 def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
     """Run several calls in alternation on the GPU, and return the median time of each call, in seconds.
 
-    Runs in which the device waited for the host are used only if a call has fewer than three others.
+    Runs that let the device wait for the host are used only if a call has fewer than three others.
 
     calls     functions that launch work on the current stream
     seconds   time to measure all calls together; at least three rounds are run, each with two runs of every call
@@ -110,7 +110,7 @@ class _Times:
     def median(self) -> float:
         """Return the median time in seconds.
 
-        It is over the rounds in which both launches were hidden. With fewer than three such rounds, it is over all runs
+        It is over the rounds that hid both launches. With fewer than three such rounds, it is over all runs
         with a hidden launch; with fewer than three of those, over all runs.
         """
         rounds = zip(self.every[::2], self.every[1::2], strict=True)

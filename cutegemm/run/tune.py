@@ -191,7 +191,7 @@ class Tuner:
 
 
 def varied(compared: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates in the order in which the tuner should time them, the most promising ones first.
+    """Return candidates in the tuner's order of timing, the most promising ones first.
 
     First come the fastest candidates of each kind, then the fastest of each other tile, then all others. A kind is how
     K is split, whether there is a repack pass, and whether A and B are swapped. Candidates of the first two groups

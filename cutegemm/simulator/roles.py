@@ -132,7 +132,7 @@ def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
 
 
 def _shapes(plan: GemmPlan, grid: Work, clusters: Sequence[int]) -> list[list[Shape]]:
-    """Return the tiles of each CTA of the protocol: a list for each CTA, in the order in which it computes them.
+    """Return the tiles of each CTA of the protocol: a list for each CTA, in the order of their computation.
 
     clusters   indices of the clusters that are executed together
     """

@@ -260,7 +260,7 @@ class Raster(hooks.Shown):
 
 
 def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_column: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster along_m, in which m_tile varies fastest.
+    """Return (m_tile, n_tile) at position `linear` of the raster along_m: m_tile varies fastest.
 
     by_column   number of tiles of a column, as a divisor
     """
@@ -268,7 +268,7 @@ def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by
 
 
 def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_row: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster along_n, in which n_tile varies fastest.
+    """Return (m_tile, n_tile) at position `linear` of the raster along_n: n_tile varies fastest.
 
     by_row   number of tiles of a row, as a divisor
     """

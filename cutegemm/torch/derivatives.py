@@ -38,7 +38,7 @@ class ExpressionRules:
         return getattr(functions, name)(x)
 
     def fused(self, name: str) -> Fused | None:
-        """Return a rule that computes g * dy/dx of the function `name` by one operation; None if there is none."""
+        """Return a rule that computes g * dy/dx of the function `name` by one operation; None without such a rule."""
         return None
 
     def join(self, halves: Sequence[tuple[Expression, Any]]) -> Any:

@@ -101,7 +101,7 @@ class Values:
         raise TypeError(f"torch cannot evaluate the {type(node).__name__} {node}.")
 
     def _compared_dtype(self, condition: Expression) -> torch.dtype:
-        """Return the floating type in which a comparison selects between two numbers.
+        """Return the floating type that a comparison uses to select between two numbers.
 
         It is the type of the first operand of `condition` that is a floating tensor, or float32.
         """

@@ -132,7 +132,7 @@ def with_trials(
 
 
 def tuned(trials: Sequence[Mapping[str, Any]], cases: Sequence[Drawn]) -> list[Drawn]:
-    """Return the cases in which another plan than the chosen one was the fastest, with that plan.
+    """Return the cases with a faster plan than the chosen one, with that plan.
 
     >>> from docs.evidence.benchmark import operands_of
     >>> case = Drawn(Problem(64, 64, 640, operands=operands_of("bf16", "nt", 64, 64, 640)), ("p", "q"), True)

@@ -2,7 +2,7 @@
 
 python -m docs.evidence instructions --json docs/evidence/data/instructions.json
 
-The order in which tensor cores add the products of an element is not documented. Each plan here multiplies the same
+It is not documented how tensor cores order the additions of an element. Each plan here multiplies the same
 matrices and differs from the reference in one property: the instruction's N, whether A comes from registers or from
 shared memory, the majorness of A and B there, and swap A/B. Then the same rows and columns are multiplied at other
 places. D is f32, and its bits are compared. `cutegemm.plan.accumulation.DEPENDS_ON` holds the properties that count.
@@ -43,7 +43,7 @@ class Probe:
     property   "n", "a_source", "a_major", "b_major", "swap_ab"; "reference" for the plan that others are compared with
     value      value of the property
     name       name of the plan
-    layout     BLAS letters of the layouts in which the kernel gets the same A and B
+    layout     BLAS letters of the layouts that the kernel gets the same A and B in
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Probe:
     def plan(self) -> GemmPlan:
         """Return the plan.
 
-        raises   CutegemmError if there is no such plan
+        raises   CutegemmError if no plan has the name
         """
         recipe = recipe_named(self.name)
         return recipe.as_launched(recipe.build(Operands.of(self.dtype, layout=self.layout, out="f32")))

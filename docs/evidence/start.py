@@ -8,7 +8,7 @@ Each case runs in a process of its own. torch and its CUDA context are started b
     rows        64 numbers of rows of one weight, as the input of a layer has them
     model       a decoder of two layers after `cutegemm.use`: training steps and generated tokens, until they are steady
 
-and the ways in which kernels get there:
+and the ways that kernels get there:
 
     empty       an empty cache, and no library
     background  an empty cache, with `cutegemm.compile_in_background()`

@@ -46,7 +46,7 @@ class Outcome:
 
 
 def named(patterns: Sequence[str], steps: Sequence[Step] = STEPS) -> tuple[Step, ...]:
-    """Return the steps whose names match a pattern with `*`, in their order; all steps if there is no pattern.
+    """Return the steps whose names match a pattern with `*`, in their order; all steps without a pattern.
 
     raises   UnsupportedError for a pattern that matches nothing
 

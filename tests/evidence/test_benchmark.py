@@ -39,7 +39,7 @@ def gemm(a, b, *, out, plan, accumulate, allow_tf32):
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
-    """Every call is right, of any plan; a call takes as many milliseconds as there are calls before it, and one."""
+    """Every call is right, of any plan; call number i takes i milliseconds, from 1."""
     for module in (benchmark, measure, on_gpu, timing):
         monkeypatch.setattr(module, "DEVICE", "cpu")
     monkeypatch.setattr(benchmark, "need_gpu", lambda: None)
@@ -144,7 +144,7 @@ def test_a_file_is_whole_after_each_case(tmp_path):
 def test_a_peer_and_the_clock_have_their_place(monkeypatch):
     def call_of(given, problem, a, b, out):
         if given == "gone":
-            raise UnsupportedError("--peer gone: there is no such file.")
+            raise UnsupportedError("--peer gone: the file does not exist.")
         return lambda: torch.matmul(a, b, out=out)
 
     held = {"tflops": 2.0, "clock_mhz": 1545, "power_w": 678.0, "throttle": {"power cap": 1.0}}
@@ -158,13 +158,13 @@ def test_a_peer_and_the_clock_have_their_place(monkeypatch):
         say=said.append,
     )  # fmt: skip
     failed, plan, their = rows
-    assert (failed["plan"], failed["error"]) == ("gone", "--peer gone: there is no such file.")
+    assert (failed["plan"], failed["error"]) == ("gone", "--peer gone: the file does not exist.")
     assert (plan["plan"], plan["ratio"], their["plan"], their["peer"]) == ("p", 0.5, "their", True)
     assert their["ratio"] == pytest.approx(1 / 3, abs=1e-4)
     for one in (plan["alone"], plan["library_alone"], their["alone"]):
         assert one == {**held, "flop_per_cycle": 1294, "share_at_clock": round(1294 / 2589, 4)}
     assert "1545 MHz, 0.500 of the ceiling at it, 678.0 W, power cap 100%" in said[-1]
-    assert "there is no such file" in said[1]
+    assert "the file does not exist" in said[1]
 
 
 def test_every_round_runs_each_in_an_order_drawn_anew_and_in_its_reverse(monkeypatch):

@@ -23,7 +23,7 @@ from docs.evidence.fitting import errors, fit, losses
 DATA = Path(__file__).parents[2] / "docs/evidence/data"
 TN, NT = (Operands.of("f32", layout=layout) for layout in ("tn", "nt"))
 H200, RATES = DEFAULT_DEVICE, DEFAULT_DEVICE.measured
-# Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
+# Powers of ten, so that the sum shows each term; what goes on at the same time: the slowest
 BY_HAND = SimtCosts(
     start=1000.0, alone=0.0, round=100.0, drain=0.0, latency=3.0, step=0.5, block=0.0,
     wide=0.0, narrow=0.0, transposes=0.0, reads=0.0, few=0.0, crowded=0.0, store=0.0,
@@ -102,7 +102,7 @@ def test_rounds_and_products():
 
 
 def test_d_is_written():
-    """In rows of 64 and of 256 elements, 2 and 8 cache lines; two CTAs of three rounds overlap, one does not."""
+    """In rows of 64 and of 256 elements, 2 and 8 cache lines; two CTAs of three rounds overlap, one runs alone."""
     costs = replace(BY_HAND, written=1.0, runs=0.5, latency=100.0)
     m = 64 * 396
     steps, d = 16 * (100 / 2 + 0.5), m * 256 * 4 / (RATES.thread_read_gb_s * 1e3)

@@ -151,7 +151,7 @@ def test_how_fp8_is_summed_up(dtype):
     for shape in ((4096, 4096, 4096), (64, 4096, 4096), (128, 128, 65536)):
         assert not chosen(fp8, Problem(*shape))[1].body.promoted
         assert chosen(fp8, Problem(*shape), accumulate="promoted")[1].body.promoted
-    # With one k-tile there is no total to add its accumulators to
+    # With one k-tile no total exists to add its accumulators to
     short = [chosen(fp8, Problem(4096, 4096, k), accumulate="promoted")[1].body.promoted for k in (128, 144)]
     assert short == [False, True]
     whole = Operands.of("s8", layout="nt", out="s32")

@@ -292,7 +292,7 @@ def _simulate(
 
 
 def _share_below(start: float, slope: float, bound: float) -> float:
-    """Return the share of the interval [0, 1] in which start + slope * x <= bound holds for x."""
+    """Return the share of the x in [0, 1] that satisfy start + slope * x <= bound."""
     if slope == 0:
         return float(start <= bound)
     x = min(1.0, max(0.0, (bound - start) / slope))

@@ -31,7 +31,7 @@ class GemvFamily(Model):
     def candidates(self, problem: Problem) -> Variants:
         """Return the candidates for a problem: plans for few columns of D, or of D^T, or for a small D.
 
-        There are none if a row of K elements is not a multiple of 16 bytes.
+        The list is empty if a row of K elements is not a multiple of 16 bytes.
         """
         can_implement = np.zeros(len(self.recipes), bool)
         elements = problem.m * problem.n * problem.l

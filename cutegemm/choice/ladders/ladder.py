@@ -1,4 +1,4 @@
-"""Tutorial ladders: named plans, each of which changes one thing of the step before, with the reason."""
+"""Tutorial ladders: named plans that each change one thing of the step before, with the reason."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LadderStep:
 
 @dataclass(frozen=True)
 class Ladder:
-    """A tutorial: named plans in the order in which a reader should study them.
+    """A tutorial: named plans in the order that a reader should follow.
 
     name       name of the ladder, such as "sm90"
     title      heading of the tutorial
@@ -57,5 +57,5 @@ class Ladder:
     data: str
 
     def step(self, name: str) -> LadderStep:
-        """Return the step whose plan is called `name`; raises StopIteration if there is none."""
+        """Return the step whose plan is called `name`; raises StopIteration if no step has it."""
         return next(step for step in self.steps if step.name == name)

@@ -45,8 +45,8 @@ class MmaCosts:
 
     start                           start of a kernel until its first loads are issued, and from its last store to the
                                     end
-    round                           time of each round of CTAs in which the first k-tile arrives and D is stored,
-                                    without MMAs
+    round                           time of each round of CTAs without MMAs: until the first k-tile arrives, and
+                                    while D is stored
     fill                            addition to `round` for each `_FILLED` bytes of the first k-tiles
     hot                             addition to `round` for each sector of the first k-tiles that all CTAs together
                                     request from one slice of L2

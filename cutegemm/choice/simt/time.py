@@ -217,7 +217,7 @@ class _Work:
 
     rounds     full rounds of CTAs that run at the same time
     deep       k-tiles of each CTA of these rounds
-    rest       CTAs of a last, partial round; 0 if there is none
+    rest       CTAs of a last, partial round; 0 without one
     last       k-tiles of each CTA of the last round
     slots      accumulator tiles that are written to the workspace
     added      K splits of a tile

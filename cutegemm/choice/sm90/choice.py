@@ -103,7 +103,7 @@ class Sm90Family(Model):
     def _most_alone(self) -> Column:
         """Return the largest number of tiles of D for which each recipe is a candidate, by the form of its tile.
 
-        Some tiles have two forms: one for grids in which each CTA has a single tile, one for more tiles. The limit
+        Some tiles have two forms: one for grids with a single tile per CTA, one for more tiles. The limit
         of the first form is the number of CTAs. Other recipes have no limit (infinity).
         """
         return np.where(self.shapes.has_other_form, self.grid, np.inf)

@@ -182,7 +182,7 @@ class GemvGemm(ScheduledGemm):
         of_atom  rows of an atom that a thread reads: see `Stream`
         extent   rows or columns of the tile
         tile_l   (index of the tile along M or N, batch)
-        begin    k at which the first k-tile starts; negative if it is ragged
+        begin    first k of the first k-tile; negative if it is ragged
         """
         bK, values = self.plan.cta_tile[2], copy.atom.values
         tile, batch = tile_l

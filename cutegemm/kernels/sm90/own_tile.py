@@ -109,7 +109,7 @@ class OwnTile:
         return [by_vectors(part, (vector,)) for part in (*parts, flat)]
 
     def in_order(self, part):
-        """Return a one-mode view of accumulators (MMA, MMA_M, MMA_N), in the order in which they are stored."""
+        """Return a one-mode view of accumulators (MMA, MMA_M, MMA_N), in the order of their stores."""
         if not self.plan.store.epi_tile_count(self.plan) or self.plan.consumer_warps > 1:
             return cute.group_modes(part, 0, 3)
         m, n = self.plan.store.atoms_at_once(self.plan)

@@ -1,4 +1,4 @@
-"""Base of the kernels in which all threads of a CTA follow one schedule.
+"""Base of the kernels with one schedule for all threads of a CTA.
 
 | when            | what                                                                                |
 |-----------------|-------------------------------------------------------------------------------------|
@@ -239,7 +239,7 @@ class ScheduledGemm(ScheduledEpilogue):
         return cute.make_tensor(tensor.iterator, cute.append(matrix, cute.make_layout(1, stride=0)))
 
     def as_operand(self, tensor: cute.Tensor, operand: Operand) -> cute.Tensor:
-        """Return a view of A or B with the type that is multiplied: f32 is seen as tf32."""
+        """Return a view of A or B with the type that is multiplied: f32 counts as tf32."""
         kind = lower.dtype(operand.dtype)
         if tensor.element_type is kind:
             return tensor
@@ -327,11 +327,11 @@ class ScheduledGemm(ScheduledEpilogue):
         return work.whole(tile)
 
     def first_k(self, residue, k_first):
-        """Return the k at which the loads of this CTA start.
+        """Return the first k that this CTA loads.
 
         It is that of its first k-tile if its k-tiles are contiguous, else that of the first k-tile of all; see `k_at`.
 
-        residue   k at which the first k-tile of the tile starts; negative if it is ragged
+        residue   first k of the tile's first k-tile; negative if it is ragged
         k_first   index of the CTA's first k-tile
         """
         if not self.plan.scheduler.split.is_split or self.plan.scheduler.split.k_step > 1:
@@ -378,7 +378,7 @@ class ScheduledGemm(ScheduledEpilogue):
         """Return a thread's copies of the tiles of A or B that its CTA needs.
 
         tile_mn_l   (index of the tile along M or N, batch)
-        residue     k at which the first k-tile starts; negative if it is ragged
+        residue     first k of the first k-tile; negative if it is ragged
         of_d        number of columns of D for B; None for A
         """
         tile, batch = tile_mn_l
@@ -400,7 +400,7 @@ class ScheduledGemm(ScheduledEpilogue):
     def tiled(self, mX, of_d=None) -> tuple[Any, Any, Any]:
         """Return (matrix, coordinates of its elements, extent that the first coordinate must be less than) of A or B.
 
-        A gated B is rearranged in the order in which tiles take its columns.
+        A gated B has its columns rearranged to the order of the tiles.
 
         of_d   number of columns of D for B; None for A
         """
@@ -458,7 +458,7 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
 
     def k_at(self, parts: ThreadTiles, k_tile):
-        """Return the index of one of this CTA's k-tiles, counted from the k at which its loads start; see `first_k`.
+        """Return the index of one of this CTA's k-tiles, counted from the first k that it loads; see `first_k`.
 
         k_tile   index of the k-tile among those of this CTA
         """

@@ -53,7 +53,7 @@ class _Unknown(Exception):
 
 
 class _Latest(NamedTuple):
-    """The latest cache key of a function, and the objects it was computed from, all of which are immutable.
+    """The latest cache key of a function, and the immutable objects that it was computed from.
 
     key      the key that `state_of` returned
     read     the objects that the function reads: see `_Reader.read`

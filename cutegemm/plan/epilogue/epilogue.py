@@ -203,7 +203,7 @@ class Epilogue(hooks.Shown):
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """Return the names of the epilogue's scalars, in the order in which they first appear."""
+        """Return the names of the epilogue's scalars, in the order of first appearance."""
         return self._whole.scalars
 
     @property
@@ -264,7 +264,7 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """Return the operations of the epilogue in the order in which a kernel computes them.
+        """Return the operations of the epilogue in the order of their execution.
 
         The first step takes the accumulator, each further step the result of the one before. An epilogue that has
         several results or is gated is a single step.
@@ -285,7 +285,7 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def transposed(self) -> Epilogue:
-        """Return the epilogue of D^T = B^T A^T, in which rows and columns exchange their roles.
+        """Return the epilogue of D^T = B^T A^T: rows and columns exchange their roles.
 
         raises   PlanError if the epilogue is gated
 
@@ -339,7 +339,7 @@ class Epilogue(hooks.Shown):
 
     @staticmethod
     def _of(steps: Sequence[Step]) -> Epilogue:
-        """Return the epilogue that consists of some steps, each of which takes the result of the step before."""
+        """Return the epilogue that consists of some steps that each take the result of the step before."""
         whole: Expression = Accumulator()
         for step in steps:
             if step.has_several:
@@ -372,7 +372,7 @@ def _printed(expression: Expression, aux: Iterable[tuple[str, Expression]]) -> s
 
 
 def _distinct(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return all names of several tuples, each once, in the order in which they first appear."""
+    """Return all names of several tuples, each once, in the order of first appearance."""
     return tuple(dict.fromkeys([name for each in names for name in each]))
 
 

@@ -97,7 +97,7 @@ class Expression(hooks.Shown):
         return any(isinstance(node, Accumulator) for node in self.nodes())
 
     def names(self, kind: type[Input]) -> tuple[str, ...]:
-        """Return the names of the operands of a class, in the order in which they first appear.
+        """Return the names of the operands of a class, in the order of first appearance.
 
         kind   Scalar, Tile, Row, Column, Element, or a base class of these
         """

@@ -67,9 +67,9 @@ class Mainloop:
         return {}
 
     def accumulation(self, plan: GemmPlan, runs: tuple[tuple[int, int], ...]) -> Total:
-        """Return the order in which the products of an element of D are added: see `plan.accumulation`.
+        """Return the order of additions to an element of D: see `plan.accumulation`.
 
-        runs   ranges (first k, end) of the k-tiles, in the order in which they are multiplied
+        runs   ranges (first k, end) of the k-tiles, in the order of their multiplication
         """
         return Chain(runs)
 

@@ -138,7 +138,7 @@ class Promoted(Mainloop):
         return (odd, ForKTiles((*k_tile, Advance(), *k_tile, *self.after_two(plan)), by=2))
 
     def _by_accumulators(self, plan: GemmPlan) -> Steps:
-        """Return the loop in which two accumulators alternate: one is added to the total while the other is written."""
+        """Return the loop with two alternating accumulators: one is added to the total while the other is written."""
         read = self.read(plan)
         odd = (Wait("full"), Multiply(SECOND), *read, Advance())
         add_first, add_second = ((Release(previous=True), self.promote(each), *read) for each in (FIRST, SECOND))
@@ -147,7 +147,7 @@ class Promoted(Mainloop):
         return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
 
     def _by_halves(self, plan: GemmPlan) -> Steps:
-        """Return the loop in which the halves of the columns alternate: one is added while the other is written."""
+        """Return the loop with two alternating halves of the columns: one is added while the other is written."""
         before, half = (Release(previous=True), self.promote(RIGHT)), WaitMma(1, "half")
         right = (Multiply(RIGHT), *self.read(plan), half, self.promote(LEFT))
         odd = (Wait("full"), Multiply(LEFT), *right, Advance())

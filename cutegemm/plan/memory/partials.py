@@ -125,7 +125,7 @@ def kept(along: tuple[str, ...], m: Any, n: Any) -> Any:
 
 
 def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
-    """Return a table of values for each accumulator register, regrouped by the units in which a thread reduces them.
+    """Return a table of values for each accumulator register, regrouped by the units that a thread reduces.
 
     table     (threads, values, rest_m, rest_n, ...): an entry for each accumulator register of a thread
     returns   (threads, units, registers, ...): see `Folding` for units

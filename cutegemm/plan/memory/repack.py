@@ -74,7 +74,7 @@ class Repack:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Return the order in which a thread of the repack pass writes its elements to shared memory.
+        """Return the order of a repack thread's writes to shared memory.
 
         Entry i is the index, among the elements that the thread has loaded, of the i-th element that it writes.
         """
@@ -252,7 +252,7 @@ def _packing(operand: Operand, name: str, major: str) -> Repack:
     depth = 1 if source == target else min(vector, side * side // (_THREADS * width))
 
     def copy(along: int, elements: int, others: int = 1, turned: bool = False) -> TiledCopy:
-        """Return the copy of a square tile in which each thread has a block of `elements` by `others` elements.
+        """Return the copy of a square tile; each thread has a block of `elements` by `others` elements.
 
         along      mode of the tile, 0 or 1, along which the lanes of a warp are neighbours
         elements   number of elements of a thread along that mode

@@ -416,7 +416,7 @@ class _Lined:
 
 
 class _WithLines(Expansion):
-    """Expansion of a program in which every operation is a `_Lined`: it has its line of the printed program."""
+    """Expansion of a program whose operations are all `_Lined`: each has its line of the printed program."""
 
     line = 0  # line of the first step of the next call of `steps`
 

@@ -168,7 +168,7 @@ class ThreadSchedule(hooks.Shown):
         return self.fragments, self.fragments
 
     def __str__(self) -> str:
-        """Return the schedule as text, in the form in which the programs of roles are printed.
+        """Return the schedule as text, in the form of the printed programs of roles.
 
         >>> print(single_stage(k_blocks=8, unroll=1))
         for k in tile.k_tiles:

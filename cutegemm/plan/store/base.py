@@ -112,7 +112,7 @@ class Store:
         return 0
 
     def pieces(self, plan: GemmPlan, elements: int) -> int:
-        """Return the number of pieces in which a consumer's thread evaluates the epilogue of its tile.
+        """Return the number of pieces that a consumer's thread divides the epilogue of its tile into.
 
         elements   elements of D of the thread
         """

@@ -126,7 +126,7 @@ class StagedStore(Store):
         return product(self.epi_tiles(plan.consumer_d_tile))
 
     def pieces(self, plan: GemmPlan, elements: int) -> int:
-        """Return the number of pieces in which the epilogue of a tile is evaluated: its epilogue tiles."""
+        """Return the number of pieces that the epilogue of a tile is divided into: its epilogue tiles."""
         return self.epi_tile_count(plan)
 
     def atoms_at_once(self, plan: GemmPlan) -> tuple[int, int]:
@@ -140,7 +140,7 @@ class StagedStore(Store):
     def accumulator_order(self, plan: GemmPlan, shape: tuple[int, int, int]) -> Layout:
         """Return the layout from (values, MMA_M, MMA_N), coordinates of an accumulator, to its register.
 
-        Registers are in the order in which accumulators are stored: those of a warp's epilogue tile are adjacent.
+        Registers are in the order of the accumulators' stores: those of a warp's epilogue tile are adjacent.
 
         shape   (values of an atom, atoms along M, atoms along N)
         """

@@ -64,7 +64,7 @@ class Parts:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the linear layers, in the order in which they compute."""
+        """Names of the linear layers, in the order of their computation."""
         return (*self.up, self.down)
 
 

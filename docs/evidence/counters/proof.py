@@ -67,7 +67,7 @@ class Proof:
 
     machine   date, GPU, driver, versions and the command
     device    device of the predictions
-    cases     in the order in which they were sampled
+    cases     in the order of sampling
     failed    reasons why cases were not launched, by name
     """
 
