@@ -293,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         case = Drawn(of, (), number % 2 == 0)
         beside = rivals(of, given.first, given.others, given.seed, case.sums)
         beside += of_each_family(of, given.each)
-        beside += of_each_way(of, given.variants, case.sums) if given.variants else []
+        beside += of_each_way(of, given.ways, case.sums) if given.ways else []
         cases.append(replace(case, plans=tuple(dict.fromkeys(map(str, beside)))))
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
     found: Row = {"machine": machine(), "seed": given.seed, "rows": []}

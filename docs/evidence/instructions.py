@@ -11,7 +11,6 @@ places. D is f32, and its bits are compared. `cutegemm.plan.accumulation.DEPENDS
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from cutegemm.errors import CutegemmError
 from cutegemm.plan.accumulation import DEPENDS_ON, PROPERTIES
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
-from docs.evidence.files import write_whole
+from docs.evidence.files import write_record
 from docs.evidence.measure import DEVICE, machine, need_gpu
 
 DTYPES = ("bf16", "f16", "tf32", "e4m3", "e5m2")
@@ -187,4 +186,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if set(found) != DEPENDS_ON:
         print(f"Set cutegemm.plan.accumulation.DEPENDS_ON to {found}: it is {sorted(DEPENDS_ON)}.")
     if args.json:
-        write_whole(args.json, json.dumps({"machine": machine(), "depends_on": found, "rows": rows}, indent=1))
+        write_record(args.json, {"machine": machine(), "depends_on": found, "rows": rows})

@@ -31,7 +31,7 @@ from statistics import median
 from typing import Any
 
 from cutegemm.compile.exported import VARIABLE
-from docs.evidence.files import write_whole
+from docs.evidence.files import write_record
 
 CASES = ("first", "rows", "model")
 WAYS = ("empty", "background", "library", "full")
@@ -175,4 +175,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = measured([way for way in WAYS if way in ways], given.library, given.seconds)
     print(table(found))
     if given.json:
-        write_whole(given.json, json.dumps({"machine": machine(), "seconds": found}, indent=1) + "\n")
+        write_record(given.json, {"machine": machine(), "seconds": found})

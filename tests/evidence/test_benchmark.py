@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +19,7 @@ from cutegemm.run import on_gpu, timing
 from cutegemm.run.timing import alternating
 from docs.evidence import benchmark, measure, power
 from docs.evidence.benchmark import Case, Contest, contests, operands_of, record
+from docs.evidence.files import read_record
 
 SQUARE = Problem(16, 8, 32, operands=operands_of("bfloat16", "nt", 16, 8, 32))
 
@@ -130,14 +130,14 @@ def test_a_file_is_whole_after_each_case(tmp_path):
 
     def more():
         for number in range(3):
-            seen.append(file.exists() and len(json.loads(file.read_text())["rows"]))
+            seen.append(file.exists() and len(read_record(file)["rows"]))
             yield [{"plan": number}]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         record({"machine": {}, "rows": []}, more(), file)
     assert seen == [False, 1, 2]
-    assert json.loads(file.read_text()) == {"machine": {}, "rows": [{"plan": n} for n in range(3)]}
+    assert read_record(file) == {"machine": {}, "rows": [{"plan": n} for n in range(3)]}
     assert list(tmp_path.iterdir()) == [file]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,6 +16,7 @@ from cutegemm.choice.simt.time import COSTS, Model, SimtCosts
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
 from docs.evidence.benchmark import operands_of
+from docs.evidence.files import read_record
 from docs.evidence.fit_simt import timed
 from docs.evidence.fitting import errors, fit, losses
 
@@ -202,7 +202,7 @@ def test_packing_is_paid_for():
 def test_the_first_is_near_the_fastest(file, mean, most):
     """Return, for each problem, the time of the plan with the lowest prediction over the time of the fastest timed
     plan."""
-    lost = losses(timed(json.loads((DATA / f"{file}.json").read_text())), COSTS)
+    lost = losses(timed(read_record(DATA / f"{file}.json")), COSTS)
     assert len(lost) > 5
     assert np.exp(np.mean(np.log(lost))) < mean
     assert max(lost) < most
@@ -211,7 +211,7 @@ def test_the_first_is_near_the_fastest(file, mean, most):
 def test_the_fit_finds_what_made_the_times():
     """Times that other costs predict: the fit starts at today's, and ends at ones that predict alike."""
     pytest.importorskip("scipy")
-    measured = timed(json.loads((DATA / "simt_fit_repacked_h100.json").read_text()))
+    measured = timed(read_record(DATA / "simt_fit_repacked_h100.json"))
     made = replace(COSTS, start=4 * COSTS.start, repack=COSTS.repack / 2)
     timed_so = [replace(one, us=tuple(one.predicted_us(made))) for one in measured]
     found = fit(timed_so, COSTS, 10, names=("start", "round", "latency", "repack"))
