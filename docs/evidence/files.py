@@ -35,8 +35,8 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     ...     print(path.read_text(), read_record(path)["rows"])
     {
     "seed": 1,
-    "rows": {"columns": ["m", "us"],
-     "names": {"us": ["a", "b"]},
+    "rows": {"columns": ["m","us"],
+     "names": {"us":["a","b"]},
      "values": [
     [4,[0,1.5]],
     [null,[1,2.5]]
@@ -44,8 +44,13 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     }
      [{'m': 4, 'us': {'a': 1.5}}, {'us': {'b': 2.5}}]
     """
+    write_whole(path, record_text(record))
+
+
+def record_text(record: Mapping[str, Any]) -> str:
+    """Return the text that `write_record` writes."""
     parts = [f"{json.dumps(key)}: {_written(value)}" for key, value in record.items()]
-    write_whole(path, "{\n" + ",\n".join(parts) + "\n}\n")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -73,9 +78,13 @@ def _table(rows: Sequence[Row]) -> str:
     for column, known in names.items():
         place = {name: number for number, name in enumerate(known)}
         cells[column] = [cell if cell is None else _by_place(cell, place) for cell in cells[column]]
-    lines = [json.dumps(line, separators=(",", ":")) for line in zip(*cells.values(), strict=True)]
-    values = ",\n".join(lines)
-    return f'{{"columns": {json.dumps(columns)},\n "names": {json.dumps(names)},\n "values": [\n{values}\n]}}'
+    values = ",\n".join(map(_compact, zip(*cells.values(), strict=True)))
+    return f'{{"columns": {_compact(columns)},\n "names": {_compact(names)},\n "values": [\n{values}\n]}}'
+
+
+def _compact(value: Any) -> str:
+    """Return a value as JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _names(cells: Sequence[Any]) -> list[str]:
