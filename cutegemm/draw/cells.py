@@ -7,6 +7,7 @@ weight are one path. If cells are too small for their text, each region of one o
 from __future__ import annotations
 
 from html import escape
+from math import ceil
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float
     ticks = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
     own = ticks + 8 + (18 if grid.row_name else 0)
     head = len(titles_of(grid, size)) * 16
-    return max(own, left or 0), head + (16 if grid.col_ticks else 0) + (13 if grid.col_name else 0)
+    return ceil(max(own, left or 0)), head + (16 if grid.col_ticks else 0) + (13 if grid.col_name else 0)
 
 
 def titles_of(grid: Grid, size: Size) -> list[tuple[str, str, float]]:

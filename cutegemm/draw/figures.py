@@ -48,7 +48,7 @@ FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
     "slice": lambda: slice_picture(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, None)), title="A slice"),
     "mma_m16n8k16": lambda: atom_picture(mma_sync(f16, 16)),
     "mma_m16n8k8_tf32": lambda: atom_picture(mma_sync(tf32, 8)),
-    "wgmma_m64n16k16": lambda: atom_picture(wgmma(bf16, 16)),
+    "wgmma_m64n8k16": lambda: atom_picture(wgmma(bf16, 8)),
     "ldmatrix_x4": lambda: copy_picture(ldmatrix(f16, 4)),
     "ldmatrix_x1_trans": lambda: copy_picture(ldmatrix(f16, 1, transpose=True)),
     "simt_tiled_mma": lambda: tiled_mma_picture(_SIMT.tiled_mma, title=f"The tiled MMA of {_SIMT_TEXT}"),

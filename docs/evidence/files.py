@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def _written(value: Any) -> str:
 
 def _table(rows: Sequence[Row]) -> str:
     """Return the table of rows as JSON."""
-    columns = _once([key for row in rows for key in row])
+    columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = {column: [row.get(column) for row in rows] for column in columns}
     names = {column: names for column in columns if (names := _names(cells[column]))}
     for column, known in names.items():
@@ -88,17 +89,15 @@ def _compact(value: Any) -> str:
 
 
 def _names(cells: Sequence[Any]) -> list[str]:
-    """Return the names of a column whose cells are mappings or repeated strings; empty for other columns."""
+    """Return the names of a column whose cells are mappings or repeated strings, the most frequent names first.
+
+    There are none for other columns.
+    """
     there = [cell for cell in cells if cell is not None]
     if all(isinstance(cell, Mapping) for cell in there):
-        return _once([key for cell in there for key in cell])
-    names = _once(there) if all(isinstance(cell, str) for cell in there) else []
-    return names if 2 * len(names) <= len(there) else []
-
-
-def _once(names: Iterable[str]) -> list[str]:
-    """Return each name once, in the order of first appearance."""
-    return list(dict.fromkeys(names))
+        return [name for name, _ in Counter([key for cell in there for key in cell]).most_common()]
+    counts = Counter(there) if all(isinstance(cell, str) for cell in there) else Counter[str]()
+    return [name for name, _ in counts.most_common()] if 2 * len(counts) <= len(there) else []
 
 
 def _by_place(cell: str | Row, place: Mapping[str, int]) -> int | list[Any]:

@@ -87,7 +87,7 @@ class Drawn:
 
 
 def placed(group: ElementTree.Element, top: float = 0) -> Iterator[tuple[float, float, str]]:
-    """The texts of a group (x, y, content), in which groups may be shifted down."""
+    """Yield the texts of a group as (x, y, content), also those of groups in it that are shifted down."""
     for node in group:
         if node.tag == f"{NAME}text":
             yield float(node.get("x", 0)), top + float(node.get("y", 0)), node.text or ""
@@ -324,7 +324,7 @@ LARGE: dict[str, Any] = {
     "tiled mma": lambda: tiled_mma_picture(simt_plan().tiled_mma),
     "plan": lambda: plan_picture(simt_plan()),
     "raster": lambda: raster_picture("grouped_m:8", (128, 128), ctas_per_wave=132),
-    "wgmma": lambda: FIGURES["wgmma_m64n16k16"](),
+    "wgmma": lambda: FIGURES["wgmma_m64n8k16"](),
 }
 
 
