@@ -7,7 +7,7 @@ Copies of 16 bytes bypass L1. The *move* of a copy is the index of the 16-byte c
 bytes, XOR the index of the chunk that it writes. Up to eight copies from one line to one line share a wavefront:
 
 - If both chunks of a sector have the same move, all such copies with this move share one wavefront.
-- Of the other copies, those with even and those with odd source chunks are separate. Copies whose moves agree in their
+- Other copies are separate for even and for odd source chunks. Copies whose moves agree in their
   two low bits share a wavefront, unless two of them read, or write, the same sector.
 
 So a swizzle adds no wavefronts, but a pad does.

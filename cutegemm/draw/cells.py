@@ -7,10 +7,11 @@ weight are one path. If cells are too small for their text, each region of one o
 from __future__ import annotations
 
 from html import escape
+from math import ceil
 
 import numpy as np
 
-from cutegemm.draw.canvas import Canvas, num, text_width, wrapped
+from cutegemm.draw.canvas import Canvas, num, text_width, texts, wrapped
 from cutegemm.draw.grids import FINE, HEAVY, MEDIUM, Grid, regions, runs
 
 TICK = 9.5  # font size of ticks
@@ -29,7 +30,7 @@ def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float
     ticks = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
     own = ticks + 8 + (18 if grid.row_name else 0)
     head = len(titles_of(grid, size)) * 16
-    return max(own, left or 0), head + (16 if grid.col_ticks else 0) + (13 if grid.col_name else 0)
+    return ceil(max(own, left or 0)), head + (16 if grid.col_ticks else 0) + (13 if grid.col_name else 0)
 
 
 def titles_of(grid: Grid, size: Size) -> list[tuple[str, str, float]]:
@@ -84,16 +85,16 @@ def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
         line += 16
         canvas.text(x, line - 6, content, style, font)
     step = _tick_step(max((text_width(t, TICK) for t in grid.col_ticks), default=0) + 5, cell_w)
-    for c in range(0, len(grid.col_ticks), step):
-        canvas.text(x + (c + 0.5) * cell_w, y - 5, grid.col_ticks[c], "tick muted mid", TICK)
+    ticks = [(x + (c + 0.5) * cell_w, y - 5, grid.col_ticks[c]) for c in range(0, len(grid.col_ticks), step)]
+    canvas.series(ticks, "tick muted mid", TICK)
     step = _tick_step(TICK + 1.5 if detailed else 2 * TICK, cell_h)
-    for r in range(0, len(grid.row_ticks), step):
-        canvas.text(x - 5, y + (r + 0.5) * cell_h + 3.3, grid.row_ticks[r], "tick muted end", TICK)
+    ticks = [(x - 5, y + (r + 0.5) * cell_h + 3.3, grid.row_ticks[r]) for r in range(0, len(grid.row_ticks), step)]
+    canvas.series(ticks, "tick muted end", TICK)
     if grid.col_name:
         canvas.text(x + grid.cols * cell_w / 2, y - 18, grid.col_name, "tick muted mid", TICK)
     if grid.row_name:
-        ticks = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
-        at = (num(x - ticks - 14), num(y + grid.rows * cell_h / 2 + (3 if len(grid.row_name) < 3 else 0)))
+        widest = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
+        at = (num(x - widest - 14), num(y + grid.rows * cell_h / 2 + (3 if len(grid.row_name) < 3 else 0)))
         turn = "" if len(grid.row_name) < 3 else " rotate(-90)"
         canvas.add(
             f'<text transform="translate({at[0]} {at[1]}){turn}" class="tick muted mid">{escape(grid.row_name)}</text>'
@@ -207,17 +208,17 @@ def _labels(grid: Grid, cell_w: int, cell_h: int) -> str:
     grid             table of cells with `labels`, an array (rows, cols) of strings
     cell_w, cell_h   extents of a cell in pixels
     """
-    ones, firsts, seconds = ['<g class="cell">'], ['<g class="two">'], ['<g class="low">']
+    items: dict[str, list[tuple[float, float, str]]] = {"cell": [], "two": [], "low": []}
     for r in range(grid.rows):
         for c in range(grid.cols):
             first, _, second = str(grid.labels[r, c]).partition("\n")
-            x, y = num((c + 0.5) * cell_w), (r + 0.5) * cell_h
+            x, y = (c + 0.5) * cell_w, (r + 0.5) * cell_h
             if second:
-                firsts.append(f'<text x="{x}" y="{num(y - 1)}">{escape(first)}</text>')
-                seconds.append(f'<text x="{x}" y="{num(y + 10)}">{escape(second)}</text>')
+                items["two"].append((x, y - 1, first))
+                items["low"].append((x, y + 10, second))
             elif first:
-                ones.append(f'<text x="{x}" y="{num(y + 4)}">{escape(first)}</text>')
-    groups = ["".join([*group, "</g>"]) for group in (ones, firsts, seconds) if len(group) > 1]
+                items["cell"].append((x, y + 4, first))
+    groups = [f'<g class="{style}">{texts(found)}</g>' for style, found in items.items() if found]
     return f'<g class="mid ink">{"".join(groups)}</g>'
 
 
@@ -231,7 +232,7 @@ def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
     cell_w, cell_h   extents of a cell in pixels
     """
     for depth in reversed(range(len(grid.owners))):
-        out = ['<g class="mid ink">']
+        boxes, items = [], []
         name, size = grid.owner_names[depth], TICK if depth == len(grid.owners) - 1 and depth else 12.0
         areas = regions(grid.owners[depth])
         named = [area for area in areas if _fits(f"{name}{area[0]}", size, area, cell_w, cell_h)]
@@ -242,13 +243,12 @@ def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
             content = f"{name}{who}"
             if depth < len(grid.owners) - 1:
                 wide = text_width(content, size) + 12
-                out.append(
+                boxes.append(
                     f'<rect x="{num(x - wide / 2)}" y="{num(y - 10)}" width="{num(wide)}" height="20" rx="4" '
                     'class="fill paper" opacity=".86"/>'
                 )
-            style = "tick" if size == TICK else "head"
-            out.append(f'<text x="{num(x)}" y="{num(y + size * 0.34)}" class="{style}">{content}</text>')
-        return "".join([*out, "</g>"])
+            items.append((x, y + size * 0.34, content))
+        return f'<g class="mid ink {"tick" if size == TICK else "head"}">{"".join(boxes)}{texts(items)}</g>'
     return ""
 
 

@@ -6,6 +6,7 @@ This module places the heading, grids, legends and notes. `cells` draws a single
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 
 from cutegemm.draw.canvas import MONO, PAD, Canvas, text_width, wrapped
 from cutegemm.draw.cells import TICK, Size, draw_grid, margins_of, titles_of
@@ -93,8 +94,8 @@ def _fitting(picture: Picture, cols: int, rows: int, detailed: tuple[int, int, i
     if all(count <= most for count, most in zip((cols, rows, len(labels)), detailed, strict=True)):
         longest = max(len(line) for label in labels for line in label)
         two = any(len(label) > 1 for label in labels)
-        width = int(max(26, longest * _CELL * MONO + 9))
-        return (max(width, 32), 30, True) if two else (width, 26 if longest else 20, True)
+        width = 2 * ceil(max(32 if two else 26, longest * _CELL * MONO + 9) / 2)
+        return width, 30 if two else 26 if longest else 20, True
     small = max(3, min(10, _WIDE // max(cols, rows * 3 // 4)))
     return small, small, False
 

@@ -231,7 +231,7 @@ def _rule(margin: int, cell: int, weights: list[int], weight: int, where: str) -
 
 
 def _joint(up: int, right: int, down: int, left: int) -> str:
-    """Return the box-drawing character at which four lines meet, or the closest one that exists.
+    """Return the box-drawing character for four lines that meet, or the closest one that exists.
 
     up, right, down, left   line in each direction: 0 none, 1 single, 2 double
     """

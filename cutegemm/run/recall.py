@@ -192,7 +192,7 @@ def remembered(kind: str, text: str) -> Any:
 
     kind      folder of the cache
     text      the key of the value
-    returns   the value; None if there is none, or if another user can write it
+    returns   the value; None without a file, or if another user can write it
     """
     with contextlib.suppress(OSError, ValueError, CutegemmError):
         return json.loads(_place(kind, text).read_text())

@@ -265,7 +265,7 @@ class Raster(hooks.Shown):
 
 
 def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_column: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster along_m, in which m_tile varies fastest.
+    """Return (m_tile, n_tile) at position `linear` of the raster along_m: m_tile varies fastest.
 
     by_column        grid_m, possibly as an object that divides faster; `group` and `minimum` are not used
     grid_m, grid_n   number of tiles along M and N
@@ -274,7 +274,7 @@ def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by
 
 
 def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_row: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster along_n, in which n_tile varies fastest.
+    """Return (m_tile, n_tile) at position `linear` of the raster along_n: n_tile varies fastest.
 
     by_row           grid_n, possibly as an object that divides faster; `group` and `minimum` are not used
     grid_m, grid_n   number of tiles along M and N

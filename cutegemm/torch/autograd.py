@@ -100,7 +100,7 @@ def product(
         return Transformed.apply(Call(text, scalars, out_dtype, how), len(b), a, *b, *operands)
     if route is Route.DECOMPOSED:
         if how.batch_invariant:
-            refuse_torch("product", f"it is seen as {route.value}")
+            refuse_torch("product", f"it is viewed as {route.value}")
         # A copy also if the parts are adjacent: a view of the first has no derivatives by the others.
         whole = b[0] if len(b) == 1 else torch.cat(b, -1)
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype)
@@ -218,7 +218,7 @@ def gated_backward(
     route = route_of(a, b, preact)
     if route is Route.DECOMPOSED:
         if how.batch_invariant:
-            refuse_torch("product", f"it is seen as {route.value}")
+            refuse_torch("product", f"it is viewed as {route.value}")
         return dgated_by_torch(a, b, preact, activation)
     if route is Route.OPERATOR:
         results: tuple[torch.Tensor, torch.Tensor] = torch.ops.cutegemm.gemm_dgated(

@@ -1,6 +1,6 @@
 """The GEMM kernel for Hopper: TMA loads k-tiles to stages, wgmma multiplies them, and D is stored as the plan says.
 
-The plan's program of each role says which steps the role takes, in which order, and at which barriers it waits; see
+The plan's program of each role lists the role's steps in order, with the barriers that they wait at; see
 `plan.program`. On the host this file creates the tensor maps and launches the kernel. On the device it allocates
 shared memory, initializes the barriers, and traces the program of each role: the producer by `loads`, the consumers
 by `consumer`.

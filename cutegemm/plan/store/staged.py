@@ -166,7 +166,7 @@ class StagedStore(Store):
     def accumulator_order(self, plan: GemmPlan, shape: tuple[int, int, int]) -> Layout:
         """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
 
-        Registers are in the order in which accumulators are stored: those of a warp's epilogue tile are adjacent.
+        Registers are in the order of the accumulators' stores: those of a warp's epilogue tile are adjacent.
 
         shape   (values of an atom, atoms along M, atoms along N) of a thread
         """
