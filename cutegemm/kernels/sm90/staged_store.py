@@ -144,7 +144,7 @@ class StagedStorage(Storage):
 
     @property
     def holds_many(self) -> bool:
-        """Return whether a thread has so many accumulators that few registers are left for other values."""
+        """Return whether the accumulators of a thread leave few registers for other values."""
         return self.plan.registers()["accumulators"] > _MAX_ACCUMULATORS_WITH_WIDE_ROWS
 
     def spread_ahead(self, i: int, accumulators, own_mnl) -> dict[str, Spread]:
