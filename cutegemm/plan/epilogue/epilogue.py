@@ -43,6 +43,7 @@ from cutegemm.plan.epilogue.expression import (
     Tile,
     distributed,
 )
+from cutegemm.plan.epilogue.quantized import Blockwise, BlockScale, Quantized
 
 _TAKEN = ("a", "b", "d", "acc")  # names that an operand of an epilogue cannot have
 LARGEST = 256  # operations of an epilogue; each is several instructions per element of D
@@ -134,7 +135,8 @@ class Epilogue(hooks.Shown):
     """The expressions that a kernel computes from its accumulators: D, auxiliary outputs and reductions.
 
     expression   the expression of D. A name stands for the same operand in all expressions
-    aux          auxiliary outputs with the extents of D: pairs of a name and an expression
+    aux          auxiliary outputs with the extents of D: pairs of a name and an expression. If D is quantized, its
+                 scales, one for every 128 columns of a row
     reductions   sums and maxima over rows, columns or all of D: pairs of a name and a reduction
     raises       PlanError with every violated rule
 
@@ -179,7 +181,7 @@ class Epilogue(hooks.Shown):
         >>> [name for name, _ in Epilogue(Accumulator(), (("preact", Accumulator()),)).results]
         ['d', 'preact']
         """
-        return (("d", self.expression), *self.aux)
+        return (("d", self.expression), *[(name, each) for name, each in self.aux if name not in self.scales])
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -188,18 +190,36 @@ class Epilogue(hooks.Shown):
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Return the names of all results except D: auxiliary outputs, then reductions.
+        """Return the names of all results except D: auxiliary outputs, scales of a quantized D, then reductions.
 
         >>> acc = Accumulator()
         >>> Epilogue(acc, (("preact", acc),), (("largest", Reduction("max", ("n",), acc)),)).beside
         ('preact', 'largest')
         """
-        return (*self.outputs[1:], *self.reduced)
+        return (*self.outputs[1:], *self.scales, *self.reduced)
 
     @property
     def reduced(self) -> tuple[str, ...]:
         """Return the names of the results that are sums or maxima over rows, columns or all of D."""
         return tuple([name for name, _ in self.reductions])
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """Return the name of the scales of a quantized D, in a tuple; () if D is not quantized."""
+        return tuple([name for name, each in self.aux if isinstance(each, BlockScale)])
+
+    @cached_property
+    def quantized(self) -> Epilogue | None:
+        """Return the epilogue whose D is quantized by this one; None if this one does not quantize.
+
+        A kernel computes it for all columns of a tile before it computes scales and stores the first value.
+
+        >>> from cutegemm.plan.epilogue.functions import quantize, relu
+        >>> values, scales = quantize(relu(Accumulator()))
+        >>> print(Epilogue(values, (("scales", scales),)).quantized)
+        relu(acc)
+        """
+        return Epilogue(self.expression.child) if isinstance(self.expression, Quantized) else None
 
     @property
     def scalars(self) -> tuple[str, ...]:
@@ -280,14 +300,19 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def tail(self) -> Epilogue:
-        """Return the steps after `head`, which are applied to one epilogue tile after the other."""
+        """Return the steps after `head`, which are applied to one epilogue tile after the other.
+
+        There are none if D is quantized: see `quantized`.
+        """
+        if self.quantized is not None:
+            return Epilogue(Accumulator())
         return self._of(self.steps[self._count(lambda step: step.is_scaling) :])
 
     @cached_property
     def transposed(self) -> Epilogue:
         """Return the epilogue of D^T = B^T A^T, in which rows and columns exchange their roles.
 
-        raises   PlanError if the epilogue is gated
+        raises   PlanError if the epilogue is gated or quantizes
 
         >>> from cutegemm.plan.epilogue import Row
         >>> Epilogue(Accumulator() + Row("bias")).transposed.expression.right
@@ -298,6 +323,9 @@ class Epilogue(hooks.Shown):
                 f"it takes {self.gated} of the columns of A @ B; with swap A/B these are rows, of D^T = B^T A^T. "
                 "Use another plan."
             )
+            raise PlanError(f"epilogue {self}", [rule])
+        if self.quantized is not None:
+            rule = "it quantizes rows of D; with swap A/B these are columns, of D^T = B^T A^T. Use another plan."
             raise PlanError(f"epilogue {self}", [rule])
         aux = tuple([(name, _transposed(each)) for name, each in self.aux])
         reductions = tuple(
@@ -405,6 +433,7 @@ def _violations(epilogue: Epilogue) -> Iterator[str]:
         if isinstance(node, Constant) and not math.isfinite(node.value):
             yield f"it has the constant {node.value}, which is not finite. Use a finite number."
     yield from _wrongly_gated(epilogue)
+    yield from _wrongly_quantized(epilogue)
     for name in dict.fromkeys([*kinds, *epilogue.beside]):
         if not name.isidentifier() or name in _TAKEN:
             yield f"{name!r} is not a name of an operand. Use an identifier other than {', '.join(_TAKEN)}."
@@ -423,6 +452,22 @@ def _violations(epilogue: Epilogue) -> Iterator[str]:
                 f"{name} is {each}: the reduction {inner} is complete only after all of D, so no expression "
                 "can use it. Return it as a result of its own, after the first one."
             )
+
+
+def _wrongly_quantized(epilogue: Epilogue) -> Iterator[str]:
+    """Yield a sentence for each wrong use of `quantize` in an epilogue."""
+    wholes = [epilogue.expression, *[each for _, each in (*epilogue.aux, *epilogue.reductions)]]
+    if not any(isinstance(node, Blockwise) for each in wholes for node in each.nodes()):
+        return
+    values, *others = wholes
+    is_pair = isinstance(values, Quantized) and others == [BlockScale(values.child, values.dtype, values.power_of_two)]
+    if not is_pair or any(isinstance(node, Blockwise) for node in [*values.nodes()][:-1]):
+        yield (
+            "quantize() must be its last operation, and both results of quantize() its only results. Return "
+            "quantize(x), where x is an expression that does not quantize."
+        )
+    elif values.tiles:
+        yield f"it quantizes with the M x N operand {values.tiles[0]}. Add it in the GEMM or kernel before."
 
 
 def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
