@@ -146,13 +146,14 @@ def operands_seen(
 ) -> tuple[tuple[cute.Tensor, ...], tuple[cute.Tensor, ...]]:
     """Return views of the epilogue's tensors, and of its auxiliary outputs, all with the modes (M, N, L) of D.
 
-    A row, column or single element has a stride of 0 along the modes in which it stays the same.
+    A row, column or single element has a stride of 0 along the modes in which it stays the same. Scales of a quantized
+    D are (M, N / 128, L).
 
     given   the arguments of the launch
     like    D as (M, N, L), whose extents the views have
     """
     epilogue = plan.epilogue
-    named = ((epilogue.tensors, given.tensors), (epilogue.outputs[1:], given.results))
+    named = ((epilogue.tensors, given.tensors), ((*epilogue.outputs[1:], *epilogue.scales), given.results))
     return tuple(  # type: ignore[return-value]
         [
             tuple(

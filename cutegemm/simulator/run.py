@@ -15,6 +15,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.violations import problem_rules
 from cutegemm.simulator import block_scaled as _block_scaled  # noqa: F401 - registers how its steps are simulated
+from cutegemm.simulator import quantized as _quantized  # noqa: F401 - registers how its step is simulated
 from cutegemm.simulator.arguments import as_caller_has, given_operands, laid_out, seen_by_plan
 from cutegemm.simulator.gemv import run_gemv
 from cutegemm.simulator.memory import GlobalMatrix
@@ -52,7 +53,7 @@ class SimulationResult(hooks.Shown):
     d        D, of shape (M, N) or (L, M, N)
     faults   faults by kind; () if none was found or looked for
     stats    counts
-    aux      auxiliary outputs and reductions of the epilogue, by name
+    aux      auxiliary outputs, reductions and scales of the epilogue, by name
     """
 
     d: np.ndarray
@@ -121,11 +122,12 @@ def simulate(
     batched = any(array.ndim == 3 for name, array in arrays.items() if name in ("a", "b"))
     d, *aux = [as_caller_has(plan, result_of(matrices[name], batched)) for name in plan.epilogue.outputs]
     reduced = {name: of_reduction(matrices[name], one.along, batched) for name, one in plan.epilogue.reductions}
+    scales = {name: result_of(matrices[name], batched) for name in plan.epilogue.scales}
     return SimulationResult(
         d,
         faults,
         SimulationStats(*stats, time.perf_counter() - started),
-        {**dict(zip(plan.epilogue.outputs[1:], aux, strict=True)), **reduced},
+        {**dict(zip(plan.epilogue.outputs[1:], aux, strict=True)), **reduced, **scales},
     )
 
 

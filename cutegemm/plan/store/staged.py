@@ -30,6 +30,7 @@ from cutegemm.plan.program.steps import (
 from cutegemm.plan.rows import Row, copy_row
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.store.base import Steps, Store
+from cutegemm.plan.store.quantized import quantize_steps
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
@@ -155,7 +156,8 @@ class StagedStore(Store):
 
     def steps(self, plan: GemmPlan) -> Steps:
         """Return the steps that evaluate the epilogue of a tile and store it, one epilogue tile after the other."""
-        return (Evaluate(HEAD), *self.first_wait(plan), ForEpiTiles((*_values(plan), *self.epi_tile_steps(plan))))
+        first = (Evaluate(HEAD), *quantize_steps(plan), *self.first_wait(plan))
+        return (*first, ForEpiTiles((*_values(plan), *self.epi_tile_steps(plan))))
 
     def barriers(self, plan: GemmPlan) -> Mapping[str, int]:
         """Return the number of mbarriers "c": one for each epilogue stage that TMA loads an operand such as C to."""

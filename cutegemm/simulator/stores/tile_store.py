@@ -353,8 +353,8 @@ class AuxOutput:
 
 
 def aux_outputs(task: Task) -> dict[str, AuxOutput]:
-    """Return the auxiliary outputs of a plan's epilogue: name of the output -> its writer."""
-    names = task.plan.epilogue.outputs[1:]
+    """Return the auxiliary outputs of a plan's epilogue, and the scales of D: name of the output -> its writer."""
+    names = (*task.plan.epilogue.outputs[1:], *task.plan.epilogue.scales)
     return {name: AuxOutput(task.matrices[name], task.report) for name in names}
 
 

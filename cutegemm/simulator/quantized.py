@@ -1,0 +1,77 @@
+"""Simulation of the step that quantizes a tile of D by blocks of 1 x 128."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.dtypes import DType
+from cutegemm.plan.mainloop.block_scaled import BLOCK
+from cutegemm.plan.program.operations import Compute
+from cutegemm.plan.quantize import LEAST_SCALE
+from cutegemm.plan.store.quantized import QuantizeTile
+from cutegemm.simulator.copies import CtaGroup
+from cutegemm.simulator.protocol.protocol import Process
+from cutegemm.simulator.roles import Player
+
+
+@Player.handles(QuantizeTile)
+def quantize_tile(player: Player, quantize: QuantizeTile, number: int, process: Process, op: Compute) -> None:
+    """Evaluate the epilogue for the tile of a consumer, store the scales of D, and multiply by their reciprocals.
+
+    quantize   the step to execute
+    number     index of the process in the protocol
+    process    the process: the operations of one role of a CTA
+    op         the operation that contains the step
+    """
+    storage, epilogue = player.storage, player.plan.epilogue
+    group, values = player.own_group(process, op.tag[0]), epilogue.expression
+    assert epilogue.quantized is not None
+    registers, count = player.registers[number], player.plan.store.epi_tile_count(player.plan)
+    parts = [storage.evaluated(epilogue.quantized, registers, i, group)["d"] for i in range(count)]
+    (rows, columns), elements = player.plan.consumer_d_tile, storage.elements[player.consumer(process)]
+    m, n = elements % rows, elements // rows  # of each thread and register
+    tile = np.empty((len(group), rows, columns), np.float32)
+    tile[:, m, n] = np.concatenate(parts, axis=-1)
+    first_n = player.plan.column_of(group.n_tile, 0)
+    outside = first_n[:, None] + np.arange(columns) >= storage.d.extents[1]
+    blocks = np.where(outside[:, None], np.float32(0), tile).reshape(len(group), rows, -1, BLOCK)
+    with np.errstate(all="ignore"):
+        scales = scales_of(np.abs(blocks).max(axis=-1), values.dtype, values.power_of_two)
+        scaled = blocks * (np.float32(1) / scales)[..., None]
+    _store(player, quantize.scales, scales, group, first_n)
+    player.registers[number] = scaled.reshape(tile.shape)[:, m, n]
+
+
+def scales_of(tops: np.ndarray, dtype: DType, power_of_two: bool) -> np.ndarray:
+    """Return the f32 scales of blocks, from the largest magnitudes of their elements; see `plan.quantize`.
+
+    dtype          element type of the values
+    power_of_two   whether scales are rounded up to powers of two
+
+    >>> from cutegemm.dtypes import e4m3
+    >>> scales_of(np.float32([0, 672, np.inf]), e4m3, True)
+    array([ 1.,  2., nan], dtype=float32)
+    """
+    scales = np.maximum(tops / np.float32(dtype.largest), np.float32(LEAST_SCALE))
+    if power_of_two:
+        fractions, exponents = np.frexp(scales)
+        scales = np.ldexp(np.float32(1), exponents - (fractions == 0.5))
+    scales = np.where(tops == 0, np.float32(1), scales)
+    return np.where(np.isfinite(tops), scales, np.float32(np.nan))
+
+
+def _store(player: Player, name: str, scales: np.ndarray, group: CtaGroup, first_n: np.ndarray) -> None:
+    """Store the scales of tiles that are inside of D.
+
+    name      name of the result
+    scales    (CTAs, rows, blocks of 128 columns)
+    group     the CTAs, with tile indices in tiles of the consumer
+    first_n   first column in D of each CTA's tile
+    """
+    result, (rows, blocks) = player.storage.aux[name], scales.shape[1:]
+    matrix = result.matrix
+    m = group.m_tile[:, None, None] * rows + np.arange(rows)[:, None]
+    n = first_n[:, None, None] // BLOCK + np.arange(blocks)
+    inside = (m < matrix.extents[0]) & (n < matrix.extents[1])
+    index = matrix.base + matrix.addresses(m, n) + group.batch[:, None, None] * matrix.strides[2]
+    result.write(index[inside], scales[inside])
