@@ -299,7 +299,7 @@ def _are_modes(modes: Any) -> bool:
         return False
     (first, *_), (second, *_) = parted = [mode.partition("/") for mode in modes]
     are_counts = all(not mark or (every.isdigit() and int(every) > 0) for _, mark, every in parted)
-    return (first, second) in (("m", "k"), ("n", "k"), ("m", "n")) and are_counts
+    return (first, second) in (("m", "k"), ("n", "k"), ("m", "n"), ("n", "m")) and are_counts
 
 
 def _accumulator(dtype: DType) -> DType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cutegemm.dtypes import DType
+from cutegemm.plan.epilogue.quantized import Quantized
 from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.plan.program.operations import Compute
 from cutegemm.plan.quantize import LEAST_SCALE
@@ -25,6 +26,7 @@ def quantize_tile(player: Player, quantize: QuantizeTile, number: int, process: 
     """
     storage, epilogue = player.storage, player.plan.epilogue
     group, values = player.own_group(process, op.tag[0]), epilogue.expression
+    assert isinstance(values, Quantized)
     assert epilogue.quantized is not None
     registers, count = player.registers[number], player.plan.store.epi_tile_count(player.plan)
     parts = [storage.evaluated(epilogue.quantized, registers, i, group)["d"] for i in range(count)]

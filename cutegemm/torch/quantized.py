@@ -1,4 +1,4 @@
-"""Scales of blocks computed by torch, with the roundings of the kernels: for `quantize`, and epilogues that quantize."""
+"""Scales of blocks computed by torch with the roundings of the kernels, for `quantize` and for epilogues."""
 
 from __future__ import annotations
 

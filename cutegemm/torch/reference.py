@@ -17,7 +17,7 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import epilogue as nodes
 from cutegemm.plan.epilogue import Expression, Half, Reduction
-from cutegemm.plan.epilogue.quantized import Blockwise, BlockScale
+from cutegemm.plan.epilogue.quantized import BlockScale, Blockwise
 from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.run import torch_ops
 from cutegemm.torch import quantized
@@ -250,7 +250,8 @@ def result_dtypes(
 ) -> list[torch.dtype]:
     """Return the type of each result of an epilogue.
 
-    Reductions over D, and scales of D, are float32, or float64 if `a` is. Results beyond those that `out_dtype` names have the type of D.
+    Reductions over D, and scales of D, are float32, or float64 if `a` is. Results beyond those that `out_dtype` names
+    have the type of D.
 
     outs     tensors that results are written to, whose types take precedence; None for a new tensor
     raises   UnsupportedError if no kernel multiplies the type of `a`

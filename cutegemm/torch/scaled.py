@@ -127,14 +127,16 @@ def scaled_mm(
     if recipes["scale_a"] in block_scales.RECIPES:
         oriented = block_scales.as_in_gemm(scales, recipes, mat_a.shape[1])
         text, how = _text(("bias",)[: len(operands)], result, values_dtype), in_mode(AS_CHOSEN)
-        return _one_or_two(block_scales.scaled_product(mat_a, mat_b, oriented, text, operands, (), dtype, how), quantize)
-    shapes = {"scale_a": (-1, 1), "scale_b": (1, -1)}
-    by_name = {name: scale.reshape(() if recipes[name] == "TensorWise" else shapes[name]) for name, scale in scales.items()}
-    operands = [*by_name.values(), *operands]
-    names = ("scale_a", "scale_b", "bias")[: len(operands)]
-    text = _text(names, result.replace("acc", "acc * scale_a * scale_b"), values_dtype)
-    how = (_FAST if use_fast_accum else _PROMOTED) if mat_a.dtype.is_floating_point else AS_CHOSEN
-    return _one_or_two(product(mat_a, (mat_b,), text, tuple(operands), (), dtype, in_mode(how)), quantize)
+        results = block_scales.scaled_product(mat_a, mat_b, oriented, text, operands, (), dtype, how)
+    else:
+        shapes = {"scale_a": (-1, 1), "scale_b": (1, -1)}
+        flat = [scale.reshape(() if recipes[name] == "TensorWise" else shapes[name]) for name, scale in scales.items()]
+        operands = [*flat, *operands]
+        names = ("scale_a", "scale_b", "bias")[: len(operands)]
+        text = _text(names, result.replace("acc", "acc * scale_a * scale_b"), values_dtype)
+        how = (_FAST if use_fast_accum else _PROMOTED) if mat_a.dtype.is_floating_point else AS_CHOSEN
+        results = list(product(mat_a, (mat_b,), text, tuple(operands), (), dtype, in_mode(how)))
+    return results[0] if quantize is None else (results[0], results[1])
 
 
 @constant
@@ -149,11 +151,6 @@ def _text(names: tuple[str, ...], result: str, dtype: torch.dtype | None) -> str
     "lambda acc, bias: quantize(acc + bias, 'e5m2')"
     """
     return lambda_of([result if dtype is None else f"quantize({result}, '{DTYPES[dtype]}')"], names)
-
-
-def _one_or_two(results: Sequence[torch.Tensor], quantize: Any) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Return the result of a product, or its values and scales if it is quantized."""
-    return results[0] if quantize is None else (results[0], results[1])
 
 
 def _wrong_quantize(quantize: Any, dtype: torch.dtype | None) -> list[str]:

@@ -63,12 +63,19 @@ def _clear_outside(values: cutlass.Constexpr, places: cutlass.Constexpr, columns
     columns   number of columns of D
     """
     if places[-1][1] >= columns:
-        for i in cutlass.range_constexpr(len(places)):
-            values[i] = cutlass.select_(places[i][1] < columns, values[i], Float32(0))
+        _select_inside(values, places, columns)
+
+
+def _select_inside(values: Any, places: Any, columns: Any) -> None:
+    """Set the values of columns outside of D to 0; see `_clear_outside`."""
+    for i, place in enumerate(places):
+        values[i] = cutlass.select_(place[1] < columns, values[i], Float32(0))
 
 
 @cute.jit
-def _write(scale: Float32, place: cutlass.Constexpr, batch: Int32, scales: cutlass.Constexpr, extents: cutlass.Constexpr):
+def _write(
+    scale: Float32, place: cutlass.Constexpr, batch: Int32, scales: cutlass.Constexpr, extents: cutlass.Constexpr
+):
     """Store the scale of a block from one of the lanes that share its row, if the block is inside of D.
 
     place    (m, n) in D of the thread's first element of the block

@@ -43,7 +43,7 @@ from cutegemm.plan.epilogue.expression import (
     Tile,
     distributed,
 )
-from cutegemm.plan.epilogue.quantized import Blockwise, BlockScale, Quantized
+from cutegemm.plan.epilogue.quantized import BlockScale, Blockwise, Quantized
 
 _TAKEN = ("a", "b", "d", "acc")  # names that an operand of an epilogue cannot have
 LARGEST = 256  # operations of an epilogue; each is several instructions per element of D
