@@ -31,7 +31,7 @@ def quantize_tile(player: Player, quantize: QuantizeTile, number: int, process: 
     registers, count = player.registers[number], player.plan.store.epi_tile_count(player.plan)
     parts = [storage.evaluated(epilogue.quantized, registers, i, group)["d"] for i in range(count)]
     (rows, columns), elements = player.plan.consumer_d_tile, storage.elements[player.consumer(process)]
-    m, n = elements % rows, elements // rows  # of each thread and register
+    m, n = elements % rows, elements // rows  # (threads, registers)
     tile = np.empty((len(group), rows, columns), np.float32)
     tile[:, m, n] = np.concatenate(parts, axis=-1)
     first_n = player.plan.column_of(group.n_tile, 0)

@@ -74,7 +74,7 @@ def wrong_derivatives(tensors: Mapping[str, Any], why: str = _WITHOUT) -> list[s
     """Return an error message, in a list, if a block-scaled product would have derivatives to record.
 
     tensors   all tensors that the call reads, by name; other values are ignored
-    why       why there are none
+    why       reason for the message
     """
     names = checks.requiring_gradients(tensors)
     if not names:

@@ -302,7 +302,7 @@ class Epilogue(hooks.Shown):
     def tail(self) -> Epilogue:
         """Return the steps after `head`, which are applied to one epilogue tile after the other.
 
-        There are none if D is quantized: see `quantized`.
+        If D is quantized, it is the accumulator: see `quantized`.
         """
         if self.quantized is not None:
             return Epilogue(Accumulator())
