@@ -261,7 +261,8 @@ def ratios(us: Mapping[str, float], own: Sequence[str]) -> Row:
 
     def ratio(first: str | None, second: str | None) -> float | None:
         """Return the ratio of two times; None if one of them was not measured."""
-        return None if first not in us or second not in us else us[first] / us[second]
+        both = us.get(first or ""), us.get(second or "")
+        return None if both[0] is None or both[1] is None else both[0] / both[1]
 
     return {
         "best": best,
