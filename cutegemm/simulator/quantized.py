@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cutegemm.dtypes import DType
 from cutegemm.plan.epilogue.quantized import Quantized
 from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.plan.program.operations import Compute
-from cutegemm.plan.quantize import LEAST_SCALE
 from cutegemm.plan.store.quantized import QuantizeTile
+from cutegemm.simulator.blocks import scaled
 from cutegemm.simulator.copies import CtaGroup
 from cutegemm.simulator.protocol.protocol import Process
 from cutegemm.simulator.roles import Player
@@ -36,30 +35,9 @@ def quantize_tile(player: Player, quantize: QuantizeTile, number: int, process: 
     tile[:, m, n] = np.concatenate(parts, axis=-1)
     first_n = player.plan.column_of(group.n_tile, 0)
     outside = first_n[:, None] + np.arange(columns) >= storage.d.extents[1]
-    blocks = np.where(outside[:, None], np.float32(0), tile).reshape(len(group), rows, -1, BLOCK)
-    with np.errstate(all="ignore"):
-        scales = scales_of(np.abs(blocks).max(axis=-1), values.dtype, values.power_of_two)
-        scaled = blocks * (np.float32(1) / scales)[..., None]
+    whole, scales = scaled(np.where(outside[:, None], np.float32(0), tile), values)
     _store(player, quantize.scales, scales, group, first_n)
-    player.registers[number] = scaled.reshape(tile.shape)[:, m, n]
-
-
-def scales_of(tops: np.ndarray, dtype: DType, power_of_two: bool) -> np.ndarray:
-    """Return the f32 scales of blocks, from the largest magnitudes of their elements; see `plan.quantize`.
-
-    dtype          element type of the values
-    power_of_two   whether scales are rounded up to powers of two
-
-    >>> from cutegemm.dtypes import e4m3
-    >>> scales_of(np.float32([0, 672, np.inf]), e4m3, True)
-    array([ 1.,  2., nan], dtype=float32)
-    """
-    scales = np.maximum(tops / np.float32(dtype.largest), np.float32(LEAST_SCALE))
-    if power_of_two:
-        fractions, exponents = np.frexp(scales)
-        scales = np.ldexp(np.float32(1), exponents - (fractions == 0.5))
-    scales = np.where(tops == 0, np.float32(1), scales)
-    return np.where(np.isfinite(tops), scales, np.float32(np.nan))
+    player.registers[number] = whole[:, m, n]
 
 
 def _store(player: Player, name: str, scales: np.ndarray, group: CtaGroup, first_n: np.ndarray) -> None:
