@@ -389,7 +389,7 @@ class Problem:
         whole, _, every = mode.partition("/")
         if every:
             return -(-self.extent(name, whole) // int(every))
-        of_b = name == "b" or bool(self.operands.matrix(name).gated) or bool(self.operands.matrix(name).modes)
+        of_b = name == "b" or bool(self.operands.matrix(name).gated) or name in self.operands.of_mainloop
         return self.d_columns if mode == "n" and not of_b else int(getattr(self, mode))
 
     def layout(self, name: str) -> Layout:

@@ -30,10 +30,11 @@ def quantize_tile(player: Player, quantize: QuantizeTile, number: int, process: 
     registers, count = player.registers[number], player.plan.store.epi_tile_count(player.plan)
     parts = [storage.evaluated(epilogue.quantized, registers, i, group)["d"] for i in range(count)]
     (rows, columns), elements = player.plan.consumer_d_tile, storage.elements[player.consumer(process)]
+    elements = storage.place_in_d(elements)
     m, n = elements % rows, elements // rows  # (threads, registers)
     tile = np.empty((len(group), rows, columns), np.float32)
     tile[:, m, n] = np.concatenate(parts, axis=-1)
-    first_n = player.plan.column_of(group.n_tile, 0)
+    first_n = storage.at(group, 0)[1]
     outside = first_n[:, None] + np.arange(columns) >= storage.d.extents[1]
     whole, scales = scaled(np.where(outside[:, None], np.float32(0), tile), values)
     _store(player, quantize.scales, scales, group, first_n)

@@ -107,7 +107,7 @@ class Formula:
         d, shapes = (*rows, self.columns_of_d(columns)), []
         for result in self.results:
             if isinstance(result, BlockScale):
-                shapes.append((*rows, blocks_of(columns)))
+                shapes.append((*rows, blocks_of(d[-1])))
             elif isinstance(result, Reduction):
                 kept = [extent for mode, extent in zip("mn", d[-2:], strict=True) if mode not in result.along]
                 shapes.append((*d[:-2], *kept))

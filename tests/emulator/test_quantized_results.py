@@ -11,7 +11,7 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 import numpy as np  # noqa: E402
 
 from cutegemm import Operands, PlanError, gemm, scaled_mm, sm90_plan  # noqa: E402
-from cutegemm.epilogue import gelu, quantize, relu, row_sum  # noqa: E402
+from cutegemm.epilogue import gelu, quantize, relu, row_sum, swiglu  # noqa: E402
 from cutegemm.run.emulated import emulate  # noqa: E402
 from cutegemm.simulator import simulate  # noqa: E402
 from cutegemm.torch.quantization import by_torch  # noqa: E402
@@ -103,6 +103,19 @@ def test_a_batch_and_tensors_of_the_caller(launched):
     out = torch.empty(70, 144, dtype=E4M3), torch.full((2, 80), torch.nan).t()[:70]
     assert gemm(a[0], b[0], epilogue=lambda acc: quantize(acc), out=out)[1] is out[1]
     assert torch.equal(out[1], found[1][0])
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_gated(launched, interleaved):
+    """D has half of the columns of A @ B, and a scale for every 128 columns of D."""
+    a, b, bias = torch.randn(140, 128).bfloat16(), torch.randn(128, 608).bfloat16(), torch.randn(608)
+    wide = gemm(a, b, epilogue=lambda acc, bias: swiglu(acc + bias, interleaved), bias=bias, out_dtype=torch.float32)
+    found = gemm(a, b, epilogue=lambda acc, bias: quantize(swiglu(acc + bias, interleaved)), bias=bias)
+    assert [tuple(each.shape) for each in found] == [(140, 304), (140, 3)]
+    check_bits(found, wide)
+    assert launched[-1].d_tile[1] % 128 == 0
+    as_meta = gemm(a.to("meta"), b.to("meta"), epilogue=lambda acc: quantize(swiglu(acc, interleaved)))
+    assert [(each.shape, each.stride()) for each in as_meta] == [(each.shape, each.stride()) for each in found]
 
 
 def test_refused(launched):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import cutlass
@@ -23,6 +24,8 @@ def quantize_tile(tracer: ConsumerTracer, quantize: QuantizeTile, at: At) -> Non
     """
     plan, storage, accumulators = tracer.plan, tracer.storage, tracer.accumulators
     _evaluate(tracer)
+    if plan.operands.gated:
+        accumulators, _ = storage.gate_and_up(accumulators)  # D is in the registers of the gates
     coords, values = storage.by_vectors(
         1, tracer.own_mnl, storage.tid, None, accumulators=accumulators, extents=storage.extents
     )
@@ -47,12 +50,14 @@ def quantize_tile(tracer: ConsumerTracer, quantize: QuantizeTile, at: At) -> Non
 def _evaluate(tracer: ConsumerTracer) -> None:
     """Evaluate the epilogue that is quantized for all accumulators in place, one epilogue tile after the other."""
     storage: Any = tracer.storage
-    steps = tracer.plan.epilogue.quantized.steps
+    epilogue = tracer.plan.epilogue.quantized
     for i in range(storage.epi_tiles):
-        own, _ = storage.epi_tile(tracer.accumulators, i)
-        storage.values.carry_out_all(
-            steps, own, lambda name, own=own, i=i: storage.read_spread(name, own, i, tracer.own_mnl)
-        )
+        own, ups = storage.epi_tile(tracer.accumulators, i)
+        fetch = functools.partial(storage.read_spread, accumulators=own, i=i, own_mnl=tracer.own_mnl)
+        if ups is None:
+            storage.values.carry_out_all(epilogue.steps, own, fetch)
+        else:
+            own.store(storage.values.worked_out(epilogue, own, fetch, ups)("d", Float32).load())
 
 
 @cute.jit

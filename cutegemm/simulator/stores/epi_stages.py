@@ -102,7 +102,7 @@ class EpiStageStorage:
         per = self.moved.shape[1]
         for consumer, elements in enumerate(self.elements):
             for i in range(down * across):
-                own = self._place_in_d(elements[:, i * per : (i + 1) * per])
+                own = self.place_in_d(elements[:, i * per : (i + 1) * per])
                 origin = self._origin(i)
                 want = self._in_tile(self.moved % epi_tile[0] + origin[0], self.moved // epi_tile[0] + origin[1])
 
@@ -128,7 +128,7 @@ class EpiStageStorage:
         out: np.ndarray = m + self.plan.consumer_tile[0] * n
         return out
 
-    def _place_in_d(self, elements: np.ndarray) -> np.ndarray:
+    def place_in_d(self, elements: np.ndarray) -> np.ndarray:
         """Return the index in the consumer's tile of D of the result of each accumulator.
 
         It differs from the accumulator's index if the epilogue is gated, because D then has half as many columns.
