@@ -39,6 +39,7 @@ from cutegemm.dtypes import tf32
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
+from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.plan.work.arithmetic import ceil_div
 from cutegemm.tile.tma import TmaBox
 
@@ -194,6 +195,7 @@ def global_accesses(
             label, operand = f"store {name.upper()}", plan.operands.matrix(name)
             out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile", plan.store.rotated))
     out += [_stored(plan, name, problem) for name in plan.epilogue.outputs if name not in shared]
+    out += [_scales_of_d(plan, name, problem) for name in plan.epilogue.scales]
     if plan.scheduler.split.is_split:
         out += _split_k_partials(plan)
     return out
@@ -221,6 +223,20 @@ def _single(plan: GemmPlan, read: GlobalRead, problem: Problem | None) -> Sector
     per = f"{read.k_tiles} k-tiles"
     count = read.requests * of_each
     return Sectors(read.label, f"LDG.{bits}", "ld", read.requests, count, count, bits, bits, per, in_grid, by_l1=True)
+
+
+def _scales_of_d(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
+    """Return the cost of storing the scales of a quantized D: an instruction stores those of 8 rows, a whole sector.
+
+    The model assumes that columns of scales begin at sectors.
+    """
+    bits, (rows, columns) = plan.operands.matrix(name).dtype.bits, plan.d_tile
+    of_each = SECTOR_BYTES * 8 // bits
+    count, in_grid = rows // of_each * (columns // BLOCK), None
+    if problem is not None:
+        stored = ceil_div(problem.m, of_each) * ceil_div(problem.n, BLOCK) * problem.l
+        in_grid = GridSectors(stored, stored, stored)
+    return Sectors(f"store {name.upper()}", f"STG.{bits}", "st", count, count, count, bits, bits, "tile", in_grid)
 
 
 def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:

@@ -112,8 +112,8 @@ def emulate(
     compiled = compile_plan(plan, arch)
     started = time.perf_counter()
     decoded = programs(compiled.ptx if ptx is None else ptx)
-    outputs, reduced = plan.epilogue.outputs, dict(plan.epilogue.reductions)
-    written = (*outputs, *reduced)
+    reduced = dict(plan.epilogue.reductions)
+    written = ("d", *plan.epilogue.beside)
     matrices = laid_out(problem, arrays, written)
     memory = GlobalMemory()
     buffers = {name: _placed(memory, matrix, EMPTY if name in written else FULL) for name, matrix in matrices.items()}

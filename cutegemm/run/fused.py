@@ -33,9 +33,11 @@ from cutegemm.plan.epilogue import (
 )
 from cutegemm.plan.epilogue.dependencies import state_of
 from cutegemm.plan.epilogue.expression import expression_of
+from cutegemm.plan.epilogue.quantized import BlockScale
 from cutegemm.plan.epilogue.symbols import result_name
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.rules.gated import wide_results
+from cutegemm.plan.store.quantized import SCALES_OF_D
 from cutegemm.run.calls import Calls, How, shapes_of
 from cutegemm.run.checks import (
     extents_of,
@@ -57,7 +59,7 @@ from cutegemm.run.graph import arguments, belong_to_transformation, by_torch, th
 from cutegemm.run.launches import new_like, of_transpose, on_device
 from cutegemm.run.prepare import Prepared, prepare
 from cutegemm.run.question import EpilogueSpec
-from cutegemm.run.scales import conversion, granularities, separated, wrong_scales
+from cutegemm.run.scales import blocks_of, conversion, granularities, new_scales, separated, wrong_scales
 from cutegemm.run.views import ALIGN_BYTES, MODES, Region, View
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
 
 
 _calls = Calls()
+_WIDE = (Reduction, BlockScale)  # results of 32 bits, or 64 for float64, whatever the type of D is
 _Fit = tuple[type[Tensor] | None, int]  # (kind of an operand, its number of columns), from `_fit`
 
 
@@ -99,7 +102,7 @@ class _Call:
 
         self.prepared, self.plan, self.written = prepared, plan, increment_version
         self.results = tuple([(result.shape, result.dtype) for result in results.values()])
-        self.new = tuple([new_like(a, *shape_and_dtype) for shape_and_dtype in self.results])
+        self.new = tuple([result.new(a) for result in results.values()])
         indexed = enumerate(results.values())
         self.reduced = {index: result for index, result in indexed if result.reduction is not None}
         self.reads: list[tuple[str, Region]] | None = None
@@ -113,14 +116,22 @@ class _Result:
 
     shape       shape of the torch tensor
     dtype       its torch dtype
-    reduction   the sum or maximum, with the modes it is over; None for D and auxiliary outputs
-    view        memory layout of an auxiliary output; None for D and reductions
+    reduction   the sum or maximum, with the modes it is over; None for D, auxiliary outputs and scales
+    view        memory layout of an auxiliary output; None for D, reductions and scales
+    are_scales  True if they are the scales of a quantized D
     """
 
     shape: tuple[int, ...]
     dtype: Any
     reduction: Reduction | None = None
     view: View | None = None
+    are_scales: bool = False
+
+    def new(self, a: Any) -> Callable[[], Any]:
+        """Return a function that allocates a tensor for the result, on the device of `a`."""
+        if not self.are_scales:
+            return new_like(a, self.shape, self.dtype)
+        return partial(new_scales, a.new_empty(0), self.shape)
 
     @property
     def identity(self) -> float:
@@ -142,6 +153,8 @@ class _Result:
             yield f"{subject} has shape {shape}. Pass a tensor of shape {self.shape}, {or_none}"
         elif self.reduction is not None and not out.is_contiguous():
             yield f"{subject} has strides {strides}. Pass a contiguous tensor, {or_none}"
+        elif self.are_scales and out.stride(-2) != 1 and shape[-2] > 1:
+            yield f"{subject} has strides {strides}. Pass scales that are contiguous along the rows, {or_none}"
         elif self.view is not None and self.view.major is None:
             yield f"{name} has strides {strides}. Pass a tensor with stride 1 in one of its last two modes, {or_none}"
         if out.dtype != self.dtype:
@@ -253,6 +266,8 @@ def _result_conversion(name: str, result: _Result, d_view: View) -> Callable[[An
     d_view    memory layout of D
     returns   tensor -> tensor; None if the kernel gets the tensor unchanged
     """
+    if result.are_scales:
+        return None
     if result.reduction is not None:  # the kernel takes a total as a tensor of one element
         return (lambda tensor: tensor.unsqueeze(-1)) if len(result.reduction.along) == 2 else None
     view = d_view if name == "d" else result.view
@@ -735,6 +750,8 @@ def _aux_results(results: Mapping[str, _Result]) -> dict[str, Operand]:
         kind = DTYPES[result.dtype]
         if result.reduction is not None:
             aux[name] = Operand.of_kind(result.reduction.kind, kind)
+        elif result.are_scales:
+            aux[name] = SCALES_OF_D
         elif result.view is not None:
             aux[name] = Operand(kind, MODES["out"][result.view.major or 0], result.view.align)
     return aux
@@ -793,8 +810,10 @@ def _results_of(
     """
     from cutegemm.run import torch_ops
 
-    reductions, (*batch, m, n), outs = dict(epilogue.reductions), shape, list(caller_outs.values())
-    reduced = [reductions.get(name) for name in caller_outs]
+    out_dtype = torch_ops.of_quantized(epilogue.expression, out_dtype)
+    (*batch, m, n), outs = shape, list(caller_outs.values())
+    wide = {name: each for name, each in (*epilogue.aux, *epilogue.reductions) if isinstance(each, _WIDE)}
+    reduced = [wide.get(name) for name in caller_outs]
     wrong = wrong_out_dtype(a.dtype, out_dtype, torch_ops, reduced, outs)
     if wrong:
         raise refused(a, b, wrong)
@@ -805,7 +824,9 @@ def _results_of(
         if name == "d":
             results[name] = _Result(shape, dtype)
             continue
-        if reduction is not None:
+        if isinstance(reduction, BlockScale):
+            results[name] = _Result((*batch, m, blocks_of(n)), dtype, are_scales=True)
+        elif reduction is not None:
             modes = {Column: (m,), Row: (n,)}.get(reduction.kind, ())
             results[name] = _Result((*batch, *modes), dtype, reduction)
         elif out is None:

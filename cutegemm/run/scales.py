@@ -6,7 +6,7 @@ caller writes them: "scales[0]" and "scales[1]".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS, ROWS
@@ -16,7 +16,7 @@ from cutegemm.run.views import ALIGN_BYTES, View
 
 NAMES = ("scales[0]", "scales[1]")  # scales of a and of b, as messages name them
 _F32_BYTES = 4
-_UNIT = ALIGN_BYTES // _F32_BYTES  # scales of rows are padded to a multiple of this
+UNIT = ALIGN_BYTES // _F32_BYTES  # scales of rows are padded to a multiple of this
 
 
 def linear(acc: Any, alpha: Any, beta: Any, c: Any) -> Any:
@@ -207,6 +207,17 @@ def padded(scales: Any) -> Any:
 
     scales   (rows, K / 128), with or without a batch mode in front. 6 x 3 scales get the strides (1, 8)
     """
-    *batch, rows, deep = scales.shape
-    room = scales.new_empty((*batch, deep, -(-max(1, rows) // _UNIT) * _UNIT))
-    return room.mT[..., :rows, :].copy_(scales)
+    return new_scales(scales, scales.shape).copy_(scales)
+
+
+def new_scales(like: Any, shape: Sequence[Any]) -> Any:
+    """Allocate float32 scales of rows, whose columns are contiguous, each padded to a multiple of 16 bytes.
+
+    like    a tensor on the same device
+    shape   (rows, blocks), with or without a batch mode in front
+    """
+    from torch import float32
+
+    *batch, rows, blocks = shape
+    pitch = (rows + UNIT - 1) // UNIT * UNIT
+    return like.new_empty((*batch, blocks, pitch), dtype=float32).mT[..., :rows, :]

@@ -16,6 +16,8 @@ from cutegemm.compile.cuda import multiprocessors
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, s32, tf32
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import Device, device_called
+from cutegemm.plan.epilogue import Expression
+from cutegemm.plan.epilogue.quantized import Quantized
 from cutegemm.plan.problem import Operands
 
 DTYPES: dict[torch.dtype, DType] = {
@@ -58,7 +60,7 @@ def result_dtypes(
     """Return the torch dtype of each result of an epilogue.
 
     dtype       type of a
-    reduces     for each result, True if it is a reduction, such as a sum of rows
+    reduces     for each result, True if it is a reduction, such as a sum of rows, or the scales of a quantized D
     out_dtype   type of D and of all auxiliary outputs; None for the default; or a sequence with a type or None for
                 each of the first results
     passed      for the first results, the type of the tensor that the caller passed as `out`, which is used instead
@@ -74,6 +76,25 @@ def result_dtypes(
     d_dtype = dtypes[0] or RESULTS[dtype][0]
     wide = reduced_dtype(dtype)
     return [wide if is_reduced else own or d_dtype for is_reduced, own in zip(reduces, dtypes, strict=False)]
+
+
+def of_quantized(expression: Expression, out_dtype: Any) -> Any:
+    """Return the argument `out_dtype` of a call, with the type of D if D is quantized; else as it is.
+
+    expression   expression of D
+    raises       UnsupportedError if `out_dtype` names another type
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> of_quantized(Quantized(Accumulator(), e5m2), None), of_quantized(Accumulator(), None)
+    ((torch.float8_e5m2, None), None)
+    """
+    if not isinstance(expression, Quantized):
+        return out_dtype
+    first, *others = out_dtype if isinstance(out_dtype, (tuple, list)) else (out_dtype,)
+    dtype = memory_of(expression.dtype)
+    if first not in (None, dtype):
+        raise UnsupportedError(f"out_dtype names {first!r}, but {expression} is {dtype!r}. Leave out out_dtype.")
+    return (dtype, *(others or [None]))
 
 
 # Compute capability -> architecture to compile for, with the instructions that only this device has ("a").

@@ -25,6 +25,7 @@ from cutegemm.torch.launch import AS_CHOSEN, compute
 
 RECIPES = {"BlockWise1x128": ROWS, "BlockWise128x128": BLOCKS}  # recipe of torch -> granularity
 _K_UNIT = 4  # torch pads the blocks of K of BlockWise128x128 to a multiple of this
+QUANTIZED = "quantize has no derivatives"
 _WITHOUT = "block-scaled float8 has no derivatives, here or in torch"
 
 
@@ -69,17 +70,18 @@ def _are_equal(shape: Sequence[int], other: Sequence[int]) -> bool:
     return len(shape) == len(other) and all(x == y for x, y in zip(shape, other, strict=True))
 
 
-def wrong_derivatives(tensors: Mapping[str, Any]) -> list[str]:
+def wrong_derivatives(tensors: Mapping[str, Any], why: str = _WITHOUT) -> list[str]:
     """Return a list with one error message if a block-scaled product would have derivatives to record, else [].
 
     tensors   all tensors that the call reads, by name; other values are ignored
+    why       reason for the message
     """
     names = checks.requiring_gradients(tensors)
     if not names:
         return []
     detached = ", ".join(f"{name}.detach()" for name in names)
     needed = checks.require_gradients(names)
-    return [f"{needed}; {_WITHOUT}. Pass {detached}, or call it under torch.no_grad()."]
+    return [f"{needed}; {why}. Pass {detached}, or call it under torch.no_grad()."]
 
 
 def as_in_gemm(

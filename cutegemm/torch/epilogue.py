@@ -18,10 +18,12 @@ from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan.epilogue import Accumulator, Expression, Half, Reduction, Scalar, Tensor, epilogue_of
 from cutegemm.plan.epilogue.dependencies import state_of
 from cutegemm.plan.epilogue.expression import expression_of
+from cutegemm.plan.epilogue.quantized import BlockScale
 from cutegemm.plan.epilogue.symbols import returned
 from cutegemm.plan.epilogue.text import function_of, operands_of, written
 from cutegemm.plan.rules.gated import wide_results
 from cutegemm.run.calls import Calls
+from cutegemm.run.scales import blocks_of
 from cutegemm.run.torch_ops import DTYPES
 
 PLAIN = "lambda acc: acc"
@@ -106,7 +108,9 @@ class Formula:
         """
         d, shapes = (*rows, self.columns_of_d(columns)), []
         for result in self.results:
-            if isinstance(result, Reduction):
+            if isinstance(result, BlockScale):
+                shapes.append((*rows, blocks_of(d[-1])))
+            elif isinstance(result, Reduction):
                 kept = [extent for mode, extent in zip("mn", d[-2:], strict=True) if mode not in result.along]
                 shapes.append((*d[:-2], *kept))
             else:

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from cutegemm.plan.epilogue import Reduction
+from cutegemm.plan.epilogue.quantized import BlockScale, Quantized
 from cutegemm.run import checks, torch_ops
 from cutegemm.run.calls import BLAS_SCALARS
 from cutegemm.run.checks import refused, wrong_devices
 from cutegemm.run.scales import separated, wrong_scales
 from cutegemm.torch import library as library  # registers the operators
 from cutegemm.torch.autograd import product
-from cutegemm.torch.block_scales import scaled_product, wrong_derivatives
+from cutegemm.torch.block_scales import QUANTIZED, scaled_product, wrong_derivatives
 from cutegemm.torch.checks import wrong_gradients
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, constant, formula, text_of_function
@@ -65,6 +66,9 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
         if rules:
             raise refused(a, b, rules)
     text, operands, scalars = _epilogue(args)
+    rules = wrong_derivatives({"a": a, "b": b, **own, "c": args["c"]}, QUANTIZED) if _quantizes(text) else []
+    if rules:
+        raise refused(a, b, rules)
     reductions = [each or None for each in _reductions(text).split("\n")]
     count = len(reductions)
     if out is not None and count > 1:
@@ -157,11 +161,22 @@ def _epilogue(args: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], t
 
 @constant
 def _reductions(text: str) -> str:
-    r"""Return one line for each result of an epilogue: the reduction over D that it is, or an empty line.
+    r"""Return one line for each result of an epilogue: its reduction over D, or the scales of D, or an empty line.
 
     text   the epilogue as text
 
     >>> _reductions("lambda acc: (acc, row_sum(acc))")
     '\nrow_sum(acc)'
     """
-    return "\n".join([str(each) if isinstance(each, Reduction) else "" for each in formula(text).results])
+    wide = (Reduction, BlockScale)
+    return "\n".join([str(each) if isinstance(each, wide) else "" for each in formula(text).results])
+
+
+@constant
+def _quantizes(text: str) -> str:
+    """Return "yes" if an epilogue quantizes D, else "".
+
+    >>> _quantizes("lambda acc: quantize(acc)"), _quantizes("lambda acc: acc")
+    ('yes', '')
+    """
+    return "yes" if isinstance(formula(text).results[0], Quantized) else ""

@@ -19,8 +19,10 @@ import torch
 
 from cutegemm.errors import CopyWarning, UnsupportedError
 from cutegemm.plan.epilogue import Expression, Half, Tensor
+from cutegemm.plan.epilogue.quantized import BlockScale
 from cutegemm.run.calls import How, is_batch_invariant, shapes_of
 from cutegemm.run.gemm import gemm
+from cutegemm.run.scales import new_scales
 from cutegemm.torch.activations import dgated
 from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, Formula, OutDtype, formula, is_gated, text_of
 from cutegemm.torch.reference import Outs, by_torch, copied_to, dequantized, gate_and_up_of, result_dtype, result_dtypes
@@ -177,7 +179,7 @@ def factors_read(
 
 
 def allocated(a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: OutDtype) -> list[torch.Tensor]:
-    """Allocate the results of a GEMM with an epilogue, row-major and not filled.
+    """Allocate the results of a GEMM with an epilogue, row-major and not filled; scales of D as `new_scales` does.
 
     A graph of torch.compile takes its fake results, which have only a shape and a type, from here.
 
@@ -189,7 +191,10 @@ def allocated(a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: 
     read, n = formula(text), sum(part.shape[-1] for part in b)
     dtypes = result_dtypes(a, read.results, out_dtype)
     shapes = read.shapes(a.shape[:-1], n)
-    return [a.new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    return [
+        new_scales(a, shape) if isinstance(result, BlockScale) else a.new_empty(shape, dtype=dtype)
+        for result, shape, dtype in zip(read.results, shapes, dtypes, strict=True)
+    ]
 
 
 def compute(

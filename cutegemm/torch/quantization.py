@@ -6,21 +6,21 @@ from typing import Any
 
 import torch
 
-from cutegemm.dtypes import DType, bf16, f16, f32
+from cutegemm.dtypes import bf16, f16, f32
 from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS, ROWS
-from cutegemm.plan.quantize import LEAST_SCALE, Quantize
+from cutegemm.plan.quantize import Quantize
 from cutegemm.run import torch_ops
-from cutegemm.run.scales import blocks_of, padded
+from cutegemm.run.scales import UNIT, blocks_of, new_scales, padded
 from cutegemm.run.torch_ops import DTYPES, FLOAT8
 from cutegemm.torch import checks
 from cutegemm.torch.block_scales import padded_blocks, wrong_derivatives
 from cutegemm.torch.dispatch import Route, route_of
+from cutegemm.torch.quantized import scales_of
 
 _SOURCES = (f32, f16, bf16)
 _ROW, _SQUARE = (1, BLOCK), (BLOCK, BLOCK)
 _GRANULARITIES = {_ROW: ROWS, _SQUARE: BLOCKS}
 _VECTORS = (4, 2, 1)  # elements of an access to global memory
-_PITCH = 4  # scales whose rows are padded to a multiple of this can be loaded by TMA
 
 
 def quantize(
@@ -77,8 +77,7 @@ def results(x: torch.Tensor, rows: int, dtype: torch.dtype) -> tuple[torch.Tenso
     m, k = x.shape
     values = x.new_empty((m, k), dtype=dtype)
     if rows == 1:
-        pitch = (m + _PITCH - 1) // _PITCH * _PITCH
-        return values, x.new_empty((blocks_of(k), pitch), dtype=torch.float32).t()[:m]
+        return values, new_scales(x, (m, blocks_of(k)))
     return values, x.new_empty((blocks_of(m), padded_blocks(k)), dtype=torch.float32).t()
 
 
@@ -135,28 +134,13 @@ def by_torch(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool)
     deep = scales.shape[1] if rows == 1 else scales.shape[0]
     whole = torch.nn.functional.pad(x.float(), (0, deep * BLOCK - k, 0, -m % rows))
     blocks = whole.reshape(whole.shape[0] // rows, rows, deep, BLOCK)
-    own = _scales_of(blocks.abs().amax((1, 3)), DTYPES[dtype], power_of_two)  # (rows of blocks, blocks of K)
+    own = scales_of(blocks.abs().amax((1, 3)), DTYPES[dtype], power_of_two)  # (rows of blocks, blocks of K)
     wide = blocks * own.reciprocal()[:, None, :, None]
     largest = torch.finfo(dtype).max
     whole = torch.where(wide.isnan(), torch.nan, wide.clamp(-largest, largest)).reshape(whole.shape)
     values.copy_(whole[:m, :k])
     scales.copy_(own if rows == 1 else own.t())
     return values, scales
-
-
-def _scales_of(tops: torch.Tensor, dtype: DType, power_of_two: bool) -> torch.Tensor:
-    """Return the scale of each block, from the largest magnitude of its elements.
-
-    tops           largest magnitude of each block
-    dtype          element type of the quantized values, whose largest number the magnitude is mapped to
-    power_of_two   True to round scales up to powers of two
-    """
-    scales = (tops / dtype.largest).clamp(min=LEAST_SCALE)
-    if power_of_two:
-        fraction, exponent = torch.frexp(scales)
-        scales = torch.ldexp(torch.ones_like(scales), exponent - (fraction == 0.5).int())
-    scales = torch.where(tops == 0, 1.0, scales)
-    return torch.where(tops.isfinite(), scales, torch.nan)
 
 
 def _wrong_block(block: tuple[int, int]) -> list[str]:
@@ -192,5 +176,5 @@ def from_deep_gemm(scales: torch.Tensor, block: tuple[int, int] = _ROW) -> torch
     if block == _SQUARE:
         return scales.t()
     rows, deep = scales.shape
-    is_aligned = (scales.stride(0) == 1 or rows <= 1) and (scales.stride(1) % _PITCH == 0 or deep <= 1)
-    return scales if is_aligned and scales.data_ptr() % (_PITCH * scales.element_size()) == 0 else padded(scales)
+    is_aligned = (scales.stride(0) == 1 or rows <= 1) and (scales.stride(1) % UNIT == 0 or deep <= 1)
+    return scales if is_aligned and scales.data_ptr() % (UNIT * scales.element_size()) == 0 else padded(scales)

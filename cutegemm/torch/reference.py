@@ -17,8 +17,10 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import epilogue as nodes
 from cutegemm.plan.epilogue import Expression, Half, Reduction
+from cutegemm.plan.epilogue.quantized import BlockScale, Blockwise
 from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.run import torch_ops
+from cutegemm.torch import quantized
 from cutegemm.torch.epilogue import Formula, OutDtype, dtype_name
 
 Outs = Sequence[torch.Tensor | None] | None
@@ -98,6 +100,8 @@ class Values:
             return reduced(node, tensor_of(args[0]).expand(self._shape))
         if isinstance(node, Half):
             return half_of(args[0], node)
+        if isinstance(node, Blockwise):
+            return quantized.evaluated(node, tensor_of(args[0]).expand(self._shape))
         raise TypeError(f"torch cannot evaluate the {type(node).__name__} {node}.")
 
     def _compared_dtype(self, condition: Expression) -> torch.dtype:
@@ -253,8 +257,8 @@ def result_dtypes(
 ) -> list[torch.dtype]:
     """Return the torch dtype of each result of an epilogue.
 
-    Reductions over D are float32, or float64 if `a` is. Results beyond those that `out_dtype` names have the type of
-    D.
+    Reductions over D, and the scales of a quantized D, are float32, or float64 if `a` is. Results beyond those that
+    `out_dtype` names have the type of D.
 
     a           the first factor
     results     expressions of the results, D first
@@ -262,8 +266,10 @@ def result_dtypes(
     outs        for each result a tensor to write it to, whose type takes precedence, or None; None: all are new
     raises      UnsupportedError if no kernel multiplies the type of `a`
     """
-    result_dtype(a, out_dtype)
-    dtypes = torch_ops.result_dtypes(a.dtype, [isinstance(each, Reduction) for each in results], out_dtype)
+    result_dtype(a, out_dtype)  # checks the type of a
+    out_dtype = torch_ops.of_quantized(results[0], out_dtype)
+    is_wide = [isinstance(each, (Reduction, BlockScale)) for each in results]
+    dtypes = torch_ops.result_dtypes(a.dtype, is_wide, out_dtype)
     if outs is None:
         return dtypes
     return [dtype if out is None else out.dtype for dtype, out in zip(dtypes, outs, strict=True)]
@@ -328,7 +334,10 @@ def by_torch(
         value = value if value.shape == shape else value.expand(shape)
         # A result has memory of its own, also if it is an operand, a view of the accumulator, or an earlier result.
         is_shared = value._is_view() or any(source is each for each in sources)
-        results.append(value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous())
+        if isinstance(result, BlockScale):  # contiguous along the rows
+            results.append(value)
+        else:
+            results.append(value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous())
         sources.append(source)
     return copied_to(outs, results)
 

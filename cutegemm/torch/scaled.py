@@ -9,12 +9,13 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.run.calls import How
-from cutegemm.run.torch_ops import FLOAT8
+from cutegemm.run.torch_ops import DTYPES, FLOAT8
 from cutegemm.torch import block_scales, checks
 from cutegemm.torch import library as library  # registers the operators
 from cutegemm.torch.autograd import product
-from cutegemm.torch.epilogue import PLAIN
+from cutegemm.torch.epilogue import constant, lambda_of
 from cutegemm.torch.launch import AS_CHOSEN, in_mode
 
 # Members of torch.nn.functional.ScalingType and SwizzleType; the index of a member is its value. torch has the enums
@@ -62,7 +63,8 @@ def scaled_mm(
     output_dtype: torch.dtype | None = torch.bfloat16,
     contraction_dim: list[int] | tuple[int, ...] = (),
     use_fast_accum: bool = False,
-) -> torch.Tensor:
+    quantize: tuple[int, int] | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Return (mat_a @ mat_b) * scale_a * scale_b + bias, as torch.nn.functional.scaled_mm.
 
     mat_a, mat_b                     M x K and K x N, of float8_e4m3fn or float8_e5m2, or both of int8
@@ -79,6 +81,8 @@ def scaled_mm(
     use_fast_accum                   True if the accumulator may keep the tensor cores' 14 bits; False to add in
                                      float32 every 128 of K. With block scales, the accumulators of every 128 of K are
                                      added in float32
+    quantize                         None, or (1, 128): return what `cutegemm.quantize` makes of the float32 result,
+                                     values of a float8 `output_dtype` and their scales. One kernel computes both
     raises                           UnsupportedError with every rule that is violated; for block scales of tensors
                                      that require gradients, which torch does not have either; and for a call with the
                                      signature of torch._scaled_mm, which has no recipes
@@ -94,6 +98,7 @@ def scaled_mm(
     recipes = {"scale_a": _member(scale_recipe_a, RECIPES), "scale_b": _member(scale_recipe_b, RECIPES)}
     dtype = mat_a.dtype if output_dtype is None and isinstance(mat_a, torch.Tensor) else output_dtype
     rules = [
+        *_wrong_quantize(quantize, dtype),
         *_wrong_member("scale_recipe_a", scale_recipe_a, RECIPES, _SERVED),
         *_wrong_member("scale_recipe_b", scale_recipe_b, RECIPES, _SERVED),
         *_wrong_member("swizzle_a", swizzle_a, SWIZZLES, SWIZZLES[:1]),
@@ -115,19 +120,52 @@ def scaled_mm(
             rules += checks.wrong_bias("bias", bias, n)
         rules += checks.wrong_operand_dtypes(mat_a, bias=bias)
         rules += _wrong_blocks(tensors, recipes)
+        if quantize is not None and not any(recipe in block_scales.RECIPES for recipe in recipes.values()):
+            rules += block_scales.wrong_derivatives(tensors, block_scales.QUANTIZED)
     checks.refuse("scaled_mm", tensors, rules)
+    operands, result = ([], "acc") if bias is None else ([bias], "acc + bias")
+    values_dtype = None if quantize is None else dtype
     if recipes["scale_a"] in block_scales.RECIPES:
-        text, operands = ("lambda acc, bias: acc + bias", [bias]) if bias is not None else (PLAIN, [])
         oriented = block_scales.as_in_gemm(scales, recipes, mat_a.shape[1])
-        return block_scales.scaled_product(mat_a, mat_b, oriented, text, operands, (), dtype, in_mode(AS_CHOSEN))[0]
-    shapes = {"scale_a": (-1, 1), "scale_b": (1, -1)}
-    operands = [scale.reshape(() if recipes[name] == "TensorWise" else shapes[name]) for name, scale in scales.items()]
-    text = "lambda acc, scale_a, scale_b: acc * scale_a * scale_b"
-    if bias is not None:
-        text = "lambda acc, scale_a, scale_b, bias: acc * scale_a * scale_b + bias"
-        operands.append(bias)
-    how = (_FAST if use_fast_accum else _PROMOTED) if mat_a.dtype.is_floating_point else AS_CHOSEN
-    return product(mat_a, (mat_b,), text, tuple(operands), (), dtype, in_mode(how))[0]
+        text, how = _text(("bias",)[: len(operands)], result, values_dtype), in_mode(AS_CHOSEN)
+        results = block_scales.scaled_product(mat_a, mat_b, oriented, text, operands, (), dtype, how)
+    else:
+        shapes = {"scale_a": (-1, 1), "scale_b": (1, -1)}
+        flat = [scale.reshape(() if recipes[name] == "TensorWise" else shapes[name]) for name, scale in scales.items()]
+        operands = [*flat, *operands]
+        names = ("scale_a", "scale_b", "bias")[: len(operands)]
+        text = _text(names, result.replace("acc", "acc * scale_a * scale_b"), values_dtype)
+        how = (_FAST if use_fast_accum else _PROMOTED) if mat_a.dtype.is_floating_point else AS_CHOSEN
+        results = list(product(mat_a, (mat_b,), text, tuple(operands), (), dtype, in_mode(how)))
+    return results[0] if quantize is None else (results[0], results[1])
+
+
+@constant
+def _text(names: tuple[str, ...], result: str, dtype: torch.dtype | None) -> str:
+    """Return the text of the epilogue of a scaled product.
+
+    names    names of its operands
+    result   the expression of the result
+    dtype    float8 type that the result is quantized to; None: it is not
+
+    >>> _text(("bias",), "acc + bias", torch.float8_e5m2)
+    "lambda acc, bias: quantize(acc + bias, 'e5m2')"
+    """
+    return lambda_of([result if dtype is None else f"quantize({result}, '{DTYPES[dtype]}')"], names)
+
+
+def _wrong_quantize(quantize: Any, dtype: torch.dtype | None) -> list[str]:
+    """Return error messages, in a list, for a size of blocks that no kernel quantizes by, or for another type.
+
+    quantize   argument of `scaled_mm`
+    dtype      type of the result
+    """
+    if quantize is None:
+        return []
+    rules = [] if quantize == (1, BLOCK) else [f"quantize = {quantize!r}. Pass (1, {BLOCK}) or None."]
+    if dtype not in FLOAT8:
+        rules.append(f"quantize = {quantize!r}, but output_dtype is {dtype}. Pass {' or '.join(map(str, FLOAT8))}.")
+    return rules
 
 
 def _only(value: Any) -> Any:

@@ -134,7 +134,7 @@ def traffic(
     per_wave = mean_m * (bytes_a.mean() if grid_m else 0.0) + mean_n * (bytes_b.mean() if grid_n else 0.0)
     return Traffic(
         str(order), waves, (mean_m, mean_n), float(per_wave), int(asked), int(arrived), float(dram),
-        sum(problem.bytes_of(name) for name in plan.epilogue.outputs) + partials,
+        sum(problem.bytes_of(name) for name in (*plan.epilogue.outputs, *plan.epilogue.scales)) + partials,
         int(batch * (bytes_a.sum() + bytes_b.sum())),
         sum(problem.bytes_of(name) for name in read_always(plan)),
     )  # fmt: skip

@@ -26,6 +26,7 @@ from cutegemm.kernels.repack import Repacker, region
 from cutegemm.kernels.sm90 import block_scaled as _block_scaled  # noqa: F401 - registers how its steps are traced
 from cutegemm.kernels.sm90 import line_store, register_store, tma_store  # noqa: F401  (how each store is traced)
 from cutegemm.kernels.sm90 import promoted as _promoted  # noqa: F401 - registers how its step is traced
+from cutegemm.kernels.sm90 import quantized as _quantized  # noqa: F401 - registers how its step is traced
 from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
 from cutegemm.kernels.sm90.loads import Loads, ProducerTracer, loaded_mnl

@@ -157,7 +157,7 @@ class StagedStorage(Storage):
         """
         if i in self.ahead:
             return self.ahead.pop(i)
-        names = [name for name in self.values.epilogue.tensors if self.plan.operands.matrix(name).broadcast]
+        names = [name for name in self.values.tail_part.tensors if self.plan.operands.matrix(name).broadcast]
         return {name: self.read_spread(name, accumulators, i, own_mnl) for name in names}
 
     def read_epi_stage(self, epi_stage: int, phase) -> cute.Tensor:
