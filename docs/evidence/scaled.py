@@ -181,7 +181,7 @@ class Contest:
         return lambda: gemm(self.a, self.b.t(), out=self.out, accumulate="promoted")
 
     def errors_of(self, rows: Any) -> tuple[float, float]:
-        """Return the largest error of the checked rows and the root mean square error, relative to that of the right rows.
+        """Return the largest and the root mean square error of the checked rows, divided by the size of right numbers.
 
         rows   the checked rows of a result
         """
