@@ -25,6 +25,7 @@ from cutegemm.plan.epilogue.functions import (
     minimum,
     not_equal,
     pairs,
+    quantize,
     reglu,
     relu,
     row_max,
@@ -45,7 +46,7 @@ from cutegemm.plan.epilogue.functions import (
 
 __all__ = [
     "abs", "cast", "clamp", "column_max", "column_sum", "equal", "erf", "exp", "geglu", "gelu", "gelu_tanh",
-    "glu", "halves", "log", "maximum", "minimum", "not_equal", "pairs", "reglu", "relu", "row_max", "row_sum",
-    "rsqrt", "sigmoid", "silu", "softcap", "sqrt", "square", "swiglu", "swiglu_oai", "tanh", "total_max",
+    "glu", "halves", "log", "maximum", "minimum", "not_equal", "pairs", "quantize", "reglu", "relu", "row_max",
+    "row_sum", "rsqrt", "sigmoid", "silu", "softcap", "sqrt", "square", "swiglu", "swiglu_oai", "tanh", "total_max",
     "total_sum", "where",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ class CutegemmError(Exception):
 class LayoutError(CutegemmError, ValueError):
     """Raised if an operation of the layout algebra has no result for its arguments, or does not accept one of them.
 
-    The message names the operation, the arguments, the condition that fails, a coordinate at which it fails (if
+    The message names the operation, the arguments, the condition that fails, a coordinate that violates it (if
     there is one), and a remedy.
     """
 

@@ -92,7 +92,7 @@ def reference(epilogue: Epilogue, acc: np.ndarray, operands: Mapping[str, Any]) 
 
 
 def returned(epilogue: Epilogue) -> tuple[str, ...]:
-    """Return the names of all results in the order in which the function returns them."""
+    """Return the names of all results in the order of the function's returned tuple."""
     return ("d", *[result_name(i) for i in range(len(epilogue.beside))])
 
 

@@ -24,6 +24,7 @@ from cutegemm.machine.device import device_named
 from cutegemm.parse.epilogue import parsed_epilogue
 from cutegemm.parse.plan import operands_for
 from cutegemm.plan import Operands, Problem
+from docs.evidence.files import read_record
 
 BF16 = Operands.of("bf16")
 SMALL = ("--problem", "512x512x512")
@@ -781,7 +782,7 @@ else:
     failed = {{"0": {fails!r}}} if {fails!r} else {{}}
     log.write_text(json.dumps({{"device": "NVIDIA H200", "arch": record["arch"],
                                "launched": list(range(count)), "failed": failed}}))
-    values = record["cases"][{case!r}]["counts"][0]
+    values = {values!r}
     rows = ['"ID","Metric Name","Metric Unit","Metric Value"'] if count else []
     for number in range(count):
         for name, value in zip(record["metrics"], values):
@@ -796,13 +797,14 @@ def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that puts an `ncu` on PATH that prints recorded counters, or reports that the launch failed."""
     record = Path(__file__).parent.parent / "docs" / "evidence" / "data" / "analysis_plans.json"
     case = "layout_tn"
-    registers = json.loads(record.read_text())["cases"][case]["registers"]
-    report = ResourceReport("recorded", registers, 0, 0, 0, {})
+    counted = next(row for row in read_record(record)["cases"] if row["name"] == case)
+    report = ResourceReport("recorded", counted["registers"], 0, 0, 0, {})
     monkeypatch.setattr("cutegemm.profile.run.resources_of", lambda *_: report)  # so that nothing is compiled
 
     def put(fails: str = "") -> None:
         command = tmp_path / "ncu"
-        command.write_text(FAKE_NCU.format(python=sys.executable, record=str(record), case=case, fails=fails))
+        values = counted["counts"][0]
+        command.write_text(FAKE_NCU.format(python=sys.executable, record=str(record), values=values, fails=fails))
         command.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 

@@ -89,7 +89,7 @@ A, B = normal(64, 128), normal(128, 96)
     "plan", [None, "simt_64x64", "sm90_epi_stages", "swap_ab:sm90_epi_stages", "sm90_epi_stages/k3"]
 )
 def test_a_tile_that_is_not_like_d(launched, plan, r, d):
-    """A tile operand of another type or majorness than D is passed as it is, and there is no C."""
+    """A tile operand of another type or majorness than D is passed as it is, without a C."""
     gemm(A, B, epilogue=lambda acc, r: acc + r, r=r, out_dtype=d, plan=plan)
     passed = launched[-1].passed()
     assert [*passed] == ["a", "b", "r", "d"]

@@ -1,7 +1,7 @@
 """Imports between folders of the package go in one direction, and modules do not import each other in a circle.
 
 All imports count, also those inside functions and by name (`import_module`). Imports under `TYPE_CHECKING`, for
-annotations, do not.
+annotations, do not count.
 """
 
 from __future__ import annotations

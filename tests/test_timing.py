@@ -28,7 +28,7 @@ class Machine:
         self.host = self.device = max(self.host, self.device)
 
     def event(self, enable_timing: bool) -> SimpleNamespace:
-        """Return an event that stores the time at which the device reaches it."""
+        """Return an event that stores the time when the device reaches it."""
         assert enable_timing
         made = SimpleNamespace()
 

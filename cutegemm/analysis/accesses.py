@@ -47,23 +47,20 @@ _AS_NAMED = ("wgmma", "tma", "st.async")
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """Instructions of one kind that access one buffer in shared memory.
+    """One kind of access of a CTA to one buffer in shared memory: which elements each lane accesses, and how often.
 
     name           description of the access, such as "read A"
     buffer         "a", "b", "d" or "accumulators"
-    op             operation, one of `shared.OPS`
-    elements       index in the tile of each value of each lane: (warps, lanes, values). There are fewer than 32
-                   lanes if the instruction does not use the addresses of the others
+    op             operation, one of `shared.OPS`, such as "load" or "ldmatrix"
+    elements       index in the tile of each value of each lane: (warps, lanes, values). There are fewer than 32 lanes
+                   if the instruction does not use the addresses of the others
     element_bits   bits of an element
     bits           bits that a lane accesses per instruction; None: the widest vector that the layout allows
-    per            "k-tile" or "tile": a CTA executes the access once for each; "ragged tile": once for each tile
-                   that reaches past an edge
+    per            "k-tile" or "tile": a CTA executes the access once for each; "ragged tile": once for each tile that
+                   reaches past an edge
     sources        cp.async: byte offsets in global memory, (warps, accesses of a warp, lanes); else None
-    times          repetitions of the access: wgmma reads an operand again for each instruction along the other operand
-    matrix         matrix whose extents predicate the access: lanes outside of it skip the access; None: no lane does
-    rotated        function from a phase to `elements`, where the phase is the number of bytes from the start of a
-                   cache line to the tile's first element; None if `elements` does not depend on it. See
-                   `LineStore.rotates_lines`
+    times          repetitions of the access: wgmma reads an operand again for each instruction along the other
+                   operand
     """
 
     name: str
@@ -79,18 +76,18 @@ class Access:
     rotated: Callable[[int], np.ndarray] | None = None
 
     def width(self, table: np.ndarray) -> int:
-        """Return the bits that a lane accesses per instruction: `bits`, or the widest vector that a layout allows.
+        """Return the bits that a lane accesses per instruction: the fixed width of this access, or the widest possible.
 
-        table   offset of each tile index, in elements
+        table   offset in shared memory of each index in the tile, in elements
         """
         return self.bits or widest_access(table, self.elements, self.element_bits)
 
     def addresses(self, layout: Layout | ComposedLayout) -> tuple[np.ndarray, int]:
-        """Return the byte addresses of the access for a layout of the tile, and the bits that a lane accesses.
+        """Return the byte addresses of this access for a layout of the tile, and the bits that a lane accesses.
 
         The addresses are an array (warps, requests, lanes). A request is one execution of the instruction.
 
-        These are the first two arguments of `shared.cost`.
+        Together they are the first two arguments of `shared.cost`.
         """
         table = layout.offsets()
         bits = self.width(table)
@@ -103,11 +100,12 @@ class Access:
         kind: Kind | None = None,
         shape: tuple[int, int] = (0, 0),
     ) -> Wavefronts:
-        """Return the requests and wavefronts of the access in a layout of the tile.
+        """Return the requests (instructions) and wavefronts of this access for a layout of the tile.
 
         layout   layout of the tile in shared memory; of several stages, the first one counts
-        rules    which phases of shared memory are merged
-        kind     kind of the tile, which may be ragged or misaligned; None: a full tile that starts at a cache line
+        rules    model of shared memory: which groups of lanes are served together
+        kind     position of the tile, which may be ragged or misaligned; None: a full tile that starts at a cache
+                 line
         shape    extents of a tile of `kind`; not used if `kind` is None
         raises   LayoutError if the elements of a vector are not contiguous in the layout
         """
@@ -127,7 +125,10 @@ class Access:
         return Wavefronts(self.times * once.requests, self.times * once.wavefronts, self.times * once.ideal, once.worst)
 
     def instruction(self, layout: Layout | ComposedLayout) -> str:
-        """Return the SASS mnemonic of the access, such as "LDS.128", or `op` if a single mnemonic does not name it."""
+        """Return the SASS mnemonic of this access, such as "LDS.128", or `op` if a single mnemonic does not name it.
+
+        layout   layout of the tile in shared memory, which limits the width
+        """
         if self.op in _AS_NAMED:
             return self.op
         if self.op in ("ldmatrix", "stmatrix"):
@@ -139,7 +140,8 @@ class Access:
 def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Access]:
     """Return every access of a plan to shared memory, in the order of the data flow.
 
-    problem   gives the strides of the matrices that cp.async reads; None: rows lie multiples of 128 bytes apart
+    problem   problem that gives the strides of the matrices that cp.async reads; None: rows lie multiples of 128
+              bytes apart
 
     >>> from cutegemm.build import simt_plan
     >>> [access.name for access in shared_accesses(simt_plan())]
@@ -175,7 +177,8 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
 def _stored_through_shared(plan: GemmPlan, problem: Problem | None) -> Iterator[Access]:
     """Yield the accesses to the shared memory that D passes through: writes, reads of C, and reads by a copy to D.
 
-    problem   gives the strides of D, which determine the rotation of rows; None: rows are aligned and far apart
+    problem   problem whose D gives the strides, so that the alignment of each row is known; None: rows are aligned
+              and far apart
     """
     names, bits = through_shared(plan), plan.operands.d.dtype.bits
     for name in names:
@@ -200,14 +203,17 @@ def _stored_through_shared(plan: GemmPlan, problem: Problem | None) -> Iterator[
 
 
 def _is_async(copy: TiledCopy | TmaBox) -> bool:
-    """Return whether threads copy A or B by cp.async, rather than through registers or by TMA."""
+    """Return True if threads copy A or B by cp.async, False if they copy through registers, or TMA copies.
+
+    copy   how the operand is loaded: by threads or by TMA
+    """
     return isinstance(copy, TiledCopy) and copy.atom.is_async
 
 
 def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
-    """Return whether threads, not TMA, load tiles of A or B that reach past an edge of the problem.
+    """Return True if threads, not TMA, load tiles of A or B that reach past an edge of the problem.
 
-    The result is False if TMA loads: it fills such tiles with zeros.
+    With TMA the result is False, because TMA fills such tiles with zeros.
     """
     extents = (problem.m, problem.n, problem.k)
     tile = (*plan.d_tile, plan.cta_tile[2])
@@ -215,7 +221,7 @@ def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
 
 
 def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
-    """Return the number of work tiles that reach past an edge of the problem.
+    """Return the number of work tiles (a tile of D with a range of K) that reach past an edge of the problem.
 
     Their CTAs first write zeros to the stages, because their copies skip elements outside of the matrices. If bK does
     not divide K, every work tile counts.
@@ -231,7 +237,7 @@ def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
 
 
 def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
-    """Return the access of threads that write zeros to all stages of A or B, before a ragged tile.
+    """Return the access of threads that write zeros to all stages of A or B, before a tile that reaches past an edge.
 
     name     "A" or "B"
     extent   rows of A or columns of B of a k-tile
@@ -244,23 +250,24 @@ def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
 
 
 def through_shared(plan: GemmPlan) -> tuple[str, ...]:
-    """Return the names of the epilogue results that are stored through the shared memory of D; () if none is."""
+    """Return the names of the epilogue results that are stored through shared memory; () if none is."""
     return () if plan.store.layout is None else plan.epi_stage_results or ("d",)
 
 
 def read_always(plan: GemmPlan) -> tuple[str, ...]:
-    """Return the epilogue operands in memory that are read for every value of the scalars.
+    """Return the epilogue operands in memory that are read whatever the values of the scalars are.
 
-    C is not one of them: it is not read if beta is 0.
+    C is not one of them, because it is not read if beta is 0.
     """
     return plan.epilogue.acting().tensors
 
 
 def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
-    """Return how often a CTA executes an access to shared memory for `k_tiles` k-tiles.
+    """Return how often a CTA executes an access to shared memory while it multiplies `k_tiles` k-tiles.
 
-    If K is split, this is the average over the K splits of a tile or the CTAs of a cluster. Steps of the thread
-    schedule after the last k-tile load nothing from global memory, but their stores and reads of shared memory count.
+    If K is split, this is the average over the K splits of a tile or the CTAs of a cluster. Steps after the last
+    k-tile that a CTA's threads still execute load nothing from global memory, but their stores and reads of shared
+    memory count.
 
     access    an access of `shared_accesses(plan)`
     k_tiles   number of k-tiles of a tile of D: K divided by bK, rounded up
@@ -284,9 +291,9 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 
 
 def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
-    """Return how often a CTA that multiplies `k_tiles` k-tiles executes an access.
+    """Return how often a CTA that multiplies `k_tiles` k-tiles executes an access to shared memory.
 
-    The schedule is counted for one and for two k-tiles; each further k-tile adds the difference.
+    The steps of the threads are counted for one and for two k-tiles; each further k-tile adds the difference.
     """
     if k_tiles == 0 or plan.body.has_roles:
         return float(k_tiles)
@@ -299,11 +306,11 @@ def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 
 
 def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
-    """Return the byte offset in global memory of each element of a tile from the tile's first element.
+    """Return, for each element of a tile, its byte offset in global memory from the tile's first element.
 
     name      name of the matrix, such as "a" or "d"
-    problem   gives the strides of the matrix; None: those of a large compact matrix
-    returns   array over the indices of elements in the tile
+    problem   problem whose matrix gives the strides; None: those of a large compact matrix
+    returns   integer array over the column-major indices of elements in the tile
     """
     stride = strides_of_tile(plan, name, problem)
     return Layout(tile_shape(plan, name), stride).offsets() * plan.loaded.matrix(name).dtype.bits // 8
@@ -313,7 +320,7 @@ def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple
     """Return the strides in global memory along both modes of a matrix's tile, in elements.
 
     name      name of the matrix, such as "a" or "d"
-    problem   gives the strides; None: those of a large compact matrix
+    problem   problem whose matrix gives the strides; None: those of a large compact matrix
     """
     operand = plan.loaded.matrix(name)
     first = plan.operands.modes(name)[0]
@@ -329,12 +336,15 @@ def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple
 def _rotated_vectors(
     plan: GemmPlan, tile: tuple[int, int], elements: np.ndarray, memory: np.ndarray, phase: int
 ) -> np.ndarray:
-    """Return the elements of vectors of an epilogue tile after the rotation of lines: (warps, lanes, values).
+    """Return the elements that lanes store as vectors of an epilogue tile, after the rotation that aligns lines.
+
+    A row that does not start at a cache line is rotated: its lanes start at its first aligned address.
 
     tile       (M, N) of the epilogue tile
-    elements   elements of the vectors without the rotation: (warps, lanes, values)
+    elements   indices in the tile of the elements without the rotation: (warps, lanes, values)
     memory     byte offset of each element of the epilogue tile in D
     phase      bytes from the start of a cache line to the tile's first element
+    returns    indices after the rotation: (warps, lanes, values)
     """
     assert plan.store.line_copy is not None
     vectors = elements.reshape(*elements.shape[:2], -1, plan.store.line_copy.atom.values)
@@ -343,30 +353,33 @@ def _rotated_vectors(
 
 
 def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:
-    """Return the extents of a CTA's tile of a matrix.
+    """Return the extents of the tile of a matrix that a CTA works on.
 
-    name   name of an operand stream: the tile as it is loaded; any other matrix has the extents of D's tile
+    name   "a", "b" or another operand that is loaded for MMAs: the tile as it is loaded, e.g. (bM, bK). Any other
+           matrix, such as "d": the tile of D
     """
     return {stream.name: stream.tile for stream in plan.streams}.get(name, plan.d_tile)
 
 
 def by_warps(offsets: np.ndarray) -> np.ndarray:
-    """Return an array (threads, values, ...) of element offsets as (warps, lanes, values), with 32 lanes in a warp.
+    """Return an array (threads, values, ...) as (warps, lanes, values), with 32 lanes in a warp.
 
-    If there are more axes than two, they are flattened with the values, the second axis fastest.
+    If there are more axes than two, they are flattened into the values, the second axis fastest.
+
+    offsets   element offsets or indices
     """
     flat = offsets.reshape(offsets.shape[0], -1, order="F")
     return flat.reshape(-1, min(WARP_THREADS, flat.shape[0]), flat.shape[1])
 
 
 def _fill(name: str, copy: TiledCopy | TmaBox, tile: tuple[int, int], operand: Operand, memory: np.ndarray) -> Access:
-    """Return the access that writes a k-tile of A or B to a stage.
+    """Return the shared-memory access that writes a k-tile of A or B, loaded from global memory, to a stage.
 
     name      "A" or "B"
     copy      the copy from global memory: by threads or by TMA
     tile      extents of the k-tile: (M or N, K)
     operand   the operand: its type and majorness
-    memory    byte offset of each element in global memory, see `global_table`
+    memory    byte offset of each element of the tile in global memory
     """
     label, bits = f"fill {name.upper()}", operand.dtype.bits
     if isinstance(copy, TmaBox):
@@ -393,7 +406,7 @@ def _read(
     operand: Operand,
     repeats: int,
 ) -> Access:
-    """Return the access that reads a k-tile of A or B from its stage for the MMAs.
+    """Return the shared-memory access that reads a k-tile of A or B from its stage for the MMAs.
 
     name      "A" or "B"
     atom      copy atom from shared memory to registers; None: wgmma reads shared memory
@@ -417,7 +430,7 @@ def _read(
 
 
 def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
-    """Return the two accesses of cluster split-K to the buffer of received accumulators.
+    """Return the two accesses to the buffer of accumulators that CTAs of a cluster exchange, if they split K.
 
     Each CTA receives the accumulators of its own columns from all CTAs of the cluster, by st.async. These stores are
     counted in the CTA that receives them. Then its threads read the accumulators.
@@ -434,7 +447,7 @@ def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
 
 
 def _written(plan: GemmPlan) -> Access:
-    """Return the access that writes the accumulators of a tile of D to shared memory."""
+    """Return the shared-memory access that writes the accumulators of a tile of D before they are stored."""
     bits, copy = plan.operands.d.dtype.bits, plan.store.stage_copy
     if copy is None:
         return Access("store D", "d", "store", stored_by_lanes(plan), bits, plan.store.atom.bits, "tile")
@@ -453,7 +466,8 @@ def stored_by_lanes(plan: GemmPlan, major: str | None = None) -> np.ndarray:
     The elements of a lane are in the order of their addresses, so that a vector consists of neighbours in D, whatever
     the order of the accumulators is.
 
-    major   majorness of another matrix of D's extents, whose addresses order the elements; None: D
+    major   "m" or "n": majorness of another matrix with D's extents, whose addresses order the elements; None: D's
+            own
     """
     bm, bn = plan.d_tile
     along_m = (major or plan.operands.d.major) == "m"
@@ -465,10 +479,10 @@ def stored_by_lanes(plan: GemmPlan, major: str | None = None) -> np.ndarray:
 def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
     """Return the elements of a broadcast epilogue operand that each lane reads: (warps, lanes, elements).
 
-    A thread reads an element once for all elements of D that it computes together; see `elements_at_hand`.
+    A thread reads an element once for all elements of D that it computes together.
 
-    name      a row, a column or a single element of the epilogue
-    returns   indices in the tile, with 0 along modes that the operand does not depend on
+    name      name of the operand: a row, a column or a single element
+    returns   indices in the tile of D, with coordinate 0 along modes that the operand does not depend on
     """
     by_part = spread_at_hand(plan, name)
     elements = np.moveaxis(by_part, 0, 1).reshape(by_part.shape[1], -1)
@@ -478,12 +492,13 @@ def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
 
 
 def core_matrices(tile: tuple[int, int], major: str, element_bits: int, extent: int | None = None) -> np.ndarray:
-    """Return the rows that wgmma reads together, as indices in the tile: (matrices, 8 rows, elements of 16 bytes).
+    """Return wgmma's core matrices, 8 rows of 16 bytes that it reads together: (matrices, 8 rows, elements of a row).
 
-    tile           (M, K) or (N, K)
+    tile           extents (M, K) or (N, K) of the tile in shared memory
     major          "k": rows lie along K, one for each m or n; "mn": rows lie along M or N, one for each k
     element_bits   bits of an element
-    extent         number of rows or columns of the tile, from the first one on, that are read; None: all
+    extent         number of rows of A or columns of B, from the first one on, that are read; None: all
+    returns        indices in the tile
 
     >>> core_matrices((64, 16), "k", 16).shape, core_matrices((64, 16), "k", 16)[0, 1, :2].tolist()
     ((16, 8, 8), [1, 65])
@@ -498,9 +513,9 @@ def core_matrices(tile: tuple[int, int], major: str, element_bits: int, extent: 
 
 
 def buffer_layout(plan: GemmPlan, buffer: str) -> Layout | ComposedLayout:
-    """Return the layout of a buffer in shared memory, with all of its stages.
+    """Return the layout of a buffer of a plan in shared memory, including the mode of its stages.
 
-    buffer   "a", "b", "d" or "accumulators", as in `Access`
+    buffer   "a", "b", "d" or "accumulators"
     """
     if buffer == "accumulators":
         return exchanged(plan)

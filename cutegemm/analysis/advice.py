@@ -26,12 +26,11 @@ _MOST_WARPS = 8
 
 
 def with_tile(plan: GemmPlan, problem: Problem, tile_mn: tuple[int, int]) -> str | None:
-    """Return the text of a plan of the same family with another tile of D, or None if every candidate violates a rule.
+    """Return the text of a plan like the given one with another tile of D; None if all such plans violate a rule.
 
-    `plan_named` reads the text.
+    `plan_named` builds the plan from the text, such as "simt:block=64x128x16,warp=32x64,thread=8x8".
 
-    tile_mn   (M, N) of D that a CTA stores, or that the CTAs of a cluster store together if they split K; see
-              `stored_together`
+    tile_mn   (M, N) of D that a CTA stores, or that the CTAs of a cluster store together if they split K
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -65,7 +64,7 @@ def stored_together(plan: GemmPlan) -> tuple[int, int]:
 
 
 def larger(plan: GemmPlan, problem: Problem) -> str | None:
-    """Return the text of a plan whose tile of D has 2 or 1.5 times the rows or columns; None if all violate a rule."""
+    """Return the text of a plan with a larger tile of D (2 or 1.5 times the rows or columns); None if none is valid."""
     bm, bn = stored_together(plan)
     for tile in ((bm, 2 * bn), (2 * bm, bn), (bm, bn * 3 // 2), (bm * 3 // 2, bn)):
         text = with_tile(plan, problem, tile)
@@ -75,9 +74,9 @@ def larger(plan: GemmPlan, problem: Problem) -> str | None:
 
 
 def can_schedule(plan: GemmPlan, problem: Problem, **changed: Any) -> bool:
-    """Return whether a plan violates no rule for a problem after fields of its tile scheduler are replaced.
+    """Return True if a plan still satisfies all rules for a problem after fields of its tile scheduler are replaced.
 
-    changed   fields of the scheduler and their new values
+    changed   fields of the scheduler and their new values, such as raster=Raster("along_m")
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -97,7 +96,9 @@ _Build = Callable[..., "GemmPlan"]
 def _candidates(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict[str, Any], _Build]]:
     """Yield (options, builder) of the plans to try for a tile of D of `tile_mn`, the preferred ones first.
 
-    The plans belong to the family of `plan`. `options` are the keyword arguments of the builder.
+    plan      plan of the same family (SIMT, mma.sync or sm90) with another tile
+    tile_mn   (M, N) of D
+    returns   keyword arguments of the builder, and the builder: a function that returns the plan
     """
     bm, bn = tile_mn
     bk = plan.cta_tile[2]
@@ -126,7 +127,7 @@ def _candidates(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict
 
 
 def _fits(tile: tuple[int, int], warp: tuple[int, int]) -> bool:
-    """Return whether warp tiles of (M, N) `warp` divide a CTA's tile (M, N) into at most `_MOST_WARPS` warps."""
+    """Return True if warp tiles `warp` divide a CTA's tile `tile`, both (M, N), into at most `_MOST_WARPS` warps."""
     if tile[0] % warp[0] or tile[1] % warp[1]:
         return False
     return tile[0] // warp[0] * (tile[1] // warp[1]) <= _MOST_WARPS

@@ -30,13 +30,13 @@ _BINDING = 0.1  # the binding level is not reported if it exceeds the next one b
 
 @dataclass(frozen=True)
 class Change:
-    """A flaw of a plan, and the change that repairs it.
+    """A flaw of a plan with its cost, and the change that repairs it, for a report.
 
-    loss      share of the predicted time that the flaw costs; 0 if another bound hides it
-    hidden    share of the time of the affected roofline level that the flaw costs
-    what      the flaw, with its numbers
-    advice    the change
-    cost      the cost as text if the model has no number for it; else ""
+    loss     share of the predicted time that the flaw costs; 0 if another bound hides it
+    hidden   share of the time of the affected roofline level that the flaw costs
+    what     the flaw as text, with its numbers
+    advice   the change as text
+    cost     the cost as text if the model has no number for it; else ""
     """
 
     loss: float
@@ -47,7 +47,7 @@ class Change:
 
 
 def changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
-    """Return all changes that the analysis suggests; the one that saves most of the predicted time comes first.
+    """Return all changes to a plan that its analysis suggests, the one that saves most of the predicted time first.
 
     known   the analysis without its roofline and changes
     roof    the roofline of the plan
@@ -87,11 +87,12 @@ _IMPLEMENTS_MORE = {
 
 
 def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list[Change]) -> list[Change]:
-    """Return the change for the level that binds, as a list that may be empty.
+    """Return a list with the change that relieves the slowest roofline level; empty if that would help little.
 
-    Its *excess* is its time beyond the next level, as a share of its time. The list is empty if arithmetic binds, if
-    the excess is below 10%, or if one of `flaws` costs over half of the excess.
+    The excess of this level is its time beyond the next level, as a share of its time. The list is empty if
+    arithmetic is the slowest, if the excess is below 10%, or if one of `flaws` costs over half of the excess.
 
+    roof    the roofline of the plan
     flaws   other changes that were found already
     """
     bound = roof.bound
@@ -122,18 +123,18 @@ def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list
 
 
 def _such_as(text: str | None) -> str:
-    """Return the end of an advice: the text of a plan as an example, or a remark that the builder has none.
+    """Return the end of an advice: ", such as" and a plan's text, or a remark that no such plan satisfies the rules.
 
-    text   text of the plan; None if the builder has none
+    text   text of the plan; None if the builder has no valid one
     """
     return f", such as {text}" if text else "; no such plan of the builder satisfies the rules"
 
 
 def _loss(roof: Roofline, **changed: float) -> float:
-    """Return the share of the predicted time that is saved if some levels take other times.
+    """Return the share of the predicted time that is saved if some roofline levels take other times.
 
     roof      the roofline of the plan
-    changed   new time of a level in seconds, by its name
+    changed   new time of a level in seconds, by its name, such as shared=1e-4
     """
     return 1 - roof.seconds_with(**changed) / roof.seconds if roof.seconds else 0.0
 
@@ -141,7 +142,7 @@ def _loss(roof: Roofline, **changed: float) -> float:
 def _conflict_changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[Change]:
     """Return a `Change` (flaw and repair) for each shared-memory access of the plan that has bank conflicts.
 
-    known   the analysis with the costs of the accesses
+    known   the analysis, which has the costs of the accesses
     roof    the roofline, which gives the time that conflicts cost
     """
     assert known.waves is not None
@@ -164,7 +165,7 @@ def _conflict_changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[C
 
 
 def _conflict_advice(plan: GemmPlan, known: Analysis, access: AccessCost) -> str:
-    """Return the advice for an access with bank conflicts: a swizzle, a padding, or why every layout conflicts.
+    """Return the advice for a shared-memory access with bank conflicts: a swizzle, a padding, or why none helps.
 
     known    the analysis, whose `searches` have the result of the search for a swizzle
     access   cost of the access
@@ -189,12 +190,12 @@ def _conflict_advice(plan: GemmPlan, known: Analysis, access: AccessCost) -> str
 
 
 def _room(plan: GemmPlan) -> int:
-    """Return the bytes of shared memory that a CTA of the plan may use in addition to those it uses already."""
+    """Return the bytes of shared memory that a CTA of the plan may use beyond those that it uses already."""
     return arch_named(plan.arch).smem_of_each_bytes(plan.ctas_per_sm) - sum(plan.smem_bytes().values())
 
 
 def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:
-    """Return the advice for a grid whose last wave of CTAs leaves multiprocessors idle, such as another tile size."""
+    """Return the advice, as text, for a grid whose last wave of CTAs leaves multiprocessors idle."""
     if plan.scheduler.split.fixup:  # the stream-K fixup is in use already
         return "another tile size"
     if plan.family == "sm90" and advised.can_schedule(plan, problem, split=FIXUP):
@@ -206,7 +207,7 @@ def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:
 
 
 def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
-    """Return the changes for multiprocessors that are idle in the last wave, and for tile elements outside of D.
+    """Return a `Change` (flaw and repair) for multiprocessors idle in the last wave, or tile elements outside of D.
 
     known   the analysis without its roofline and changes
     roof    the roofline, which gives the time that is lost
@@ -233,7 +234,7 @@ def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofl
 
 
 def _split_advice(plan: GemmPlan, problem: Problem, splits: int) -> str:
-    """Return the advice for a grid that leaves multiprocessors idle: the largest possible split-K, or another tile.
+    """Return the advice, as text, for a grid that leaves multiprocessors idle: split K further, or use another tile.
 
     splits   largest number of K splits to try
     """
@@ -251,7 +252,7 @@ def _split_advice(plan: GemmPlan, problem: Problem, splits: int) -> str:
 
 
 def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
-    """Return the advice for tiles that reach past the edges of D: the largest tile that wastes least.
+    """Return the advice, as text, for tiles that reach past the edges of D: the largest tile that wastes least.
 
     Only tiles for which the builder makes a plan without violations count.
     """
@@ -275,7 +276,9 @@ def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
 
 
 def _memory_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
-    """Return changes for a raster that reads more of DRAM than another, and for uncoalesced or narrow accesses.
+    """Return changes for an order of tiles that reads more from DRAM than another, and for poor global accesses.
+
+    Poor accesses are uncoalesced, or narrower than the alignment allows.
 
     known   the analysis without its roofline and changes
     roof    the roofline, which gives the time that is lost
@@ -303,7 +306,10 @@ def _memory_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roo
 
 
 def _divides(plan: GemmPlan, access: Sectors) -> bool:
-    """Return whether the threads of a CTA can move a whole tile by accesses of `access.usable_bits` each."""
+    """Return True if the threads of a CTA can move a whole tile by accesses of the widest usable width.
+
+    access   cost of the present access to global memory, with the width that its alignment allows
+    """
     name = access.name.split()[-1].lower()
     operand = plan.loaded.matrix(name)
     shape = tile_shape(plan, name)

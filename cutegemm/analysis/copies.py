@@ -7,7 +7,7 @@ Copies of 16 bytes bypass L1. The *move* of a copy is the index of the 16-byte c
 bytes, XOR the index of the chunk that it writes. Up to eight copies from one line to one line share a wavefront:
 
 - If both chunks of a sector have the same move, all such copies with this move share one wavefront.
-- Of the other copies, those with even and those with odd source chunks are separate. Copies whose moves agree in their
+- Other copies are separate for even and for odd source chunks. Copies whose moves agree in their
   two low bits share a wavefront, unless two of them read, or write, the same sector.
 
 So a swizzle adds no wavefronts, but a pad does.
@@ -35,12 +35,12 @@ _CHUNKS = _LINE // _CHUNK  # chunks of a line; also the most lanes that share a 
 def copy_wavefronts(
     table: np.ndarray, sources: np.ndarray | None, bits: int, active: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the wavefronts of each request of cp.async, and the fewest that its bytes allow.
+    """Return the shared-memory wavefronts of each cp.async request, and the fewest that its bytes allow.
 
     table     byte address in shared memory that each lane writes: (requests, lanes)
     sources   byte address in global memory that each lane reads, same shape; None: contiguous
     bits      bits that a lane copies: 32, 64 or 128
-    active    which lanes copy, same shape; None: all
+    active    bool, same shape: lanes that copy; None: all
     returns   (wavefronts, fewest wavefronts), both of shape (requests,)
 
     Lanes that write 16 bytes each, contiguously and with gaps of 16 bytes:
@@ -73,7 +73,9 @@ def copy_wavefronts(
 def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
     """Return the wavefronts of each request of 16-byte cp.async copies, which bypass L1: an array (requests,).
 
-    table, read, on   byte address written, byte address read, and whether the lane copies: (requests, lanes)
+    table   byte address in shared memory that each lane writes: (requests, lanes)
+    read    byte address in global memory that each lane reads, same shape
+    on      bool, same shape: True for lanes that copy
     """
     requests, lanes = table.shape
     lane = np.arange(lanes)
@@ -81,7 +83,7 @@ def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
     move = source ^ target
 
     def alike(values: np.ndarray) -> np.ndarray:
-        """Return which pairs of lanes of a request have equal values: (requests, lanes, lanes).
+        """Return a boolean array (requests, lanes, lanes): True for pairs of lanes of a request that have equal values.
 
         values   one value per lane: (requests, lanes)
         """
@@ -105,12 +107,12 @@ def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
 
 
 def _one_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
-    """Return the clock cycles of one group of lanes whose copies go through L1.
+    """Return the clock cycles that shared memory needs for one group of lanes whose copies go through L1.
 
-    Each pass of reads accesses a bank at most once. A pass of writes goes out with the last of its reads, or in the
-    cycle after the pass of writes before it.
+    Reads are done in passes that access each bank at most once, and so are writes. A pass of writes is done with the
+    last of its reads, or in the cycle after the pass of writes before it.
 
-    read, write   byte addresses, by lane
+    read, write   byte address that each lane reads and writes
     words         4-byte words that a lane copies
     """
     read_pass, write_pass = _passes(read, words), _passes(write, words)
@@ -122,7 +124,7 @@ def _one_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
 
 
 def _passes(addresses: Sequence[int], words: int) -> list[int]:
-    """Return the index of the pass that serves each lane: the first pass in which all of the lane's banks are free.
+    """Assign each lane to a pass, i.e. the first one that has all banks of the lane's words free; return their indices.
 
     addresses   byte address of each lane
     words       4-byte words that a lane accesses

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """Tiles of one matrix with the same elements inside of the matrix and the same offset in a cache line.
+    """Tiles of one matrix that have the same part inside the matrix and the same offset within a cache line.
 
-    first, last   elements from `first` up to, but without, `last` are inside: (mn, k) in a tile of A or B, (m, n) in D
+    Every access costs the same for all tiles of one kind.
+
+    first, last   elements from `first` up to, but without, `last` are inside: (mn, k) in a tile of A or B, (m, n) in
+                  D
     phase         bytes from the start of a cache line to the tile's first element
     count         number of such tiles. A tile of A or B counts once for every CTA and k-tile that loads it. CTAs that
                   split K load other k-tiles of the same rows and columns
@@ -38,11 +41,11 @@ class Kind:
 
     @property
     def elements(self) -> int:
-        """Number of elements of a tile that are inside of the matrix."""
+        """Number of elements of each of these tiles that are inside of the matrix."""
         return (self.last[0] - self.first[0]) * (self.last[1] - self.first[1])
 
     def inside(self, shape: tuple[int, int]) -> np.ndarray:
-        """Return which elements of a tile are inside of the matrix: booleans over the indices of elements in the tile.
+        """Return a boolean array over the indices in one of these tiles: True for elements inside of the matrix.
 
         shape   extents of the tile
         """
@@ -56,7 +59,7 @@ class Kind:
 def strides_of(plan: GemmPlan, name: str, problem: Problem) -> tuple[int, int, int]:
     """Return the strides of a matrix along its two modes and the batch, in elements.
 
-    If the matrix is repacked, these are its strides after the repack pass.
+    If the plan copies the matrix before the GEMM (repack pass), these are the strides of the copy.
 
     name   name of the matrix, such as "a" or "d"
     """
@@ -86,9 +89,9 @@ def grid_of_clusters(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
 
 
 def grid_of_loads(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
-    """Return the number of tiles that are loaded along M, N and the batch.
+    """Return the number of tiles that are loaded along M, N and the batch, rounded up to whole clusters.
 
-    This is `GemmPlan.mma_grid`, rounded up to whole clusters; see `grid_of_clusters`.
+    CTAs whose tiles lie outside of D load tiles too.
     """
     grid_m, grid_n, batch = grid_of_clusters(plan, problem)
     down, across = sharers_mn(plan)
@@ -96,9 +99,9 @@ def grid_of_loads(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
 
 
 def sharers_mn(plan: GemmPlan) -> tuple[int, int]:
-    """Return (along M, along N): the number of CTAs in a cluster that split K between them.
+    """Return (along M, along N): how many CTAs of a cluster share one tile and split its K between them.
 
-    These CTAs multiply one tile together, so all of them load its rows of A and its columns of B.
+    All of them load the same rows of A and the same columns of B. The result is (1, 1) without cluster split-K.
 
     >>> from cutegemm.build import gemv_plan, sm90_plan
     >>> sharers_mn(sm90_plan(tile=(64, 64, 64), cluster_k=4)), sharers_mn(gemv_plan(cluster=2))
@@ -109,7 +112,9 @@ def sharers_mn(plan: GemmPlan) -> tuple[int, int]:
 
 
 def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
-    """Return the kinds of tiles of a matrix: see `Kind`. Tiles of one kind have the same cost of every access.
+    """Group the tiles of a matrix by the part that is inside the matrix and by their offset within a cache line.
+
+    Tiles of one kind have the same cost of every access, so that one of them is evaluated for all.
 
     name   "a", "b", or a matrix with the extents of D
 
@@ -149,7 +154,7 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
 
 @dataclass(frozen=True)
 class _Run:
-    """Equally spaced tiles along one mode of a matrix.
+    """Equally spaced tiles along one mode of a matrix that have the same part inside of the matrix.
 
     low, high   elements `low` up to, but without, `high` of each tile are inside of the matrix
     at          index along the mode of the first tile's first element
@@ -164,7 +169,7 @@ class _Run:
     count: int
 
     def residues(self, stride: int, modulus: int) -> np.ndarray:
-        """Return an array: how many tiles start at each element of a cache line, as exact Python integers.
+        """Return how many tiles of this run start at each element of a cache line, as an array of Python integers.
 
         stride    stride of the mode in elements
         modulus   number of elements of a cache line
@@ -178,14 +183,14 @@ class _Run:
 
 
 def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) -> list[_Run]:
-    """Return the tiles along a mode of a matrix as runs. The first tile starts at 0, and the last one may be ragged.
+    """Return the tiles along a mode of a matrix as runs of equally spaced ones; the first tile starts at element 0.
+
+    The last tile may be ragged, i.e. reach past the end of the matrix.
 
     extent   elements of the matrix along the mode
     tile     elements from one tile to the next
-    count    number of tiles that are loaded. Tiles beyond the extent load the last tile again, see
-             `TileGrid.loaded_mnl`
-    loaded   elements that are loaded for each tile; None: `tile`. Loaded tiles may overlap, see
-             `GemmPlan.loaded_tile`
+    count    number of tiles that are loaded. Tiles beyond the extent load the last tile again
+    loaded   elements that are loaded for each tile, so that tiles may overlap; None: `tile`
     """
     width, tiles = loaded or tile, -(-extent // tile)
     full = max(0, (extent - width) // tile + 1)
@@ -199,7 +204,9 @@ def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) ->
 
 
 def _before(extent: int, tile: int) -> list[_Run]:
-    """Return the tiles along a mode of a matrix as runs. The last tile ends at `extent`; the first may start before 0.
+    """Return the tiles along a mode of a matrix as runs of equally spaced ones; the last tile ends at `extent`.
+
+    The first tile may start before element 0.
 
     extent   elements of the matrix along the mode
     tile     elements of a tile
@@ -219,9 +226,9 @@ def _joined(
     bits: int,
     times: int,
 ) -> list[Kind]:
-    """Return the kinds of the tiles of a matrix from the runs of tiles along its two modes.
+    """Combine the tiles along two modes of a matrix, and group them by what is inside and by their cache-line offset.
 
-    modes   runs along the first and the second mode
+    modes   runs of equally spaced tiles along the first and along the second mode
     steps   strides of both modes and of the batch, in elements
     batch   number of matrices
     bits    bits of an element
@@ -245,11 +252,11 @@ def _joined(
 
 
 def _convolved(counts: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the cyclic convolution of two histograms of residues.
+    """Return the cyclic convolution of two histograms of positions within a cache line.
 
-    It counts pairs, one item of `counts` and one of `others`, by the sum of their residues.
+    Entry i counts the pairs, one item from each histogram, whose positions add up to i modulo the length.
 
-    counts, others   histograms of the same length: number of items by residue, which is an element of a cache line
+    counts, others   histograms of the same length: number of items at each element of a cache line
     """
     sums = np.zeros_like(counts)
     for place in np.flatnonzero(counts):

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """A matrix in memory that the epilogue reads, or an auxiliary output that it stores.
+    """A matrix in memory that the epilogue reads, or an auxiliary output that it stores, with its cost.
 
     what          kind: "row of N", "column of M", "one element", "tile" or "result"
     dtype         type of the elements
     how           path: "by TMA" to the epilogue stages of D, "through epilogue stages" as D, or "by threads"
     tile_bytes    bytes of the sectors that a CTA reads or writes for a tile
     total_bytes   bytes of all elements; None without a problem
-    registers     32-bit registers of a thread
+    registers     32-bit registers that it takes in each thread
     """
 
     name: str
@@ -58,7 +58,7 @@ class Part:
 
 @dataclass(frozen=True)
 class EpilogueCost:
-    """Cost of a plan's epilogue, without the steps that some values of the scalars make unnecessary.
+    """Cost of a plan's epilogue. Steps that are unnecessary for some values of the scalars (beta = 0) do not count.
 
     expression      the expression that is counted
     fp32, special   instructions per element of D: of the f32 pipe, and of the special-function unit
@@ -83,9 +83,11 @@ _KINDS = {("m",): "row of N", ("n",): "column of M", ("m", "n"): "one element", 
 
 
 def clocks(plan: GemmPlan, device: Device, elements: float) -> float | None:
-    """Return the least clocks of a multiprocessor for the epilogue of `elements` elements; None for f64.
+    """Return the least clock cycles that a multiprocessor needs for the epilogue of `elements` elements of D.
 
-    elements   elements of D
+    The result is None for f64, whose rate is not known.
+
+    elements   number of elements of D
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.machine.device import device_named
@@ -111,10 +113,11 @@ def clocks(plan: GemmPlan, device: Device, elements: float) -> float | None:
 def epilogue_cost(
     plan: GemmPlan, device: Device, accesses: Sequence[Sectors], ctas_per_sm: int, problem: Problem | None
 ) -> EpilogueCost | None:
-    """Return the cost of a plan's epilogue, with `hidden` and `added_seconds` left at None.
+    """Return the cost of a plan's epilogue; the fields `hidden` and `added_seconds` need a roofline and stay None.
 
     accesses      the plan's accesses to global memory
     ctas_per_sm   CTAs that a multiprocessor holds
+    problem       problem for the bytes of matrices in memory; None: these stay None
     returns       None if the epilogue has no step that is executed for every value of the scalars
     """
     counted = plan.epilogue.acting()
@@ -147,7 +150,7 @@ def epilogue_cost(
 
 
 def overlapped_seconds(mainloop_seconds: float, epilogue_seconds: float, tiles: float, alternating: int) -> float:
-    """Return the least seconds of a multiprocessor for its tiles, if epilogues overlap mainloops of other tiles.
+    """Return the least time of a multiprocessor for its tiles, if epilogues overlap the mainloops of other tiles.
 
     mainloop_seconds   seconds of the mainloop of a tile
     epilogue_seconds   seconds of the epilogue of a tile

@@ -22,30 +22,34 @@ _MATRICES = ("ldmatrix", "stmatrix")
 
 @dataclass(frozen=True)
 class ExecutedAccesses:
-    """Requests and wavefronts of a compiled kernel in shared memory, over all CTAs of a problem.
+    """Shared-memory accesses of a compiled kernel, counted by executing it in the emulator, over all CTAs of a problem.
 
     counts      cost by operation: load, store, ldmatrix, stmatrix, cp.async
-    rewritten   whether the machine code has wider accesses than the PTX that was executed
+    rewritten   True if the machine code has wider accesses than the PTX that was executed, so that counts differ
     """
 
     counts: Mapping[str, Wavefronts]
     rewritten: bool = False
 
     def of(self, op: str) -> Wavefronts:
-        """Return the cost of one shared-memory operation, such as "load"; zero if the kernel does not execute it."""
+        """Return the cost of one shared-memory operation of this kernel, such as "load"; zero if it is not executed."""
         return self.counts.get(op, Wavefronts(0, 0, 0))
 
 
 @dataclass(frozen=True)
 class GlobalCount:
-    """Number of warp instructions with at least one active lane, and number of sectors that they touch."""
+    """Cost of global-memory accesses of an executed kernel.
+
+    requests   warp instructions with at least one active lane
+    sectors    32-byte sectors that these instructions touch
+    """
 
     requests: int = 0
     sectors: int = 0
 
 
 class Executed:
-    """Sum of the costs of reported accesses, by operation: load, store, ldmatrix, stmatrix and cp.async.
+    """Memory accesses of an executed kernel, added up by operation: load, store, ldmatrix, stmatrix and cp.async.
 
     shared    requests, wavefronts and fewest wavefronts in shared memory, by operation
     global_   requests and sectors in global memory, by operation
@@ -74,7 +78,7 @@ class Executed:
         other: np.ndarray | None = None,
         line: int = 0,
     ) -> None:
-        """Add one instruction that the threads `threads` execute together.
+        """Count one memory instruction that some threads of the emulated kernel execute together.
 
         op        load, store, ldmatrix, stmatrix or cp.async
         space     "shared" or "global"
@@ -82,7 +86,7 @@ class Executed:
         threads   indices of the threads
         at        byte address of each thread
         other     cp.async: byte address of each thread in the other memory; None for other operations
-        line      line of the code
+        line      line of the PTX
         """
         if not len(threads):
             return
@@ -102,13 +106,14 @@ class Executed:
     def _add_shared(
         self, op: str, bits: int, table: np.ndarray, sources: np.ndarray, active: np.ndarray, line: int
     ) -> None:
-        """Add an instruction that accesses shared memory.
+        """Count one instruction that accesses shared memory.
 
         bits      bits that a lane accesses
         table     byte addresses in shared memory: (warps, lanes)
         sources   cp.async: byte addresses in global memory
-        active    lanes that execute it
-        line      line of the code
+        active    bool (warps, lanes): lanes that execute the instruction
+        op        load, store, ldmatrix, stmatrix or cp.async
+        line      line of the PTX
         """
         if op in _MATRICES:  # only the first lanes give addresses
             used = slice(0, int(active.sum(axis=1).max()))
@@ -118,12 +123,13 @@ class Executed:
         self.lines[line, op, bits] = _sum(self.lines.get((line, op, bits)), added)
 
     def _add_global(self, op: str, bits: int, table: np.ndarray, written: np.ndarray, active: np.ndarray) -> None:
-        """Add an instruction that accesses global memory.
+        """Count one instruction that accesses global memory.
 
         bits      bits that a lane accesses
         table     byte addresses in global memory: (warps, lanes)
         written   cp.async: byte addresses in shared memory
-        active    lanes that execute it
+        active    bool (warps, lanes): lanes that execute the instruction
+        op        load, store or cp.async
         """
         if op == "cp.async" and bits == _LINE_COPY_BITS:
             touched = torn(table, written, CACHE_LINE_BYTES, active)
@@ -134,7 +140,11 @@ class Executed:
 
 
 def _sum(old: Wavefronts | None, new: Wavefronts) -> Wavefronts:
-    """Return the sum of two costs, with the worse of their two bank conflicts. `old` is None for the first cost."""
+    """Add the costs of two groups of shared-memory accesses; the sum has the worse of their two bank conflicts.
+
+    old   cost so far; None for the first group
+    new   cost to add
+    """
     if old is None:
         return new
     worst = max([w for w in (old.worst, new.worst) if w], key=lambda w: w.ways, default=None)

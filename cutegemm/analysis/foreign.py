@@ -33,11 +33,11 @@ _TYPE = re.compile(r"Value type:\s*(\w+)")
 
 @dataclass(frozen=True)
 class Part:
-    """Positions in a tile that each thread accesses.
+    """The elements of a tile that each thread accesses, converted from the layout of any supported library.
 
-    places   positions: (threads, values)
+    places   position in the tile of each value of each thread: (threads, values)
     tile     extents of the tile that positions refer to; None: all of shared memory
-    bits     bits of an element; None: the thread-value layout does not contain the type
+    bits     bits of an element; None if the layout does not name an element type
     """
 
     places: np.ndarray
@@ -58,21 +58,22 @@ def check_part(
     swizzle_of: str = "",
     rules: Rules = DEFAULT_RULES,
 ) -> Wavefronts:
-    """Return the wavefronts of one pass of threads over a tile in shared memory.
+    """Return the wavefronts and bank conflicts of threads that access a shared-memory tile once, for any layouts.
 
-    part          thread-value layout; see the table of this module
+    part          which thread accesses which element: a layout, a tiled copy or tiled MMA of this package or the CuTe
+                  DSL, its printed text, or a linear layout of Triton
     shared        layout of shared memory: of this package, of the DSL, or a text. If it has several stages, the first
                   one counts
     dtype         type of an element; None: the type of the tiled copy
-    tile          extents of the tile that `part` refers to; None: all of shared memory. If the tile is
-                  smaller, the threads repeat it over all of shared memory
+    tile          extents of the tile that `part` refers to; None: all of shared memory. If the tile is smaller, the
+                  threads repeat it over all of shared memory
     op            "load", "store", "ldmatrix" or "stmatrix"
-    access_bits   bits that a lane accesses per instruction; None: the widest that the layout allows, see `tile_cost`
+    access_bits   bits that a lane accesses per instruction; None: the widest that the layout allows, in shared memory
     side          layout of a tiled copy to use: "src" or "dst"
     operand       layout of a tiled MMA to use: "A", "B" or "C"
     swizzle_of    unit of the swizzle: "bytes", as in the DSL's shared-memory layouts, or "elements"; "": bytes for a
                   layout of the DSL, else elements
-    rules         which phases of shared memory are merged
+    rules         model of shared memory: which groups of lanes are served together
     raises        LayoutError if the layouts do not match
 
     Threads that read a column of a row-major tile, without and with a swizzle:
@@ -101,9 +102,10 @@ def check_part(
 
 
 def _part(part: Any, side: str, operand: str) -> Part:
-    """Convert `part` to the positions that each thread accesses.
+    """Convert a thread-value layout, of this package or another one, to the elements that each thread accesses.
 
-    part      any thread-value layout of the table of this module
+    part      layout, tiled copy or tiled MMA of this package or the CuTe DSL, its printed text, or a Triton linear
+              layout
     side      layout of a tiled copy to use: "src" or "dst"
     operand   layout of a tiled MMA to use: "A", "B" or "C"
     """
@@ -125,7 +127,7 @@ def _part(part: Any, side: str, operand: str) -> Part:
 
 
 def _printed_copy(text: str) -> Part:
-    """Convert the text that the CuTe DSL prints for a tiled copy to the positions that each thread accesses."""
+    """Convert the text that the CuTe DSL prints for a tiled copy to the elements that each thread accesses."""
     layout, tiler, kind = _TV.search(text), _TILER.search(text), _TYPE.search(text)
     if layout is None or tiler is None:
         raise LayoutError("check_part: the text has 'TV Layout tiled', but it lacks 'Tiler MN: (m:1,n:1)'.")
@@ -134,11 +136,9 @@ def _printed_copy(text: str) -> Part:
 
 
 def _linear(part: Any) -> Part:
-    """Convert a linear layout of Triton to the positions that each thread accesses.
+    """Convert a linear layout of Triton to the elements that each thread accesses.
 
-    Lanes and warps are the threads, registers the values.
-
-    Bases of CTAs are ignored.
+    Its inputs "lane" and "warp" give the thread, "register" the value. The bases of "block" (CTAs) are ignored.
     """
     if hasattr(part, "reg_bases"):
         bases = {"register": part.reg_bases, "lane": part.lane_bases, "warp": part.warp_bases}
@@ -156,7 +156,7 @@ def _linear(part: Any) -> Part:
         raise LayoutError(f"check_part: the linear layout has {len(sizes)} outputs instead of two, rows and columns.")
 
     def columns(name: str) -> list[int]:
-        """Return the position in the tile of each basis vector of one input of the linear layout, such as "lane"."""
+        """Return the position in the tile of each basis vector of one input of the Triton layout, such as "lane"."""
         return [row + sizes[0] * column for row, column in bases.get(name, ())]
 
     threads, values = [*columns("lane"), *columns("warp")], columns("register")
@@ -165,7 +165,7 @@ def _linear(part: Any) -> Part:
 
 
 def _layout(layout: Any) -> Layout | ComposedLayout:
-    """Convert a layout of the DSL, a text or a layout of this package to a layout of this package."""
+    """Convert a layout of the CuTe DSL, of this package or in CuTe's notation to a layout of this package."""
     if isinstance(layout, (Layout, ComposedLayout)):
         return layout
     try:
@@ -178,12 +178,15 @@ def _layout(layout: Any) -> Layout | ComposedLayout:
 
 
 def _unit_of(shared: Any) -> str:
-    """Return the unit that a swizzle of this layout counts: "bytes" for a layout of the CuTe DSL, else "elements"."""
+    """Return the unit of the offsets that a layout's swizzle permutes: "bytes" in the CuTe DSL, else "elements".
+
+    shared   layout of shared memory, of this package, as a text, or of the DSL
+    """
     return "elements" if isinstance(shared, (str, Layout, ComposedLayout)) else "bytes"
 
 
 def _in_elements(layout: ComposedLayout, bits: int) -> ComposedLayout:
-    """Convert a layout whose swizzle acts on byte addresses to one whose swizzle acts on element offsets.
+    """Convert a swizzled layout whose swizzle acts on byte addresses to one whose swizzle acts on element offsets.
 
     bits   bits of an element
     """
@@ -206,7 +209,7 @@ def _modes(layout: Layout | ComposedLayout) -> tuple[Any, ...]:
 
 
 def _table(layout: Layout | ComposedLayout) -> np.ndarray:
-    """Return the offsets of a thread-value layout as an array (threads, values)."""
+    """Return the offsets of a (thread, value) layout as an array (threads, values)."""
     modes = _modes(layout)
     if len(modes) != 2:
         raise LayoutError(f"check_part: {layout} has {len(modes)} modes instead of two, (thread, value).")
@@ -214,7 +217,7 @@ def _table(layout: Layout | ComposedLayout) -> np.ndarray:
 
 
 def _first_stage(layout: Layout | ComposedLayout) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return the offsets of the first two modes of a shared-memory layout as an array, and their extents."""
+    """Return the offsets of a shared-memory layout as a 2-D array, without its stages, and the extents of the array."""
     extents = [product(mode) for mode in _modes(layout)]
     if len(extents) < 2:
         raise LayoutError(
@@ -225,11 +228,12 @@ def _first_stage(layout: Layout | ComposedLayout) -> tuple[np.ndarray, tuple[int
 
 
 def _over_all(places: np.ndarray, tile: tuple[int, int], extents: tuple[int, int]) -> np.ndarray:
-    """Return the positions (threads, values) in shared memory if the threads repeat a tile over all of it.
+    """Return the positions in shared memory of each thread's elements, if threads repeat a tile over all of it.
 
     places    positions in the tile: (threads, values)
     tile      extents of the tile
     extents   extents of shared memory
+    returns   int array (threads, values), with more values than `places`
     """
     if any(e % t for e, t in zip(extents, tile, strict=True)):
         raise LayoutError(

@@ -39,6 +39,7 @@ from cutegemm.dtypes import tf32
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
+from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.plan.work.arithmetic import ceil_div
 from cutegemm.tile.tma import TmaBox
 
@@ -55,10 +56,10 @@ _NOWHERE = np.iinfo(np.int64).max  # stands for the sector of an inactive lane
 
 @dataclass(frozen=True)
 class GridSectors:
-    """Cost of an access over all tiles of a problem, including ragged ones.
+    """Cost of a global-memory access over all tiles of a problem, including ragged ones.
 
-    requests   instructions with at least one active lane
-    sectors    sectors that the instructions touch
+    requests   warp instructions with at least one active lane
+    sectors    32-byte sectors that these instructions touch
     arriving   sectors that arrive in multiprocessors. A load through L1 fetches a sector once per CTA and k-tile;
                cp.async of 16 bytes fetches a sector twice if its halves are written to different sectors of shared
                memory
@@ -83,9 +84,9 @@ class Sectors:
     usable_bits   bits of the widest access that majorness and alignment allow
     per           "k-tile", "32 k-tiles", "tile", or "K split" of a tile
     in_grid       cost in the whole problem; None without a problem, and for accumulators of K splits
-    by_l1         whether loaded data are kept in L1
-    is_torn       whether rows of a multicast box are not whole 128-byte lines that start at multiples of 64 bytes; then
-                  more sectors arrive than the loads touch
+    by_l1         True if loaded data are kept in L1
+    is_torn       True if rows of a multicast box are not whole 128-byte lines that start at multiples of 64 bytes;
+                  then more sectors arrive than the loads touch
     """
 
     name: str
@@ -103,16 +104,17 @@ class Sectors:
 
     @property
     def efficiency(self) -> float:
-        """Share of the touched sectors that the requested bytes would fill; 1 is the best."""
+        """Fewest sectors that contain the requested bytes, divided by the sectors that are touched; 1 is best."""
         return self.ideal / self.sectors if self.sectors else 1.0
 
 
 def sectors(addresses: Any, bits: int, active: Any = None) -> np.ndarray:
-    """Return the number of distinct sectors of each request.
+    """Return the number of distinct 32-byte sectors that each request (warp instruction) touches.
 
     addresses   byte addresses: (requests, lanes)
     bits        bits that a lane accesses
     active      bool (requests, lanes): lanes that execute the access; None: all
+    returns     int array (requests,)
 
     >>> lanes = np.arange(32)
     >>> sectors([lanes * 4, lanes * 8, lanes * 128], 32).tolist()
@@ -134,9 +136,9 @@ def sectors(addresses: Any, bits: int, active: Any = None) -> np.ndarray:
 
 
 def usable_bits(operand: Operand, problem: Problem | None = None, name: str = "") -> int:
-    """Return the bits of the widest access along the contiguous mode for which every access is aligned.
+    """Return the bits of the widest vector along an operand's contiguous mode that is aligned everywhere.
 
-    problem   its strides and extents count too; None: the alignment of the operand alone
+    problem   problem whose strides and extents limit the width too; None: the operand's alignment alone
     name      name of the operand in the problem, such as "a"
 
     >>> from cutegemm.plan import Operands, Problem
@@ -161,9 +163,9 @@ def global_accesses(
 ) -> list[Sectors]:
     """Return every access of a plan to global memory.
 
-    problem   gives strides and extents; None: rows are aligned and far apart
+    problem   problem that gives strides and extents; None: rows are aligned and far apart
     scalars   values of the epilogue's scalars, which decide the operands that are read. None: only operands that are
-              read for all values count. C does not, because it is not read if beta is 0
+              always read count, so C does not (it is not read if beta is 0)
 
     >>> from cutegemm.build import simt_plan
     >>> [(access.name, access.instruction, access.sectors, access.ideal) for access in global_accesses(simt_plan())]
@@ -193,16 +195,20 @@ def global_accesses(
             label, operand = f"store {name.upper()}", plan.operands.matrix(name)
             out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile", plan.store.rotated))
     out += [_stored(plan, name, problem) for name in plan.epilogue.outputs if name not in shared]
+    out += [_scales_of_d(plan, name, problem) for name in plan.epilogue.scales]
     if plan.scheduler.split.is_split:
         out += _split_k_partials(plan)
     return out
 
 
 def _single(plan: GemmPlan, read: GlobalRead, problem: Problem | None) -> Sectors:
-    """Return the cost of reading single elements of an operand of the mainloop, one for each k-tile and instruction.
+    """Return the cost of global reads of single elements, such as block scales, one for each k-tile and instruction.
 
-    In the whole problem, each tile reads as much for as many k-tiles. A CTA fetches a sector once, through L1, of those
-    that its warps read at the same time: it reads one element for each k-tile and each block along the tile.
+    In the whole problem, each tile reads as much for as many k-tiles. Warps that read a sector at the same time fetch
+    it once, through L1. A CTA reads one element for each k-tile and each block along the tile.
+
+    read      the operand and its elements
+    problem   problem for the cost in the whole grid; None for one CTA only
     """
     bits = plan.operands.matrix(read.operand).dtype.bits
     of_each = ceil_div(read.k_tiles * bits // 8, SECTOR_BYTES)
@@ -219,13 +225,27 @@ def _single(plan: GemmPlan, read: GlobalRead, problem: Problem | None) -> Sector
     return Sectors(read.label, f"LDG.{bits}", "ld", read.requests, count, count, bits, bits, per, in_grid, by_l1=True)
 
 
+def _scales_of_d(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
+    """Return the cost of storing the scales of a quantized D: an instruction stores those of 8 rows, a whole sector.
+
+    The model assumes that columns of scales begin at sectors.
+    """
+    bits, (rows, columns) = plan.operands.matrix(name).dtype.bits, plan.d_tile
+    of_each = SECTOR_BYTES * 8 // bits
+    count, in_grid = rows // of_each * (columns // BLOCK), None
+    if problem is not None:
+        stored = ceil_div(problem.m, of_each) * ceil_div(problem.n, BLOCK) * problem.l
+        in_grid = GridSectors(stored, stored, stored)
+    return Sectors(f"store {name.upper()}", f"STG.{bits}", "st", count, count, count, bits, bits, "tile", in_grid)
+
+
 def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
     """Return the cost of reading an operand of the epilogue: a tile by TMA to the epilogue stages, or by threads.
 
     Threads read an element of a broadcast operand once for all elements of D that they compute together.
 
     name      name of the operand, such as "c"
-    problem   gives strides and extents; None: rows are aligned and far apart
+    problem   problem that gives strides and extents; None: rows are aligned and far apart
     """
     label, operand = f"load {name.upper()}", plan.operands.matrix(name)
     if plan.store.fetched is not None and name == plan.fetched_tile:
@@ -235,7 +255,7 @@ def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sec
 
 
 def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
-    """Return the costs of writing the accumulators of a K split, and of reading them if the GEMM itself adds them."""
+    """Return the global-memory costs of accumulators of K splits: writes, and reads if the GEMM itself adds them."""
     layout, consumers = layout_of_partials(plan)
     vector, threads, vectors = layout.shape[:3]
     bits = plan.operands.acc.bits
@@ -258,14 +278,14 @@ def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
 
 
 def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem | None, per: str) -> Sectors:
-    """Return the cost of loading a tile by TMA.
+    """Return the global-memory cost of loading a tile by TMA.
 
     TMA requests whole rows of a box. If the load is multicast, each CTA requests its share, and all of it arrives.
 
     name      name of the matrix, such as "a"
     label     name of the access
     box       extents of the TMA box
-    problem   gives strides and extents; None: rows are aligned and far apart
+    problem   problem that gives strides and extents; None: rows are aligned and far apart
     per       "k-tile" or "tile"
     """
     operand, shape = plan.loaded.matrix(name), tile_shape(plan, name)
@@ -287,10 +307,11 @@ def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem 
 
 
 def _is_torn(kind: Kind, inner: int, box: TmaBox, step: int) -> bool:
-    """Return whether rows of a box are not whole lines of 128 bytes, or do not start at a multiple of 64 bytes.
+    """Return True if rows of a TMA box are not whole lines of 128 bytes, or do not start at a multiple of 64 bytes.
 
-    kind    tiles that are loaded
+    kind    position of the tiles that are loaded, within the matrix and a cache line
     inner   index of the contiguous mode
+    box     the TMA box
     step    elements from one row to the next
     """
     bits = box.dtype.bits
@@ -309,7 +330,9 @@ def _row_sectors(kind: Kind, shape: tuple[int, int], inner: int, width: int, ste
     The bytes inside of the matrix arrive as the sectors that contain them. The bytes outside arrive as zeros, in
     further sectors of 32 bytes (counters of an H100, 2026-11-22).
 
-    kind    tiles of the same position in the matrix and in a cache line the contiguous mode
+    kind    position of the tile, within the matrix and a cache line
+    shape   extents of the tile
+    inner   index of the contiguous mode
     width   elements of a box along the contiguous mode
     step    elements from one row to the next
     bits    bits of an element
@@ -324,7 +347,11 @@ def _row_sectors(kind: Kind, shape: tuple[int, int], inner: int, width: int, ste
 
 
 def _stored(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
-    """Return the cost of storing D, or the auxiliary output `name`, from registers to global memory."""
+    """Return the cost of storing D, or another result of the epilogue, from registers to global memory.
+
+    name      name of the result, such as "d"
+    problem   problem that gives strides and extents; None: rows are aligned and far apart
+    """
     operand = plan.operands.matrix(name)
     bits = plan.store.atom.bits if name == "d" else plan.access(name).bits
     elements = stored_by_lanes(plan, operand.major)
@@ -343,15 +370,17 @@ def _sectors(
     per: str,
     rotated: Callable[..., np.ndarray] | None = None,
 ) -> Sectors:
-    """Return the cost of an access by threads.
+    """Return the cost of an access to global memory by threads, for one tile and for the whole problem.
 
     operand_name   name of the matrix, such as "a"
     label          name of the access
+    operand        type, majorness and alignment of the matrix
     op             "ld", "ldgsts" or "st"
     elements       index in the tile of each value of each lane: (warps, lanes, values)
     bits           bits of a lane per instruction
     per            "k-tile" or "tile"
-    rotated        how lines are rotated, see `Store.rotated`; None: they are not
+    rotated        function that rotates the lanes of rows that start within a cache line, so that stores are aligned;
+                   None: no rotation
     """
     count = max(1, bits // operand.dtype.bits)
     memory = global_table(plan, operand_name, problem)
@@ -360,7 +389,7 @@ def _sectors(
     written = _written(plan, operand_name, problem) if past_l1 else None
 
     def firsts(phase: int) -> np.ndarray:
-        """Return the first element of each access of a tile, as indices in the tile.
+        """Return the index in the tile of each access's first element: (requests, lanes).
 
         phase   bytes from the start of a cache line to the tile's first element
         """
@@ -370,7 +399,7 @@ def _sectors(
         """Return (requests, sectors, arriving sectors) of a tile that starts `phase` bytes into a cache line.
 
         phase    bytes from the start of a cache line to the tile's first element
-        inside   which elements of the tile are inside of the matrix; None: all
+        inside   bool over the elements of the tile: True inside of the matrix; None: all are
         """
         first = firsts(phase)
         at, on = memory[first] + phase, None if inside is None else inside[first]
@@ -411,9 +440,10 @@ def _sectors(
 
 
 def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
-    """Return the byte addresses in shared memory that the cp.async of A or B writes: (requests, lanes).
+    """Return the byte addresses in shared memory that the cp.async of A or B writes: array (requests, lanes).
 
-    name   "a" or "b"
+    name      "a" or "b"
+    problem   problem that gives the strides of the matrices; None: large compact matrices
     """
     access = next(a for a in shared_accesses(plan, problem) if a.buffer == name and a.op == "cp.async")
     offsets = buffer_layout(plan, name).offsets()
@@ -422,14 +452,14 @@ def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
 
 
 def torn(read: np.ndarray, written: np.ndarray, unit: int, active: np.ndarray | None = None) -> int:
-    """Return the number of distinct pairs (sector read, unit written) over all requests.
+    """Return how many sectors cp.async fetches: distinct pairs (sector read, unit of shared memory written).
 
     A sector whose bytes go to two units counts twice.
 
     read      byte addresses in global memory: (requests, lanes)
     written   byte addresses in shared memory: (requests, lanes)
     unit      bytes of a unit of shared memory: a line or a sector
-    active    lanes that copy; None: all
+    active    bool, same shape: lanes that copy; None: all
 
     >>> read = np.arange(32)[None] * 16
     >>> torn(read, read, 32), torn(read, read + 16, 32)

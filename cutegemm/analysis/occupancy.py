@@ -35,15 +35,15 @@ REGISTER_STEP = 8  # registers of a thread are allocated in multiples of this
 
 @dataclass(frozen=True)
 class Occupancy:
-    """CTAs that a multiprocessor holds at once, and the limits.
+    """CTAs that a multiprocessor holds at once, and the resources that limit their number.
 
-    ctas        number of CTAs
-    limits      number of CTAs that each resource alone allows: "threads", "registers", "shared memory", "blocks"
-    warps       number of resident warps
-    max_warps   number of warps that the multiprocessor can hold
-    registers   registers of a thread
-    smem_bytes  bytes of shared memory of a CTA, without the reserved bytes
-    measured    whether `registers` are those of the compiled kernel; else they are the limit of the plan
+    ctas         number of CTAs
+    limits       number of CTAs that each resource alone allows: "threads", "registers", "shared memory", "blocks"
+    warps        number of resident warps
+    max_warps    number of warps that the multiprocessor can hold
+    registers    registers of a thread
+    smem_bytes   bytes of shared memory of a CTA, without the reserved bytes
+    measured     True if `registers` are those of the compiled kernel; False if they are the limit of the plan
     """
 
     ctas: int
@@ -56,24 +56,24 @@ class Occupancy:
 
     @property
     def limited_by(self) -> tuple[str, ...]:
-        """Names of the resources that do not allow a further CTA on the multiprocessor, such as "registers"."""
+        """Names of the resources that limit this occupancy, i.e. do not allow one more CTA, such as ("registers",)."""
         least = min(self.limits.values())
         return tuple(name for name, ctas in self.limits.items() if ctas == least)
 
     @property
     def theoretical(self) -> float:
-        """Share of the warps that a multiprocessor can hold which are resident, between 0 and 1."""
+        """Occupancy as a share: resident warps divided by the warps that a multiprocessor can hold, between 0 and 1."""
         return self.warps / self.max_warps
 
 
 def occupancy(arch: Arch | str, threads: int, registers: int, smem_bytes: int, *, measured: bool = False) -> Occupancy:
-    """Return the occupancy of a kernel.
+    """Return how many CTAs of a kernel a multiprocessor holds at once, and which resources limit them.
 
     arch         architecture, or its name
     threads      threads of a CTA
     registers    registers of a thread
     smem_bytes   bytes of shared memory of a CTA, static and dynamic
-    measured     see `Occupancy`
+    measured     True if `registers` are those of a compiled kernel, for reports
     raises       UnsupportedError if `threads` is less than 1, or another number less than 0
 
     >>> result = occupancy("sm_90", threads=256, registers=128, smem_bytes=40_000)
@@ -110,6 +110,8 @@ def plan_registers(plan: GemmPlan, arch: Arch) -> int:
 
     Compiled plans come close: of 24 SIMT plans whose data need 64 to 180 registers, 23 use 219 to 255 of the 255 that
     one CTA per multiprocessor allows (DSL 4.8.1, sm_90a, 2026-11-20).
+
+    arch   architecture, which limits the registers
     """
     if all(role.registers for role in plan.roles):
         total = sum(role.warps * (role.registers or 0) for role in plan.roles)
@@ -118,7 +120,7 @@ def plan_registers(plan: GemmPlan, arch: Arch) -> int:
 
 
 def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: ResourceReport | None = None) -> Occupancy:
-    """Return the occupancy of a plan.
+    """Return how many CTAs of a plan's kernel a multiprocessor holds at once, and which resources limit them.
 
     arch     architecture, or its name; None: the plan's
     report   resources of the compiled kernel; None: the registers that the plan allows
@@ -138,15 +140,15 @@ def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: Resou
 
 @dataclass(frozen=True)
 class Waves:
-    """Waves of a grid on a device. A wave is the set of CTAs that run at once.
+    """Waves of a grid on a device: rounds of CTAs, where those of one wave run at once.
 
-    ctas         CTAs of the grid: one for each tile of D, or for each K split of a tile. If the CTAs of a cluster split
-                 K, all of them count, also those whose own columns of D lie outside of D
+    ctas         CTAs of the grid: one for each tile of D, or for each K split of a tile. If the CTAs of a cluster
+                 split K, all of them count, also those whose own columns of D lie outside of D
     per_wave     CTAs that run at once
     tile_waste   share of the tiles' elements that lies outside of D
-    is_even      whether a persistent grid divides the k-tiles of the last wave evenly among its CTAs
-    persistent   CTAs that are launched to compute all tiles one after another; 0 if each CTA has one tile. Then `ctas`
-                 is the number of tiles, and a wave is one tile of each CTA
+    is_even      True if a persistent grid divides the k-tiles of the last wave evenly among its CTAs
+    persistent   CTAs that are launched to compute all tiles one after another; 0 if each CTA has one tile. Then
+                 `ctas` is the number of tiles, and a wave is one tile of each CTA
     """
 
     ctas: int
@@ -157,19 +159,19 @@ class Waves:
 
     @property
     def count(self) -> int:
-        """Number of waves: rounds of CTAs that run at once. A wave that is not full counts as one."""
+        """Number of waves (rounds of CTAs that run at once). A wave that is not full counts as one."""
         return -(-self.ctas // self.per_wave) if self.per_wave else 0
 
     @property
     def tail(self) -> float:
-        """Share of the CTA slots of the last wave that have a CTA; 1 if the last wave is full."""
+        """Share of the last wave's places for CTAs that have a CTA; 1 if the last wave is full."""
         if self.is_even:
             return 1.0
         return (self.ctas - (self.count - 1) * self.per_wave) / self.per_wave if self.ctas else 1.0
 
     @property
     def efficiency(self) -> float:
-        """Number of CTAs divided by the number that the waves can hold; 1 if the last wave is full.
+        """Number of CTAs divided by the number of places for CTAs in all waves; 1 if the last wave is full.
 
         >>> Waves(133, 132).efficiency, Waves(264, 132).efficiency
         (0.5037878787878788, 1.0)
@@ -178,7 +180,7 @@ class Waves:
 
 
 def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves:
-    """Return the waves of the grid of a problem on a device with `sms` multiprocessors.
+    """Return the waves (rounds of CTAs that run at once) of a problem's grid on a device with `sms` multiprocessors.
 
     sms           number of multiprocessors
     ctas_per_sm   CTAs that a multiprocessor holds at once

@@ -20,7 +20,7 @@ def render(analysis: Analysis, *, width: int = 110, color: bool = False) -> str:
     """Return the report of an analysis as text.
 
     width   characters of a line
-    color   whether the text contains color codes of a terminal
+    color   True to add the colour codes of a terminal
 
     >>> from cutegemm.analysis import check
     >>> from cutegemm.build import simt_plan
@@ -56,7 +56,7 @@ def as_html(analysis: Analysis, *, width: int = 110) -> str:
 
 
 def print_report(analysis: Analysis, console: Any) -> None:
-    """Print the report of an analysis on a rich console."""
+    """Print the report of an analysis on a rich console (`rich.console.Console`)."""
     console.print(f"[bold]{analysis.plan}[/bold] {head(analysis)}")
     if analysis.summary:
         console.print(f"  {analysis.summary}")
@@ -68,7 +68,7 @@ def print_report(analysis: Analysis, console: Any) -> None:
 
 
 def _print(section: Section, console: Any) -> None:
-    """Print one section of a report (title, sentences, table) on a rich console."""
+    """Print one section of a report (title, sentences, table) on a rich console (`rich.console.Console`)."""
     if section.lines or not section.rows:
         console.print(f"[bold]{section.title}[/bold]", soft_wrap=True)
     for line in section.lines:
@@ -80,15 +80,18 @@ def _print(section: Section, console: Any) -> None:
 
 
 def _table(section: Section) -> _Table:
-    """Return the table of a section as a rich renderable. It has the section's title unless lines precede it."""
+    """Return the table of a report's section as an object that rich prints.
+
+    The table has the section's title, unless sentences precede it.
+    """
     return _Table(None if section.lines else section.title, section.columns, section.rows)
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A table on a console. If the console is too narrow, each row becomes a paragraph of column names and cells.
+    """A table for a rich console. If the console is too narrow, each row becomes a paragraph of column names and cells.
 
-    columns   (name, "left" or "right") of each column
+    section   section of a report, with the columns and rows of its table
     """
 
     title: str | None
@@ -111,7 +114,7 @@ class _Table:
             yield Padding(Text(", ".join([f"{name} {cell}" for (name, _), cell in named])), (0, 0, 0, 4))
 
     def _least(self) -> list[int]:
-        """Return the smallest width of each column, in characters, with which the table can be printed.
+        """Return the smallest width of each column of this table, in characters, with which it can be printed.
 
         Headers, and a last column of text, may break between words.
         """
@@ -124,7 +127,7 @@ class _Table:
         return out
 
     def _wide(self, least: list[int]) -> Any:
-        """Return the table as a rich table.
+        """Return this table as a rich table, for a console that is wide enough.
 
         least   smallest width of each column, in characters
         """

@@ -48,15 +48,15 @@ _MOST_TILES = 1 << 20  # more tiles take over a minute to simulate
 
 @dataclass(frozen=True)
 class AccessCost:
-    """Cost of one access to shared memory.
+    """Cost of one kind of access to shared memory, for one tile and in the whole grid.
 
     name          description of the access, such as "read A"
     instruction   SASS mnemonic
     op            operation, one of `shared.OPS`
     per           "k-tile", "tile" or "ragged tile"
     cost          cost of one CTA for one full k-tile, or for one full tile, as `per` says
-    times         executions of a CTA for the problem; more than the number of k-tiles if steps of the schedule after
-                  the last k-tile store or read too; 0 without a problem
+    times         executions by a CTA for the problem; more than the number of k-tiles if steps after the last k-tile
+                  access shared memory too; 0 without a problem
     in_grid       instructions, wavefronts and fewest wavefronts over all tiles of the problem, including ragged ones
     """
 
@@ -75,12 +75,12 @@ class Analysis:
 
     plan         name of the plan; `summary` describes it
     arch         name of the architecture
-    rules        rules of shared memory that were applied
+    rules        name of the model of shared memory (how lanes are grouped) that was applied
     violations   rules that the plan violates
     shared       accesses to shared memory
     global_      accesses to global memory
     occupancy    CTAs that a multiprocessor holds
-    launches     kernels of a call by name, and whether each one starts before its predecessor has ended
+    launches     kernels of a call by name -> True if the kernel starts before its predecessor has ended
     epilogue     cost of the epilogue; None if it computes nothing
     problem      text of the problem
     tiles        number of tiles of D
@@ -123,7 +123,7 @@ class Analysis:
     searches: dict[str, SwizzleSearch] = field(default_factory=dict, compare=False)
 
     def counts(self, op: str) -> tuple[int, int, int]:
-        """Return (instructions, wavefronts, fewest wavefronts) of an operation on shared memory in the whole grid.
+        """Return (instructions, wavefronts, fewest wavefronts) of a shared-memory operation, over the whole grid.
 
         The counts are those of the compiled kernel if it was executed, else those of the plan.
 
@@ -135,7 +135,7 @@ class Analysis:
         return self.planned(op)
 
     def planned(self, op: str) -> tuple[int, int, int]:
-        """Return (instructions, wavefronts, fewest wavefronts) of an operation on shared memory, as planned.
+        """Return (instructions, wavefronts, fewest wavefronts) of a shared-memory operation, as the plan predicts them.
 
         The counts are those of the plan's accesses in the whole grid, even if the compiled kernel was executed.
 
@@ -149,9 +149,10 @@ class Analysis:
         return out[0], out[1], out[2]
 
     def sector_count(self, op: str) -> tuple[int, int]:
-        """Return (instructions, sectors) of an operation on global memory in the grid of the GEMM.
+        """Return (instructions, sectors) of an operation on global memory, over the whole grid of this plan's GEMM.
 
-        Repack passes, and a second kernel that adds the accumulators of K splits, are not included; see `passes`.
+        Kernels that copy an operand before, or add the accumulators of K splits after, are not included; see
+        `passes`.
 
         op   operation: "ld", "ldgsts", "st" or "tma"
         """
@@ -159,9 +160,11 @@ class Analysis:
         return sum(cost.requests for cost in costs), sum(cost.sectors for cost in costs)
 
     def _in_grid(self, access: Sectors) -> GridSectors:
-        """Return the cost of an access to global memory over the grid of the GEMM.
+        """Return the cost of an access to global memory over the whole grid of this plan's GEMM.
 
         If a second kernel stores some tiles of D, only those that the GEMM stores count.
+
+        access   cost of the access for one CTA
         """
         assert self.ends is not None
         if access.in_grid is None:  # accumulators of K splits
@@ -174,15 +177,15 @@ class Analysis:
         return GridSectors(*[round(share * count) for count in counts])
 
     def sum_sectors(self, op: str) -> int:
-        """Return the sectors of accumulators of K splits that the GEMM's CTAs write ("st") or read ("ld")."""
+        """Return how many sectors of accumulators of K splits the GEMM's CTAs write ("st") or read ("ld")."""
         return sum(self._in_grid(a).sectors for a in self.global_ if (a.op, a.per) == (op, "K split"))
 
     def arriving(self) -> int:
-        """Return the number of 32-byte sectors of A and B that arrive in multiprocessors, over the whole grid."""
+        """Return the number of 32-byte sectors of A and B that arrive in all multiprocessors together."""
         return sum(self._in_grid(access).arriving for access in self.global_ if "k-tile" in access.per)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the analysis as dicts, lists, numbers and texts that `json.dumps` accepts."""
+        """Return this analysis as dicts, lists, numbers and texts that `json.dumps` accepts."""
         device = {
             **asdict_plain(self.device),
             "tflops": dict(self.device.tflops),
@@ -258,14 +261,14 @@ class Analysis:
         return render(self)
 
     def _repr_html_(self) -> str:
-        """Return the report as HTML, which a notebook shows."""
+        """Return the report of this analysis as HTML, which a Jupyter notebook shows."""
         from cutegemm.analysis.render import as_html
 
         return as_html(self)
 
 
 def _search_data(search: SwizzleSearch) -> dict[str, Any]:
-    """Return the result of a search for a swizzle as plain data, with the reason if it failed."""
+    """Return the result of a search for a swizzle as plain data for JSON, with the reason if it failed."""
     named = {"swizzle": search.swizzle, "padding": search.padding, "fewest_wavefronts": search.least}
     out: dict[str, Any] = {
         name: None if c is None else {"how": c.how, "layout": str(c.layout), "extra_bytes": c.extra_bytes,
@@ -276,7 +279,7 @@ def _search_data(search: SwizzleSearch) -> dict[str, Any]:
 
 
 def asdict_plain(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass as a dict, name -> value, without copying the values.
+    """Return the fields of a dataclass instance as a dict, name -> value, without copying the values.
 
     `dataclasses.asdict` fails to copy a read-only mapping.
     """
@@ -294,14 +297,14 @@ def check(
     search: bool = True,
     executed: ExecutedAccesses | None = None,
 ) -> Analysis:
-    """Predict what a plan does on a device.
+    """Predict bank conflicts, memory traffic, occupancy and time of a plan on a device, and suggest changes.
 
     problem    extents of the GEMM; None: only predictions that do not depend on them
     arch       architecture; None: that of the device if one is passed, else the plan's
     device     a Device or its name; None: the default device of the architecture
     report     resources of the compiled kernel; None: the registers that the plan allows
-    rules      rules of shared memory; see `analysis.shared`
-    search     whether to search for a swizzle for buffers with bank conflicts, and for a better raster
+    rules      model of shared memory: which groups of lanes are served together
+    search     True to search for a swizzle for buffers with bank conflicts, and for a better raster
     executed   shared-memory accesses of the compiled kernel, from `run.executed.executed_accesses`; they replace
                those of the plan; None: the plan's
     raises     UnsupportedError or PlanError if the problem is not one that the plan can compute
@@ -346,9 +349,10 @@ def check(
 
 
 def _launches(plan: GemmPlan, arch: Arch, problem: Problem | None) -> dict[str, bool]:
-    """Return the kernels of a call by name, and whether each one starts before its predecessor has ended.
+    """Return the kernels of a call as name -> True if the kernel starts before its predecessor has ended (PDL).
 
-    problem   decides whether the GEMM starts early after a repack pass; None: a small problem
+    problem   decides whether the GEMM starts early after a kernel that copies an operand; None: a small problem
+    arch      architecture, which may or may not have PDL
     """
     parts = [] if problem is None else regions(plan, problem.m, problem.n, problem.k, problem.l)
     repacked = {GEMM: repacked_bytes_of(parts)}
@@ -359,6 +363,8 @@ def _access_cost(plan: GemmPlan, problem: Problem | None, access: Access, k_tile
     """Return the cost of an access to shared memory: for one full tile and, with a problem, for all tiles.
 
     k_tiles   number of k-tiles of a tile
+    access    the access
+    rules     model of shared memory: which groups of lanes are served together
     """
     layout = buffer_layout(plan, access.buffer)
     times, full = executions(plan, access, k_tiles), access.cost(layout, rules)
@@ -383,18 +389,18 @@ def _access_cost(plan: GemmPlan, problem: Problem | None, access: Access, k_tile
 def _searches(
     plan: GemmPlan, accesses: list[Any], shared: tuple[AccessCost, ...], rules: Rules
 ) -> dict[str, SwizzleSearch]:
-    """Return the search for a swizzle for each buffer whose layout causes bank conflicts, by buffer name.
+    """Search for a swizzle for each shared-memory buffer with bank conflicts; return buffer name -> result.
 
     accesses   accesses of the plan to shared memory
     shared     their costs, in the same order
-    rules      rules of shared memory
+    rules      model of shared memory: which groups of lanes are served together
     """
     blamed = {a.buffer for a, c in zip(accesses, shared, strict=True) if c.cost.conflicts and c.cost.worst is not None}
     return {buffer: search_plan(plan, buffer, rules) for buffer in sorted(blamed)}
 
 
 def _check_problem(plan: GemmPlan, problem: Problem) -> None:
-    """Check that a plan computes a problem, and that the problem has few enough tiles to simulate.
+    """Raise an error unless a plan computes a problem, and the problem has few enough tiles to simulate.
 
     raises   UnsupportedError if `problem` is not a Problem or has too many tiles; PlanError if it has other operands
              than the plan, or exceeds the integers of the plan's kernels
@@ -412,10 +418,10 @@ def _check_problem(plan: GemmPlan, problem: Problem) -> None:
 
 
 def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any], search: bool) -> Analysis:
-    """Return the analysis of a plan for a problem.
+    """Return the analysis of a plan for a problem on a device.
 
-    common   fields that do not depend on the problem
-    search   whether to simulate other rasters
+    common   fields of the analysis that do not depend on the problem
+    search   True to simulate other rasters (orders of the tiles) too
     """
     fits: Occupancy = common["occupancy"]
     m_tiles, n_tiles, batch = plan.grid(problem)
@@ -463,7 +469,8 @@ def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict
 def _in_time(cost: EpilogueCost | None, roof: Roofline) -> EpilogueCost | None:
     """Return the cost of the epilogue with its fields `hidden` and `added_seconds` computed from the roofline.
 
-    cost   cost of the epilogue; None if it computes nothing, which returns None
+    cost   cost of the epilogue; None if it computes nothing, for which None is returned
+    roof   the roofline of the plan
     """
     alone = next((level.seconds for level in roof.levels if level.name == "epilogue"), None)
     if cost is None or not alone:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Level:
-    """Work of one level of the machine, and its least time.
+    """Work of one level of the machine in a roofline, and the least time that it takes.
 
     name        "compute", "issue", "register", "shared", "L2", "DRAM" or "epilogue"
     amount      FLOPs, warp instructions or bytes
@@ -47,7 +47,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Levels of one GEMM.
+    """Roofline of one GEMM: the work of each level of the machine, and the least time that follows.
 
     flops    FLOPs of the problem, without those of tile elements outside of D
     levels   from the arithmetic out to DRAM; then the epilogue's arithmetic, if it has any
@@ -60,30 +60,30 @@ class Roofline:
 
     @property
     def bound(self) -> Level:
-        """The level (compute, shared memory, L2, DRAM, ...) with the largest least time. It limits the kernel."""
+        """The level of this roofline (compute, shared memory, L2, DRAM, ...) with the largest least time."""
         return max((level for level in self.levels if level.seconds is not None), key=lambda x: x.seconds or 0.0)
 
     @property
     def seconds(self) -> float:
-        """Least time of the GEMM in seconds: that of the slowest level, plus the epilogue that nothing hides."""
+        """Least time of the GEMM in seconds: the slowest level of this roofline, plus the epilogue's exposed time."""
         return (self.bound.seconds or 0.0) + self.added
 
     @property
     def tflops(self) -> float:
-        """Rate of the GEMM in TFLOP/s if it takes the least time that the roofline allows."""
+        """Rate of the GEMM in TFLOP/s if it takes the least time that this roofline allows."""
         return self.flops / self.seconds / 1e12 if self.seconds else 0.0
 
     def level(self, name: str) -> Level:
-        """Return one level of the roofline.
+        """Return one level of this roofline by its name.
 
-        name   name of the level, such as "DRAM"; see `Level`
+        name   "compute", "issue", "register", "shared", "L2", "DRAM" or "epilogue"
         """
         return next(level for level in self.levels if level.name == name)
 
     def seconds_with(self, **changed: float) -> float:
-        """Return the least time in seconds if some levels took other times.
+        """Return the least time in seconds by this roofline if some levels took other times.
 
-        changed   seconds by the name of the level
+        changed   seconds by the name of the level, such as shared=1e-4
         """
         most = max(changed.get(x.name, x.seconds) for x in self.levels if x.seconds is not None)
         return most + self.added
@@ -101,13 +101,13 @@ def roofline(
     sm_share: float,
     epilogue: EpilogueCost | None = None,
 ) -> Roofline:
-    """Return the roofline of a plan for a problem.
+    """Return the roofline of a plan for a problem: the least time that each level of the machine needs.
 
     wavefronts     wavefronts in shared memory, of the whole grid
     instructions   warp instructions that access memory, of the whole grid
     traffic        bytes through L2 and DRAM
-    passes         data that go through the workspace. All of them pass L2. Repacked operands pass DRAM as well, and so
-                   do accumulators of K splits if they exceed L2
+    passes         data that go through the workspace: operands copied before the GEMM (repacked), and accumulators of
+                   K splits. All pass L2; repacked operands pass DRAM too, and so do accumulators if they exceed L2
     sm_share       mean number of tiles of a multiprocessor divided by that of the busiest one
     epilogue       cost of the epilogue; None if it computes nothing
     """
@@ -168,7 +168,7 @@ def roofline(
 
 
 def register_bytes(plan: GemmPlan) -> float:
-    """Return the bytes of registers that the MMA atom reads and writes per multiplication of two elements.
+    """Return the bytes of registers that the MMA instruction reads and writes per multiply-add of two elements.
 
     >>> from cutegemm.build import simt_plan
     >>> register_bytes(simt_plan())
@@ -185,7 +185,7 @@ def register_bytes(plan: GemmPlan) -> float:
 
 
 def _level(name: str, amount: float, unit: str, flops: int, seconds: float | None) -> Level:
-    """Return a roofline level whose intensity is `flops` divided by `amount`; 0 if the amount is 0.
+    """Return a roofline level whose intensity is `flops` divided by `amount`; the intensity is 0 if `amount` is 0.
 
     name      name of the level
     amount    FLOPs, warp instructions or bytes

@@ -38,7 +38,7 @@ _MATRIX_ROWS, _ROW_BITS = 8, 128  # rows of a matrix of ldmatrix and stmatrix: e
 
 @dataclass(frozen=True)
 class Rules:
-    """Model of shared memory: when two phases of an instruction are merged.
+    """Model of shared memory: when two phases (groups of lanes that are served together) are merged into one.
 
     name           name of the model
     merges_pairs   masks m: two phases of a load are merged if lanes i and i ^ m access the same address in every pair
@@ -58,7 +58,7 @@ DEFAULT_RULES = UNIFORM_PAIRS
 
 @dataclass(frozen=True)
 class Collision:
-    """The worst bank conflict of an access: lanes of one warp that access different words of one bank in one phase.
+    """The worst bank conflict of an access: lanes of one warp that access different words of one bank together.
 
     warp      index of the warp
     request   index of the warp's instruction
@@ -75,7 +75,7 @@ class Collision:
 
     @property
     def ways(self) -> int:
-        """Number of different words that the bank must deliver in one phase: 2 for a two-way bank conflict."""
+        """Number of different words that one bank must deliver at once: 2 for a two-way bank conflict."""
         return len(self.words)
 
     def __str__(self) -> str:
@@ -85,13 +85,13 @@ class Collision:
 
 @dataclass(frozen=True)
 class Wavefronts:
-    """Cost of an access to shared memory.
+    """Cost of shared-memory instructions: requests, wavefronts and the worst bank conflict.
 
-    requests     instructions, summed over warps
-    wavefronts   wavefronts of these instructions
-    ideal        wavefronts without bank conflicts: one per phase
-    worst        the worst bank conflict; None if no phase has one
-    form         the instruction that was counted, such as "ldmatrix.x4" or "128-bit load"; "" if it is not one form
+    requests     warp instructions
+    wavefronts   wavefronts of these instructions: the cycles that shared memory needs for them
+    ideal        wavefronts without bank conflicts: one per group of lanes that accesses 128 bytes
+    worst        the worst bank conflict; None without conflicts
+    form         the instruction that was counted, such as "ldmatrix.x4" or "128-bit load"; "" if there are several
     """
 
     requests: int
@@ -102,12 +102,12 @@ class Wavefronts:
 
     @property
     def conflicts(self) -> int:
-        """Number of wavefronts that bank conflicts add: those beyond the ideal."""
+        """Number of wavefronts that bank conflicts add to these accesses: those beyond the ideal."""
         return self.wavefronts - self.ideal
 
     @property
     def ways(self) -> float:
-        """Wavefronts divided by the ideal: 1 without conflicts, 8 if each phase takes eight.
+        """Wavefronts of these accesses divided by the ideal: 1 without bank conflicts, 8 for eight-way conflicts.
 
         >>> Wavefronts(4, 32, 16).ways
         2.0
@@ -124,14 +124,14 @@ def wavefronts(
     rules: Rules = DEFAULT_RULES,
     active: Any = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the wavefronts of each request, and the ideal number without bank conflicts.
+    """Return the wavefronts of each request (warp instruction) in shared memory, and the ideal without bank conflicts.
 
     addresses   byte addresses: (requests, lanes). At most 32 lanes; fewer are the first lanes of a warp
     bits        bits that a lane accesses
     op          load, store, ldmatrix, stmatrix or wgmma (128 bits: a lane has the address of a row), cp.async or tma;
                 st.async: a store, in the shared memory of the CTA that receives it
     sources     cp.async: byte addresses in global memory that the lanes read; None: contiguous
-    rules       which phases are merged
+    rules       model of shared memory: when two phases (groups of lanes) are merged
     active      bool (requests, lanes): lanes that execute the access; None: all
     returns     (wavefronts, ideal), both of shape (requests,)
     raises      LayoutError for an unknown operation or width, or if an address is not aligned to the width
@@ -162,12 +162,12 @@ def wavefronts(
 
 
 def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.ndarray | None = None) -> np.ndarray:
-    """Return which requests have two phases merged, as booleans of shape (requests,).
+    """Return a boolean for each request (warp instruction): True if two of its phases (groups of lanes) are merged.
 
     table    byte address of each lane: (requests, lanes)
     bits     bits that a lane accesses
-    op       operation, see `wavefronts`
-    rules    which phases are merged
+    op       operation, such as "load" or "ldmatrix"
+    rules    model of shared memory: when two phases are merged
     active   bool, same shape: lanes that execute the access; None: all
     """
     uniform = np.zeros(len(table), bool)
@@ -182,11 +182,11 @@ def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.n
 
 
 def _checked(addresses: Any, bits: int, op: str) -> np.ndarray:
-    """Return the addresses as an array.
+    """Return byte addresses as an integer array, after checking operation, width and alignment.
 
     addresses   byte addresses: (requests, lanes)
     bits        bits that a lane accesses
-    op          operation, see `wavefronts`
+    op          operation, such as "load" or "ldmatrix"
     raises      LayoutError for an unknown operation or width, or if an address is not aligned to the width
     """
     table = np.asarray(addresses, dtype=np.int64)
@@ -214,7 +214,7 @@ def _checked(addresses: Any, bits: int, op: str) -> np.ndarray:
 
 
 def _phases(lanes: int, bits: int) -> np.ndarray:
-    """Return the index of the phase that serves each lane: a phase is a group of lanes that accesses at most 128 bytes.
+    """Return the phase (group of lanes that together access at most 128 bytes) of each lane, as an array of indices.
 
     lanes   number of lanes of a request
     bits    bits that a lane accesses
@@ -237,7 +237,7 @@ def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray, active: np.nd
 
     table    byte address of each lane: (requests, lanes)
     bits     bits that a lane accesses
-    phase    index of the phase of each lane
+    phase    index of the phase (group of lanes that are served together) of each lane
     active   bool, same shape: lanes that execute the access; None: all
     """
     requests, phases = len(table), int(phase[-1]) + 1
@@ -267,9 +267,9 @@ def cost(
 
     addresses   byte addresses: (warps, requests of a warp, lanes)
     bits        bits that a lane accesses
-    op          operation, see `wavefronts`
+    op          operation, such as "load", "store" or "ldmatrix"
     sources     cp.async: byte addresses in global memory, same shape; None: contiguous
-    rules       which phases are merged
+    rules       model of shared memory: when two phases (groups of lanes) are merged
     active      bool, same shape: lanes that execute the access; None: all
     """
     requests, lanes = addresses.shape[1:]
@@ -291,13 +291,15 @@ Phase = dict[int, dict[int, list[int]]]  # bank -> byte address of a word -> lan
 
 
 def served(addresses: np.ndarray, bits: int, *, op: str = "load", rules: Rules = DEFAULT_RULES) -> list[Phase]:
-    """Return the phases of one request, each as a dict: bank -> words that are accessed -> lanes that access the word.
+    """Return the phases (groups of lanes served together) of a request, each as a dict: bank -> word -> lanes.
 
-    A bank takes one wavefront for each of its words in a phase. For cp.async these are the words that are written; its
-    source may conflict as well, see `copies`.
+    A bank takes one wavefront for each of its words in a phase. For cp.async these are the words that are written;
+    the words that are read from global memory may conflict as well.
 
     addresses   byte address of each lane
     bits        bits that a lane accesses
+    op          operation, such as "load" or "ldmatrix"
+    rules       model of shared memory: when two phases are merged
 
     >>> phases = served(np.arange(32) * 8, 32)
     >>> len(phases), phases[0][0]
@@ -339,15 +341,16 @@ def bank_conflicts(
     op: str = "load",
     rules: Rules = DEFAULT_RULES,
 ) -> Wavefronts:
-    """Return the cost of reading or writing a tile in shared memory by threads.
+    """Return requests, wavefronts and bank conflicts of threads that read or write a tile in shared memory.
 
     layout         layout of the tile: index in the tile -> offset in elements
     tv             thread-value layout: (thread, value) -> colexicographic index in the tile; or its table, an array
                    (threads, values)
     element_bits   bits of an element
-    access_bits    bits that a lane accesses per instruction, see `tile_cost`. None: one element, or the widest form of
-                   ldmatrix and stmatrix
-    op             operation, see `wavefronts`
+    access_bits    bits that a lane accesses per instruction. None: one element, or the widest form of ldmatrix and
+                   stmatrix
+    op             operation, such as "load", "store" or "ldmatrix"
+    rules          model of shared memory: when two phases (groups of lanes) are merged
     raises         LayoutError if a lane's elements are not aligned vectors of that width, or lie outside of the tile
 
     >>> transposed = bank_conflicts(Layout((32, 32)), Layout((32, 32), (32, 1)), element_bits=32)
@@ -386,16 +389,18 @@ def tile_cost(
     access_bits: int | None = None,
     rules: Rules = DEFAULT_RULES,
 ) -> Wavefronts:
-    """Return the wavefronts of one pass over a tile, for elements that each lane accesses.
+    """Return requests, wavefronts and bank conflicts of lanes that access given elements of a tile once.
 
-    ldmatrix and stmatrix: a lane has the rows of 128 bits whose addresses it gives. If lanes repeat the first 8 or 16,
-    the instruction is .x1 or .x2; else it is .x4.
+    For ldmatrix and stmatrix, the elements of a lane are the rows of 128 bits whose addresses it supplies. If lanes
+    repeat those of the first 8 or 16, the instruction is .x1 or .x2; else it is .x4.
 
-    table          index in the tile -> offset in elements
-    elements       (warps, lanes, values): index in the tile of each value of each lane
+    table          array: offset in elements of each index in the tile
+    elements       index in the tile of each value of each lane: (warps, lanes, values)
     element_bits   bits of an element
     access_bits    bits that a lane accesses with one instruction, None for the widest that the layout permits. For
                    ldmatrix and stmatrix, bits of a lane's registers: 32 for .x1, 64 for .x2, 128 for .x4
+    op             operation, such as "load", "store" or "ldmatrix"
+    rules          model of shared memory: when two phases (groups of lanes) are merged
     raises         LayoutError if a lane's elements are not aligned vectors of that width
 
     >>> rows = np.arange(32 * 8).reshape(1, 32, 8)  # lane i has the i-th run of 8 elements
@@ -420,7 +425,9 @@ def tile_cost(
 
 
 def _address_lanes(elements: np.ndarray) -> int:
-    """Return how many first lanes have rows of their own: 8 or 16 if the other lanes repeat them, else all.
+    """Return how many lanes supply different addresses: 8 or 16 if all further lanes repeat those, else all.
+
+    This tells .x1, .x2 and .x4 of ldmatrix and stmatrix apart.
 
     elements   index in the tile of each value of each lane: (warps, lanes, values)
     """
@@ -432,12 +439,13 @@ def _address_lanes(elements: np.ndarray) -> int:
 
 
 def byte_addresses(table: np.ndarray, elements: np.ndarray, element_bits: int, bits: int) -> np.ndarray:
-    """Return the byte addresses of the vectors of `bits` bits that lanes access one after the other.
+    """Return the byte address of each vector that a lane accesses: (warps, vectors of a lane, lanes).
 
-    table      offset of each tile index, in elements
-    elements   index in the tile of each value of each lane: (warps, lanes, values)
-    returns    byte addresses: (warps, values * element_bits / bits, lanes)
-    raises     LayoutError if the elements of a vector are not contiguous
+    table          offset of each tile index, in elements
+    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    element_bits   bits of an element
+    bits           bits of a vector; a lane has values * element_bits / bits vectors
+    raises         LayoutError if the elements of a vector are not contiguous
     """
     if bits < element_bits or bits % element_bits:
         raise LayoutError(f"an access of {bits} bits does not consist of whole elements of {element_bits} bits.")
@@ -454,9 +462,9 @@ def byte_addresses(table: np.ndarray, elements: np.ndarray, element_bits: int, b
 
 
 def widest_access(table: np.ndarray, elements: np.ndarray, element_bits: int, most: int = 128) -> int:
-    """Return the bits of the widest vectors that the values of all lanes form in a layout.
+    """Return the bits of the widest contiguous, aligned vectors that the values of every lane form in a layout.
 
-    Vectors must be contiguous and aligned. `autovec_copy` of CuTe uses the same width.
+    `autovec_copy` of CuTe uses the same width.
 
     table          offset of each tile index, in elements
     elements       index in the tile of each value of each lane: (warps, lanes, values)

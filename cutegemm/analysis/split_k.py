@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ends:
-    """Number of actions at the end of work tiles, over all CTAs of the GEMM.
+    """Counts of what CTAs do at the end of work tiles (tiles with a range of K), over all CTAs of the GEMM.
 
     stores       number of stores of a tile of D
     writes       number of writes of the accumulators of a K split to the workspace
     reads        number of reads of the accumulators of a K split from the workspace
     semaphores   number of increments of a semaphore, each followed by a write of its value to shared memory
-    asked        number of reads of this value by a warp
+    asked        number of reads of such a value by a warp
     """
 
     stores: int
@@ -39,13 +39,13 @@ class Ends:
 
 @dataclass(frozen=True)
 class Pass:
-    """Data that go through the workspace.
+    """Data that one use of the workspace in global memory moves: a copy of an operand, or accumulators of K splits.
 
-    name          "repack A", "repack B" or "accumulators"
+    name          "repack A", "repack B" (copies before the GEMM) or "accumulators"
     write_bytes   bytes written to the workspace
-    read_bytes    bytes read from the workspace, or by a repack pass from the operand. Loads of a repacked operand by
-                  the GEMM are not included
-    is_before     whether a repack pass moves them before the GEMM; else they are accumulators of K splits
+    read_bytes    bytes read from the workspace, or by a copy from the operand. Loads of the copied operand by the
+                  GEMM are not included
+    is_before     True for a copy before the GEMM; False for accumulators of K splits
     """
 
     name: str
@@ -55,7 +55,7 @@ class Pass:
 
 
 def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
-    """Return the number of actions at the end of the work tiles of all CTAs.
+    """Return how often CTAs store D, move accumulators of K splits and use semaphores at the end of work tiles.
 
     The CTAs that share a tile of S K splits act as follows. With warp roles, S - 1 CTAs write their accumulators, and
     the one that ends last adds them and stores D. Other plans write all S; the CTA that ends last reads them again if
@@ -83,7 +83,7 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
 
 
 def _split_counts(plan: GemmPlan, problem: Problem) -> list[int]:
-    """Return the number of K splits of each tile of D that has more than one.
+    """Return the number of K splits of each tile of D that has more than one, as a list.
 
     A tile here is that of a whole cluster.
     """
@@ -93,9 +93,12 @@ def _split_counts(plan: GemmPlan, problem: Problem) -> list[int]:
 
 
 def k_ranges_of(work: Work, work_tile: WorkTile) -> tuple[np.ndarray, np.ndarray]:
-    """Return where work tiles start and end in K, as two arrays of values between 0 and 1.
+    """Return where work tiles start and end along K, as two arrays of shares of K between 0 and 1.
 
     If K splits take every n-th k-tile, the result treats them as contiguous ranges of the same length.
+
+    work        tiles, and their division along K
+    work_tile   the work tiles (tile and range of K), as arrays
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -110,7 +113,9 @@ def k_ranges_of(work: Work, work_tile: WorkTile) -> tuple[np.ndarray, np.ndarray
 
 
 def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
-    """Return what one call writes to the workspace and reads from it: a `Pass` for each use of the workspace.
+    """Return what one call writes to and reads from its workspace in global memory, as a `Pass` for each use.
+
+    Uses are copies of A or B before the GEMM, and accumulators of K splits.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands, Problem
@@ -136,7 +141,7 @@ def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
 
 
 def layout_of_partials(plan: GemmPlan) -> tuple[Layout, int]:
-    """Return the layout of the accumulators of a K split in the workspace, and the number of consumers that use it.
+    """Return the layout of one consumer's accumulators of a K split in the workspace, and the number of consumers.
 
     The layout maps (vector, threads, vectors) to offsets in elements.
     """

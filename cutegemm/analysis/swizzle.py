@@ -27,9 +27,9 @@ _ROUND_BYTES = SMEM_BANKS * SMEM_BANK_BYTES  # addresses at this distance share 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout of the tile, and the cost of each access in it.
+    """A layout of a shared-memory tile, and the cost of each access to the tile with it.
 
-    layout        layout of (extent, bK), or of (bM, bN)
+    layout        layout of a tile (extent, bK) of A or B, or (bM, bN) of D
     how           description: "plain", "swizzle S<3,3,3>", "padding of 4 elements", "128B atom"
     extra_bytes   bytes of shared memory in addition to the elements
     costs         cost of each access, in the order of the accesses; None if the layout makes vectors of the access
@@ -43,24 +43,24 @@ class Candidate:
 
     @property
     def is_free(self) -> bool:
-        """Whether no access to the buffer has bank conflicts in this layout."""
+        """True if all accesses to the buffer are free of bank conflicts with this layout."""
         return all(cost is not None and cost.conflicts == 0 for cost in self.costs)
 
     @property
     def wavefronts(self) -> int:
-        """Number of shared-memory wavefronts of all accesses to the buffer in this layout, added."""
+        """Number of shared-memory wavefronts of all accesses to the buffer with this layout, added."""
         return sum(cost.wavefronts for cost in self.costs if cost is not None)
 
 
 @dataclass(frozen=True)
 class SwizzleSearch:
-    """Result of a search.
+    """Result of a search for a shared-memory layout without bank conflicts.
 
-    swizzle    the smallest swizzle without conflicts, or the plain layout if it has none; None if all of them conflict
-    padding    the smallest padding without conflicts; None if every padding conflicts
-    least      the candidate that keeps the width of every access and has the fewest wavefronts; None if none keeps it
-    reason     why every candidate conflicts; "" unless they all do
-    tried      number of candidates that were evaluated
+    swizzle   the smallest swizzle without conflicts, or the plain layout if it has no conflicts; None if all conflict
+    padding   the smallest padding without conflicts; None if every padding conflicts
+    least     the candidate that keeps the width of every access and has the fewest wavefronts; None if none keeps it
+    reason    why every candidate conflicts; "" unless they all do
+    tried     number of candidates that were evaluated
     """
 
     swizzle: Candidate | None
@@ -71,7 +71,7 @@ class SwizzleSearch:
 
     @property
     def best(self) -> Candidate | None:
-        """The swizzle if there is one, else the padding; None if every candidate conflicts."""
+        """The swizzle that this search has found, else the padding; None if every candidate conflicts."""
         return self.swizzle or self.padding
 
 
@@ -90,7 +90,9 @@ def search_swizzle(
     tile       (extent along M or N, bK), or (bM, bN)
     dtype      type of the elements
     major      "mn" if the first mode is contiguous in shared memory, "k" if the second mode is
-    hardware   whether only layouts of TMA and wgmma are candidates; None: if one of the accesses is by them
+    hardware   True if only layouts that TMA and wgmma support are candidates; None: True if TMA or wgmma makes an
+               access
+    rules      model of shared memory: which groups of lanes are served together
 
     >>> from cutegemm.dtypes import bf16
     >>> from cutegemm.analysis.accesses import core_matrices
@@ -121,9 +123,10 @@ def search_swizzle(
 
 
 def search_plan(plan: GemmPlan, buffer: str, rules: Rules = DEFAULT_RULES) -> SwizzleSearch:
-    """Search for a swizzle for a buffer of a plan, with the majorness that the buffer has in the plan.
+    """Search for a shared-memory layout without bank conflicts for a buffer of a plan, keeping its majorness.
 
     buffer   "a", "b" or "d"
+    rules    model of shared memory: which groups of lanes are served together
     raises   LayoutError if the plan does not have the buffer in shared memory
 
     >>> from cutegemm.build import Shared, simt_plan
@@ -145,7 +148,7 @@ def smem_major(layout: Layout | ComposedLayout) -> str:
 
 
 def _plain(tile: tuple[int, int], major: str, pad: int = 0) -> Layout:
-    """Return the layout of a tile without swizzle, with `pad` additional elements after each row.
+    """Return the plain layout of a tile, without swizzle, with `pad` unused elements after each row.
 
     major   "mn" if the first mode is contiguous, "k" if the second mode is
     """
@@ -155,12 +158,12 @@ def _plain(tile: tuple[int, int], major: str, pad: int = 0) -> Layout:
 def _candidates(
     tile: tuple[int, int], dtype: DType, major: str, hardware: bool
 ) -> Iterator[tuple[str, Layout | ComposedLayout, int]]:
-    """Yield (description, layout, extra bytes) of each candidate, the preferred ones first.
+    """Yield (description, layout, extra bytes) of the shared-memory layouts to try, the preferred ones first.
 
     tile       (extent along M or N, bK), or (bM, bN)
     dtype      type of the elements
     major      "mn" if the first mode is contiguous in shared memory, "k" if the second mode is
-    hardware   whether only layouts of TMA and wgmma are candidates
+    hardware   True for only those layouts that TMA and wgmma support
     """
     if hardware:
         for kind in reversed(KINDS):  # the widest rows first: they give the largest TMA boxes
@@ -184,7 +187,7 @@ def _candidates(
 
 
 def _swizzles(elements: int, unit: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (bits, base, shift), in elements, of swizzles that permute whole elements among the banks.
+    """Yield (bits, base, shift) of swizzles on element offsets that permute whole elements among the banks.
 
     Swizzles with fewer bits come first, then those that leave wider vectors contiguous.
 
@@ -201,9 +204,10 @@ def _swizzles(elements: int, unit: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _cost(access: Access, layout: Layout | ComposedLayout, width: int, rules: Rules) -> Wavefronts | None:
-    """Return the cost of an access in a layout; None if its vectors are narrower or not contiguous in it.
+    """Return the cost of an access for a layout; None if the layout makes its vectors narrower or not contiguous.
 
-    width   bits of the access in the plain layout
+    width   bits of the access with the plain layout
+    rules   model of shared memory: which groups of lanes are served together
     """
     try:
         if access.bits is None and access.width(layout.offsets()) < width:
@@ -214,10 +218,12 @@ def _cost(access: Access, layout: Layout | ComposedLayout, width: int, rules: Ru
 
 
 def _reason(accesses: Sequence[Access], tried: Sequence[Candidate]) -> str:
-    """Return why every candidate conflicts: one access alone, two accesses together, or more of them.
+    """Return the reason, as text, why every tried layout has bank conflicts.
+
+    One access may conflict by itself with every layout, or two accesses together, or more of them.
 
     accesses   accesses to the buffer
-    tried      the candidates, which all have conflicts
+    tried      the layouts with their costs, which all have conflicts
     """
     free = [{i for i, c in enumerate(t.costs) if c is not None and c.conflicts == 0} for t in tried]
     for i, access in enumerate(accesses):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Section:
-    """One section of a report.
+    """One section of a report, independent of its format: a title, sentences and a table.
 
     title     may be ""
     columns   (name, "left" or "right") of each column of the table
@@ -33,7 +33,7 @@ class Section:
 
 
 def sections(analysis: Analysis) -> list[Section]:
-    """Return all sections of a report, in reading order.
+    """Return all sections of the report of an analysis, in reading order.
 
     >>> from cutegemm.analysis import check
     >>> from cutegemm.build import simt_plan
@@ -55,13 +55,13 @@ def sections(analysis: Analysis) -> list[Section]:
 
 
 def head(analysis: Analysis) -> str:
-    """Return the first line of a report after the plan's name: architecture, device and problem."""
+    """Return the first line of a report, without the plan's name: architecture, device and problem."""
     problem = f", {analysis.problem}" if analysis.problem else ""
     return f"on {analysis.arch} ({analysis.device.name}){problem}"
 
 
 def _shared(analysis: Analysis) -> Section:
-    """Return the report's section of shared-memory accesses: a row for each access, with its wavefronts."""
+    """Return the section of a report on shared-memory accesses: a row for each access, with its wavefronts."""
     rows = []
     for a in analysis.shared:
         without_worst = "read conflicts at the source" if a.cost.conflicts else "-"
@@ -76,7 +76,7 @@ def _shared(analysis: Analysis) -> Section:
 
 
 def _executed(analysis: Analysis) -> Section:
-    """Return the section that compares planned and executed shared-memory accesses of the whole grid."""
+    """Return the section of a report that compares planned and executed shared-memory accesses of the whole grid."""
     rows = []
     for op in EXECUTED_OPS:
         planned, done = analysis.planned(op), analysis.counts(op)
@@ -91,7 +91,7 @@ def _executed(analysis: Analysis) -> Section:
 
 
 def _global(analysis: Analysis) -> Section:
-    """Return the report's section of global-memory accesses: a row for each access, with its sectors."""
+    """Return the section of a report on global-memory accesses: a row for each access, with its sectors."""
     rows = [
         (
             s.name, s.instruction, s.per, str(s.requests), str(s.sectors), str(s.ideal),
@@ -107,7 +107,7 @@ def _global(analysis: Analysis) -> Section:
 
 
 def _epilogue(cost: EpilogueCost) -> Section:
-    """Return the report's section of the epilogue's cost: instructions, registers and the operands in memory."""
+    """Return the section of a report on the epilogue's cost: instructions, registers and the operands in memory."""
     clocks = "" if cost.tile_clocks is None else f"; a tile takes at least {cost.tile_clocks:.0f} clocks"
     lines = [f"{cost.fp32} f32 and {cost.special} special-function instructions per element{clocks}"]
     if cost.hidden is not None and cost.added_seconds is not None:
@@ -130,7 +130,7 @@ def _epilogue(cost: EpilogueCost) -> Section:
 
 
 def _occupancy(analysis: Analysis) -> Section:
-    """Return the report's section of occupancy, spilled registers and waves of CTAs."""
+    """Return the section of a report on occupancy, spilled registers and waves of CTAs."""
     fits = analysis.occupancy
     limits = ", ".join(f"{name} {count}" for name, count in fits.limits.items())
     source = "compiled" if fits.measured else "limit of the plan"
@@ -159,9 +159,9 @@ def _occupancy(analysis: Analysis) -> Section:
 
 
 def _launches(launches: Mapping[str, bool]) -> Section:
-    """Return the report's section of the kernels that a call launches.
+    """Return the section of a report on the kernels that a call launches.
 
-    launches   name of a kernel -> whether it starts before its predecessor has ended
+    launches   name of a kernel -> True if it starts before its predecessor has ended
     """
     names = list(launches)
     lines = [f"1. {names[0]}"]
@@ -172,7 +172,7 @@ def _launches(launches: Mapping[str, bool]) -> Section:
 
 
 def _traffic(analysis: Analysis) -> Section:
-    """Return the report's section of the bytes that pass L2 and DRAM."""
+    """Return the section of a report on the bytes that pass L2 and DRAM."""
     own = analysis.traffic
     assert own is not None
     device = analysis.device
@@ -210,7 +210,7 @@ def _traffic(analysis: Analysis) -> Section:
 
 
 def _roofline(analysis: Analysis) -> Section:
-    """Return the report's section of the roofline: a row for each level (compute, shared memory, L2, DRAM, ...)."""
+    """Return the section of a report on the roofline: a row for each level (compute, shared memory, L2, DRAM, ...)."""
     roof = analysis.roofline
     assert roof is not None
     rows = []
@@ -230,9 +230,10 @@ def _roofline(analysis: Analysis) -> Section:
 
 
 def _whose_bound(analysis: Analysis) -> str:
-    """Return a remark on the roofline's bound: "at most" if the kernel cannot be faster, else which accesses it counts.
+    """Return the words that qualify the roofline's rate in a report: "at most", or "for the accesses of ...".
 
-    The kernel cannot be faster if its own accesses are counted, or if shared memory does not bind.
+    It is "at most" if the kernel cannot be faster: its own accesses are counted, or shared memory is not the
+    bottleneck. Otherwise the compiler may merge accesses, and the words name the accesses that are counted.
     """
     if analysis.executed is not None and not analysis.executed.rewritten:
         return "at most"
@@ -246,7 +247,7 @@ def _whose_bound(analysis: Analysis) -> str:
 
 
 def _changes(analysis: Analysis) -> Section:
-    """Return the report's section of suggested changes, with the share of the time that each flaw costs."""
+    """Return the section of a report on suggested changes, with the share of the time that each flaw costs."""
     lines = []
     for number, change in enumerate(analysis.changes, 1):
         cost = change.cost or (f"costs {change.loss:.1%}" if change.loss > 0 else "hidden by the bound")

@@ -24,6 +24,7 @@ from cutegemm.plan.epilogue import (
 )
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.store.quantized import SCALES_OF_D
 
 KINDS: Mapping[str, type[Input]] = {
     "row": Row,
@@ -81,6 +82,7 @@ class FusedEpilogue:
         for name, reduction in self.epilogue.reductions:
             accumulators = f64 if operands.acc == f64 else f32
             others[name] = Operand.of_kind(reduction.kind, self.dtypes.get(name, accumulators))
+        others |= dict.fromkeys(self.epilogue.scales, SCALES_OF_D)
         whole = self.made_for(operands).with_aux(**others)
         return whole.as_gated(self.epilogue.gated, self.epilogue.halved)
 

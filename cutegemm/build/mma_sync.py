@@ -195,7 +195,7 @@ class _MmaBuilder(Builder):
     """Builder of the components of an mma.sync plan: tiled MMA, copies, shared-memory layouts and schedule."""
 
     def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
-        """Return the tiled MMA in which each warp computes a warp tile of the CTA's tile.
+        """Return the tiled MMA; each warp computes a warp tile of the CTA's tile.
 
         The rows of a warp tile are contiguous if that keeps cache lines whole, else they are interleaved with those of
         other warps.

@@ -18,7 +18,7 @@ from cutegemm.machine.device import Device
 from cutegemm.plan.accumulation import DEPENDS_ON, AccumulationOrder, row_independent_order
 from cutegemm.plan.problem import Operands, Problem
 
-# Numbers of rows at which plans are compared to choose an order; each counts alike.
+# Numbers of rows for which plans are compared to choose an order; each counts alike.
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 

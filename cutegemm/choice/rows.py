@@ -28,7 +28,7 @@ Weigh = Callable[[int], Sequence[Candidate]]
 
 
 def looked_at(most: int = MOST_ROWS) -> list[int]:
-    """Return the numbers of rows from 1 to `most` at which plans are compared, in ascending order.
+    """Return the numbers of rows from 1 to `most` for which plans are compared, in ascending order.
 
     Each octave (from n to 2n) has the same number of them. Some large ones are added.
 

@@ -240,10 +240,10 @@ def plan_for(
     if ending is not None:
         operands, with_c = ending.made_for(operands), ending.reads_tiles
     if name is None:
-        # Gate and up are adjacent along N. A swap of A and B would move them along M. With cluster split-K, the two
-        # accumulators of a pair can be in different CTAs.
+        # Gate and up are adjacent along N, as are the columns of a block that is quantized. A swap of A and B would
+        # move them along M. With cluster split-K, the two accumulators of a pair can be in different CTAs.
         swap_ab, can_implement = None, None
-        if ending is not None and ending.epilogue.gated:
+        if ending is not None and (ending.epilogue.gated or ending.epilogue.quantized):
             swap_ab, can_implement = False, ending.is_end_of
         recipe, plan = chosen(operands, problem, arch, device, with_c, swap_ab=swap_ab, can_implement=can_implement)
     else:

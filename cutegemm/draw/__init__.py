@@ -32,7 +32,7 @@ _SUFFIXES = {".txt": "text", ".svg": "svg", ".html": "html", ".htm": "html"}
 
 
 def picture(thing: Any, **options: Any) -> Picture:
-    """Return the `Picture` of an object: its drawing before an output format is chosen.
+    """Return the `Picture` of an object: grids of cells with labels and colours, before an output format is chosen.
 
     thing     an object of any type that `draw` accepts, except a Timeline; a Picture is returned unchanged
     options   keyword arguments of the picture function for the type of `thing`, such as `layout_picture`
@@ -74,11 +74,11 @@ def picture(thing: Any, **options: Any) -> Picture:
 
 
 def _made(maker: Any, thing: Any, options: dict[str, Any]) -> Picture:
-    """Call the picture function `maker`; raise UnsupportedError if it does not have one of the options.
+    """Return `maker(thing, **options)`; raise UnsupportedError if `maker` does not have one of the options.
 
     maker     function that returns a Picture, such as `layout_picture`
     thing     the object to draw
-    options   keyword arguments of `maker`
+    options   keyword arguments of `maker`, as the user of `draw` passed them
     """
     from inspect import signature
 
@@ -140,9 +140,11 @@ def draw(thing: Any, *, kind: str = "svg", width: int = 120, **options: Any) -> 
 
 
 def _folded(thing: Any, width: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of `draw`, with a `fold` (elements per row) added for a layout of rank 1, for text output.
+    """Return the options of `draw` for text output; `fold` is added for a layout of rank 1, so that rows fit the width.
 
-    width   maximum characters per line; the `fold` is chosen so that rows fit it
+    thing     the object to draw; the options are returned unchanged if it is not a layout of rank 1
+    width     maximum characters per line
+    options   keyword arguments of the picture function; `fold` is the number of elements per row
     """
     from cutegemm.layout import ComposedLayout, Layout
     from cutegemm.layout.inttuple import flatten as leaves
@@ -162,11 +164,11 @@ def _folded(thing: Any, width: int, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked_page(maker: Any, thing: Any, options: dict[str, Any]) -> str:
-    """Call the page function `maker`; raise UnsupportedError for an option that a page does not have.
+    """Return `maker(thing, **options)`; raise UnsupportedError for an option that an HTML page does not have.
 
     maker     function that returns an HTML page, such as `plan_page`
     thing     the plan to draw
-    options   keyword arguments of `maker`
+    options   keyword arguments of `maker`, as the user of `draw` passed them
     """
     unknown = [name for name in options if name not in ("problem", "ctas_per_wave")]
     if unknown:
@@ -195,9 +197,9 @@ def save(thing: Any, path: str | Path, **options: Any) -> Path:
 
 
 def notebook(thing: Any) -> str:
-    """Return the HTML that a notebook shows for an object: its SVG, or its text if it cannot be drawn.
+    """Return the HTML that a notebook shows for `thing`: its SVG, or its text if it cannot be drawn.
 
-    Never raises CutegemmError.
+    A notebook calls this for its output, so it never raises a CutegemmError.
 
     >>> notebook(3)
     '<pre>3</pre>'
@@ -212,7 +214,11 @@ def notebook(thing: Any) -> str:
 
 
 def _page(title: str, svg_text: str) -> str:
-    """Return an HTML document that shows one SVG."""
+    """Return an HTML document with one SVG.
+
+    title      title of the document
+    svg_text   the SVG element as text
+    """
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" '

@@ -42,7 +42,7 @@ def atom_picture(atom: MmaAtom, *, color: str = "auto", title: str = "") -> Pict
 
 
 def _threads(count: int) -> str:
-    """Return "1 thread" or "n threads"."""
+    """Return a number of threads as text: "1 thread" or "32 threads"."""
     return "1 thread" if count == 1 else f"{count} threads"
 
 
@@ -56,16 +56,17 @@ def _operand_grid(
     color: str,
     threads: int,
 ) -> Grid:
-    """Return the grid of operand A, B or C of an MMA: each element with the thread and value that hold it.
+    """Return the `Grid` (table of cells) of an MMA's operand: each element with the thread and value that hold it.
 
     The cells are empty if the instruction reads the operand from shared memory.
 
     operand    "a", "b" or "c"
-    table      array (threads, values) of element indices; see `owners.holders`
+    table      array (threads, values): the index of the element that each value of each thread holds
     tile       extents of the operand's two modes
-    names      names of these modes, such as "mk"
+    names      names of these modes, one letter each, such as "mk"
     source     "register" or "shared": where the instruction reads the operand
     color      "lane", "warp" or "none"
+    subtitle   second line of the heading, such as the layout
     threads    number of threads of the MMA
     """
     title = "C, D" if operand == "c" else operand.upper()
@@ -110,11 +111,12 @@ def tiled_mma_picture(
 
 
 def mma_table(mma: TiledMma, operand: str, extents: tuple[int, int]) -> np.ndarray:
-    """Return the elements of an operand's tile that each thread holds: array (threads, values) of element indices.
+    """Return the elements of an operand's tile in each thread of a TiledMma, as an array (threads, values) of indices.
 
+    mma       the tiled MMA
     operand   "a", "b" or "c"
-    extents   extents of the tile; an element is its column-major index in the tile
-    returns   values are numbered as in a compact fragment (value, rest_m, rest_n)
+    extents   extents of the tile's two modes; an element's index is column-major in the tile
+    returns   int array (threads, values); values are numbered as in a compact fragment (value, rest_m, rest_n)
     """
     split = getattr(mma, f"offsets_{operand}")(Layout(extents))
     return np.asarray(split.reshape(split.shape[0], -1, order="F"))

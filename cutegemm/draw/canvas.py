@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import groupby
 
 import numpy as np
 
@@ -30,7 +32,7 @@ _STYLE = (
 
 
 class Canvas:
-    """An SVG document under construction.
+    """An SVG document under construction; methods append elements, and `finish` returns the text.
 
     parts           SVG elements in drawing order
     used            names of the style classes in use, for which `finish` writes colours
@@ -44,18 +46,19 @@ class Canvas:
         self.bottom = 0.0
 
     def reach(self, x: float, y: float) -> None:
-        """Extend the size of the document so that it contains the point (x, y), in pixels."""
+        """Extend the size of this SVG document so that it contains the point (x, y), in pixels."""
         self.right, self.bottom = max(self.right, x), max(self.bottom, y)
 
     def add(self, element: str) -> None:
-        """Append an SVG element without changing the size of the document."""
+        """Append an SVG element (its text) to this document without changing the document's size."""
         self.parts.append(element)
 
     def rect(self, x: float, y: float, width: float, height: float, style: str, extra: str = "") -> None:
-        """Append a rectangle whose top left corner is at (x, y); all lengths are in pixels.
+        """Append a rectangle to this SVG document; (x, y) is its top left corner, and all lengths are in pixels.
 
-        style   class names, separated by spaces
-        extra   more attributes, with a leading space
+        style           class names, separated by spaces
+        extra           more attributes, with a leading space
+        width, height   extents of the rectangle
         """
         self.reach(x + width, y + height)
         self.used |= set(style.split())
@@ -63,7 +66,7 @@ class Canvas:
         self.add(f'<rect {box} class="{style}"{extra}/>')
 
     def text(self, x: float, y: float, content: str, style: str, size: float, mono: bool = True) -> None:
-        """Append text whose baseline is at y.
+        """Append a text to this SVG document, with its baseline at y.
 
         The text starts at x. With the class `mid` it is centred at x, and with the class `end` it ends at x.
 
@@ -72,13 +75,27 @@ class Canvas:
         size    font size in pixels; decides the width of the text
         mono    True if the font is monospaced
         """
-        wide = text_width(content, size, mono)
-        kinds = style.split()
-        self.reach(x + (wide / 2 if "mid" in kinds else 0 if "end" in kinds else wide), y + size * 0.3)
+        self._reach_text(x, y, content, style.split(), size, mono)
         self.add(f'<text x="{num(x)}" y="{num(y)}" class="{style}">{escape(content)}</text>')
 
+    def series(self, items: Sequence[tuple[float, float, str]], style: str, size: float) -> None:
+        """Append texts (x, y, content) that share a style, in one group.
+
+        style, size   as in `text`
+        """
+        for x, y, content in items:
+            self._reach_text(x, y, content, style.split(), size)
+        self.add(f'<g class="{style}">{texts(items)}</g>')
+
+    def _reach_text(
+        self, x: float, y: float, content: str, kinds: Sequence[str], size: float, mono: bool = True
+    ) -> None:
+        """Extend the size of the document so that it contains a text of these classes."""
+        wide = text_width(content, size, mono)
+        self.reach(x + (wide / 2 if "mid" in kinds else 0 if "end" in kinds else wide), y + size * 0.3)
+
     def finish(self, title: str, description: str) -> str:
-        """Return the SVG document with its title, description, style sheet and background.
+        """Return this SVG document as text, with its title, description, style sheet and background.
 
         title         what the document shows, for tooltips and screen readers
         description   details, for screen readers
@@ -94,7 +111,7 @@ class Canvas:
 
 
 def num(value: float) -> str:
-    """Return a coordinate as text for SVG, with at most two decimals.
+    """Return a coordinate as text for SVG, with at most two decimals and no trailing zeros: 2.50 becomes "2.5".
 
     >>> num(3.0), num(2.5), num(1 / 3)
     ('3', '2.5', '0.33')
@@ -102,22 +119,41 @@ def num(value: float) -> str:
     return f"{float(value):.2f}".rstrip("0").rstrip(".")
 
 
-def text_width(content: str, size: float, mono: bool = True) -> float:
-    """Return an upper bound of the width of a text in pixels, at the font size `size`.
+def texts(items: Iterable[tuple[float, float, str]]) -> str:
+    """Return the SVG of texts (x, y, content). Neighbours with the same y share a group, which keeps files small.
 
-    mono    True if the font is monospaced
+    >>> texts([(1, 9, "a"), (2, 9, "b"), (1, 20, "c")])
+    '<g transform="translate(0 9)"><text x="1">a</text><text x="2">b</text></g><text x="1" y="20">c</text>'
+    """
+    out = []
+    for y, line in groupby(items, key=lambda item: num(item[1])):
+        row = [(num(x), escape(content)) for x, _, content in line]
+        if len(row) == 1:
+            out.append(f'<text x="{row[0][0]}" y="{y}">{row[0][1]}</text>')
+        else:
+            out += [f'<g transform="translate(0 {y})">', *[f'<text x="{x}">{said}</text>' for x, said in row], "</g>"]
+    return "".join(out)
+
+
+def text_width(content: str, size: float, mono: bool = True) -> float:
+    """Return an upper bound of the width of a text in pixels.
+
+    content   the text
+    size      font size in pixels
+    mono      True if the font is monospaced
     """
     return len(content) * size * (MONO if mono else SANS)
 
 
 def wrapped(content: str, width: float, size: float, mono: bool = True) -> list[str]:
-    """Return a text broken into lines of at most `width` pixels.
+    """Break a text into lines of at most `width` pixels.
 
-    A line ends after a space, a comma or a colon if its second half has one.
+    A line ends after a space, a comma or a colon if there is one in its second half.
 
-    content the text
-    size    font size in pixels
-    mono    True if the font is monospaced
+    content   the text
+    width     maximum width of a line in pixels
+    size      font size in pixels
+    mono      True if the font is monospaced
     """
     most = max(8, int(width / (size * (MONO if mono else SANS))))
     lines, rest = [], content

@@ -7,10 +7,11 @@ weight are one path. If cells are too small for their text, each region of one o
 from __future__ import annotations
 
 from html import escape
+from math import ceil
 
 import numpy as np
 
-from cutegemm.draw.canvas import Canvas, num, text_width, wrapped
+from cutegemm.draw.canvas import Canvas, num, text_width, texts, wrapped
 from cutegemm.draw.grids import FINE, HEAVY, MEDIUM, Grid, regions, runs
 
 TICK = 9.5  # font size of ticks
@@ -20,21 +21,23 @@ Size = tuple[int, int, bool]  # width and height of a cell in pixels, and True i
 
 
 def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float, float]:
-    """Return the space in pixels to the left of the cells of a grid and above them, for ticks, names and titles.
+    """Return the space in pixels to the left of a grid's cells and above them, for index labels and titles.
 
-    size   width and height of a cell in pixels, and whether cells have text
+    grid   table of cells with its heading, index labels and mode names
+    size   (width of a cell, height of a cell, True if cells have text), in pixels
     left   minimum space to the left, in pixels; None for no minimum
     """
     ticks = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
     own = ticks + 8 + (18 if grid.row_name else 0)
     head = len(titles_of(grid, size)) * 16
-    return max(own, left or 0), head + (16 if grid.col_ticks else 0) + (13 if grid.col_name else 0)
+    return ceil(max(own, left or 0)), head + (16 if grid.col_ticks else 0) + (13 if grid.col_name else 0)
 
 
 def titles_of(grid: Grid, size: Size) -> list[tuple[str, str, float]]:
-    """Return the lines of text above a grid as (text, CSS classes, font size in pixels): title and wrapped subtitle.
+    """Return the lines of text above a grid as (text, CSS classes, font size in pixels): title, then wrapped subtitle.
 
-    size   width and height of a cell in pixels, and whether cells have text
+    grid   table of cells; its columns limit the width of a line
+    size   (width of a cell, height of a cell, True if cells have text), in pixels
     """
     room = max(220.0, grid.cols * size[0] + 40)
     head = [(grid.title, "head ink", 12.0)] if grid.title else []
@@ -42,9 +45,11 @@ def titles_of(grid: Grid, size: Size) -> list[tuple[str, str, float]]:
 
 
 def draw_grid(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
-    """Draw a grid so that the top left corner of its first cell is at (x, y).
+    """Draw a grid of cells on a canvas so that the top left corner of its first cell is at (x, y), in pixels.
 
-    size   width and height of a cell in pixels, and whether cells have text
+    canvas   SVG document under construction
+    grid     table of cells with labels, colours, index labels and lines
+    size     (width of a cell, height of a cell, True if cells have text), in pixels
     """
     cell_w, cell_h, detailed = size
     width, height = grid.cols * cell_w, grid.rows * cell_h
@@ -68,9 +73,11 @@ def draw_grid(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> Non
 
 
 def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
-    """Draw the titles, ticks (index labels) and mode names of a grid whose first cell starts at (x, y).
+    """Draw the titles, index labels and mode names of a grid whose first cell has its top left corner at (x, y).
 
-    size   width and height of a cell in pixels, and whether cells have text
+    canvas   SVG document under construction
+    grid     table of cells
+    size     (width of a cell, height of a cell, True if cells have text), in pixels
     """
     cell_w, cell_h, detailed = size
     line = y - margins_of(grid, size)[1]
@@ -78,16 +85,16 @@ def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
         line += 16
         canvas.text(x, line - 6, content, style, font)
     step = _tick_step(max((text_width(t, TICK) for t in grid.col_ticks), default=0) + 5, cell_w)
-    for c in range(0, len(grid.col_ticks), step):
-        canvas.text(x + (c + 0.5) * cell_w, y - 5, grid.col_ticks[c], "tick muted mid", TICK)
+    ticks = [(x + (c + 0.5) * cell_w, y - 5, grid.col_ticks[c]) for c in range(0, len(grid.col_ticks), step)]
+    canvas.series(ticks, "tick muted mid", TICK)
     step = _tick_step(TICK + 1.5 if detailed else 2 * TICK, cell_h)
-    for r in range(0, len(grid.row_ticks), step):
-        canvas.text(x - 5, y + (r + 0.5) * cell_h + 3.3, grid.row_ticks[r], "tick muted end", TICK)
+    ticks = [(x - 5, y + (r + 0.5) * cell_h + 3.3, grid.row_ticks[r]) for r in range(0, len(grid.row_ticks), step)]
+    canvas.series(ticks, "tick muted end", TICK)
     if grid.col_name:
         canvas.text(x + grid.cols * cell_w / 2, y - 18, grid.col_name, "tick muted mid", TICK)
     if grid.row_name:
-        ticks = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
-        at = (num(x - ticks - 14), num(y + grid.rows * cell_h / 2 + (3 if len(grid.row_name) < 3 else 0)))
+        widest = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
+        at = (num(x - widest - 14), num(y + grid.rows * cell_h / 2 + (3 if len(grid.row_name) < 3 else 0)))
         turn = "" if len(grid.row_name) < 3 else " rotate(-90)"
         canvas.add(
             f'<text transform="translate({at[0]} {at[1]}){turn}" class="tick muted mid">{escape(grid.row_name)}</text>'
@@ -95,9 +102,9 @@ def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
 
 
 def _tick_step(needed: float, cell: int) -> int:
-    """Return the distance between two ticks (index labels) in cells: the smallest power of two with enough space.
+    """Return the number of cells from one index label to the next: the smallest power of two that leaves enough space.
 
-    needed   space that a tick needs, in pixels
+    needed   space that an index label needs, in pixels
     cell     extent of a cell in pixels
     """
     step = 1
@@ -109,10 +116,10 @@ def _tick_step(needed: float, cell: int) -> int:
 def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h: int) -> str:
     """Return the SVG of the coloured cells: one path per colour, with one stroke per run of neighbours.
 
-    Strokes are along rows or columns, whichever needs fewer.
+    A run is drawn as one wide line along a row or a column, whichever direction needs fewer lines.
 
     colours          array (rows, cols) of colour indices; -1 for no colour
-    prefix           "c" for indices in the palette, "s" for the ramp
+    prefix           CSS class prefix: "c" for indices of distinct colours, "s" for the ramp from light to dark
     cell_w, cell_h   extents of a cell in pixels
     """
     across = sum(len(runs(colours == c)) for c in np.unique(colours) if c >= 0)
@@ -130,10 +137,10 @@ def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h
 
 
 def _strokes(strokes: list[tuple[int, int, int]], turned: bool) -> str:
-    """Return the SVG path data of strokes, with relative moves because they are shorter.
+    """Return the SVG path data of strokes (wide lines that colour a run of cells), with relative moves to be short.
 
-    strokes   (line, start, length) of each run of cells: its row and columns
-    turned    True if the lines are columns
+    strokes   (line, start, length) of each run of cells: its row, first column and number of columns
+    turned    True if the runs are vertical: (column, first row, number of rows)
     """
     out, x, y = [], 0, 0
     for line, start, length in strokes:
@@ -145,9 +152,10 @@ def _strokes(strokes: list[tuple[int, int, int]], turned: bool) -> str:
 
 
 def edges(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights of the lines between cells, as two arrays (rows, cols): left of each cell, and above it.
+    """Return the weights of the lines between the cells of a grid: left of each cell, and above each cell.
 
-    A weight is NO_LINE, FINE, MEDIUM or HEAVY.
+    grid      table of cells with mode boundaries and owners (threads or warps that hold the elements)
+    returns   two integer arrays (rows, cols) with NO_LINE, FINE, MEDIUM or HEAVY
     """
     left = np.zeros((grid.rows, grid.cols), np.int8)
     above = np.zeros_like(left)
@@ -163,8 +171,9 @@ def edges(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lines(grid: Grid, cell_w: int, cell_h: int, detailed: bool) -> str:
-    """Return the SVG of the lines between cells, at the boundaries of modes and owners.
+    """Return the SVG of the lines between cells: at mode boundaries, and between cells of different threads or warps.
 
+    grid             table of cells; its `owners` are the threads or warps that hold the elements
     cell_w, cell_h   extents of a cell in pixels
     detailed         True to add a thin line around every cell
     """
@@ -184,9 +193,9 @@ def _lines(grid: Grid, cell_w: int, cell_h: int, detailed: bool) -> str:
 
 
 def _trail(trail: np.ndarray, cell_w: int, cell_h: int) -> str:
-    """Return the SVG of the line that joins cells of a grid in order.
+    """Return the SVG of a polyline that visits cells of a grid in order, through their centres.
 
-    trail            array (cells, 2) of (row, column)
+    trail            array (cells, 2) of (row, column) in the order of the visit
     cell_w, cell_h   extents of a cell in pixels
     """
     points = [(num((c + 0.5) * cell_w), num((r + 0.5) * cell_h)) for r, c in trail.tolist()]
@@ -194,33 +203,36 @@ def _trail(trail: np.ndarray, cell_w: int, cell_h: int) -> str:
 
 
 def _labels(grid: Grid, cell_w: int, cell_h: int) -> str:
-    """Return the SVG of the text in each cell, on one or two lines.
+    r"""Return the SVG of the labels of all cells of a grid; "\n" in a label separates two lines.
 
+    grid             table of cells with `labels`, an array (rows, cols) of strings
     cell_w, cell_h   extents of a cell in pixels
     """
-    ones, firsts, seconds = ['<g class="cell">'], ['<g class="two">'], ['<g class="low">']
+    items: dict[str, list[tuple[float, float, str]]] = {"cell": [], "two": [], "low": []}
     for r in range(grid.rows):
         for c in range(grid.cols):
             first, _, second = str(grid.labels[r, c]).partition("\n")
-            x, y = num((c + 0.5) * cell_w), (r + 0.5) * cell_h
+            x, y = (c + 0.5) * cell_w, (r + 0.5) * cell_h
             if second:
-                firsts.append(f'<text x="{x}" y="{num(y - 1)}">{escape(first)}</text>')
-                seconds.append(f'<text x="{x}" y="{num(y + 10)}">{escape(second)}</text>')
+                items["two"].append((x, y - 1, first))
+                items["low"].append((x, y + 10, second))
             elif first:
-                ones.append(f'<text x="{x}" y="{num(y + 4)}">{escape(first)}</text>')
-    groups = ["".join([*group, "</g>"]) for group in (ones, firsts, seconds) if len(group) > 1]
+                items["cell"].append((x, y + 4, first))
+    groups = [f'<g class="{style}">{texts(found)}</g>' for style, found in items.items() if found]
     return f'<g class="mid ink">{"".join(groups)}</g>'
 
 
 def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
-    """Return the SVG of the owners' names (such as "warp 2") in the regions of a grid that they own.
+    """Return the SVG of the owners' names, such as "warp 2", in the regions of a grid that they own; "" if none fit.
 
-    The finest owners whose names fit in at least half of their regions are named. The result is "" if none fit.
+    An owner is a thread or a warp that holds an element. If threads have regions with enough space, they are named,
+    else the warps: the finest level whose names fit in at least half of its regions.
 
+    grid             table of cells with `owners` and `owner_names`
     cell_w, cell_h   extents of a cell in pixels
     """
     for depth in reversed(range(len(grid.owners))):
-        out = ['<g class="mid ink">']
+        boxes, items = [], []
         name, size = grid.owner_names[depth], TICK if depth == len(grid.owners) - 1 and depth else 12.0
         areas = regions(grid.owners[depth])
         named = [area for area in areas if _fits(f"{name}{area[0]}", size, area, cell_w, cell_h)]
@@ -231,21 +243,22 @@ def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
             content = f"{name}{who}"
             if depth < len(grid.owners) - 1:
                 wide = text_width(content, size) + 12
-                out.append(
+                boxes.append(
                     f'<rect x="{num(x - wide / 2)}" y="{num(y - 10)}" width="{num(wide)}" height="20" rx="4" '
                     'class="fill paper" opacity=".86"/>'
                 )
-            style = "tick" if size == TICK else "head"
-            out.append(f'<text x="{num(x)}" y="{num(y + size * 0.34)}" class="{style}">{content}</text>')
-        return "".join([*out, "</g>"])
+            items.append((x, y + size * 0.34, content))
+        return f'<g class="mid ink {"tick" if size == TICK else "head"}">{"".join(boxes)}{texts(items)}</g>'
     return ""
 
 
 def _fits(content: str, size: float, region: tuple[int, int, int, int, int], cell_w: int, cell_h: int) -> bool:
-    """Return True if a text fits in a region of cells.
+    """Return True if a text fits in a rectangle of cells.
 
+    content          the text
     size             font size in pixels
-    region           (owner, row, column, rows, columns) of the region
+    region           (owner, row, column, number of rows, number of columns) of the rectangle, in cells; only the last
+                     two count
     cell_w, cell_h   extents of a cell in pixels
     """
     _, _, _, rows, cols = region

@@ -33,6 +33,8 @@ from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.smem_atoms import smem_atom
 
 _WAVE = DEFAULT_DEVICE.sms
+_SIMT = simt_plan(block=(64, 64, 8))
+_SIMT_TEXT = "simt_plan(block=(64, 64, 8))"
 
 FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
     "layout": lambda: layout_picture(Layout(((2, 4), (2, 2, 2)), ((1, 4), (2, 16, 32))), title="A hierarchical layout"),
@@ -46,11 +48,11 @@ FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
     "slice": lambda: slice_picture(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, None)), title="A slice"),
     "mma_m16n8k16": lambda: atom_picture(mma_sync(f16, 16)),
     "mma_m16n8k8_tf32": lambda: atom_picture(mma_sync(tf32, 8)),
-    "wgmma_m64n16k16": lambda: atom_picture(wgmma(bf16, 16)),
+    "wgmma_m64n8k16": lambda: atom_picture(wgmma(bf16, 8)),
     "ldmatrix_x4": lambda: copy_picture(ldmatrix(f16, 4)),
     "ldmatrix_x1_trans": lambda: copy_picture(ldmatrix(f16, 1, transpose=True)),
-    "simt_tiled_mma": lambda: tiled_mma_picture(simt_plan().tiled_mma, title="The tiled MMA of simt_plan()"),
-    "simt_plan": lambda: plan_picture(simt_plan(), title="The CTA tile of simt_plan()"),
+    "simt_tiled_mma": lambda: tiled_mma_picture(_SIMT.tiled_mma, title=f"The tiled MMA of {_SIMT_TEXT}"),
+    "simt_plan": lambda: plan_picture(_SIMT, title=f"The CTA tile of {_SIMT_TEXT}"),
     "pingpong": lambda: protocol_timeline(
         protocol_of(sm90_plan(stages=4), k_tiles=5, tiles=4),
         title="A pingpong pipeline: four tiles, four stages",
@@ -61,5 +63,5 @@ FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
 
 
 def figures(out_dir: str | Path) -> list[Path]:
-    """Write every figure to `out_dir`/name.svg and return the paths."""
+    """Write every figure of the documentation to `out_dir`/NAME.svg and return the paths."""
     return [save(make(), Path(out_dir) / f"{name}.svg") for name, make in FIGURES.items()]

@@ -23,13 +23,13 @@ NO_LINE, FINE, MEDIUM, HEAVY = 0, 1, 2, 3
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A table of cells with labels, colours, ticks and lines.
+    r"""A table of cells with labels, colours, ticks and lines.
 
     title, subtitle           heading, and a second line such as the layout in CuTe's notation
-    labels                    text of each cell: array (rows, cols) of strings; "\\n" separates two lines
+    labels                    text of each cell: array (rows, cols) of strings; "\n" separates two lines
     colours                   palette index of each cell: array (rows, cols), -1 for no colour; None if no cell is
                               coloured
-    ramp                      True if `colours` are indices in the ramp instead of the palette
+    ramp                      True if `colours` are indices of a ramp from light to dark; False for distinct colours
     row_levels, col_levels    line before each row and column: NO_LINE, MEDIUM or HEAVY
     row_ticks, col_ticks      text at each row and column: its index
     row_gap, col_gap          position before which indices are left out, or 0 for none
@@ -77,7 +77,7 @@ class Legend:
 
     name      quantity that the colours show, such as "bank"
     entries   pairs (index in the palette or the ramp, text)
-    ramp      True if the indices are those of the ramp
+    ramp      True if the indices are those of a ramp from light to dark; False for the palette of distinct colours
     """
 
     name: str
@@ -113,12 +113,13 @@ class Picture(hooks.Shown):
 
 
 def levels_of(extents: tuple[int, ...], places: np.ndarray | None = None) -> tuple[int, ...]:
-    """Return the weight of the line that a grid draws before each index of a mode.
+    """Return the weight of the line that a grid draws before each index of a hierarchical mode.
 
-    The line is MEDIUM where the second leaf steps and HEAVY where a later leaf steps. All other indices have NO_LINE.
+    The line is MEDIUM where the second leaf of the mode steps and HEAVY where a later leaf steps. All other indices
+    have NO_LINE. For extents (4, 2, 2), indices 4 and 12 have a MEDIUM line, index 8 a HEAVY one.
 
     extents   extents of the leaves of the mode; leaves of extent 1 are ignored
-    places    indices to look at; None for all
+    places    indices to return the weights of; None for all indices of the mode
 
     >>> levels_of((2, 2, 2))
     (0, 0, 2, 0, 3, 0, 2, 0)
@@ -143,12 +144,12 @@ def ticks_of(count: int) -> tuple[str, ...]:
 
 
 def as_labels(values: np.ndarray) -> np.ndarray:
-    """Return an array of cell texts: each integer as a string."""
+    """Return an array of integers as an array of strings of the same shape, for the labels of cells."""
     return np.asarray(values).astype(str)
 
 
 def runs(mask: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return (row, first column, length) of each horizontal run of True in a boolean array (rows, cols).
+    """Return (row, first column, length) of each maximal horizontal run of True in a boolean array (rows, cols).
 
     >>> runs(np.array([[1, 1, 0, 1]], bool))
     [(0, 0, 2), (0, 3, 1)]
@@ -162,7 +163,7 @@ def runs(mask: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def regions(owner: np.ndarray) -> list[tuple[int, int, int, int, int]]:
-    """Divide a grid of owners into rectangles with one owner: (owner, row, column, number of rows, number of columns).
+    """Divide a grid into rectangles of one owner each: (owner, row, column, number of rows, number of columns).
 
     The rectangles do not overlap and cover every cell whose owner is 0 or more.
 
@@ -191,9 +192,12 @@ def regions(owner: np.ndarray) -> list[tuple[int, int, int, int, int]]:
 
 
 def compressed(table: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
-    """Return the table without repeated rows and columns, the indices of the kept rows, and those of the kept columns.
+    """Return a table without repeated rows and columns, and the indices of the rows and of the columns that remain.
 
     A row or column is dropped if it is equal to the one before it.
+
+    table     array (rows, cols)
+    returns   (smaller array, row indices, column indices)
 
     >>> compressed(np.array([[0, 0, 1], [0, 0, 1], [2, 2, 3]]))[0].tolist()
     [[0, 1], [2, 3]]
@@ -204,7 +208,7 @@ def compressed(table: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
 
 
 def shape_text(value: Any) -> str:
-    """Return a shape, coordinate or other nested tuple as text in CuTe's notation, with "_" for None."""
+    """Return a nested tuple as text in CuTe's notation, with "_" for None: (2, (None, 4)) becomes "(2,(_,4))"."""
     if isinstance(value, tuple):
         return "(" + ",".join(shape_text(v) for v in value) + ")"
     return "_" if value is None else str(value)

@@ -35,7 +35,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def plan_page(plan: GemmPlan, problem: Problem | None = None, *, ctas_per_wave: int | None = None) -> str:
-    """Return the page of a plan as one HTML document.
+    """Return an interactive page on a plan as one HTML document: who copies, holds and stores each element of a tile.
 
     problem         problem whose grid of tiles and raster the page shows; None for a page without a grid
     ctas_per_wave   number of CTAs that run at a time; the raster is coloured by wave. None: a single wave
@@ -64,12 +64,14 @@ def tile_html(
     name: str = "tile",
     attributes: str = "",
 ) -> str:
-    """Return the HTML element that explores a CTA tile, for a page that includes `tile.css` and `tile.js`.
+    """Return the HTML element that shows a plan's CTA tile interactively, in a page with `tile.css` and `tile.js`.
 
-    problem, ctas_per_wave   see `plan_page`
-    name                     `id` of the element
-    attributes               more attributes of the element, with a leading space; data-m and data-n select the element
-                             of D that is shown first
+    plan            the GEMM plan
+    problem         problem whose grid of tiles and raster are shown; None for no grid
+    ctas_per_wave   number of CTAs that run at a time; the raster is coloured by wave. None: a single wave
+    name            `id` of the element
+    attributes      more attributes of the element, with a leading space; data-m and data-n select the element of D
+                    that is shown first
     """
     data = page_data(plan, problem, ctas_per_wave)
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
@@ -78,17 +80,18 @@ def tile_html(
 
 
 def part(name: str) -> str:
-    """Return the text of a file of this folder that pages include, such as "tile.css" or "tile.js"."""
+    """Return the text of a file of this folder that pages include, by its name such as "tile.css" or "tile.js"."""
     return files("cutegemm.draw").joinpath(name).read_text("utf-8")
 
 
 def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None) -> dict[str, Any]:
-    """Return the data of a plan's page, ready for JSON, in which the script of the page looks values up.
+    """Return the tables that the script of a plan's interactive page reads, ready for JSON.
 
-    Arrays are in the form of `packed`. The tile is the one that a CTA multiplies. With cluster split-K, all CTAs that
-    share K multiply the same tile, and each stores its own part.
+    Arrays are base64 text with their type. The tile is the one that a CTA multiplies. With cluster split-K,
+    all CTAs that share K multiply the same tile, and each stores its own part.
 
-    problem, ctas_per_wave   see `plan_page`
+    problem, ctas_per_wave   problem whose grid is shown, or None; number of CTAs that run at a time, or None for a
+                             single wave
     raises                   UnsupportedError if the plan does not keep A and B in shared memory
     """
     if not plan.stages:
@@ -129,15 +132,16 @@ def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None
 
 
 def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: Any, operand: Operand) -> dict[str, Any]:
-    """Return the tables of operand A or B that the page's script looks values up in.
+    """Return the tables of operand A or B for the page of a plan: where each element lies, and who copies it.
 
+    operand   the operand, whose element type is shown
     name      "a" or "b"
     extent    extent of the tile along M or N
     smem      shared-memory layout of all stages
     load      TiledCopy that loads the operand; other loads have no thread per element
     returns   bits      width of an element
-              smem      shared-memory offset of each element; see `_stages`
-              shifts    offset of each stage; see `_stages`
+              smem      shared-memory offset of each element, in the first stage or in all stages
+              shifts    offset of each stage from the first one; None if `smem` has all stages
               copier    thread that copies each element, or None
               access    index of the thread's access that copies each element, or None
               held      element that each (thread, value) holds in registers, or None if MMAs read shared memory
@@ -164,12 +168,13 @@ def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: A
 
 
 def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
-    """Return the shared-memory offsets of an operand in all pipeline stages: (packed offsets, shifts).
+    """Return the shared-memory offsets of an operand in all pipeline stages as (packed offsets, shifts).
 
     If each stage is a shift of the first one: the offsets of the first stage, and the shift of each stage. Otherwise:
     the offsets of all stages, and None.
 
-    offsets   array (elements, stages)
+    offsets   array (elements, stages), in elements
+    returns   offsets as type and base64 text; list with one shift per stage, in elements, or None
     """
     shift = offsets[0] - offsets[0, 0]
     if (offsets == offsets[:, :1] + shift).all():
@@ -178,11 +183,12 @@ def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
 
 
 def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[str, Any] | None:
-    """Return the numbers of tiles m, n and l, the position of each tile in the raster, and the CTAs per wave, by name.
+    """Return the tile grid of a problem for a plan's page, as a dictionary; None if the problem has no tiles.
 
-    None if the problem has no tiles.
+    Its keys name the numbers of tiles m, n and l, the position of each tile in the raster, and the CTAs per wave.
 
-    raises   UnsupportedError if the problem has too many tiles
+    ctas_per_wave   number of CTAs that run at a time; None: all of them
+    raises          UnsupportedError if the problem has too many tiles
     """
     m, n, l = plan.grid(problem)  # noqa: E741 - the batch, as in CuTe
     if m * n * l > MAX_TILES:
@@ -220,7 +226,7 @@ def first_mma_thread(plan: GemmPlan) -> int:
 
 
 def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
-    """Return an array of non-negative integers for a page's script: its type, and its bytes as base64.
+    """Return an array of non-negative integers as a page's script reads it: its type, and its bytes as base64.
 
     kind   "u8", "u16" or "u32"; "" for the smallest type that holds all values
 
@@ -234,9 +240,9 @@ def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
 
 
 def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
-    """Return the values of the placeholders of tile.html that depend on the plan: name -> HTML.
+    """Return the HTML for each placeholder of tile.html that depends on the plan: placeholder name -> HTML.
 
-    data   the page's tables; see `page_data`
+    data   tables of the page, from `page_data`
     """
     return {
         "path": _path(plan, data),
@@ -248,7 +254,7 @@ def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
 
 
 def _held_by(plan: GemmPlan) -> str:
-    """Return the text that explains the "held by" columns of the page's table: the thread that holds an element."""
+    """Return the text that explains the "held by" columns of the page's table: which thread holds an element."""
     atom, k = plan.tiled_mma.atom, plan.tiled_mma.tile_mnk[2]
     if atom.a_source == atom.b_source == "shared":
         return "no thread: the instruction reads shared memory"
@@ -256,16 +262,16 @@ def _held_by(plan: GemmPlan) -> str:
 
 
 def _what_is_held(plan: GemmPlan) -> str:
-    """Return the word for the values that a thread holds: "of D", or "accumulators" if CTAs of a cluster split K."""
+    """Return the words for the values in a thread: "of D", or "accumulators" if the CTAs of a cluster split K."""
     return "of D" if plan.cluster_k == 1 else "accumulators"
 
 
 def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
-    """Return the HTML list of a plan's levels, from the grid over CTA, warp and thread to a value.
+    """Return the HTML list of a plan's levels, from the grid over CTA, warp and thread to a value of a thread.
 
-    Each level has a name, the position of the selected element, and a description.
+    Each level has a name, the position of the selected element of D, and a description.
 
-    data   the page's tables; see `page_data`
+    data   tables of the page, from `page_data`
     """
     bm, bn, bk = plan.mma_tile
     cm, cn = plan.cluster_mn

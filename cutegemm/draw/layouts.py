@@ -65,12 +65,12 @@ def layout_picture(
     fold: int = _FOLD,
     tensor: Tensor | None = None,
 ) -> Picture:
-    """Return the picture of a layout as grids of offsets or coordinates.
+    """Return the picture of a layout: grids whose cells show offsets or coordinates, coloured by bank or offset.
 
     A layout of rank 1 is folded into rows. A layout of rank 3 or more gives one grid per slice (_, _, c).
 
     cells          text of a cell: "offsets", "coordinates" or "none"
-    color          meaning of the colours: "bank", "offset" or "none"
+    color          what a colour stands for: "bank" of shared memory, "offset" (light to dark) or "none"
     element_bits   width of an element in bits; decides the bank of each offset
     title          heading; "layout" if empty
     most           maximum rows and maximum columns of a grid; others are left out
@@ -131,7 +131,7 @@ def tensor_picture(tensor: Tensor, *, title: str = "", most: int = MOST, slices:
 
 
 def matrix_picture(matrix: F2Matrix, *, title: str = "") -> Picture:
-    """Return the picture of a matrix over F2: one cell per bit, with the lowest bits at the top left.
+    """Return the picture of a matrix over F2 (bits, with XOR as addition): a cell per bit, lowest bits at the top left.
 
     title   heading; "matrix over F2" if empty
 
@@ -168,7 +168,7 @@ def _element_labels(tensor: Tensor, offsets: np.ndarray) -> np.ndarray:
 
 
 def modes_of(layout: AnyLayout) -> tuple[Any, ...]:
-    """Return the shapes of a layout's modes as a tuple; a layout whose shape is an integer has one mode."""
+    """Return the shapes of a layout's modes as a tuple: (4, (2, 8)) for (4,(2,8)):..., and (32,) for 32:1."""
     shape = layout.outer.shape if isinstance(layout, ComposedLayout) else layout.shape
     return shape if isinstance(shape, tuple) else (shape,)
 
@@ -180,9 +180,9 @@ def _is_integral(layout: AnyLayout) -> bool:
 
 
 def _evaluated(layout: AnyLayout, before: np.ndarray) -> np.ndarray:
-    """Return the offsets of a layout, given those of its outer layout: a composed layout applies its inner function.
+    """Return the offsets of a composed layout from those of its outer layout: the inner function is applied to each.
 
-    before   offsets of the outer layout, or of the layout itself if it is not composed
+    before   offsets of the outer layout; for a layout that is not composed, its own offsets, which are returned
     """
     if not isinstance(layout, ComposedLayout):
         return before
@@ -194,7 +194,7 @@ def _evaluated(layout: AnyLayout, before: np.ndarray) -> np.ndarray:
 
 
 def _offsets_at(layout: Layout, indices: np.ndarray) -> np.ndarray:
-    """Return the layout's values at `indices`.
+    """Return the offsets of a layout at the given indices (column-major), as an array of the shape of `indices`.
 
     Only the indices that are shown are evaluated, because all offsets of a layout may not fit memory.
     """
@@ -204,15 +204,15 @@ def _offsets_at(layout: Layout, indices: np.ndarray) -> np.ndarray:
 
 
 def _visible(count: int, most: int) -> np.ndarray:
-    """Return the indices of rows or columns that are shown: all `count`, or the first `most - 1` and the last."""
+    """Return the indices of rows or columns that a grid shows: all `count`, or the first `most - 1` and the last."""
     places = np.arange(min(count, most), dtype=np.int64)  # 64 bits, also if pointers have 32 (Pyodide)
     return places if count <= most else np.append(places[:-1], np.int64(count - 1))
 
 
 def _gap(visible: np.ndarray) -> int:
-    """Return the position in `visible` before which indices are left out, or 0 if all are shown.
+    """Return the position in `visible` before which indices are left out, e.g. 2 for (0, 1, 9); 0 if all are shown.
 
-    visible   the indices of rows or columns that are shown
+    visible   array of the row or column indices that are shown
     """
     return len(visible) - 1 if len(visible) > 1 and visible[-1] - visible[-2] > 1 else 0
 
@@ -220,12 +220,12 @@ def _gap(visible: np.ndarray) -> int:
 def _plane_grid(
     layout: AnyLayout, index: int, cells: str, color: str, bits: int, most: int, tensor: Tensor | None
 ) -> Grid:
-    """Return the grid of modes 0 and 1 of a layout, at one coordinate of the remaining modes.
+    """Return the grid of modes 0 and 1 of a layout, at one coordinate of its remaining modes.
 
     index    column-major index of that coordinate
     cells    text of a cell: "offsets", "coordinates" or "none"
-    color    meaning of the colours: "bank", "offset" or "none"
-    bits     width of an element in bits
+    color    what a colour stands for: "bank", "offset" or "none"
+    bits     width of an element in bits, which decides the bank
     most     maximum rows and maximum columns; others are left out
     tensor   tensor whose elements are written instead of `cells`; None for no tensor
     """
@@ -268,20 +268,20 @@ def _plane_grid(
 
 
 def _coordinate_text(value: Any) -> str:
-    """Return the text of a coordinate in a cell, without outer parentheses."""
+    """Return the text of a coordinate in a cell, without outer parentheses: (1, 2) becomes "1,2"."""
     return ",".join(shape_text(v) for v in value) if isinstance(value, tuple) else str(value)
 
 
 def _row_grid(
     layout: AnyLayout, cells: str, color: str, bits: int, most: int, fold: int, tensor: Tensor | None
 ) -> Grid:
-    """Return the grid of a layout of rank 0 or 1, folded into rows.
+    """Return the grid of a layout of rank 0 or 1, folded into rows of at most `fold` elements.
 
-    The length of a row is the product of the longest prefix of extents that is at most `fold`.
+    The length of a row is the product of the longest prefix of the layout's extents that is at most `fold`.
 
     cells    text of a cell: "offsets", "coordinates" or "none"
-    color    meaning of the colours: "bank", "offset" or "none"
-    bits     width of an element in bits
+    color    what a colour stands for: "bank", "offset" or "none"
+    bits     width of an element in bits, which decides the bank
     most     maximum rows; others are left out
     fold     maximum elements per row
     tensor   tensor whose elements are written instead of `cells`; None for no tensor
@@ -326,16 +326,17 @@ def _row_grid(
 
 
 def _top(layout: AnyLayout) -> int:
-    """Return the largest offset of the layout, or 1 if it is smaller, for the scale of the colours."""
+    """Return the largest offset of a layout, at least 1: the offset that gets the last colour of the ramp."""
     return max(1, int(layout.offsets().max()))
 
 
 def _layout_colours(offsets: np.ndarray, color: str, bits: int, top: int) -> np.ndarray | None:
     """Return the colour index of each offset, or None if `color` is "none".
 
-    color   "bank": index in the palette; "offset": index in the ramp
-    bits    width of an element in bits, which decides the bank
-    top     largest offset of the layout, the end of the ramp
+    offsets   integer array of the layout's offsets
+    color     "bank": index in the palette of distinct colours; "offset": index in a ramp from light to dark
+    bits      width of an element in bits, which decides the bank
+    top       largest offset of the layout, the end of the ramp
     """
     if color == "none":
         return None
@@ -364,9 +365,11 @@ def _layout_labels(
 
 
 def _layout_legends(grids: list[Grid], color: str, layout: AnyLayout) -> tuple[Legend, ...]:
-    """Return the legend of the colours of a layout's grids (banks or offsets), or () if no grid is coloured.
+    """Return the legends of the colours of a layout's grids (banks or offsets) as a tuple; () if no grid is coloured.
 
-    color   "bank", "offset" or "none"
+    grids    grids of the layout
+    color    what a colour stands for: "bank", "offset" or "none"
+    layout   the layout, whose largest offset is the end of the scale
     """
     if color == "none" or all(g.colours is None for g in grids):
         return ()

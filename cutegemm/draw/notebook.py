@@ -20,9 +20,9 @@ _KINDS = {
 
 
 def described(thing: Any) -> str | None:
-    """Return the HTML of an object that a notebook shows as text, or None if it is of another type.
+    """Return the HTML that a notebook shows for an object described by text; None for an object of another type.
 
-    thing   an Expression, Epilogue, Program, ThreadSchedule or SimulationResult has such HTML
+    thing   any object; an Expression, Epilogue, Program, ThreadSchedule or SimulationResult has such HTML
 
     >>> from cutegemm.plan.epilogue import parse_epilogue
     >>> print(described(parse_epilogue("relu(acc)")))
@@ -37,7 +37,10 @@ def described(thing: Any) -> str | None:
 
 
 def _expression(thing: Expression | Epilogue) -> str:
-    """Return the HTML of an expression, its operands and, if a kernel can use it, its instructions per element."""
+    """Return the HTML of an epilogue expression: its text, its operands, and its instructions per element of D.
+
+    The instructions are left out for an expression that a kernel cannot use.
+    """
     lines = [f"<b>{escape(str(thing))}</b>"]
     parts = [thing] if isinstance(thing, Expression) else [result for _, result in thing.results]
     operands = {node.name: node for part in parts for node in part.nodes() if isinstance(node, Input)}
@@ -71,5 +74,5 @@ def _simulated(result: SimulationResult) -> str:
 
 
 def _lines(lines: list[str]) -> str:
-    """Return lines of HTML as preformatted text."""
+    """Return lines of HTML, joined, as one preformatted (`<pre>`) element."""
     return "<pre>" + "\n".join(lines) + "</pre>"

@@ -56,7 +56,7 @@ def swizzle_picture(layout: ComposedLayout | Swizzle, *, element_bits: int = 32,
 
 
 def _retitled(grid: Grid, title: str, **changes: Any) -> Grid:
-    """Return a copy of the grid with another title.
+    """Return a copy of a grid (table of cells) with another title.
 
     changes   other fields of the copy, by name
     """
@@ -118,11 +118,11 @@ def slice_picture(layout: AnyLayout, coord: Any, *, element_bits: int = 32, titl
 
 
 def composition_picture(a: Layout, b: Any, *, title: str = "") -> Picture:
-    """Return the picture of A, B and the composition A o B, where an element has the same colour in all three.
+    """Return the picture of A, B and the composition A o B, where an element has the same colour in all three grids.
 
     a        a layout
-    b        a layout whose offsets are indices of A, a layout of coordinates of A, or a tiler. In the last two cases, B
-             is drawn as the layout of the same indices
+    b        a layout whose offsets are indices of A, a layout of coordinates of A, or a tiler. In the last two cases,
+             B is drawn as the layout of the same indices
     title    heading; "composition" if empty
     raises   UnsupportedError if the composition has more than 256 x 256 elements
 
@@ -161,10 +161,10 @@ def composition_picture(a: Layout, b: Any, *, title: str = "") -> Picture:
 
 
 def _placed(layout: Layout, colours: np.ndarray, grid: Grid) -> np.ndarray:
-    """Return the colours of a layout's elements as an array in the shape of the layout's grid.
+    """Return the colours of a layout's elements as an array in the shape of the grid that draws the layout.
 
     colours   palette index of each element, in column-major order; -1 for no colour
-    grid      the grid, which may leave out rows and columns
+    grid      table of cells, which may leave out rows and columns of the layout
     """
     sizes = [product(s) for s in modes_of(layout)]
     if len(sizes) == 2:

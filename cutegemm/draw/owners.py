@@ -45,7 +45,7 @@ def tv_picture(
     title: str = "",
     names: tuple[str, str] = ("m", "n"),
 ) -> Picture:
-    """Return the picture of a tile whose cells show the thread and value that hold the element.
+    """Return the picture of a thread-value layout: a tile whose cells show the thread and value that hold the element.
 
     layout_tv   layout (thread, value) -> column-major index in the tile
     tile        number of rows and columns
@@ -79,9 +79,12 @@ def tv_table(layout_tv: Layout) -> np.ndarray:
 
 
 def colour_by(color: str, threads: int) -> str:
-    """Return the meaning of the colours, "lane", "warp" or "none": `color`, or what "auto" stands for.
+    """Return what the colours of a picture stand for, "lane", "warp" or "none": `color`, with "auto" resolved.
 
     "auto" is "lane" for at most one warp of threads, and "warp" for more.
+
+    color     "lane", "warp", "none" or "auto"
+    threads   number of threads in the picture
     """
     one_of("color", color, ("auto", "lane", "warp", "none"))
     if color == "auto":
@@ -105,10 +108,10 @@ def _owner_colours(thread: np.ndarray, color: str) -> np.ndarray | None:
 
 
 def owner_legends(color: str, threads: int) -> tuple[Legend, ...]:
-    """Return the legend of the colours of lanes or warps, or () if `color` is "none".
+    """Return the legend of the colours of lanes or warps as a tuple of one `Legend`, or () if `color` is "none".
 
-    color     "lane", "warp" or "none"
-    threads   number of threads, which limits the entries
+    color     what a colour stands for: "lane", "warp" or "none"
+    threads   number of threads; lanes or warps beyond it are not listed
     """
     if color == "lane":
         return (Legend("lane", _LANES.entries[:threads]),)
@@ -119,9 +122,9 @@ def owner_legends(color: str, threads: int) -> tuple[Legend, ...]:
 
 
 def shared_note(grids: list[Grid]) -> tuple[str, ...]:
-    """Return the note that explains the labels of elements that several threads hold, such as "T4+".
+    """Return the note that explains labels such as "T4+" (thread 4 and others hold the element); () if not needed.
 
-    The result is () if no label has a "+".
+    grids   grids whose labels are searched for "+"
     """
     if any("+" in str(label) for grid in grids for label in grid.labels.flat):
         return ("T4+ is held by several threads; the one with the lowest index is named.",)
@@ -138,9 +141,9 @@ def owner_grid(
     *,
     turned: bool = False,
 ) -> Grid:
-    """Return the grid of a tile whose cells show the thread and value that hold the element.
+    """Return the grid (table of cells) of a tile; each cell shows the thread and value that hold the element.
 
-    table      array (threads, values) of element indices; see `holders`
+    table      array (threads, values): the index of the element that each value of each thread holds
     tile       extents of the two modes
     title      heading of the grid
     subtitle   second line of the heading, such as the layout
@@ -174,8 +177,8 @@ def owner_grid(
 def repeats(thread: np.ndarray, warp: np.ndarray) -> tuple[int, ...]:
     """Return the weight of the line that a grid draws before each row of a table of threads.
 
-    The line is HEAVY if the warp of every element differs from the row before. It is MEDIUM if the row starts the same
-    sequence of threads again. All other rows have NO_LINE.
+    The line is HEAVY if the warp of every element differs from that in the row before. It is MEDIUM if the row starts
+    the same sequence of threads again. All other rows have NO_LINE.
 
     thread   array (rows, cols): thread that holds each element
     warp     array (rows, cols): warp that holds each element

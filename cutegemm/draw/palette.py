@@ -69,9 +69,9 @@ def _encode(x: float) -> int:
 
 
 def _shaded(hues: tuple[tuple[float, float, float], ...]) -> tuple[str, ...]:
-    """Return all shades of each hue as "#rrggbb", hue by hue.
+    """Return all shades of each hue as "#rrggbb", hue by hue; the shades differ in lightness.
 
-    hues   (lightness, chroma, hue angle in degrees) of each hue
+    hues   (lightness, chroma, hue angle in degrees) of each hue, in OKLCH
     """
     return tuple(
         oklch(lightness + (shade - 1.5) * _SHADE_STEP, chroma, angle)
@@ -104,7 +104,8 @@ def stylesheet(scope: str, used: frozenset[str] | set[str]) -> str:
     A class sets `color`. Shapes fill or stroke with `currentColor`.
 
     scope   CSS selector that precedes each class
-    used    names of classes: c0 to c31 for the palette, s0 to s15 for the ramp; other names are ignored
+    used    names of classes: c0 to c31 for distinct colours, s0 to s15 for a ramp from light to dark; other names are
+            ignored
     """
     tables = {f"c{i}": (LIGHT[i], DARK[i]) for i in range(COLOURS)}
     tables |= {f"s{i}": (LIGHT_RAMP[i], DARK_RAMP[i]) for i in range(RAMP)}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str = "auto", title: str = "") -> Picture:
-    """Return the picture of a plan's CTA tile: D by the warps or lanes that hold it, A and B by shared-memory banks.
+    """Return the picture of a plan's CTA tile: D coloured by warps or lanes, A and B by shared-memory banks.
 
     A and B are left out if the plan does not keep them in shared memory. With cluster split-K, the picture shows the
     tile that each CTA multiplies, with its accumulators instead of D.
@@ -82,11 +82,12 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
 
 
 def _maps(thread: np.ndarray, mma: TiledMma) -> tuple[Grid, ...]:
-    """Return the grids that text output shows instead of D: the warp that holds each element, and the lanes of warp 0.
+    """Return two grids that text output shows instead of D: the warp that holds each element, and the lanes of warp 0.
 
-    They show the tile that the threads of the MMA cover once. The rest of the CTA tile repeats it.
+    The grids show the tile that the threads of the MMA cover once. The rest of the CTA tile repeats it.
 
-    thread   array (rows, cols): thread that holds each element
+    thread   array (rows, cols): thread that holds each element of D
+    mma      the tiled MMA
     """
     m, n, _ = mma.tile_mnk
     thread = thread[:m, :n]
@@ -103,8 +104,10 @@ def _maps(thread: np.ndarray, mma: TiledMma) -> tuple[Grid, ...]:
 def _map(title: str, table: np.ndarray, at_row: np.ndarray, at_col: np.ndarray) -> Grid:
     """Return the grid of a table of warps or lanes, without repeated rows and columns.
 
-    The ticks are the first row and column of each run of equal ones. Cells without an owner show ".".
+    A run of equal rows or columns becomes one, whose index label is the first of the run. A cell without an owner
+    shows ".".
 
+    title            heading of the grid
     table            array (rows, cols) of warps or lanes; -1 for no owner
     at_row, at_col   row and column in the tile of each row and column of the table
     """

@@ -18,13 +18,13 @@ _EPI_STAGE_OPS = (LoadEpiStage, WriteEpiStage, StoreEpiStage)
 
 @dataclass(frozen=True)
 class Durations:
-    """Durations of a pipeline's operations in a simulation, all in the same arbitrary unit.
+    """How long operations of a warp-specialised pipeline take in a simulation, all in the same arbitrary unit.
 
-    load           from the issue of a bulk copy of A, B or C until it has landed; the issue itself takes 1.
+    load           from the issue of a bulk copy of A, B or C until its data has arrived; the issue itself takes 1.
                    Accumulators that are sent to another CTA take as long to arrive
     multiply       MMAs of a k-tile
     store          store of a tile by a consumer. A bulk store reads its epilogue stage for as long as writing the
-                   epilogue stage took
+                   stage took
     accumulators   sending a tile's accumulators to the CTAs that share K; adding received accumulators takes as long
     """
 
@@ -38,13 +38,13 @@ class Durations:
 class Played:
     """One step of the simulation: an operation of a process (a warp role of a CTA), or the arrival of a bulk copy.
 
-    number       index of the process, or None if a bulk copy has landed
-    op           operation, or None if a bulk copy has landed
+    number       index of the process, or None for the arrival of a bulk copy
+    op           operation, or None for the arrival of a bulk copy
     start, end   time that the operation occupies its role; equal if it takes no time
     name         name of an operation that takes time, else empty
     stage        shared-memory stage of an operation that takes time, else None
     since        start of the role's wait for the operation, or None if it did not wait
-    place        index of the operation in its process
+    place        index of the operation in the list of its process
     """
 
     number: int | None
@@ -58,11 +58,11 @@ class Played:
 
 
 def played(machine: Machine, durations: Durations) -> Iterator[Played]:
-    """Simulate the warp roles of a CTA or cluster over time, and yield each step right after the machine has taken it.
+    """Simulate the warp roles of a CTA or cluster over time; a generator that yields each step after it is done.
 
-    When a step is yielded, the state of `machine` is the state after that step.
+    When a step is yielded, `machine` is in the state after that step.
 
-    machine     processes and barriers of the roles, at their beginning
+    machine     processes and barriers of the roles, in their initial state
     durations   how long operations take
     raises      LayoutError if the roles deadlock
     """
@@ -113,10 +113,13 @@ def _multiplies(op: Op) -> TypeGuard[Compute]:
 
 
 class _OpTimes:
-    """Durations of single operations in a simulation: the operations of a tile or k-tile share its duration equally.
+    """Durations of single operations in a simulation, derived from those of whole tiles and k-tiles.
 
-    of_tile     number of epilogue-stage writes per (CTA, role, tile)
-    of_k_tile   number of MMA operations per (CTA, process, k-tile)
+    The operations of a tile or k-tile share its duration equally: if a tile is stored in 4 steps, each takes a
+    quarter.
+
+    programs    all processes (warp roles of CTAs) with their operations
+    durations   how long loads, MMAs of a k-tile, and stores of a tile take
     """
 
     def __init__(self, programs: tuple[Process, ...], durations: Durations) -> None:
@@ -127,9 +130,10 @@ class _OpTimes:
         self.of_k_tile = Counter([(p.cta, p.name, op.tag) for p in programs for op in p.ops if _multiplies(op)])
 
     def copy(self, program: Process, op: Op) -> float:
-        """Return the duration of the bulk copy that an operation issues on an epilogue stage.
+        """Return the time from the issue of a bulk copy between global memory and an epilogue stage to its end.
 
         program   process (a warp role of a CTA) that executes the operation
+        op        operation that issues the copy: a load of C into an epilogue stage, or a store from one
         """
         return self.durations.load if isinstance(op, LoadEpiStage) else self._epi_tile(program, op)
 
@@ -137,17 +141,18 @@ class _OpTimes:
         """Return the time to store one epilogue tile, or 0 if the operation does not use an epilogue stage.
 
         program   process (a warp role of a CTA) that executes the operation
+        op        the operation
         """
         if not isinstance(op, _EPI_STAGE_OPS):
             return 0.0
         return self.durations.store / max(1, self.of_tile[program.cta, program.role, op.tag[0]])
 
     def busy(self, program: Process, op: Op) -> tuple[float, str, int | None]:
-        """Return (time, name, stage): how long an operation occupies its role, its name and its stage.
-
-        The result is (0, "", None) if it takes no time.
+        """Return (time, name, stage) of an operation: how long it occupies its warp role, and how a timeline shows it.
 
         program   process (a warp role of a CTA) that executes the operation
+        op        the operation
+        returns   name such as "multiply"; stage is a shared-memory stage, or None. (0, "", None) if it takes no time
         """
         if isinstance(op, Send):
             return self.durations.accumulators, "send accumulators", None

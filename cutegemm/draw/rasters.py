@@ -24,7 +24,7 @@ def raster_picture(
     ctas_per_wave: int | None = None,
     title: str = "",
 ) -> Picture:
-    """Return the picture of a raster, the order in which CTAs compute the tiles of D: each tile with its position.
+    """Return the picture of a raster, the order of the tiles of D: each tile with its position.
 
     raster          a Raster, or its text such as "grouped_m:4"
     grid            number of tiles along M and N. None: 12 x 12, or two bands each way if bands are wider than 6

@@ -6,6 +6,7 @@ This module places the heading, grids, legends and notes. `cells` draws a single
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 
 from cutegemm.draw.canvas import MONO, PAD, Canvas, text_width, wrapped
 from cutegemm.draw.cells import TICK, Size, draw_grid, margins_of, titles_of
@@ -17,9 +18,9 @@ _WIDE = 1240  # maximum width of the grids in pixels if cells are too small for 
 
 
 def svg(picture: Picture, detailed: tuple[int, int, int] = DETAILED) -> str:
-    """Return the picture as an SVG document.
+    """Return a picture (grids of cells with a heading) as an SVG document.
 
-    detailed   maximum columns, rows and cells of a picture whose cells have text
+    detailed   (columns, rows, cells): largest picture whose cells have text; a larger one has colours only
     """
     canvas = Canvas()
     y = _head(canvas, picture)
@@ -37,7 +38,7 @@ def svg(picture: Picture, detailed: tuple[int, int, int] = DETAILED) -> str:
 
 
 def _head(canvas: Canvas, picture: Picture) -> float:
-    """Draw the title and subtitle of a picture, and return the y coordinate below them, in pixels."""
+    """Draw the title and subtitle of a picture on a canvas, and return the y coordinate below them, in pixels."""
     y = PAD + _TITLE * 0.8
     canvas.text(PAD, y, picture.title, "title ink", _TITLE, mono=False)
     widest = max([520.0] + [text_width(picture.title, _TITLE, False)])
@@ -48,9 +49,9 @@ def _head(canvas: Canvas, picture: Picture) -> float:
 
 
 def _gaps(grids: Iterable[Grid]) -> list[str]:
-    """Return one note for each range of rows or columns that a grid leaves out: "Rows 8 .. 30 are left out."
+    """Return one note for each range of rows or columns that grids leave out, such as "Rows 8 .. 30 are left out."
 
-    A note is returned only once, even if several grids leave out the same range.
+    The note is returned once if several grids leave out the same range.
     """
     out: list[str] = []
     for grid in grids:
@@ -66,10 +67,10 @@ def _gaps(grids: Iterable[Grid]) -> list[str]:
 
 
 def _cell_size(picture: Picture, detailed: tuple[int, int, int]) -> tuple[Size, bool]:
-    """Return the cell size of all grids of a picture, and True if the grids are stacked vertically.
+    """Return ((cell width, cell height, has text), stacked): how all cells of a picture are drawn.
 
-    detailed   maximum columns, rows and cells of a picture whose cells have text
-    returns    the size is (width, height, whether cells have text), in pixels
+    detailed   (columns, rows, cells): largest picture whose cells have text
+    returns    extents in pixels; True if cells have text; True if the grids do not fit side by side and are stacked
     """
     grids = picture.grids
     if picture.arrangement == "gemm":
@@ -83,26 +84,27 @@ def _cell_size(picture: Picture, detailed: tuple[int, int, int]) -> tuple[Size, 
 
 
 def _fitting(picture: Picture, cols: int, rows: int, detailed: tuple[int, int, int]) -> Size:
-    """Return the cell size of a picture: (width, height, whether cells have text), in pixels.
+    """Return (cell width, cell height, has text) for a picture with a given number of cells; extents are in pixels.
 
-    cols       number of cells side by side
-    rows       number of cells below each other
-    detailed   maximum columns, rows and cells of a picture whose cells have text
+    cols       number of cells side by side, over all grids
+    rows       number of cells below each other, over all grids
+    detailed   (columns, rows, cells): largest picture whose cells have text
     """
     labels = [str(x).split("\n") for g in picture.grids for x in g.labels.flat]
     if all(count <= most for count, most in zip((cols, rows, len(labels)), detailed, strict=True)):
         longest = max(len(line) for label in labels for line in label)
         two = any(len(label) > 1 for label in labels)
-        width = int(max(26, longest * _CELL * MONO + 9))
-        return (max(width, 32), 30, True) if two else (width, 26 if longest else 20, True)
+        width = 2 * ceil(max(32 if two else 26, longest * _CELL * MONO + 9) / 2)
+        return width, 30 if two else 26 if longest else 20, True
     small = max(3, min(10, _WIDE // max(cols, rows * 3 // 4)))
     return small, small, False
 
 
 def _beside(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
-    """Draw the grids side by side from `y` on, and return the y coordinate below them.
+    """Draw the grids of a picture side by side from `y` on, and return the y coordinate below them, in pixels.
 
-    size   width and height of a cell in pixels, and whether cells have text
+    canvas   SVG document under construction
+    size     (width of a cell, height of a cell, True if cells have text), in pixels
     """
     x, low = float(PAD), y
     top = max(margins_of(g, size)[1] for g in picture.grids)
@@ -124,9 +126,10 @@ def _beside(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
 
 
 def _stacked(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
-    """Draw the grids below each other from `y` on, and return the y coordinate below them.
+    """Draw the grids of a picture below each other from `y` on, and return the y coordinate below them, in pixels.
 
-    size   width and height of a cell in pixels, and whether cells have text
+    canvas   SVG document under construction
+    size     (width of a cell, height of a cell, True if cells have text), in pixels
     """
     left = max(margins_of(g, size)[0] for g in picture.grids)
     for i, grid in enumerate(picture.grids):
@@ -141,9 +144,10 @@ def _stacked(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
 
 
 def _gemm(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
-    """Draw the operands of a GEMM, B above C and A to the left of C, from `y` on. Return the y coordinate below them.
+    """Draw the grids of A, B and C, B above C and A to the left of C, from `y` on. Return the y coordinate below them.
 
-    size   width and height of a cell in pixels, and whether cells have text
+    canvas   SVG document under construction
+    size     (width of a cell, height of a cell, True if cells have text), in pixels
     """
     a, b, c = picture.grids
     cell_w, cell_h, _ = size
@@ -160,7 +164,7 @@ def _gemm(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
 
 
 def _legends(canvas: Canvas, legends: tuple[Legend, ...], y: float) -> float:
-    """Draw the legends of the colours from `y` on, and return the y coordinate below them."""
+    """Draw the legends of the colours on a canvas from `y` on, and return the y coordinate below them, in pixels."""
     for legend in legends:
         prefix, x = "s" if legend.ramp else "c", float(PAD)
         strip = len(legend.entries) > 16 or legend.ramp

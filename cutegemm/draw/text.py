@@ -19,7 +19,7 @@ _GAP = -1
 
 
 def text(picture: Picture, *, width: int = WIDTH, rows: int = ROWS) -> str:
-    """Return the picture as lines of text.
+    """Return a picture (grids of cells with a heading) as plain text for a terminal.
 
     width   maximum characters per line. Columns that do not fit are left out, and a line below the grid names them
     rows    maximum rows of a grid. Rows that do not fit are left out, and a line below the grid names them
@@ -35,16 +35,16 @@ def text(picture: Picture, *, width: int = WIDTH, rows: int = ROWS) -> str:
 
 
 def _head(picture: Picture) -> str:
-    """Return the first line of a picture: its title and subtitle."""
+    """Return the first line of a picture as plain text: its title and subtitle."""
     return f"{picture.title}: {picture.subtitle}" if picture.subtitle else picture.title
 
 
 def _beside(grids: tuple[Grid, ...], between: tuple[str, ...], width: int, rows: int) -> list[str]:
-    """Return the lines of text of the grids, side by side if they fit `width`, else below each other.
+    """Return the lines of text that show some grids, side by side if they fit `width`, else below each other.
 
-    between   symbols between neighbouring grids, such as ("o", "=")
+    between   symbols between neighbouring grids, such as ("o", "=") for A o B = C
     width     maximum characters per line
-    rows      maximum rows of a grid
+    rows      maximum rows of a grid; others are left out
     """
     blocks = [_block(grid, width, rows) for grid in grids]
     joints = [between[i] if i < len(between) else "" for i in range(len(blocks) - 1)]
@@ -64,22 +64,23 @@ def _beside(grids: tuple[Grid, ...], between: tuple[str, ...], width: int, rows:
 
 
 def _block(grid: Grid, width: int, rows: int) -> list[str]:
-    """Return the lines of text of one grid, with its title and subtitle above.
+    """Return the lines of text that show one grid, below its title and subtitle.
 
     width   maximum characters per line
-    rows    maximum rows of the grid
+    rows    maximum rows of the grid; others are left out
     """
     head = [f"{part}" for part in (": ".join(p for p in (grid.title, grid.subtitle) if p),) if part]
     return head + lines_of(grid, width, rows)
 
 
 def _gemm(picture: Picture, width: int, rows: int) -> list[str]:
-    """Return the lines of A, B and C: B above C and A to the left of C if they fit `width`, else below each other.
+    """Return the lines of text that show A, B and C of a GEMM: B above C and A to the left of C.
 
-    Labels are shortened ("T12 V3" to "12.3") if that makes the grids fit.
+    If the grids do not fit `width`, labels are shortened ("T12 V3" to "12.3"). If that does not help, the grids are
+    below each other.
 
     width   maximum characters per line
-    rows    maximum rows of a grid
+    rows    maximum rows of a grid; others are left out
     """
     a, b, c = picture.grids
     for short in (False, True):
@@ -108,8 +109,9 @@ def _label(label: object, short: bool) -> str:
 
 
 def _cell(grid: Grid, r: int, c: int, short: bool = False) -> str:
-    """Return the text of the cell in row `r` and column `c`: its label, followed by its mark if the grid has marks.
+    """Return the text of the cell in row `r` and column `c` of a grid: its label, then its mark if the grid has marks.
 
+    grid    table of cells; a mark is one character that replaces the colour
     short   True to shorten "T12 V3" to "12.3"
     """
     label = _label(grid.labels[r, c], short)
@@ -117,7 +119,7 @@ def _cell(grid: Grid, r: int, c: int, short: bool = False) -> str:
 
 
 def _cell_width(grid: Grid, short: bool = False) -> int:
-    """Return the number of characters of a grid's widest label or column tick.
+    """Return the number of characters of a grid's widest label or index label.
 
     short   True if labels are shortened, "T12 V3" to "12.3"
     """
@@ -126,10 +128,10 @@ def _cell_width(grid: Grid, short: bool = False) -> int:
 
 
 def lines_of(grid: Grid, width: int, rows: int, short: bool = False, cell: int = 0) -> list[str]:
-    """Return a grid as lines of text: a frame, the ticks, and lines at the boundaries of the mode hierarchy.
+    """Return a grid as lines of text: a frame, the index labels, and lines at the boundaries of hierarchical modes.
 
-    width   maximum characters per line
-    rows    maximum rows of the grid
+    width   maximum characters per line; columns that do not fit are left out
+    rows    maximum rows of the grid; others are left out
     short   True to shorten labels, "T12 V3" to "12.3"
     cell    characters per cell; 0 for the width of the widest label
     """
@@ -157,11 +159,11 @@ def lines_of(grid: Grid, width: int, rows: int, short: bool = False, cell: int =
 
 
 def _kept(gap: int, count: int, most: int) -> list[int]:
-    """Return the row or column indices that text output shows, with _GAP in place of indices that are left out.
+    """Return the row or column indices that text output shows, with the marker _GAP in place of those left out.
 
-    gap     position before which the grid itself leaves out indices, or 0
+    gap     position before which the grid itself leaves out indices, or 0 for none
     count   number of rows or columns of the grid
-    most    maximum number that is shown
+    most    maximum number of rows or columns that are shown
     """
     if count > most:
         return [*range(most - 2), _GAP, count - 1]
@@ -169,11 +171,11 @@ def _kept(gap: int, count: int, most: int) -> list[int]:
 
 
 def _left_out(what: str, ticks: tuple[str, ...], kept: list[int]) -> str:
-    """Return the line of text that says which rows or columns are left out, or "" if all are shown.
+    """Return the line of text that names the rows or columns that are left out, or "" if all are shown.
 
     what    "rows" or "columns"
     ticks   index label of each row or column
-    kept    positions that are shown, with _GAP in place of the others; see `_kept`
+    kept    positions that are shown, with _GAP in place of the others
     """
     if _GAP not in kept:
         return ""
@@ -182,21 +184,22 @@ def _left_out(what: str, ticks: tuple[str, ...], kept: list[int]) -> str:
 
 
 def _weight(levels: tuple[int, ...], index: int) -> int:
-    """Return the kind of line before a row or column: 0 none, 1 single, 2 double.
+    """Return the kind of line that text output draws before a row or column: 0 none, 1 single, 2 double.
 
-    levels   weight of the line before each row or column, such as HEAVY; empty for no lines
+    levels   weight of the line before each row or column: NO_LINE, MEDIUM or HEAVY; empty for no lines
+    index    the row or column
     """
     level = levels[index] if 0 <= index < len(levels) else NO_LINE
     return 2 if level >= HEAVY else 1 if level > FINE else 0
 
 
 def _line(margin: int, head: str, cells: list[str], cell: int, weights: list[int], blank: bool = False) -> str:
-    """Return one line of text with the cells of a row, after its index label `head`.
+    """Return one line of text: the index label `head` of a row, then its cells, with vertical lines between them.
 
-    margin    characters for the label
+    margin    characters for the index label
     cells     text of each cell
     cell      characters per cell
-    weights   line before each cell: 0 none, 1 single, 2 double
+    weights   vertical line before each cell: 0 none, 1 single, 2 double
     blank     True to write spaces instead of the vertical lines, as above the frame
     """
     side = " " if blank else "│"
@@ -209,11 +212,11 @@ def _line(margin: int, head: str, cells: list[str], cell: int, weights: list[int
 
 
 def _rule(margin: int, cell: int, weights: list[int], weight: int, where: str) -> str:
-    """Return a horizontal line of a grid's frame or mode boundary.
+    """Return one line of text that is a horizontal line: the top or bottom of a grid's frame, or a boundary inside.
 
     margin    characters to the left, for index labels
     cell      characters per cell
-    weights   vertical line before each cell: 0 none, 1 single, 2 double
+    weights   vertical line before each cell, which crosses this line: 0 none, 1 single, 2 double
     weight    1 for a single horizontal line, 2 for a double one
     where     "top", "middle" or "bottom" of the grid
     """
@@ -228,7 +231,7 @@ def _rule(margin: int, cell: int, weights: list[int], weight: int, where: str) -
 
 
 def _joint(up: int, right: int, down: int, left: int) -> str:
-    """Return the box-drawing character at which four lines meet, or the closest one that exists.
+    """Return the box-drawing character for four lines that meet, or the closest one that exists.
 
     up, right, down, left   line in each direction: 0 none, 1 single, 2 double
     """

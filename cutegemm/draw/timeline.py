@@ -81,17 +81,17 @@ class Timeline(hooks.Shown):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Names of the roles, in the order of their first events."""
+        """Names of the warp roles of this timeline, in the order of their first events."""
         return tuple(dict.fromkeys(e.role for e in self.events))
 
     @property
     def span(self) -> tuple[float, float]:
-        """The time range of the timeline: the first start and the last end; (0, 0) without events."""
+        """Time range of this timeline: (first start, last end); (0, 0) without events."""
         return (min((e.start for e in self.events), default=0), max((e.end for e in self.events), default=0))
 
 
 def plan_timeline(plan: GemmPlan) -> Timeline:
-    """Return the timeline of a plan's warp roles on a few tiles; see `protocol_timeline`.
+    """Simulate a plan's warp roles on a few tiles, and return the timeline of their operations and waits.
 
     Each tile has more k-tiles than the plan has stages, so that stages are reused.
 
@@ -115,7 +115,7 @@ def plan_timeline(plan: GemmPlan) -> Timeline:
 
 
 def shown_of(plan: GemmPlan) -> tuple[GemmPlan, int, int]:
-    """Return what a timeline shows: the plan to simulate, its k-tiles per tile, and the number of tiles.
+    """Return (plan, k-tiles per tile, tiles): what a timeline simulates for a plan, so that stages are reused.
 
     A plan that splits K gets a smaller grid. With cluster split-K, each CTA still has more k-tiles of a tile than the
     plan has stages.
@@ -141,13 +141,13 @@ def protocol_timeline(
     store: float = Durations.store,
     title: str = "pipeline",
 ) -> Timeline:
-    """Return the timeline of a protocol (warp roles with barriers): operations start as early as barriers allow.
+    """Simulate a protocol (warp roles with barriers) and return its timeline: operations start once barriers allow it.
 
     A role does one thing at a time. An operation that overlaps the role's MMAs is drawn after them.
 
     protocol                processes and barriers; `protocol_of` makes them from a plan
     cta                     index of the CTA that is drawn; all CTAs are simulated
-    load, multiply, store   durations; see `Durations`
+    load, multiply, store   time of a bulk copy, of the MMAs of a k-tile, and of the store of a tile, in one unit
     title                   heading
     raises                  LayoutError if the roles deadlock
 
@@ -169,12 +169,12 @@ def protocol_timeline(
 
 
 def timeline_text(timeline: Timeline, *, width: int = 120) -> str:
-    """Return a timeline as text: one line per role, one character per time slice.
+    """Return a timeline as text: one line per role, one character per slice of time.
 
     A digit or letter is the stage that the role works on. "#" is work without a stage, "." is a wait, and a space
     means that the role has no event.
 
-    width   maximum characters per line
+    width   maximum characters per line; decides how long a slice is
     """
     begin, end = timeline.span
     margin = max((len(r) for r in timeline.roles), default=0)
@@ -250,7 +250,7 @@ def timeline_svg(timeline: Timeline, now: float | None = None) -> str:
 
 
 def _bar(canvas: Canvas, event: Event, x: float, y: float, width: float) -> None:
-    """Draw the bar of one event, with a tooltip, and with its name or stage if that fits the bar.
+    """Draw the bar of one timeline event, with a tooltip, and with its name or stage if that fits the bar.
 
     x, y    top left corner in pixels
     width   width of the bar in pixels
@@ -271,9 +271,12 @@ def _bar(canvas: Canvas, event: Event, x: float, y: float, width: float) -> None
 
 
 def _hatched(x: float, y: float, width: float, height: float) -> str:
-    """Return the SVG of a hatched rectangle.
+    """Return the SVG of a hatched rectangle, which marks a wait; the arguments are in pixels.
 
-    It is a path, not a pattern element: a pattern needs an identifier, which could clash in a notebook.
+    The result is a path, not a pattern element: a pattern needs an identifier, which could clash in a notebook.
+
+    x, y            top left corner
+    width, height   extents of the rectangle
     """
     lines = []
     start = -height
@@ -286,15 +289,12 @@ def _hatched(x: float, y: float, width: float, height: float) -> str:
 
 
 def _colour(stage: int) -> str:
-    """Return the CSS class of the colour of a shared-memory stage."""
+    """Return the CSS class of the colour that a timeline gives a shared-memory stage."""
     return f"c{stage % HUES * SHADES + 1}"
 
 
 def _nice(step: float) -> float:
-    """Return a round distance between the ticks of a time axis.
-
-    It is the smallest 1, 2 or 5 times a power of ten that is at least `step`.
-    """
+    """Return a round distance between the ticks of a time axis, at least `step`: 1, 2 or 5 times a power of ten."""
     if step <= 0:
         return 1
     power = 1.0
@@ -306,5 +306,5 @@ def _nice(step: float) -> float:
 
 
 def _plain(value: float) -> str:
-    """Return a time as text without trailing zeros."""
+    """Return a time as text without trailing zeros: 2.50 becomes "2.5"."""
     return f"{value:g}"

@@ -138,7 +138,7 @@ class _Body:
 
     kernel    the kernel that gets the instructions and registers
     at        position in the text after the opening brace
-    starts    position at which each line of the text begins
+    starts    start of each line in the text, in characters
     symbols   address of each shared-memory symbol
     """
 

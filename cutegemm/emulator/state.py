@@ -21,8 +21,8 @@ WARP = 32
 WARPGROUP = 128
 SHARED_BASE = 1024  # first address of a CTA's shared memory; the system reserves the KiB below it
 CLUSTER_SHIFT = 24  # shared::cluster address: (rank + 1) << 24 | offset; below 1 << 24 it is in the thread's own CTA
-GENERIC_SHARED = 0x7E00_0000_0000  # generic address at which the shared memory window begins
-GENERIC_PARAM = 0x7D00_0000_0000  # generic address at which the kernel parameters begin
+GENERIC_SHARED = 0x7E00_0000_0000  # generic address of the start of the shared memory window
+GENERIC_PARAM = 0x7D00_0000_0000  # generic address of the start of the kernel parameters
 
 STORED = {
     "pred": np.dtype("?"),

@@ -150,14 +150,15 @@ def operands_seen(
 ) -> tuple[tuple[cute.Tensor, ...], tuple[cute.Tensor, ...]]:
     """View the epilogue's tensors, and its auxiliary outputs, with the modes (M, N, L) of D.
 
-    A row, column or single element has a stride of 0 along the modes that it does not have.
+    A row, column or single element has a stride of 0 along the modes that it does not have. Scales of a quantized D
+    are (M, N / 128, L).
 
     given     the arguments of the launch
     like      D as (M, N, L), whose extents the views have
     returns   (views of the tensors, views of the auxiliary outputs), in the order of the arguments
     """
     epilogue = plan.epilogue
-    named = ((epilogue.tensors, given.tensors), (epilogue.outputs[1:], given.results))
+    named = ((epilogue.tensors, given.tensors), ((*epilogue.outputs[1:], *epilogue.scales), given.results))
     return tuple(  # type: ignore[return-value]
         [
             tuple(

@@ -19,12 +19,13 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
 
+from cutegemm.dtypes import DType
 from cutegemm.kernels import lower
 from cutegemm.kernels.repack import within
 from cutegemm.machine.arch import WARP_THREADS, Arch
 from cutegemm.plan.quantize import LEAST_SCALE, Quantize
 
-_MAGNITUDE = 0x7FFFFFFF  # bits of an f32 without its sign
+MAGNITUDE = 0x7FFFFFFF  # bits of an f32 without its sign
 _INFINITY = 0x7F800000
 _NAN = 0x7FC00000
 _MANTISSA = 0x007FFFFF
@@ -51,6 +52,28 @@ def fake_arguments(quantize: Quantize) -> tuple[Any, ...]:
     strides = (cute.sym_int64(), 1) if quantize.by_block else (1, cute.sym_int64())
     scales = cute.runtime.make_fake_tensor(Float32, (cute.sym_int32(), cute.sym_int32()), strides, assumed_align=4)
     return (*matrices, scales, cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True))
+
+
+def block_scale(top: Any, target: DType, power_of_two: bool) -> Any:
+    """Return the scale of a block; see `plan.quantize`.
+
+    top            bits of the largest magnitude of the block
+    target         element type of the values
+    power_of_two   whether scales are powers of two
+    """
+    held = cute.make_rmem_tensor(1, Int32)
+    number = cute.recast_tensor(held, Float32)
+    held[0] = top
+    scale = number[0] / Float32(target.largest)
+    scale = cutlass.select_(scale < Float32(LEAST_SCALE), Float32(LEAST_SCALE), scale)
+    number[0] = scale
+    bits = held[0]
+    if power_of_two:
+        bits = (bits + _MANTISSA) & _INFINITY
+    number[0] = Float32(1)
+    bits = cutlass.select_(top == 0, held[0], bits)
+    held[0] = cutlass.select_(top >= _INFINITY, Int32(_NAN), bits)
+    return number[0]
 
 
 class Quantizer:
@@ -129,7 +152,7 @@ class Quantizer:
         for block in range(blocks):
             top = Int32(0)
             for i in range(count):
-                top = cutlass.max(top, bits[block * count + i] & _MAGNITUDE)
+                top = cutlass.max(top, bits[block * count + i] & MAGNITUDE)
             for distance in (16, 8, 4, 2, 1):
                 top = cutlass.max(top, cute.arch.shuffle_sync_bfly(top, distance))
             tops.append(top)
@@ -165,21 +188,10 @@ class Quantizer:
         place   where the scale is stored, and whether by this thread: see `place_of`
         mS      the scales
         """
-        held = cute.make_rmem_tensor(1, Int32)
-        number = cute.recast_tensor(held, Float32)
-        held[0] = top
-        scale = number[0] / Float32(self.quantize.target.largest)
-        scale = cutlass.select_(scale < Float32(LEAST_SCALE), Float32(LEAST_SCALE), scale)
-        number[0] = scale
-        bits = held[0]
-        if self.quantize.power_of_two:
-            bits = (bits + _MANTISSA) & _INFINITY
-        number[0] = Float32(1)
-        bits = cutlass.select_(top == 0, held[0], bits)
-        held[0] = cutlass.select_(top >= _INFINITY, Int32(_NAN), bits)
+        scale = block_scale(top, self.quantize.target, self.quantize.power_of_two)
         row, k_block, writes = place
-        self.write(number[0], row, k_block, Boolean(writes) & (row < mS.shape[0]), mS)
-        return Float32(1) / number[0]
+        self.write(scale, row, k_block, Boolean(writes) & (row < mS.shape[0]), mS)
+        return Float32(1) / scale
 
     @cute.jit
     def write(self, scale, row, k_block, writes: Boolean, mS: cute.Tensor):

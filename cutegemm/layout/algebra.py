@@ -38,13 +38,14 @@ _FILTER_ZEROS = "filter_zeros(layout, target_profile)"
 def coalesce(layout: L, target_profile: Any = None) -> L:
     """Return the layout with the fewest modes that gives the same offset for every index.
 
-    Law: coalesce(L)(i) == L(i) for every i < size(L). No extent of the result is 1, and no two neighbours can
-    be merged. A layout whose extents are all 1 becomes 1:0; the layout without modes, ():(), stays.
+    For example, (2,4):(1,2) becomes 8:1. Law: coalesce(L)(i) == L(i) for every i < size(L). No extent of the result
+    is 1, and no two neighbours can be merged. A layout whose extents are all 1 becomes 1:0; the layout without modes,
+    ():(), stays.
 
     layout           layout, composed layout or tensor
     target_profile   None, or a tuple: each of its entries coalesces one mode by itself; further modes stay as
                      they are
-    returns          a value of the kind of `layout`
+    returns          a Layout, ComposedLayout or Tensor, whichever `layout` is
     raises           LayoutError if the profile has more entries than the layout has modes
     source           CuTe layout algebra, `coalesce`
 
@@ -75,10 +76,12 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
 
 
 def _require_profile(what: str, profile: Any) -> None:
-    """Check that an argument is a profile: an integer, a stride, None, or a tuple of profiles.
+    """Raise LayoutError unless an argument is a profile: an integer, a stride, None, or a tuple of profiles.
 
-    what     the call and the argument for the message
-    raises   LayoutError for a profile that is or contains anything else
+    what      the call and the argument as text for the message, such as "coalesce(layout, target_profile):
+              target_profile"
+    profile   the argument
+    raises    LayoutError for a profile that is or contains anything else
     """
     if isinstance(profile, tuple):
         for part in profile:
@@ -93,11 +96,14 @@ def _modes_of(layout: Layout) -> str:
 
 
 def coalesce_leaves(extents: Any, strides: Any, keep_last: bool) -> tuple[list[int], list[Any]]:
-    """Return extents and strides with neighbours merged and extents of 1 removed.
+    """Return extents and strides of the coalesced layout: neighbours are merged, and extents of 1 are removed.
+
+    For example, extents (2, 4, 1) with strides (1, 2, 5) become [8] with [1].
 
     extents     extents of all leaves, as a flat tuple
     strides     their strides
-    keep_last   keep a last extent of 1 whose stride does not continue the mode before it: the layout continues along it
+    keep_last   True to keep a last extent of 1 whose stride does not continue the mode before it; past its end, the
+                layout continues along this mode
     """
     shape: list[int] = []
     stride: list[Any] = []
@@ -116,9 +122,9 @@ def coalesce_leaves(extents: Any, strides: Any, keep_last: bool) -> tuple[list[i
 
 
 def from_flat(extents: list[int], strides: list[Any]) -> Layout:
-    """Return the layout of flat lists of extents and strides, one entry for each mode.
+    """Return the layout of flat lists of extents and strides, with one mode for each entry.
 
-    A single mode gives an integer shape, no mode gives 1:0.
+    A single entry gives an integer shape, and empty lists give 1:0.
     """
     if len(extents) == 1:
         return Layout._unchecked(extents[0], strides[0])
@@ -128,12 +134,12 @@ def from_flat(extents: list[int], strides: list[Any]) -> Layout:
 
 
 def filter_zeros(layout: L, target_profile: Any = None) -> L:
-    """Return the layout with extent 1 wherever the stride is 0, in the same hierarchy.
+    """Return the layout with extent 1 wherever the stride is 0, in the same hierarchy: (2,4):(0,1) becomes (1,4):(0,1).
 
     layout           layout, composed layout or tensor
-    target_profile   values that replace the strides in the decision, congruent with the layout; None for the
+    target_profile   values that are compared with 0 instead of the strides, congruent with the layout; None for the
                      strides
-    returns          a value of the kind of `layout`
+    returns          a Layout, ComposedLayout or Tensor, whichever `layout` is
     raises           LayoutError if the profile is not congruent with the layout
     source           CuTe layout algebra, `filter_zeros`
 
@@ -157,17 +163,17 @@ def filter_zeros(layout: L, target_profile: Any = None) -> L:
 
 
 def is_zero_stride(stride: Any) -> bool:
-    """Return True if a stride is 0, whatever its kind: an integer, a basis vector or a stride over F2."""
+    """Return True if a stride is 0: as an integer, a multiple of a basis vector, or a stride over F2 (bits XORed)."""
     return (stride.value if isinstance(stride, (ScaledBasis, F2)) else stride) == 0
 
 
 def filter(layout: L) -> L:
-    """Return the coalesced layout without modes of stride 0.
+    """Return the coalesced layout without modes of stride 0: (2,4):(0,1) becomes 4:1.
 
     Law: its set of offsets is that of `layout`.
 
     layout    layout, composed layout or tensor
-    returns   a value of the kind of `layout`
+    returns   a Layout, ComposedLayout or Tensor, whichever `layout` is
     source    CuTe layout algebra, `filter`
 
     >>> filter(Layout((2, 1, 6, 3), (1, 7, 2, 0)))
@@ -187,15 +193,15 @@ def composition(lhs: Tensor, rhs: Any) -> Tensor: ...
 def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tensor:
     """Return the composition R = A o B, which applies B first and then A.
 
-    Law: R(c) == A(B(c)) for every coordinate c of B with B(c) < size(A), and the shape of R refines that of B.
-    Past its end, A continues along its last mode; if its last extent is 1, results past the end are
-    unspecified.
+    For example, (4,8):(8,1) o 4:2 is (2,2):(16,1). Law: R(c) == A(B(c)) for every coordinate c of B with B(c) <
+    size(A), and the shape of R refines that of B. Past its end, A continues along its last mode; if its last extent
+    is 1, results past the end are unspecified.
 
     lhs       A: a layout, composed layout, tensor or swizzle
     rhs       B: a layout whose offsets are indices or coordinates of A; or a tiler: an integer n (for n:1),
               None, or a tuple of tilers with one for each mode of A or for fewer. None keeps its mode. Modes of
               A after the tuple are dropped
-    returns   a value of the kind of `lhs`; for a swizzle, a composed layout
+    returns   a Layout, ComposedLayout or Tensor, whichever `lhs` is; for a swizzle, a ComposedLayout
     raises    LayoutError if no layout obeys the law, or if only a table of more than 2**20 offsets could decide
               it
     source    CuTe layout algebra, `composition`
@@ -245,12 +251,11 @@ def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tens
 
 
 def require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:
-    """Check that a tiler has at most as many entries as a layout has modes.
+    """Raise LayoutError if a tiler has more entries than a layout has modes.
 
-    operation   name for the message
+    operation   name of the calling operation, for the message
     layout      the layout
-    tiler       tuple with an entry for each mode, or for fewer
-    raises      LayoutError for a longer tiler
+    tiler       tuple with an entry for each mode of the layout, or for fewer
     """
     if len(tiler) > len(layout):
         raise LayoutError(
@@ -260,10 +265,10 @@ def require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:
 
 
 def _compose(a: Layout, b: Layout) -> Layout:
-    """Return A o B by the rules of divisibility if they apply, else from a table of offsets.
+    """Return A o B by CuTe's rules if strides and extents divide each other, else from a table of offsets.
 
-    raises   LayoutError if no layout is A o B, ZeroDivisionError if A is empty, XorArithmetic for strides over
-             F2
+    raises   LayoutError if no layout is A o B, ZeroDivisionError if A is empty, XorArithmetic for strides over F2,
+             whose contributions are XORed
     """
     extents, strides = coalesce_leaves(*a.flat(), keep_last=True)
     if not extents:  # every extent of A is 1, and A continues along its last leaf
@@ -288,14 +293,15 @@ def _compose(a: Layout, b: Layout) -> Layout:
 
 
 def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach: list[int]) -> Any:
-    """Return the shape and strides of A o s:d, the composition of A with a single mode s:d of B.
+    """Return the shape and strides of A o s:d, the composition of A with a single mode s:d of B, or None.
 
-    The result is None if the rules of divisibility do not apply; see this module's docstring.
+    None means that the strides and extents do not divide each other as CuTe's rules require.
 
     extents   extents of A, coalesced
     strides   strides of A, coalesced
     s, d      extent and stride of one leaf of B
-    reach     largest digit of B's values in each mode of A so far; the digits of this leaf are added
+    reach     for each mode of A, the largest coordinate along it that the leaves of B so far reach together; the
+              function adds what this leaf reaches
     """
     if type(d) is not int:
         return None
@@ -339,7 +345,7 @@ def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach:
 
 
 def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
-    """Return A o B from a table of its offsets, because the rules of divisibility do not apply.
+    """Return A o B from a table of its offsets, if CuTe's rules do not apply to its strides and extents.
 
     flat_a   A, coalesced
     raises   LayoutError if no layout gives these offsets, or if the table is too long
@@ -400,9 +406,9 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
 
 
 def _compose_mode_by_mode(a: Layout, b: Layout) -> Layout:
-    """Return A o B for a B that returns coordinates of A.
+    """Return A o B for a layout B that returns coordinates of A.
 
-    Every mode of A is composed with the leaves of B that move along it.
+    Each mode of A is composed with those leaves of B whose strides move along this mode.
     """
     shape, stride = list(b.flat()[0]), [0] * len(b.flat()[0])
     for path in coordinates.paths_of(b):
@@ -419,9 +425,9 @@ def _compose_mode_by_mode(a: Layout, b: Layout) -> Layout:
 
 
 def _advice(flat_a: Layout) -> str:
-    """Return the advice for the error message of a composition A o B that no layout equals.
+    """Return the advice at the end of the error message of a composition A o B that no layout equals.
 
-    flat_a   A, coalesced
+    flat_a   A, coalesced; the message lists its extents
     """
     extents = ", ".join(str(s) for s in flat_a.shape)
     return f"Choose the strides of B so that each divides, or is divided by, the extents of A: {extents}."
@@ -433,7 +439,9 @@ def _plain(coord: Any) -> str:
 
 
 def strides_of(values: np.ndarray) -> tuple[list[int], list[int]] | int:
-    """Return the coalesced extents and strides of the layout with the given offsets.
+    """Return the coalesced extents and strides of the layout that has given offsets, or the first index without any.
+
+    For example, 0, 1, 8, 9 gives ([2, 2], [1, 8]); 0, 1, 5, 9 gives the index 3.
 
     values    integer array, the offset of each index, starting with 0
     returns   (extents, strides), or an integer: the first index whose offset no strides give

@@ -18,7 +18,7 @@ def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> La
 
     shape    extents; or a layout; or a sequence of layouts, which become the modes
     stride   strides of a shape, None for the compact ones; must be None for layouts
-    raises   LayoutError as `Layout` does, and for a stride together with layouts
+    raises   LayoutError for a shape and strides that make no layout, and for a stride together with layouts
     source   CuTe, `make_layout`
 
     >>> make_layout((4, 8), stride=(8, 1))
@@ -44,7 +44,7 @@ def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> La
 
 
 def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
-    """Return the compact layout whose strides grow in a given order of the modes.
+    """Return the compact layout whose strides grow in a given order: shape (2, 3, 4), order (2, 0, 1) gives (12, 1, 3).
 
     shape    extents
     order    one number for each mode, or for each leaf: the smallest number gets stride 1. Equal numbers are
@@ -68,7 +68,10 @@ def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
 
 
 def _spread(order: IntTuple, shape: IntTuple) -> IntTuple:
-    """Return the order of `make_ordered_layout` leaf by leaf: the entry of a mode is repeated for all of its leaves."""
+    """Return the order of `make_ordered_layout` with one number for each leaf of the shape.
+
+    The number of a mode is repeated for all of its leaves: order (1, 0) of shape (2, (3, 4)) becomes (1, (0, 0)).
+    """
     if isinstance(order, tuple):
         if not isinstance(shape, tuple) or len(order) != len(shape):
             raise LayoutError(
@@ -80,12 +83,12 @@ def _spread(order: IntTuple, shape: IntTuple) -> IntTuple:
 
 
 def make_layout_like(layout: Layout) -> Layout:
-    """Return the compact layout of the same shape whose strides have the order of the strides of `layout`.
+    """Return the compact layout of the same shape with strides in the same order: (2,4):(8,1) gives (2,4):(4,1).
 
     A mode of stride 0 keeps that stride.
 
-    layout   with integer strides
-    raises   LayoutError for a layout of coordinates and for strides over F2
+    layout   layout with integer strides
+    raises   LayoutError for a layout of coordinates and for strides over F2, whose contributions are XORed
     source   CuTe, `make_layout_like`
 
     >>> make_layout_like(Layout((4, 8, 2), (20, 0, 1)))
@@ -106,7 +109,7 @@ def make_layout_like(layout: Layout) -> Layout:
 
 
 def make_identity_layout(shape: IntTuple) -> Layout:
-    """Return the layout that maps every coordinate of `shape` to itself.
+    """Return the layout that maps every coordinate of `shape` to itself: (4, 8) gives (4,8):(1@0,1@1).
 
     shape    extents
     source   CuTe, `make_identity_layout`
@@ -119,7 +122,7 @@ def make_identity_layout(shape: IntTuple) -> Layout:
 
 
 def identity_strides(shape: IntTuple, path: tuple[int, ...]) -> Any:
-    """Return the strides of `make_identity_layout` for one mode of a shape.
+    """Return the strides of `make_identity_layout`, basis vectors such as 1@0, for one mode of a shape.
 
     shape   shape of the mode
     path    indices that lead to the mode from the outermost one inwards; () for the whole shape

@@ -19,23 +19,31 @@ Path = tuple[int, ...]
 
 
 def paths_of(layout: Layout) -> list[Path]:
-    """Return the paths of the coordinate's modes that the strides of a layout of coordinates move along, sorted.
+    """Return the modes of the coordinate that a layout of coordinates moves along, as sorted paths.
 
-    A path is a tuple of mode indices, from the outermost mode inwards.
+    A path is a tuple of mode indices, from the outermost mode inwards. For example, (4,8):(1@0,1@1) has the paths
+    (0,) and (1,).
     """
     return sorted({d.mode for d in layout.flat()[1] if isinstance(d, ScaledBasis)})
 
 
 def leaves_along(layout: Layout, path: Path) -> list[int]:
-    """Return the indices, among all leaves of a layout, of the leaves whose strides move along the mode at `path`."""
+    """Return the positions, among all leaves of a layout, of the leaves whose strides move along one mode.
+
+    layout   layout of coordinates, whose strides are scaled basis vectors
+    path     indices of the mode of the coordinate, from the outermost one inwards
+    """
     strides = layout.flat()[1]
     return [p for p, d in enumerate(strides) if isinstance(d, ScaledBasis) and d.mode == path]
 
 
 def along(layout: Layout, path: Path) -> Layout:
-    """Return the leaves that move along one mode of the coordinate, as a layout of offsets along that mode.
+    """Return the leaves that move along one mode of the coordinate, as a layout of integer offsets along that mode.
 
-    path   indices of the mode, from the outermost one inwards
+    For example, along mode 1 of the coordinate, (4,8):(1@0,2@1) is (8):(2).
+
+    layout   layout of coordinates, whose strides are scaled basis vectors
+    path     indices of the mode, from the outermost one inwards
     """
     extents, strides = layout.flat()
     places = leaves_along(layout, path)
@@ -43,20 +51,20 @@ def along(layout: Layout, path: Path) -> Layout:
 
 
 def scaled(layout: Layout, path: Path) -> Layout:
-    """Return a layout of integer offsets as a layout of coordinates that moves along one mode.
+    """Return a layout of integer offsets as a layout of coordinates that moves along one mode: 8:2 becomes 8:2@1.
 
-    path   indices of the mode, from the outermost one inwards
+    path   indices of the mode, from the outermost one inwards, such as (1,)
     """
     return Layout._unchecked(layout.shape, map_leaves(lambda d: ScaledBasis(d, path), layout.stride))
 
 
 def assembled(parts: dict[Path, Layout], target: Any = None, path: Path = ()) -> Layout:
-    """Return the layout of coordinates that combines one layout for each mode.
+    """Return the layout of coordinates whose modes are given layouts, one for each mode of the coordinate.
 
-    parts    path of a mode -> layout that moves along that mode
-    target   shape of the coordinates: a mode without a part returns its own coordinate. None: such a mode is
+    parts    path of a mode (indices from the outermost mode inwards) -> layout that moves along that mode
+    target   shape of the coordinates; a mode that is not in `parts` returns its own coordinate. None: such a mode is
              1:0
-    path     path of the mode to assemble, () for the whole layout
+    path     path of the mode to assemble; () for the whole layout
     """
     if path in parts:
         return parts[path]

@@ -18,7 +18,7 @@ _SHOWN = 8  # number of offsets that a step lists
 
 
 def explain(operation: str | Callable[..., Any], *args: Any) -> str:
-    """Return the steps of an operation as lines of text. The last line is the result or the error.
+    """Return the derivation of an operation's result as lines of text. The last line is the result or the error.
 
     operation   coalesce, composition, complement, right_inverse, left_inverse, a divide or a product; or its
                 name
@@ -52,7 +52,7 @@ def explain(operation: str | Callable[..., Any], *args: Any) -> str:
 
 
 def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
-    """Return the title and the steps of an operation of the algebra as lines of text, without the result.
+    """Return the title and the steps of the derivation of an operation's result as lines of text, without the result.
 
     name          name of the operation
     first, rest   its arguments
@@ -73,12 +73,12 @@ def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
 
 
 def _modes(layout: Layout) -> list[tuple[int, Any]]:
-    """Return (extent, stride) of each leaf of a layout, from left to right."""
+    """Return (extent, stride) of each leaf of a layout, from left to right: (4,8):(8,1) gives (4, 8) and (8, 1)."""
     return list(zip(*layout.flat(), strict=True))
 
 
 def _coalesce(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title and the steps of `coalesce(layout)` as text."""
+    """Return the title of `coalesce(layout)` and the steps of its derivation, as text."""
     steps: list[str] = []
     if layout.is_xor:
         return f"coalesce {layout}", _matrix_steps(layout)
@@ -99,7 +99,7 @@ def _coalesce(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `composition(a, b)` as text."""
+    """Return the title of `composition(a, b)` and the steps of its derivation, as text."""
     title = f"composition A o B for A = {a}, B = {cute_text(b) if isinstance(b, tuple) else b}"
     if isinstance(b, tuple):
         steps: list[str] = []
@@ -129,14 +129,15 @@ def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
 
 
 def _as_layout(value: Any) -> Layout:
-    """Return the layout of an argument: a layout as it is, and an integer n as the layout n:1."""
+    """Return an argument as a layout: a layout as it is, and an integer n as the layout n:1."""
     return value if isinstance(value, Layout) else Layout(as_int_tuple(value), 1)
 
 
 def _walk(a: Layout, s: int, d: Any) -> list[str]:
-    """Return the steps of the composition A o s:d as text, where s:d is one mode of B.
+    """Return the steps that derive the composition A o s:d, as lines of text.
 
-    a   A, coalesced
+    a      A, coalesced
+    s, d   extent and stride of one mode of B
     """
     steps = [f"{s}:{d} of B takes {s} steps of {d} through A:"]
     if s == 1 or d == 0:
@@ -179,7 +180,11 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
 
 
 def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
-    """Return the step that lists the offsets of A o s:d, as text, if the rules of divisibility do not apply."""
+    """Return a step of text that lists the offsets of A o s:d, if CuTe's rules of divisibility do not apply.
+
+    a      A, coalesced
+    s, d   extent and stride of one mode of B
+    """
     shown = min(s, _SHOWN)
     more = ", ..." if s > shown else ""
     indices = ", ".join(str(i * d) for i in range(shown))
@@ -188,7 +193,7 @@ def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
 
 
 def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `complement(layout, cotarget)` as text."""
+    """Return the title of `complement(layout, cotarget)` and the steps of its derivation, as text."""
     target = cotarget.shape if isinstance(cotarget, Layout) else as_int_tuple(cotarget)
     total = product(target)
     title = f"complement of {layout} in {cute_text(target) if layout.is_coordinates else total}"
@@ -222,7 +227,7 @@ def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
 
 
 def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `logical_divide(layout, tiler)` as text."""
+    """Return the title of `logical_divide(layout, tiler)` and the steps of its derivation, as text."""
     title = f"logical_divide {layout} by {cute_text(tiler) if isinstance(tiler, tuple) else tiler}"
     if isinstance(tiler, tuple):
         steps: list[str] = []
@@ -245,7 +250,7 @@ def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
 
 
 def _logical_product(block: Layout, tiler: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `logical_product(block, tiler)` as text."""
+    """Return the title of `logical_product(block, tiler)` and the steps of its derivation, as text."""
     title = f"logical_product of {block} by {cute_text(tiler) if isinstance(tiler, tuple) else tiler}"
     if isinstance(tiler, tuple):
         steps: list[str] = []
@@ -267,11 +272,11 @@ def _logical_product(block: Layout, tiler: Any) -> tuple[str, list[str]]:
 def _regrouped(
     name: str, base: Callable[[Layout, Any], tuple[str, list[str]]], how: str
 ) -> Callable[[Layout, Any], tuple[str, list[str]]]:
-    """Return a function that lists the steps of an operation whose result regroups the modes of another result.
+    """Return a function that explains an operation such as zipped_divide, which only regroups another one's modes.
 
     name   name of the operation
-    base   function that returns title and steps of the other operation
-    how    the last step: how the modes are grouped
+    base   function that returns title and steps of the other operation, such as logical_divide
+    how    the last step: how the modes are grouped, as text
     """
 
     def steps(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
@@ -282,7 +287,7 @@ def _regrouped(
 
 
 def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title and the steps of `right_inverse(layout)` as text."""
+    """Return the title of `right_inverse(layout)` and the steps of its derivation, as text."""
     title = f"right_inverse of {layout}: R with L(R(i)) = i"
     if layout.is_xor:
         return title, [*_matrix_steps(layout), "R takes each unit vector to the bits that give it"]
@@ -290,9 +295,9 @@ def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _contiguous_modes(modes: list[inverses.Mode]) -> list[str]:
-    """Return the steps of a right inverse as text: it takes modes while each stride continues the mode before it.
+    """Return the steps of a right inverse as text: modes are taken while each stride continues the mode before it.
 
-    modes   (stride, index of the second element, extent) of each mode, sorted by stride
+    modes   (stride, s, extent) of each mode, sorted by stride; the mode's first step is at index s of the layout
     """
     steps, current = [], 1
     for d, start, s in modes:
@@ -307,7 +312,7 @@ def _contiguous_modes(modes: list[inverses.Mode]) -> list[str]:
 
 
 def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title and the steps of `left_inverse(layout)` as text."""
+    """Return the title of `left_inverse(layout)` and the steps of its derivation, as text."""
     title = f"left_inverse of {layout}: R with R(L(i)) = i"
     if layout.is_xor:
         return title, [
@@ -318,9 +323,9 @@ def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
-    """Return the steps of a left inverse as text.
+    """Return the steps that derive a left inverse, as lines of text.
 
-    modes   (stride, index of the second element, extent) of each mode, sorted by stride
+    modes   (stride, s, extent) of each mode, sorted by stride; the mode's first step is at index s of the layout
     """
     steps: list[str] = []
     before, extent, start = 1, 1, 0
@@ -338,9 +343,10 @@ def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
 
 
 def _mode_by_mode(operation: str, layout: Layout, steps_of: Callable[[list[inverses.Mode]], list[str]]) -> list[str]:
-    """Return the steps of an inverse, mode by mode of the coordinate if the layout returns coordinates.
+    """Return the steps of an inverse as text; for a layout of coordinates, separately for each mode of the coordinate.
 
-    steps_of   function from modes that are sorted by stride to the steps for them
+    operation   name of the operation, for error messages
+    steps_of    function from modes that are sorted by stride to the steps for them
     """
     by_path = inverses.modes_by_path(operation, layout)
     if () in by_path:
@@ -353,19 +359,20 @@ def _mode_by_mode(operation: str, layout: Layout, steps_of: Callable[[list[inver
 
 
 def _along(path: coordinates.Path, what: str, steps: list[str]) -> list[str]:
-    """Return the steps for one mode of the coordinate, below a heading.
+    """Return the steps for one mode of the coordinate, indented below a heading.
 
     path    indices of the mode, from the outermost one inwards
     what    name of what the steps compute, for the heading
-    steps   the steps
+    steps   the steps, as lines of text
     """
     return [f"along {ScaledBasis(1, path)}: {what}", *[f"  {step}" for step in steps]]
 
 
 def _matrix_steps(layout: Layout, name: str = "L") -> list[str]:
-    """Return the step that shows the matrix of a layout over F2, as lines of text.
+    """Return the step of a derivation that shows the matrix of a layout over F2 (bits, with XOR as addition), as text.
 
-    name   name of the layout in the text
+    layout   layout that is linear over F2
+    name     name of the layout in the text
     """
     columns = ", ".join(str(c) for c in f2.to_f2(layout).columns)
     return [f"{name} = {layout} takes the bits of an index to {columns}"]

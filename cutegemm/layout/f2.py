@@ -38,10 +38,10 @@ _MAX_SEARCHED_BITS = 64  # longest offset for which `to_swizzled` searches a swi
 
 @dataclass(frozen=True)
 class F2Matrix(hooks.Shown):
-    """A linear map from bit strings to bit strings, both written as integers.
+    """A matrix over F2 (bits, with XOR as addition): a linear map from bit strings to bit strings, written as integers.
 
     columns   the image of each bit of the argument, lowest bit first; tuple of integers, 0 or more
-    raises    LayoutError for columns of another kind
+    raises    LayoutError for columns that are not such integers
 
     >>> M = F2Matrix((1, 2, 4, 9))
     >>> M(0b1010), M.rank, str(M @ M) == str(F2Matrix((1, 2, 4, 8)))
@@ -56,7 +56,7 @@ class F2Matrix(hooks.Shown):
             raise wrong_kind("F2Matrix(columns): columns", columns, "a tuple of integers of 0 or more")
 
     def __call__(self, bits: int) -> int:
-        """Return the image of a bit string: the XOR of the columns at its set bits.
+        """Return the image of a bit string under this matrix: the XOR of the columns at its set bits.
 
         raises   LayoutError if the argument is negative or has more bits than the matrix has columns
         """
@@ -72,29 +72,30 @@ class F2Matrix(hooks.Shown):
         return out
 
     def __matmul__(self, other: F2Matrix) -> F2Matrix:
-        """Return the matrix of `self` applied after `other`, the product over F2."""
+        """Return the product of two matrices over F2: the map that applies `other` first and then `self`."""
         _require_matrix("F2Matrix @ other: other", other)
         return F2Matrix(tuple([self(column) for column in other.columns]))
 
     @property
     def height(self) -> int:
-        """Number of bits of the longest image: the number of rows."""
+        """Number of rows of this matrix over F2: the number of bits of its longest image."""
         return max((c.bit_length() for c in self.columns), default=0)
 
     @property
     def rank(self) -> int:
-        """Rank of the matrix over F2: the number of linearly independent columns."""
+        """Rank of this matrix over F2 (bits, with XOR as addition): the number of linearly independent columns."""
         return len(_eliminated(self.columns))
 
     def __str__(self) -> str:
-        """Return the rows of 0 and 1 as lines; row 0 and column 0 belong to the lowest bits."""
+        """Return the rows of this matrix as lines of 0 and 1; row 0 and column 0 belong to the lowest bits."""
         return "\n".join(" ".join(str(c >> row & 1) for c in self.columns) for row in range(self.height))
 
 
 def _eliminated(columns: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return a basis of the span of the columns by Gaussian elimination.
+    """Return a basis of the span of the columns, by Gaussian elimination over F2 (bits, with XOR as addition).
 
-    returns   leading bit -> (image with that leading bit, argument that has this image)
+    columns   columns of a matrix, as integers
+    returns   leading bit -> (element of the span with that leading bit, argument that the matrix maps to it)
     """
     basis: dict[int, tuple[int, int]] = {}
     for place, column in enumerate(columns):
@@ -105,11 +106,11 @@ def _eliminated(columns: Sequence[int]) -> dict[int, tuple[int, int]]:
 
 
 def _reduced(basis: dict[int, tuple[int, int]], image: int, bits: int) -> tuple[int, int]:
-    """Return an image without the leading bits that a basis can cancel, and the argument of what remains.
+    """Cancel the leading bits of an image that a basis can cancel; return the rest, and the argument that maps to it.
 
-    basis   leading bit -> (image with that leading bit, argument that has this image)
-    image   image, written as an integer
-    bits    argument that has this image
+    basis   leading bit -> (element of the span with that leading bit, argument that maps to it)
+    image   value of the matrix, written as an integer
+    bits    argument that the matrix maps to `image`
     """
     for lead in sorted(basis, reverse=True):
         if image >> lead & 1:
@@ -118,9 +119,10 @@ def _reduced(basis: dict[int, tuple[int, int]], image: int, bits: int) -> tuple[
 
 
 def _solve(basis: dict[int, tuple[int, int]], image: int) -> int | None:
-    """Return an argument that has the given image, or None if the image is not in the span of the basis.
+    """Return an argument that a matrix over F2 maps to the given image, or None if the image is not in its span.
 
-    basis   leading bit -> (image with that leading bit, argument that has this image)
+    basis   leading bit -> (element of the span with that leading bit, argument that maps to it)
+    image   the image, written as an integer
     """
     rest, bits = _reduced(basis, image, 0)
     return None if rest else bits
@@ -130,11 +132,10 @@ def _solve(basis: dict[int, tuple[int, int]], image: int) -> int | None:
 
 
 def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) -> F2Matrix:
-    """Return the matrix of a layout, a composed layout or a swizzle.
+    """Return the matrix over F2 (bits, with XOR as addition) that maps the bits of an index to the bits of its offset.
 
-    layout   extents are powers of two; without an offset
-    bits     number of bits of a swizzle's argument, up to 1024; None for as many as the swizzle reads or
-             changes
+    layout   layout, composed layout or swizzle; its extents are powers of two, and it has no offset
+    bits     number of bits of a swizzle's argument, up to 1024; None for as many as the swizzle reads or changes
     raises   LayoutError if the layout is not linear over F2, with an index that shows it
 
     >>> to_f2(Layout((4, 8), (8, 1))).columns
@@ -185,9 +186,11 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
 
 
 def _check_no_carry(layout: Layout, columns: Sequence[int]) -> None:
-    """Check that adding the columns gives the same as XORing them: no two columns share a bit.
+    """Raise LayoutError unless adding the columns gives the same as XORing them: no two columns may share a bit.
 
-    raises   LayoutError with an index that shows a carry
+    layout    layout with integer strides, for the message
+    columns   columns of its matrix, as integers
+    raises    LayoutError with an index that shows a carry
     """
     if not _share_a_bit(columns):
         return
@@ -213,11 +216,12 @@ def _share_a_bit(columns: Iterable[int]) -> bool:
 
 
 def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layout:
-    """Return the layout of a matrix.
+    """Return the layout whose offsets have the bits that a matrix over F2 computes from the bits of an index.
 
     matrix   F2Matrix
     shape    extents, powers of two with as many bits as the argument; None for the fewest modes
-    plain    True for integer strides if sums equal XORs; False for strides over F2 in any case
+    plain    True for integer strides if sums equal XORs; False for strides over F2 (whose contributions are XORed) in
+             any case
     raises   LayoutError if the shape has another number of bits
 
     >>> from_f2(F2Matrix((8, 16, 1, 2, 4)))
@@ -245,7 +249,7 @@ def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layou
 
 
 def _wrong_bits(shape: Any, bits: int) -> LayoutError:
-    """Return the error for a shape with another number of bits (log2 of its size) than a matrix has columns.
+    """Return the LayoutError for a shape whose size has another number of bits (log2) than a matrix has columns.
 
     bits   number of columns of the matrix
     """
@@ -255,20 +259,21 @@ def _wrong_bits(shape: Any, bits: int) -> LayoutError:
 
 
 def _require_matrix(what: str, matrix: Any) -> None:
-    """Check that `matrix` is an F2Matrix; raise LayoutError otherwise.
+    """Raise LayoutError unless `matrix` is an F2Matrix.
 
-    what   the call and the argument for the message
+    what   the call and the argument as text for the message, such as "from_f2(matrix): matrix"
     """
     if not isinstance(matrix, F2Matrix):
         raise wrong_kind(what, matrix, "an F2Matrix", "Make one by `to_f2`.")
 
 
 def _merged(columns: Sequence[int], as_integers: bool) -> Layout:
-    """Return the layout with the fewest modes whose matrix has the given columns.
+    """Return the layout with the fewest modes whose matrix over F2 has the given columns.
 
-    A column that is twice the one before it extends the mode of that one.
+    A column that is twice the one before it extends the mode of that one: columns 1, 2, 8 give (4,2):(1,8).
 
-    as_integers   True for integer strides, False for strides over F2
+    columns       the offset of each bit of the index, lowest bit first
+    as_integers   True for integer strides, False for strides over F2, whose contributions are XORed
     """
     shape: list[int] = []
     values: list[int] = []
@@ -287,7 +292,7 @@ def _merged(columns: Sequence[int], as_integers: bool) -> Layout:
 
 
 def to_swizzle(matrix: F2Matrix) -> Swizzle:
-    """Return the swizzle of a matrix.
+    """Return the swizzle that a matrix over F2 (bits, with XOR as addition) describes.
 
     matrix   F2Matrix that XORs one field of bits with another and leaves all other bits
     raises   LayoutError for any other matrix
@@ -311,9 +316,9 @@ def to_swizzle(matrix: F2Matrix) -> Swizzle:
 
 
 def to_xor(layout: Layout | ComposedLayout) -> Layout:
-    """Return the layout of the same shape and offsets with strides over F2.
+    """Return the layout of the same shape and offsets with strides over F2, whose contributions are XORed.
 
-    layout   layout or composed layout that is linear over F2
+    layout   layout, or composed layout with a swizzle, that is linear over F2
     raises   LayoutError for a layout that is not linear
 
     >>> print(to_xor(ComposedLayout(Swizzle(3, 0, 3), 0, Layout((8, 8), (8, 1)))))
@@ -324,18 +329,18 @@ def to_xor(layout: Layout | ComposedLayout) -> Layout:
 
 
 def _require_shape(what: str, layout: Any) -> None:
-    """Check that `layout` is a Layout or a ComposedLayout; raise LayoutError otherwise.
+    """Raise LayoutError unless `layout` is a Layout or a ComposedLayout.
 
-    what   the call and the argument for the message
+    what   the call and the argument as text for the message, such as "to_xor(layout): layout"
     """
     if not isinstance(layout, (Layout, ComposedLayout)):
         raise wrong_kind(what, layout, "a Layout or a ComposedLayout")
 
 
 def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
-    """Return the layout of the same offsets with integer strides, if necessary after a swizzle.
+    """Return the layout of the same offsets with integer strides, if necessary composed with a swizzle.
 
-    layout    layout or composed layout that is linear over F2
+    layout    layout or composed layout that is linear over F2, such as one with strides that are XORed
     shape     shape of the result; None for the shape of `layout`
     returns   Layout, or ComposedLayout with a swizzle
     raises    LayoutError if no swizzle of a plain layout has these offsets, or if they have more than 64 bits
@@ -373,14 +378,14 @@ def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
 
 
 def coalesce(layout: Layout) -> Layout:
-    """Return the layout with the fewest modes and strides over F2 that gives the same offset for each index."""
+    """Return the layout with the fewest modes and strides over F2 (contributions XORed) that has the same offsets."""
     return from_f2(to_f2(layout), plain=False)
 
 
 def composition(a: Layout, b: Layout) -> Layout:
-    """Return A o B for layouts that are linear over F2: its matrix is the product of the matrices of A and B.
+    """Return A o B for layouts that are linear over F2; its matrix is the product of the matrices of A and B.
 
-    See `algebra.composition` for the operation.
+    The result applies B first and then A. Its strides are over F2, so that contributions are XORed.
 
     raises   LayoutError if A o B is not linear over F2
 
@@ -402,9 +407,11 @@ def composition(a: Layout, b: Layout) -> Layout:
 
 
 def _through(a: Layout, b: Layout) -> Layout:
-    """Return A o B from a table of offsets, for an A with integer strides that may not be linear over F2.
+    """Return A o B from a table of offsets, for an A with integer strides, which may not be linear over F2.
 
-    raises   LayoutError if A o B is not linear, with an index that shows it
+    a        layout with integer strides
+    b        layout with strides over F2, whose contributions are XORed
+    raises   LayoutError if A o B is not linear over F2, with an index that shows it
     """
     if not a.is_integral:
         raise LayoutError(f"A = {a} returns coordinates, which are not XORed.")
@@ -426,9 +433,11 @@ def _through(a: Layout, b: Layout) -> Layout:
 
 
 def _running_on(layout: Layout, bits: int) -> list[int]:
-    """Return the matrix columns for `bits` bits of the index, also past the end of a layout.
+    """Return the matrix columns for the next `bits` bits of the index after the end of a layout.
 
     Past its end, a layout continues along its last mode.
+
+    layout   layout that is linear over F2
     """
     extent, stride = layout.flat()[0][-1], layout.flat()[1][-1]
     places = range(extent.bit_length() - 1, extent.bit_length() - 1 + bits)
@@ -436,10 +445,12 @@ def _running_on(layout: Layout, bits: int) -> list[int]:
 
 
 def complement(layout: Layout, total: int) -> Layout:
-    """Return the layout C such that every number below N is L(i) XOR C(j) exactly once.
+    """Return the layout C for which every number below N is L(i) XOR C(j) for exactly one pair (i, j).
 
     N is the smallest power of two that is at least `total` and larger than every offset of L.
 
+    layout   L, with strides over F2
+    total    size of the space to cover, in elements
     raises   LayoutError if L repeats an offset
     """
     matrix = to_f2(layout)
@@ -451,7 +462,7 @@ def complement(layout: Layout, total: int) -> Layout:
 
 
 def right_inverse(layout: Layout) -> Layout:
-    """Return the right inverse of a layout with strides over F2: the layout R with L(R(i)) == i.
+    """Return the right inverse of a layout with strides over F2 (contributions XORed): the layout R with L(R(i)) == i.
 
     The indices i are the offsets 0, 1, 2, ... that L reaches without a gap.
     """
@@ -463,9 +474,10 @@ def right_inverse(layout: Layout) -> Layout:
 
 
 def common(first: Layout, second: Layout) -> Layout:
-    """Return the layout of the leading matrix columns that two right inverses have in common.
+    """Return the longest vector that two layouts have in common, as a layout from its elements to indices.
 
-    It ends where the columns differ, or where one of the layouts stops being linear over F2.
+    first, second   right inverses of the two layouts: offset -> index. Their matrix columns over F2 are compared from
+                    the lowest bit on, up to the first difference or the first bit without a linear column
     """
     columns: list[int] = []
     for a, b in zip(_from_zero(first), _from_zero(second), strict=False):
@@ -476,7 +488,7 @@ def common(first: Layout, second: Layout) -> Layout:
 
 
 def _from_zero(layout: Layout) -> Iterator[int]:
-    """Yield the matrix columns of a layout, lowest bit first, until the layout stops being linear over F2."""
+    """Yield the columns of a layout's matrix over F2, lowest bit first, until the layout is no longer linear."""
     union = 0
     for extent, stride in zip(*layout.flat(), strict=True):
         for place in range(extent.bit_length() - 1):
@@ -490,7 +502,7 @@ def _from_zero(layout: Layout) -> Iterator[int]:
 
 
 def left_inverse(layout: Layout) -> Layout:
-    """Return the left inverse of a layout with strides over F2: the layout R with R(L(i)) == i for every index i.
+    """Return the left inverse of a layout with strides over F2 (contributions XORed): R with R(L(i)) == i for all i.
 
     raises   LayoutError if L repeats an offset
     """

@@ -11,9 +11,9 @@ from typing import Any
 
 
 class Hook:
-    """A function that a module calls, and that a module imported later registers.
+    """A function that one module calls and another one, imported later, registers, to avoid a cyclic import.
 
-    name   name for the error of a call before the registration
+    name   name for the error message of a call before the registration
 
     >>> double = Hook("double")
     >>> double.register(lambda x: 2 * x)
@@ -26,7 +26,7 @@ class Hook:
         self._function: Callable[..., Any] | None = None
 
     def register(self, function: Callable[..., Any]) -> None:
-        """Set the function that this hook calls."""
+        """Set the function that calls of this hook are passed to."""
         self._function = function
 
     def __call__(self, *arguments: Any) -> Any:
@@ -40,12 +40,12 @@ class Hook:
 
 
 class Shown:
-    """Base class of objects that a notebook displays as a drawing or as formatted text."""
+    """Base class of objects that a Jupyter notebook displays as a drawing or as formatted text."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        """Return the HTML that a notebook displays."""
+        """Return the HTML that a Jupyter notebook displays for this object."""
         return str(notebook(self))
 
 

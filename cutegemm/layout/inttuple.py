@@ -25,9 +25,7 @@ INTEGERS = "an integer or a tuple of integers"
 
 
 def shown(value: Any) -> str:
-    """Return `repr(value)` for a message, cut to 200 characters.
-
-    An integer that is too long for Python to print is described by its number of bits.
+    """Return `repr(value)` for a message, cut to 200 characters; an integer too long to print is described by its bits.
 
     >>> shown((4, 8)), shown(10**5000)
     ('(4, 8)', '<an integer of 16610 bits>')
@@ -60,11 +58,10 @@ def wrong_kind(what: str, value: Any, expected: str, remedy: str = "") -> Layout
 
 
 def as_int_tuple(value: Any, what: str = "value") -> IntTuple:
-    """Return `value` as a hierarchical integer: lists become tuples, numpy's integers become Python's.
+    """Return `value` as a hierarchical integer (int or nested tuple): lists become tuples, numpy integers become int.
 
-    what     the call and the argument for messages, such as "size(value, mode): mode"
-    raises   LayoutError for a leaf that is not an integer, for a layout, and for tuples nested more than 100
-             deep
+    what     the call and the argument as text for messages, such as "size(value, mode): mode"
+    raises   LayoutError for a leaf that is not an integer, for a layout, and for tuples nested more than 100 deep
 
     >>> as_int_tuple([4, (2, 3)])
     (4, (2, 3))
@@ -80,13 +77,13 @@ def as_int_tuple(value: Any, what: str = "value") -> IntTuple:
 
 
 class _NotInteger(Exception):
-    """Raised internally for a leaf that is not an integer; its argument is that leaf."""
+    """Raised internally for a leaf of a nested tuple that is not an integer; its argument is that leaf."""
 
 
 def as_integer(value: Any, what: str) -> int:
     """Return `value` as a Python integer.
 
-    what     the call and the argument for messages, such as "size(value, mode): mode"
+    what     the call and the argument as text for messages, such as "size(value, mode): mode"
     raises   LayoutError for a value of another type, also a bool
     """
     number = integer_of(value)
@@ -96,7 +93,10 @@ def as_integer(value: Any, what: str) -> int:
 
 
 def _holds_integers(value: Any, depth: int) -> bool:
-    """Return True if `value` is a tuple of Python integers and such tuples, nested at most 100 deep."""
+    """Return True if `value` is a tuple of Python integers and such tuples, nested at most 100 deep.
+
+    depth   number of tuples around `value`
+    """
     if type(value) is not tuple or depth > MAX_DEPTH:
         return False
     for v in value:  # noqa: SIM110 - `all` with a generator takes three times as long
@@ -106,8 +106,11 @@ def _holds_integers(value: Any, depth: int) -> bool:
 
 
 def _as_int_tuple(value: Any, what: str, depth: int) -> IntTuple:
-    """Return `value` as a hierarchical integer; `depth` counts the tuples around it.
+    """Return `value` as a hierarchical integer (int or nested tuple of them), for `as_int_tuple`.
 
+    value    integer, or nested lists and tuples of integers
+    what     the call and the argument as text for messages
+    depth    number of tuples around the value
     raises   _NotInteger for a leaf of another type, LayoutError for tuples nested too deep
     """
     if type(value) is int:
@@ -138,7 +141,7 @@ def integer_of(value: Any) -> int | None:
 def _check_depth(what: str, depth: int) -> None:
     """Raise LayoutError if tuples are nested more than 100 deep.
 
-    what    the call and the argument for the message
+    what    the call and the argument as text for the message
     depth   number of tuples around the value
     """
     if depth > MAX_DEPTH:
@@ -148,7 +151,7 @@ def _check_depth(what: str, depth: int) -> None:
 def as_tuples(value: Any, depth: int = 0) -> Any:
     """Return `value` with every list replaced by a tuple; leaves of any type stay as they are.
 
-    depth    nesting of the tuples around `value`
+    depth    number of tuples around `value`
     raises   LayoutError for tuples nested more than 100 deep
 
     >>> as_tuples([None, [2, 3]])
@@ -162,9 +165,9 @@ def as_tuples(value: Any, depth: int = 0) -> Any:
 
 
 def _holds_lists(value: tuple[Any, ...], depth: int) -> bool:
-    """Return True if a tuple contains a list at any level, or is nested too deep to decide.
+    """Return True if a tuple contains a list at any level, or is nested more than 100 deep.
 
-    depth   nesting of the tuples around `value`
+    depth   number of tuples around `value`
     """
     for v in value:  # noqa: SIM110 - see `_holds_integers`
         if type(v) is list or (type(v) is tuple and (depth > MAX_DEPTH or _holds_lists(v, depth + 1))):
@@ -173,7 +176,7 @@ def _holds_lists(value: tuple[Any, ...], depth: int) -> bool:
 
 
 def flatten(value: Any) -> tuple[Any, ...]:
-    """Return the leaves of a hierarchical value as a flat tuple, from left to right.
+    """Return the leaves of a nested tuple as a flat tuple, from left to right: (1, (2, 3)) becomes (1, 2, 3).
 
     value   a tuple of any leaves; a value that is not a tuple is its own only leaf
 
@@ -192,10 +195,10 @@ def flatten(value: Any) -> tuple[Any, ...]:
 
 
 def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
-    """Return a sequence of leaves arranged in the hierarchy of `profile`.
+    """Arrange a sequence of leaves in the hierarchy of `profile`: [1, 2, 3] with (0, (0, 0)) becomes (1, (2, 3)).
 
     leaves    list or tuple, as long as `profile` has leaves
-    profile   hierarchical value; only its hierarchy counts
+    profile   nested tuple; only its hierarchy counts, not its leaves
     raises    LayoutError if the number of leaves differs from that of the profile
 
     >>> unflatten((4, 2, 3), (0, (0, 0)))
@@ -214,10 +217,10 @@ def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
 
 
 def refill(leaves: Iterator[Any], profile: Any) -> Any:
-    """Return the next leaves of an iterator arranged in the hierarchy of `profile`.
+    """Take leaves from an iterator and arrange them in the hierarchy of `profile`.
 
     leaves    iterator of leaves; as many are taken as the profile has
-    profile   hierarchical value; only its hierarchy counts
+    profile   nested tuple; only its hierarchy counts, not its leaves
     """
     if isinstance(profile, tuple):
         return tuple([refill(leaves, p) for p in profile])
@@ -225,7 +228,7 @@ def refill(leaves: Iterator[Any], profile: Any) -> Any:
 
 
 def product(value: IntTuple) -> int:
-    """Return the product of all leaves: the number of coordinates of a shape. The product of () is 1.
+    """Return the product of all leaves of a nested tuple: the number of coordinates of a shape. It is 1 for ().
 
     >>> product((4, (2, 3)))
     24
@@ -241,7 +244,7 @@ def product(value: IntTuple) -> int:
 
 
 def product_each(value: IntTuple) -> IntTuple:
-    """Return the product of each mode, as a flat tuple. An integer stays as it is.
+    """Return the product of each mode of a shape, as a flat tuple: (2, (3, 4)) becomes (2, 12). An integer stays.
 
     >>> product_each((4, (2, 3)))
     (4, 6)
@@ -251,9 +254,9 @@ def product_each(value: IntTuple) -> IntTuple:
 
 
 def inner_product(a: IntTuple, b: IntTuple) -> int:
-    """Return the sum of the products of corresponding leaves: the offset of a coordinate under strides.
+    """Return the sum of the products of corresponding leaves: coordinate (1, 2), strides (3, 4) have the offset 11.
 
-    a, b     congruent hierarchical integers
+    a, b     integers or nested tuples of one hierarchy
     raises   LayoutError if `a` and `b` are not congruent
 
     >>> inner_product((1, (2, 3)), (10, (100, 1000)))
@@ -266,7 +269,7 @@ def inner_product(a: IntTuple, b: IntTuple) -> int:
 
 
 def is_congruent(a: Any, b: Any) -> bool:
-    """Return True if `a` and `b` have the same hierarchy.
+    """Return True if two nested tuples have the same hierarchy, like (1, (2, 3)) and (4, (5, 6)); leaves do not count.
 
     >>> is_congruent((1, (2, 3)), (4, (5, 6))), is_congruent((1, 2), 3)
     (True, False)
@@ -278,7 +281,7 @@ def is_congruent(a: Any, b: Any) -> bool:
 
 
 def is_weakly_congruent(a: Any, b: Any) -> bool:
-    """Return True if `b` refines `a`: `b` has the hierarchy of `a`, and any hierarchy below each leaf of `a`.
+    """Return True if `b` refines `a`: any leaf of `a` may be a tuple in `b`, such as for (1, 2) and (4, (5, 6)).
 
     A coordinate fits a shape if the coordinate is weakly congruent with the shape.
 
@@ -295,7 +298,7 @@ def is_weakly_congruent(a: Any, b: Any) -> bool:
 
 
 def transform_leaf(function: Callable[..., Any], *values: Any) -> Any:
-    """Apply a function to corresponding leaves of congruent values, and return the results in the same hierarchy.
+    """Apply a function to corresponding leaves of nested tuples, and return the results in the same hierarchy.
 
     function   takes one leaf of each value
     values     one or more congruent values; leaves may have any type
@@ -312,7 +315,13 @@ def transform_leaf(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def map_leaves(function: Callable[..., Any], *values: Any) -> Any:
-    """Apply a function to corresponding leaves, as `transform_leaf` does, for values without lists."""
+    """Apply a function to corresponding leaves of nested tuples; the results have the same hierarchy.
+
+    Unlike in `transform_leaf`, the tuples contain no lists.
+
+    function   takes one leaf of each value
+    values     one or more tuples of the same hierarchy
+    """
     first = values[0]
     if isinstance(first, tuple):
         if any(not isinstance(v, tuple) or len(v) != len(first) for v in values):
@@ -322,10 +331,10 @@ def map_leaves(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def prefix_product(shape: IntTuple, start: int = 1) -> IntTuple:
-    """Return the compact strides of a shape: each stride is the product of the extents to its left, times `start`.
+    """Return the compact strides of a shape, products of the extents to the left: (2, 3, 4) has (1, 2, 6).
 
     shape   extents
-    start   integer, the stride of the first leaf
+    start   stride of the first leaf; all strides are multiplied by it
 
     >>> prefix_product((4, (2, 3)))
     (1, (4, 8))
@@ -340,7 +349,7 @@ def prefix_product(shape: IntTuple, start: int = 1) -> IntTuple:
 
 
 def ceil_div(a: IntTuple, tiler: IntTuple) -> IntTuple:
-    """Return `a` divided by `tiler` and rounded up, mode by mode: the number of tiles along each mode.
+    """Return `a` divided by `tiler` and rounded up, mode by mode: (10, 6) in tiles of (4, 4) gives (3, 2).
 
     a        extents
     tiler    positive tile sizes, for as many modes as `a` has or fewer; further modes of `a` stay as they are.
@@ -361,7 +370,7 @@ def ceil_div(a: IntTuple, tiler: IntTuple) -> IntTuple:
 
 
 def round_up(a: IntTuple, b: IntTuple) -> IntTuple:
-    """Return `a` rounded up to a multiple of `b`, mode by mode.
+    """Return `a` rounded up to a multiple of `b`, mode by mode: (10, 6) and (4, 4) give (12, 8).
 
     a        extents
     b        positive integers, for as many modes as `a` has or fewer; further modes of `a` stay as they are.
@@ -380,7 +389,7 @@ def round_up(a: IntTuple, b: IntTuple) -> IntTuple:
 
 
 def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
-    """Return the shape `a` counted in units of `b` elements.
+    """Return the shape `a` counted in units of `b` elements: (12, 6) in units of 4 is (3, 6).
 
     An integer `b` divides the modes of `a` from left to right: it divides the first mode, and the quotient that
     is left divides the next. One of two extents must divide the other; the result is 1 if `b` is the larger.
@@ -436,9 +445,10 @@ _IDX2CRD = "idx2crd(index, shape, stride)"
 
 
 def idx2crd(index: IntTuple, shape: IntTuple, stride: IntTuple | None = None) -> IntTuple:
-    """Return the coordinate in `shape` of a colexicographic index, or of an offset under `stride`.
+    """Return the coordinate of a colexicographic index in `shape`, or of an offset under `stride`.
 
-    Without a stride, an index past the product of `shape` continues along the last leaf, as in CuTe.
+    For example, index 5 of shape (2, 4) has the coordinate (1, 2). Without a stride, an index past the product of
+    `shape` continues along the last leaf, as in CuTe.
 
     index     integer; or a tuple, which is converted mode by mode
     shape     extents
@@ -467,7 +477,7 @@ def idx2crd(index: IntTuple, shape: IntTuple, stride: IntTuple | None = None) ->
 
 
 def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
-    """Return the coordinate in a shape of a colexicographic index, congruent with the shape."""
+    """Return the coordinate of a colexicographic index: a nested tuple like the shape. Index 5 of (2, 4) is (1, 2)."""
     if not isinstance(shape, tuple):
         if isinstance(index, tuple):
             raise LayoutError(f"{_IDX2CRD}: index {index} is nested deeper than shape {shown(shape)}.")
@@ -494,7 +504,7 @@ def _offset2crd(index: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
 
 
 def _digit(index: int, extent: int, stride: int) -> int:
-    """Return (index // stride) % extent, one leaf of a coordinate."""
+    """Return (index // stride) % extent: the coordinate of an index along one leaf of a shape."""
     if extent == 1:
         return 0
     if extent == 0:
@@ -508,7 +518,11 @@ def _digit(index: int, extent: int, stride: int) -> int:
 
 
 def _idx2flat(index: int, extents: tuple[int, ...]) -> list[int]:
-    """Return the coordinate of a colexicographic index in a flat shape, as a list with an entry for each extent."""
+    """Return the coordinate of a colexicographic index in a flat shape, as a list: index 5 of (2, 4) is [1, 2].
+
+    index     integer; past the size, the last entry continues
+    extents   the shape
+    """
     if index < 0 and len(extents) > 1:
         raise LayoutError(f"{_IDX2CRD}: index {shown(index)} into shape {extents} is negative. Count from 0.")
     out = []
@@ -525,9 +539,9 @@ def _idx2flat(index: int, extents: tuple[int, ...]) -> list[int]:
 
 
 def flat_coord(coord: IntTuple, shape: IntTuple) -> list[int]:
-    """Return the leaves of a coordinate, with every integer split over the leaves of its mode.
+    """Return the leaves of a coordinate, one for each leaf of the shape: (1, 3) in (2, (2, 4)) becomes [1, 1, 1].
 
-    coord    weakly congruent with `shape`: an integer for a mode counts its elements colexicographically
+    coord    integer or nested tuple; an integer for a nested mode counts the mode's elements colexicographically
     raises   LayoutError if the coordinate does not fit the shape, TypeError if a leaf is not an integer
 
     >>> flat_coord((1, 3), (4, (2, 3)))
@@ -555,9 +569,11 @@ def flat_coord(coord: IntTuple, shape: IntTuple) -> list[int]:
 
 
 def leaves_in(call: str, coord: IntTuple, shape: IntTuple) -> list[int]:
-    """Return `flat_coord(coord, shape)`: the leaves of a coordinate. Error messages begin with `call`.
+    """Return the leaves of a coordinate, one for each leaf of the shape; error messages begin with `call`.
 
-    call   text of the call that the user made
+    call    text of the call that the user made, which the message begins with
+    coord   integer or nested tuple; an integer for a nested mode counts the mode's elements colexicographically
+    shape   extents
     """
     try:
         return flat_coord(coord, shape)
@@ -566,9 +582,9 @@ def leaves_in(call: str, coord: IntTuple, shape: IntTuple) -> list[int]:
 
 
 def crd2crd(coord: IntTuple, shape: IntTuple, target: IntTuple) -> IntTuple:
-    """Return the coordinate of `target` that has the colexicographic index of `coord` in `shape`.
+    """Convert a coordinate of `shape` to the one of `target` with the same colexicographic index.
 
-    coord    coordinate of `shape`, or an index
+    coord    coordinate of `shape`, or an index; (1, 2) in (2, 4) becomes (1, 1) in (4, 2)
     shape    extents
     target   extents of the same product
     raises   LayoutError if the products of the two shapes differ
@@ -592,7 +608,9 @@ def crd2crd(coord: IntTuple, shape: IntTuple, target: IntTuple) -> IntTuple:
 
 
 def increment_coord(coord: IntTuple, shape: IntTuple) -> IntTuple:
-    """Return the next coordinate of `shape` in colexicographic order. After the last one comes the first.
+    """Return the next coordinate of `shape` in colexicographic order: in (4, 2), (0, 1) follows (3, 0).
+
+    The first coordinate follows the last one.
 
     coord    coordinate of `shape`
     shape    extents

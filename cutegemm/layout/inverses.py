@@ -23,10 +23,11 @@ Mode = tuple[int, int, int]  # stride, index of the second element, extent
 def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
     """Return the layout C of the starting offsets of copies of L that do not overlap.
 
-    Law: the sums L(i) + C(j), over the distinct offsets of L, are distinct. C increases. It repeats the
-    *period* of L, its largest stride times extent, until the cotarget is covered. If each stride of L, in
-    ascending order, is a multiple of the period of the modes before it, the sums leave no gap. Otherwise L is
-    *padded*, and some offsets belong to no copy. A layout of coordinates is complemented mode by mode.
+    For example, 4:2 in a space of 16 has the complement (2,2):(1,8). Law: the sums L(i) + C(j), over the distinct
+    offsets of L, are distinct. C increases. It repeats the *period* of L, its largest stride times extent, until the
+    cotarget is covered. If each stride of L, in ascending order, is a multiple of the period of the modes before it,
+    the sums leave no gap. Otherwise L is *padded*, and some offsets belong to no copy. A layout of coordinates is
+    complemented mode by mode.
 
     layout     strides not negative; in ascending order, each stride other than 0 at least the stride times
                extent before it
@@ -47,19 +48,19 @@ def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
 
 
 def rest_of(tile: Layout, target: IntTuple) -> Layout:
-    """Return the starting offsets of the tiles that cover a shape, as a layout: the complement of a tile in the shape.
+    """Return the layout of the starting offsets of tiles that cover a shape: the complement of one tile in the shape.
 
     tile     layout of one tile
-    target   the shape
+    target   the shape to cover
     raises   LayoutError if the tiles do not cover the shape, because the tile has no complement or is padded
     """
     return _complement(tile, target, padded=False)
 
 
 def copies_of(block: Layout, count: int) -> Layout:
-    """Return the layout of at least `count` starting offsets at which copies of a block do not overlap.
+    """Return a layout of at least `count` starting offsets for copies of a block that do not overlap.
 
-    It is the complement of the block, extended if necessary.
+    It is the complement of the block, extended along its last mode if it has fewer offsets.
     """
     total = block.size() * count
     if not block.is_integral or total == 0:
@@ -73,10 +74,10 @@ def copies_of(block: Layout, count: int) -> Layout:
 
 
 def _complement(layout: Layout, target: IntTuple, padded: bool) -> Layout:
-    """Return the complement of a layout in a space of the given shape.
+    """Return the complement of a layout (the starting offsets of copies that do not overlap) in a given space.
 
-    target   shape of the space
-    padded   False to refuse a padded layout; see `complement`
+    target   shape of the space to cover
+    padded   False to raise LayoutError if the copies would leave gaps
     """
     total = product(target)
     if total < 0:
@@ -107,12 +108,12 @@ def _complement(layout: Layout, target: IntTuple, padded: bool) -> Layout:
 
 
 def _gaps(layout: Layout, total: int, padded: bool) -> tuple[list[int], list[int], int]:
-    """Return the complement of a layout of offsets, as extents and strides, and the period of the layout.
+    """Return (extents, strides, period): the complement of a layout of offsets, and the distance of its copies.
 
     The extents and strides are not coalesced.
 
     total    size of the space to cover
-    padded   whether strides may leave gaps
+    padded   True if the copies may leave gaps
     raises   LayoutError if the layout has no complement
     """
     shape, stride, period = [], [], 1
@@ -143,7 +144,7 @@ def _gaps(layout: Layout, total: int, padded: bool) -> tuple[list[int], list[int
 
 
 def _require_elements(operation: str, layout: Layout) -> None:
-    """Check that an argument is a Layout with at least one coordinate; raise LayoutError otherwise.
+    """Raise LayoutError unless an argument is a Layout with at least one coordinate.
 
     operation   name of the operation, for the message
     """
@@ -153,13 +154,13 @@ def _require_elements(operation: str, layout: Layout) -> None:
 
 
 def right_inverse(layout: Layout) -> Layout:
-    """Return the layout R from the contiguous offsets 0, 1, 2, ... of L to their indices.
+    """Return the layout R from the contiguous offsets 0, 1, 2, ... of L to indices: (4,8):(8,1) has (8,4):(4,1).
 
     Law: L(R(i)) == i for every i < size(R). R is as long as the modes with strides 1, s, s*s', ... reach, where
     s, s', ... are the extents of these modes. If L returns coordinates, L(R(c)) == c for every coordinate c of
     R.
 
-    layout   with at least one coordinate
+    layout   L, with at least one coordinate
     raises   LayoutError for an empty layout
     source   CuTe layout algebra, `right_inverse`
 
@@ -175,9 +176,9 @@ def right_inverse(layout: Layout) -> Layout:
 
 
 def _right_inverse(modes: list[Mode]) -> Layout:
-    """Return the right inverse of modes that are sorted by stride.
+    """Return the right inverse (offset -> index) of a layout that is given by its modes.
 
-    modes   (stride, index of the second element, extent) of each mode, sorted by stride
+    modes   (stride, s, extent) of each mode, sorted by stride; the mode's first step is at index s of the layout
     """
     shape, stride, current = [], [], 1
     for d, start, s in modes:
@@ -191,12 +192,11 @@ def _right_inverse(modes: list[Mode]) -> Layout:
 
 
 def _inverse(operation: str, layout: Layout, invert: Callable[[list[Mode]], Layout]) -> Layout:
-    """Return the inverse of a layout.
-
-    If the layout returns coordinates, each mode of the coordinate is inverted by itself.
+    """Return the right or left inverse of a layout; for coordinates, one inverse for each mode of the coordinate.
 
     operation   name of the operation, for messages
-    invert      function from modes (stride, index of the second element, extent) to the inverse layout
+    invert      function from the modes (stride, s, extent), sorted by stride, to the inverse layout; s is the index
+                of the layout at the mode's first step
     """
     if layout.is_integral:
         return invert(sorted(_positions(layout)))
@@ -205,7 +205,10 @@ def _inverse(operation: str, layout: Layout, invert: Callable[[list[Mode]], Layo
 
 
 def _positions(layout: Layout) -> list[tuple[Any, int, int]]:
-    """Return (stride, index of the second element, extent) for each mode of the coalesced layout."""
+    """Return (stride, s, extent) for each mode of the coalesced layout; s is the index at the mode's first step.
+
+    For example, (4,8):(8,1) gives (8, 1, 4) and (1, 4, 8).
+    """
     out, start = [], 1
     for s, d in zip(*coalesce_leaves(*layout.flat(), keep_last=False)):  # noqa: B905 - of one length
         out.append((d, start, s))
@@ -214,10 +217,12 @@ def _positions(layout: Layout) -> list[tuple[Any, int, int]]:
 
 
 def modes_by_path(operation: str, layout: Layout) -> dict[coordinates.Path, list[Mode]]:
-    """Return the coalesced modes of a layout, sorted by stride, for each path of a coordinate.
+    """Return the modes of a coalesced layout as (stride, s, extent), sorted by stride, for each mode of the coordinate.
 
-    returns   path -> list of (stride, index of the second element, extent); a layout of offsets has the only
-              path ()
+    s is the index of the layout at the mode's first step: (4,8):(8,1) gives (1, 4, 8) and (8, 1, 4).
+
+    operation   name of the operation, for messages
+    returns     path of a mode of the coordinate -> list; a layout of offsets has the only path ()
     """
     if layout.is_integral:
         return {(): sorted(_positions(layout))}
@@ -229,12 +234,12 @@ def modes_by_path(operation: str, layout: Layout) -> dict[coordinates.Path, list
 
 
 def left_inverse(layout: Layout) -> Layout:
-    """Return the layout R from each offset, or coordinate, of L back to its index.
+    """Return the layout R from each offset, or coordinate, of L back to its index: (4,8):(8,1) has (8,4):(4,1).
 
     Law: R(L(i)) == i for every i < size(L) if the offsets of L are distinct. If modes of stride 0 repeat
     offsets, R returns the first index of each offset: L(R(L(i))) == L(i).
 
-    layout   with at least one coordinate
+    layout   L, with at least one coordinate
     raises   LayoutError if L repeats an offset in another way, has a negative stride, or has a stride that, in
              ascending order, is not a multiple of the one before it
     source   CuTe layout algebra, `left_inverse`
@@ -251,10 +256,10 @@ def left_inverse(layout: Layout) -> Layout:
 
 
 def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
-    """Return the left inverse of modes that are sorted by stride; `layout` is for messages.
+    """Return the left inverse (offset -> index) of a layout that is given by its modes.
 
     layout   the layout, for messages
-    modes    (stride, index of the second element, extent) of each mode, sorted by stride
+    modes    (stride, s, extent) of each mode, sorted by stride; the mode's first step is at index s of the layout
     """
     modes = [mode for mode in modes if mode[0] != 0]
     if not modes:
@@ -283,7 +288,7 @@ def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
 
 
 def nullspace(layout: Layout) -> Layout:
-    """Return the layout N of the indices along the modes of stride 0. L has the offset 0 at these indices.
+    """Return the layout N of the indices where L has the offset 0 since strides are 0: (2,4):(0,1) has 2:1.
 
     Law: L(N(i)) == 0 for every i < size(N), and the N(i) are distinct.
 
@@ -305,8 +310,8 @@ def nullspace(layout: Layout) -> Layout:
 def max_common_layout(a: Layout | Tensor, b: Layout | Tensor) -> Layout:
     """Return the layout R of the indices that are contiguous in both A and B.
 
-    One copy instruction may move a vector of that length. Law: A(R(i)) == B(R(i)) == i for every i < size(R).
-    If A or B returns coordinates, R is 1:0.
+    A copy instruction may move such indices as one vector. For example, (4,8):(1,4) and (4,8):(1,8) have 4:1 in
+    common. Law: A(R(i)) == B(R(i)) == i for every i < size(R). If A or B returns coordinates, R is 1:0.
 
     a, b     layouts or tensors
     source   CuTe layout algebra, `max_common_layout`
@@ -318,7 +323,11 @@ def max_common_layout(a: Layout | Tensor, b: Layout | Tensor) -> Layout:
 
 
 def _common_layout(call: str, a: Layout | Tensor, b: Layout | Tensor) -> Layout:
-    """Return `max_common_layout(a, b)`; messages begin with `call`."""
+    """Return the layout of the indices that are contiguous in both A and B, as `max_common_layout` does.
+
+    call   text of the call that the user made, which error messages begin with
+    a, b   layouts or tensors
+    """
     layouts: list[Any] = [x.layout if isinstance(x, Tensor) else x for x in (a, b)]
     for name, layout in zip("ab", layouts, strict=True):
         require_layout(f"{call}: {name}", layout)
@@ -340,7 +349,7 @@ def _common_layout(call: str, a: Layout | Tensor, b: Layout | Tensor) -> Layout:
 
 
 def max_common_vector(a: Layout | Tensor, b: Layout | Tensor) -> int:
-    """Return the number of elements of `max_common_layout`.
+    """Return the number of elements that are contiguous in both A and B, so that one instruction may copy them.
 
     a, b     layouts or tensors
     source   CuTe layout algebra, `max_common_vector`

@@ -43,11 +43,11 @@ class Layout(hooks.Shown):
     a coordinate of a tuple along its own. `at` refuses both. A layout is immutable and hashable.
 
     shape    hierarchical extents, each 0 or more
-    stride   congruent with the shape; None for the compact strides, which start with 1.
-             Strides are all integers (also negative or zero), all scaled basis vectors, or all strides over F2;
-             0 may stand among any of them
-    raises   LayoutError for a negative extent, a stride that is not congruent with the shape, a leaf of another
-             type, strides of different kinds, and basis vectors that overlap, such as E(0) and E((0, 1))
+    stride   congruent with the shape; None for the compact strides, which start with 1. Strides are all integers
+             (also negative or zero), all scaled basis vectors, or all strides over F2 (XORed instead of added); 0 may
+             stand among any of them
+    raises   LayoutError for a negative extent, a stride that is not congruent with the shape, a leaf of another type,
+             strides of different kinds, and basis vectors that overlap, such as E(0) and E((0, 1))
     source   CuTe, `Layout`
 
     >>> L = Layout((4, (2, 3)), (6, (1, 2)))
@@ -73,7 +73,10 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def _unchecked(shape: IntTuple, stride: Any) -> Layout:
-        """Return the layout of a valid shape and valid strides, without the checks of the constructor."""
+        """Return the layout of a valid shape and valid strides, without the checks of the constructor.
+
+        shape, stride   nested tuples of one hierarchy
+        """
         out = _new(Layout)
         _set_shape(out, shape)
         _set_stride(out, stride)
@@ -82,7 +85,7 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def _joined(shape: IntTuple, stride: Any) -> Layout:
-        """Return the layout of a shape and strides that come from valid layouts. Only the kinds of strides are checked.
+        """Return the layout of a shape and strides that come from valid layouts; only the kinds of strides are checked.
 
         raises   LayoutError if the strides are of different kinds
         """
@@ -93,8 +96,9 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def parse(text: str) -> Layout | ComposedLayout:
-        """Return the layout that a text in CuTe's notation describes; see `parse`.
+        """Return the layout that a text in CuTe's notation describes, such as "(4,8):(8,1)".
 
+        text     the layout; it may have a swizzle: "S<3,4,3> o 0 o (8,64):(64,1)"
         raises   LayoutError with a caret under the first character that is wrong
 
         >>> Layout.parse("((2,4),8):((1,16),2)")
@@ -107,7 +111,7 @@ class Layout(hooks.Shown):
         raise AttributeError(f"Layout is immutable; {name} cannot be set")
 
     def flat(self) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-        """Return two tuples: the extents of all leaves, and their strides, from left to right."""
+        """Extents of all leaves of this layout, and their strides, from left to right, as two tuples."""
         flat = self._flat
         if flat is None:
             flat = (flatten(self.shape), flatten(self.stride))
@@ -145,7 +149,7 @@ class Layout(hooks.Shown):
         return len(self.shape) if isinstance(self.shape, tuple) else 1
 
     def __getitem__(self, mode: int) -> Layout:
-        """Return the layout of one mode.
+        """Return the layout of one mode of this layout, such as 8:1 for mode 1 of (4,8):(8,1).
 
         mode     index; a negative one counts from the end
         raises   LayoutError for a mode that the layout does not have
@@ -158,7 +162,7 @@ class Layout(hooks.Shown):
         raise LayoutError(f"{self} of rank {len(self)} has no mode {shown(mode)}. Use 0 to {len(self) - 1}.")
 
     def __call__(self, *coord: Any) -> Any:
-        """Return the offset of a coordinate, or the layout of the modes that have the entry None.
+        """Return the offset of a coordinate in this layout, or the layout of the modes that have the entry None.
 
         coord     one coordinate, or its modes as separate arguments; None stands for all coordinates of a mode
         returns   offset; or Layout, which does not include the offset of the other modes
@@ -173,7 +177,7 @@ class Layout(hooks.Shown):
         return self.offset_of(c)
 
     def at(self, *coord: Any) -> Any:
-        """Return the offset of a coordinate, and check that the coordinate lies in the shape.
+        """Return the offset of a coordinate, after checking that the coordinate lies in the shape of this layout.
 
         coord    one coordinate, or its modes as separate arguments
         raises   LayoutError for a coordinate outside of the shape; the plain call `layout(*coord)` accepts it
@@ -198,7 +202,7 @@ class Layout(hooks.Shown):
         return self.offset_of(c)
 
     def offset_of(self, coord: IntTuple) -> Any:
-        """Return the offset of a coordinate without None. A layout of coordinates returns a coordinate instead.
+        """Return the offset of a coordinate without None in this layout; a layout of coordinates returns a coordinate.
 
         raises   LayoutError if the coordinate does not fit the shape
 
@@ -221,7 +225,7 @@ class Layout(hooks.Shown):
         return out.value if type(out) is F2 else out
 
     def with_shape(self, *shape: IntTuple) -> Layout:
-        """Return the layout that gives the same offset for each index, with coordinates of another shape.
+        """Return the layout of another shape that gives the same offset for each index as this layout.
 
         shape    extents, or one tuple of them; if their product is larger than the size, the last mode
                  continues
@@ -235,10 +239,10 @@ class Layout(hooks.Shown):
         return reshaped
 
     def slice(self, coord: Any) -> tuple[Layout, Any]:
-        """Return the layout of the modes where `coord` contains None, and the offset of the other modes.
+        """Return (layout of the modes at None in `coord`, offset of the fixed modes), for this layout.
 
-        coord    coordinate with None for each mode to keep
-        raises   LayoutError if the coordinate does not fit the shape, or for a layout with strides over F2
+        coord    coordinate with None for each mode to keep: (2, None) of (4,8):(8,1) gives (8):(1) and 16
+        raises   LayoutError if the coordinate does not fit the shape, or for a layout with strides over F2 (XORed)
 
         >>> Layout((4, (2, 4)), (8, (1, 2))).slice((None, (1, None)))
         (Layout((4, 4), (8, 2)), 1)
@@ -256,25 +260,25 @@ class Layout(hooks.Shown):
 
     @property
     def is_integral(self) -> bool:
-        """True if the layout returns offsets: every stride is an integer."""
+        """True if this layout returns offsets, so that every stride is an integer."""
         return {*map(type, self.flat()[1])} <= {int}  # `all` with a generator takes three times as long
 
     @property
     def is_coordinates(self) -> bool:
-        """True if the layout returns coordinates: at least one stride is a scaled basis vector."""
+        """True if this layout returns coordinates, so that at least one stride is a scaled basis vector such as 2@1."""
         return ScaledBasis in {*map(type, self.flat()[1])}
 
     @property
     def is_xor(self) -> bool:
-        """True if the layout has strides over F2, whose contributions are XORed instead of added."""
+        """True if this layout has strides over F2, whose contributions are XORed instead of added."""
         return _over_f2(self.stride)
 
     def size(self) -> int:
-        """Return the number of coordinates: the product of the extents."""
+        """Return the number of coordinates of this layout: the product of its extents."""
         return product(self.shape)
 
     def cosize(self) -> IntTuple:
-        """Return the number of offsets that the layout spans: 1 + the sum of (extent - 1) * |stride|.
+        """Return the number of offsets that this layout spans: 1 + the sum of (extent - 1) * |stride|.
 
         An empty layout spans 0 offsets.
 
@@ -297,7 +301,7 @@ class Layout(hooks.Shown):
         return map_leaves(lambda r: r + 1, reach)
 
     def _check_size(self) -> None:
-        """Check that a table of all offsets fits into memory.
+        """Raise LayoutError if a table of all offsets of this layout is too large for memory.
 
         raises   LayoutError for more than 2**28 coordinates, or 2**20 if the offsets do not fit 64 bits
         """
@@ -309,7 +313,7 @@ class Layout(hooks.Shown):
             )
 
     def offsets(self) -> np.ndarray:
-        """Return the offset of every coordinate in colexicographic order.
+        """Return the offset of every coordinate of this layout, in colexicographic order.
 
         returns   int64 array (size,); an object array of Python integers if 64 bits are too few; for a layout
                   of coordinates an array (size, leaves of the coordinate)
@@ -331,7 +335,7 @@ class Layout(hooks.Shown):
 
 
 def _compact_layout(extents: tuple[IntTuple, ...]) -> Layout:
-    """Return the compact layout (strides that start with 1, no gaps) of the shape that `with_shape` received.
+    """Return the compact layout (strides start with 1, no gaps) of the shape that `with_shape` was called with.
 
     extents   one entry for each mode, or one tuple of them
     """
@@ -362,7 +366,7 @@ def _outer_sum(extents: Sequence[int], strides: Sequence[int]) -> np.ndarray:
 
 
 def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
-    """Return the offsets of a layout with integer strides at many indices, also past its end.
+    """Return the offsets of a layout with integer strides for given indices, which may lie past its end.
 
     indices   integer array
     returns   array of the same shape: int64, or Python integers if 64 bits may be too few
@@ -379,7 +383,10 @@ def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
 
 
 def _is_plain(shape: Any, stride: Any, depth: int = 0) -> bool:
-    """Return True if shape and stride are congruent tuples of Python integers with no negative extent."""
+    """Return True if shape and stride are valid as they are: congruent nested tuples of int, without negative extents.
+
+    depth   number of tuples around these values
+    """
     if type(shape) is not tuple or type(stride) is not tuple or len(shape) != len(stride):
         return type(shape) is int and type(stride) is int and shape >= 0
     mode = 0  # counted by hand, because `zip` takes 1.5 times as long
@@ -397,7 +404,7 @@ def _is_plain(shape: Any, stride: Any, depth: int = 0) -> bool:
 def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
     """Return shape and stride as tuples of Python integers, with compact strides in place of None.
 
-    raises   LayoutError as `Layout` does
+    raises   LayoutError for a shape and strides that make no layout
     """
     shape = as_int_tuple(shape, f"{_CALL}: shape")
     extents = flatten(shape)
@@ -418,7 +425,7 @@ def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
 
 
 def _outside(coord: Any, shape: IntTuple) -> Iterator[str]:
-    """Yield a sentence for each leaf of a coordinate that is negative or not below its extent."""
+    """Yield a sentence for an error message for each leaf of a coordinate that is negative or not below its extent."""
     if type(coord) is int and not 0 <= coord < product(shape):
         yield f"{coord} is negative" if coord < 0 else f"{coord} is not below {product(shape)}"
     elif isinstance(coord, tuple) and isinstance(shape, tuple):
@@ -427,7 +434,11 @@ def _outside(coord: Any, shape: IntTuple) -> Iterator[str]:
 
 
 def _plain_offset(coord: Any, layout: Layout) -> int | None:
-    """Return the offset of a coordinate by the fast way for integers; None if `Layout.offset_of` has to decide."""
+    """Return the offset of a coordinate of integers by a fast path; None if `Layout.offset_of` has to compute it.
+
+    coord    integer or tuple of integers
+    layout   layout with integer strides
+    """
     if type(coord) is tuple:
         return _dot(coord, layout.shape, layout.stride)
     if type(coord) is not int or coord < 0:
@@ -448,7 +459,11 @@ def _plain_offset(coord: Any, layout: Layout) -> int | None:
 
 
 def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
-    """Return the offset of a tuple of coordinates under integer strides; None if `Layout.offset_of` has to decide."""
+    """Return the offset of a tuple of coordinates by a fast path; None if `Layout.offset_of` has to compute it.
+
+    coord           tuple of integers
+    shape, stride   shape and integer strides of the layout
+    """
     if type(shape) is not tuple or len(coord) != len(shape):
         return None
     out = 0
@@ -464,7 +479,7 @@ def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
 
 
 def _xor_table(extents: Iterable[int], strides: Iterable[Any]) -> np.ndarray:
-    """Return the offsets of a layout with strides over F2 in colexicographic order.
+    """Return the offsets of a layout with strides over F2 (contributions XORed) in colexicographic order.
 
     extents   extents of all leaves
     strides   their strides
@@ -479,7 +494,7 @@ def _xor_table(extents: Iterable[int], strides: Iterable[Any]) -> np.ndarray:
 
 
 def _largest_xor(extents: Iterable[int], strides: Iterable[Any]) -> int:
-    """Return the largest offset of a layout with strides over F2.
+    """Return the largest offset of a layout with strides over F2, whose contributions are XORed.
 
     It is the largest element of the span of the contributions of all bits, found by Gaussian elimination.
 
@@ -501,7 +516,7 @@ def _largest_xor(extents: Iterable[int], strides: Iterable[Any]) -> int:
 
 
 def _over_f2(stride: Any) -> bool:
-    """Return True if a hierarchical stride contains a stride over F2."""
+    """Return True if a nested tuple of strides contains a stride over F2, whose contribution is XORed."""
     if type(stride) is not tuple:
         return type(stride) is F2
     for d in stride:  # noqa: SIM110 - `any` with a generator takes three times as long
@@ -511,7 +526,7 @@ def _over_f2(stride: Any) -> bool:
 
 
 def _integers(stride: Any) -> bool:
-    """Return True if a hierarchical stride contains only Python integers."""
+    """Return True if a nested tuple of strides contains only Python integers."""
     if type(stride) is not tuple:
         return type(stride) is int
     for d in stride:  # noqa: SIM110 - see `_over_f2`
@@ -521,10 +536,12 @@ def _integers(stride: Any) -> bool:
 
 
 def _check_kinds(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
-    """Check that strides of different kinds are not mixed, and the rules of basis vectors and strides over F2.
+    """Raise LayoutError if a layout mixes strides of different kinds, or violates the rules of its kind.
 
-    extents, strides   the leaves of `shape` and `stride`
-    raises             LayoutError if a rule is broken
+    The kinds are integers, basis vectors (such as 1@0) and strides over F2, whose contributions are XORed.
+
+    shape, stride      shape and strides of the layout
+    extents, strides   their leaves
     """
     kinds = {*map(type, strides)}
     if F2 in kinds:
@@ -534,11 +551,12 @@ def _check_kinds(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides
 
 
 def _check_coordinates(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
-    """Check that a layout with basis vectors returns only coordinates, and that no mode lies within another.
+    """Raise LayoutError unless a layout with basis vectors returns only coordinates, and no mode lies within another.
 
-    E(0) and E((0, 1)) are an example of a mode within another.
+    E(0) and E((0, 1)), for example, may not occur together: mode (0, 1) lies within mode 0.
 
-    extents, strides   the leaves of `shape` and `stride`
+    shape, stride      shape and strides of the layout
+    extents, strides   their leaves
     raises             LayoutError for an integer stride other than 0, or for a mode within another
     """
     paths = set()
@@ -560,9 +578,12 @@ def _check_coordinates(shape: IntTuple, stride: Any, extents: tuple[int, ...], s
 
 
 def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
-    """Check a layout with strides over F2: its other strides are 0, and every extent is a power of two.
+    """Raise LayoutError if a layout with strides over F2 has other strides but 0, or an extent is not a power of two.
 
-    extents, strides   the leaves of `shape` and `stride`
+    Contributions of strides over F2 are XORed instead of added.
+
+    shape, stride      shape and strides of the layout
+    extents, strides   their leaves
     raises             LayoutError if a rule is broken, or for more than 2**1024 coordinates
     """
     for extent, d in zip(extents, strides, strict=True):
@@ -585,7 +606,7 @@ def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: 
 
 
 def _compact(extents: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the colexicographic compact strides of a flat shape.
+    """Return the compact strides of a flat shape, leftmost fastest: (2, 3, 4) gives (1, 2, 6).
 
     As in CuTe, the stride of an extent of 1 is 0.
     """
@@ -597,7 +618,7 @@ def _compact(extents: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _as_stride(stride: Any) -> Any:
-    """Return a hierarchical stride with lists as tuples and numpy's integers as Python's."""
+    """Return a nested tuple of strides with lists replaced by tuples and numpy's integers by Python's."""
     if type(stride) is int or isinstance(stride, (ScaledBasis, F2)):
         return stride
     if isinstance(stride, (tuple, list)):
@@ -610,7 +631,7 @@ def _as_stride(stride: Any) -> Any:
 
 
 def cute_text(value: Any) -> str:
-    """Return a hierarchical value in CuTe's notation: no spaces, no trailing comma, and `_` for None."""
+    """Return a nested tuple as text in CuTe's notation: no spaces, no trailing comma, and `_` for None."""
     try:
         if isinstance(value, tuple):
             text = str(value)
@@ -632,7 +653,13 @@ def has_none(coord: Any) -> bool:
 
 
 def _slice(coord: Any, shape: IntTuple, stride: Any, kept: list[tuple[IntTuple, Any]], whole: Layout) -> Any:
-    """Append the modes of `coord` at None to `kept`, and return the offset of the others; see `Layout.slice`."""
+    """Slice a layout: append the modes at None in `coord` to `kept`, and return the offset of the fixed modes.
+
+    coord           nested tuple of integers (fixed modes) and None (kept modes)
+    shape, stride   shape and strides of the part of the layout that `coord` belongs to
+    kept            list of (shape, stride) that the kept modes are appended to
+    whole           the whole layout, for messages
+    """
     if coord is None:
         kept.append((shape, stride))
         return 0
@@ -661,6 +688,6 @@ def concatenate(layouts: Iterable[Layout]) -> Layout:
 
 
 def regroup(parts: Iterable[Layout]) -> Layout:
-    """Return the layout whose modes are `parts` of one layout, so that their strides are of one kind."""
+    """Return the layout whose modes are given parts of one layout; the kinds of their strides are not checked again."""
     parts = tuple(parts)
     return Layout._unchecked(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))

@@ -30,10 +30,10 @@ _CRD2IDX = "crd2idx(coord, layout)"
 def on_layout(what: str, function: Callable[..., Layout], value: Any, *args: Any) -> Any:
     """Apply `function` to a layout, to the outer layout of a composed one, or to the layout of a tensor.
 
-    what       the call and the argument for messages, such as "coalesce(layout, target_profile): layout"
+    what       the call and the argument as text for messages, such as "coalesce(layout, target_profile): layout"
     function   from a Layout to a Layout
     args       further arguments of `function`
-    returns    a value of the kind of `value`
+    returns    a Layout, ComposedLayout or Tensor, whichever `value` is
     raises     LayoutError for a value of another kind
     """
     if type(value) is Layout:
@@ -46,9 +46,9 @@ def on_layout(what: str, function: Callable[..., Layout], value: Any, *args: Any
 
 
 def require_layout(what: str, value: Any) -> None:
-    """Check that `value` is a Layout.
+    """Raise LayoutError unless `value` is a Layout.
 
-    what     the call and the argument for messages, such as "complement(layout, cotarget): layout"
+    what     the call and the argument as text for messages, such as "complement(layout, cotarget): layout"
     raises   LayoutError for a value of another kind, also a ComposedLayout or a Tensor
     """
     if type(value) is not Layout:
@@ -58,7 +58,8 @@ def require_layout(what: str, value: Any) -> None:
 def _shape_of(call: str, value: Any) -> IntTuple:
     """Return the shape of a layout or tensor; another value is a shape itself.
 
-    call   the call for messages
+    call    text of the call, for messages
+    value   layout, tensor or shape
     """
     if isinstance(value, (int, tuple, list)):
         return as_tuples(value)
@@ -68,7 +69,7 @@ def _shape_of(call: str, value: Any) -> IntTuple:
 
 
 def is_congruent(a: Any, b: Any) -> bool:
-    """Return True if two layouts, tensors or hierarchical values have the same hierarchy.
+    """Return True if two layouts, tensors or nested tuples have the same hierarchy, like (1, (2, 3)) and (4, (5, 6)).
 
     >>> is_congruent((1, (2, 3)), (4, (5, 6))), is_congruent(Layout((4, 8)), Layout(32))
     (True, False)
@@ -77,9 +78,9 @@ def is_congruent(a: Any, b: Any) -> bool:
 
 
 def is_weakly_congruent(a: Any, b: Any) -> bool:
-    """Return True if `b` refines `a`: `b` has the hierarchy of `a`, and any hierarchy below each leaf of `a`.
+    """Return True if `b` refines `a`: any leaf of `a` may be a tuple in `b`, such as for (1, 2) and (4, (5, 6)).
 
-    a, b   layouts, tensors or hierarchical values
+    a, b   layouts, tensors or nested tuples
 
     >>> is_weakly_congruent(4, Layout((5, 6))), is_weakly_congruent((5, 6), 4)
     (True, False)
@@ -88,12 +89,16 @@ def is_weakly_congruent(a: Any, b: Any) -> bool:
 
 
 def _profile_of(value: Any) -> Any:
-    """Return the shape of a layout or tensor, or a hierarchical value with lists as tuples."""
+    """Return the shape of a layout or tensor; for another value, a nested tuple, the value with lists as tuples."""
     return value.shape if isinstance(value, _WITH_LAYOUT) else as_tuples(value)
 
 
 def _path(call: str, mode: int | Sequence[int]) -> tuple[int, ...]:
-    """Return a mode as a path, a tuple of indices from the outermost mode inwards: an index i becomes (i,)."""
+    """Return a mode as a path, a tuple of indices from the outermost mode inwards: the index 2 becomes (2,).
+
+    call   text of the call, for messages
+    mode   index, or sequence of indices
+    """
     path = tuple(mode) if isinstance(mode, (list, tuple)) else (mode,)
     if any(isinstance(m, bool) or not isinstance(m, int) for m in path):
         raise wrong_kind(f"{call}: mode", mode, "an integer or a list of integers")
@@ -101,10 +106,10 @@ def _path(call: str, mode: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _walk(call: str, value: Any, path: Sequence[int]) -> Any:
-    """Return the part of a hierarchical value that a path of mode indices leads to.
+    """Return the part of a nested tuple at a path of mode indices: (1, 0) leads to 3 in (2, (3, 4)).
 
-    call     the call for messages
-    value    the hierarchical value
+    call     text of the call, for messages
+    value    the nested tuple
     path     indices from the outermost mode inwards
     raises   LayoutError for an index of a mode that does not exist
     """
@@ -133,7 +138,9 @@ def size(value: Any, mode: Sequence[int] = ()) -> int:
 
 
 def cosize(value: AnyLayout | Tensor, mode: Sequence[int] = ()) -> Any:
-    """Return the number of offsets that a layout, or one of its modes, spans; see `Layout.cosize`.
+    """Return the number of offsets that a layout, or one of its modes, spans: 1 + the sum of (extent - 1) * |stride|.
+
+    For a composed layout, it is 1 + the largest offset.
 
     value    layout, composed layout or tensor
     mode     index or path of indices; () for the whole layout
@@ -152,7 +159,7 @@ def cosize(value: AnyLayout | Tensor, mode: Sequence[int] = ()) -> Any:
 
 
 def rank(value: Any, mode: Sequence[int] = ()) -> int:
-    """Return the number of modes of a layout, a tensor or a hierarchical value. An integer has rank 1.
+    """Return the number of modes of a layout, a tensor or a nested tuple: (2, (3, 4)) has 2, an integer 1.
 
     mode     index or path of indices; () for the whole value
     raises   LayoutError for a mode that does not exist
@@ -167,7 +174,7 @@ def rank(value: Any, mode: Sequence[int] = ()) -> int:
 
 
 def depth(value: Any, mode: Sequence[int] = ()) -> int:
-    """Return the depth of the hierarchy of a layout, a tensor or a hierarchical value. An integer has depth 0.
+    """Return how deep a layout, a tensor or a nested tuple is nested: an integer has depth 0, (2, (3, 4)) depth 2.
 
     mode     index or path of indices; () for the whole value
     raises   LayoutError for a mode that does not exist
@@ -184,6 +191,7 @@ def depth(value: Any, mode: Sequence[int] = ()) -> int:
 def shape(value: Any, mode: int | Sequence[int] | None = None) -> IntTuple:
     """Return the shape of a layout or tensor, or of one of its modes.
 
+    value    layout or tensor; a nested tuple is a shape itself
     mode     index or path of indices; None for the whole shape
     raises   LayoutError for a mode that does not exist
 
@@ -196,10 +204,10 @@ def shape(value: Any, mode: int | Sequence[int] | None = None) -> IntTuple:
 
 
 def get(value: Any, mode: int | Sequence[int] = ()) -> Any:
-    """Return one mode of a layout, tensor or hierarchical value.
+    """Return one mode of a layout, tensor or nested tuple: the path (1, 0) leads to 3 in (2, (3, 4)).
 
     mode      index or path of indices from the outermost mode inwards; () for the whole value
-    returns   a value of the kind of `value`
+    returns   a layout for a layout, a tensor for a tensor, else an entry of the tuple
     raises    LayoutError for a mode that does not exist
     source    CuTe, `get`
 
@@ -216,10 +224,10 @@ def get(value: Any, mode: int | Sequence[int] = ()) -> Any:
 
 
 def select(value: T, mode: Sequence[int]) -> T:
-    """Return several modes of a layout, tensor or hierarchical value, in the given order.
+    """Return several modes of a layout, tensor or nested tuple, in the given order: [2, 0] selects modes 2 and 0.
 
     mode      list of indices
-    returns   a value of the kind of `value`
+    returns   a layout for a layout, a tensor for a tensor, else a tuple
     raises    LayoutError for a mode that does not exist
     source    CuTe, `select`
 
@@ -237,15 +245,15 @@ def select(value: T, mode: Sequence[int]) -> T:
 
 
 def _both(function: Callable[[Any], Any], layout: Layout) -> Layout:
-    """Return the layout with `function` applied to its shape and to its stride.
+    """Return the layout whose shape and stride are `function` of the given layout's shape and stride.
 
-    function   function from a hierarchical value to a hierarchical value
+    function   function from a nested tuple to a nested tuple
     """
     return Layout._unchecked(function(layout.shape), function(layout.stride))
 
 
 def flatten(value: Any) -> Any:
-    """Return a layout, tensor or hierarchical value with all leaves as modes. An integer stays as it is.
+    """Return a layout, tensor or nested tuple with all leaves as modes: (2, (3, 4)) becomes (2, 3, 4).
 
     source   CuTe, `flatten`
 
@@ -263,8 +271,9 @@ def flatten(value: Any) -> Any:
 
 
 def group_modes(value: T, begin: int, end: int | None = None) -> T:
-    """Return a layout, tensor or hierarchical value with the modes from `begin` to `end` - 1 as one mode.
+    """Join the modes `begin` to `end` - 1 of a layout, tensor or nested tuple into one: (2, 3, 4) gives ((2, 3), 4).
 
+    value    layout, tensor or nested tuple
     begin    index of the first mode of the group
     end      index after the last mode of the group; None for all modes from `begin` on
     raises   LayoutError if the range is empty or exceeds the modes
@@ -291,9 +300,9 @@ def group_modes(value: T, begin: int, end: int | None = None) -> T:
 
 
 def append(value: T, elem: Any, up_to_rank: int | None = None) -> T:
-    """Return a layout, tensor or hierarchical value with one more mode, or several, at the end.
+    """Return a layout, tensor or nested tuple with one or more modes added at the end.
 
-    elem         the mode: a layout for a layout or tensor, else a hierarchical value
+    elem         the mode: a layout for a layout or tensor, else an integer or nested tuple
     up_to_rank   rank of the result, at most 1000: `elem` is repeated until it is reached. None for one more
                  mode
     raises       LayoutError if the rank is already higher
@@ -308,9 +317,9 @@ def append(value: T, elem: Any, up_to_rank: int | None = None) -> T:
 
 
 def prepend(value: T, elem: Any, up_to_rank: int | None = None) -> T:
-    """Return a layout, tensor or hierarchical value with one more mode, or several, at the front.
+    """Return a layout, tensor or nested tuple with one or more modes added at the front.
 
-    elem         the mode: a layout for a layout or tensor, else a hierarchical value
+    elem         the mode: a layout for a layout or tensor, else an integer or nested tuple
     up_to_rank   rank of the result, at most 1000: `elem` is repeated until it is reached. None for one more
                  mode
     raises       LayoutError if the rank is already higher
@@ -323,10 +332,11 @@ def prepend(value: T, elem: Any, up_to_rank: int | None = None) -> T:
 
 
 def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_end: bool) -> Any:
-    """Return `value` with copies of the mode `elem` at one end; see `append`.
+    """Return a layout, tensor or nested tuple with copies of the mode `elem` added at one end.
 
-    operation   append or prepend, for messages
-    at_end      True for append, False for prepend
+    operation    "append" or "prepend", for messages
+    up_to_rank   rank of the result; None for one more mode
+    at_end       True for append, False for prepend
     """
     call = f"{operation}(value, elem, up_to_rank)"
     if isinstance(value, _AROUND_A_LAYOUT):
@@ -356,12 +366,12 @@ def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_en
 
 
 def slice_(value: Any, coord: Any) -> Any:
-    """Return the modes that a coordinate keeps: those with the entry None.
+    """Return the modes that a coordinate keeps, those with the entry None: (2, None) of (4,8):(8,1) gives (8):(1).
 
-    value     layout, composed layout, tensor or hierarchical value
+    value     layout, composed layout, tensor or nested tuple
     coord     an integer for each mode to fix, None for each mode to keep
-    returns   a value of the kind of `value`. A composed layout and a tensor keep the offset of the fixed modes;
-              a plain layout drops it
+    returns   a Layout, ComposedLayout, Tensor or tuple, whichever `value` is. A composed layout and a tensor keep the
+              offset of the fixed modes; a plain layout drops it
     raises    LayoutError if the coordinate does not fit
     source    CuTe, `slice_`
 
@@ -372,11 +382,12 @@ def slice_(value: Any, coord: Any) -> Any:
 
 
 def slice_and_offset(coord: Any, value: Any) -> tuple[Any, Any]:
-    """Return the modes that a coordinate keeps, those with the entry None, and the offset of the others.
+    """Return (modes with the entry None in a coordinate, offset of the fixed modes): (8):(1) and 16 for (2, None).
 
     coord     an integer for each mode to fix, None for each mode to keep
-    value     layout, composed layout, tensor or hierarchical value
-    returns   (a value of the kind of `value`, offset). The offset is 0 for values other than a plain layout
+    value     layout, composed layout, tensor or nested tuple
+    returns   (Layout, ComposedLayout, Tensor or tuple, whichever `value` is; offset). The offset is 0 for values
+              other than a plain layout
     raises    LayoutError if the coordinate does not fit
     source    CuTe, `slice_and_offset`
 
@@ -387,7 +398,12 @@ def slice_and_offset(coord: Any, value: Any) -> tuple[Any, Any]:
 
 
 def _sliced(call: str, value: Any, coord: Any) -> tuple[Any, Any]:
-    """Return `slice_and_offset(coord, value)`; messages begin with `call`."""
+    """Return the modes with the entry None in a coordinate, and the offset of the fixed modes.
+
+    call    text of the call that the user made, which error messages begin with
+    value   layout, composed layout, tensor or nested tuple
+    coord   an integer for each mode to fix, None for each mode to keep
+    """
     coord = as_tuples(coord)
     require_coord(call, "coord", coord)
     if isinstance(value, Layout):
@@ -405,7 +421,7 @@ def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
     lay       layout from the coordinate of a CTA in its cluster to its rank
     coord     coordinate of the CTA, with an entry for each mode
     mode      index of the mode along which the CTAs receive the data
-    returns   integer with bits 0 to 15
+    returns   integer with bits 0 to 15: for (2,4):(1,2), coordinate (0, 0) and mode 1, bits 0, 2, 4 and 6
     raises    LayoutError for a mode that the coordinate does not have, or an offset that is not in [0, 16)
     source    CuTe, `make_layout_image_mask`
 
@@ -434,11 +450,11 @@ def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
 
 
 def dice(value: Any, dicer: Any) -> Any:
-    """Return the modes that a coordinate keeps: those with an integer entry. `slice_` keeps the others.
+    """Return the modes with an integer entry in a coordinate: (2, None) of (4,8):(8,1) gives (4):(8).
 
-    value     layout, composed layout, tensor or hierarchical value
+    value     layout, composed layout, tensor or nested tuple
     dicer     an integer for each mode to keep, None for each mode to remove
-    returns   a value of the kind of `value`
+    returns   a Layout, ComposedLayout, Tensor or tuple, whichever `value` is
     raises    LayoutError if the coordinate does not fit
     source    CuTe, `dice`
 
@@ -456,11 +472,11 @@ def dice(value: Any, dicer: Any) -> Any:
 
 
 def require_coord(call: str, argument: str, coord: Any) -> None:
-    """Check that a coordinate is an integer, None or a tuple of coordinates.
+    """Raise LayoutError unless a coordinate is an integer, None or a tuple of coordinates.
 
-    call       the call for messages, such as "dice(value, dicer)"
+    call       text of the call for messages, such as "dice(value, dicer)"
     argument   name of the argument
-    raises     LayoutError for a coordinate that is or contains anything else
+    coord      the coordinate
     """
     if coord is not None and type(coord) is not int:
         if isinstance(coord, tuple):
@@ -471,10 +487,12 @@ def require_coord(call: str, argument: str, coord: Any) -> None:
 
 
 def _pick(call: str, value: Any, coord: Any, keep_none: bool) -> Any:
-    """Return the modes of a hierarchical value at which a coordinate has None, or those at which it has an integer.
+    """Select the entries of a nested tuple for which a coordinate has None, or those for which it has an integer.
 
-    call        the call for messages
-    keep_none   True to keep the modes with None, False to keep those with an integer
+    call        text of the call, for messages
+    value       nested tuple
+    coord       nested tuple of integers and None
+    keep_none   True to keep the entries with None, False to keep those with an integer
     """
     if isinstance(coord, tuple):
         if not isinstance(value, tuple) or len(value) != len(coord):

@@ -16,7 +16,7 @@ Target = TypeVar("Target", Layout, ComposedLayout)
 
 
 def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
-    """Return the layout of the same memory in elements of another width.
+    """Return the layout of the same memory in elements of another width: (4,8):(1,4) from 16 to 8 bits is (8,8):(1,8).
 
     Law: with narrower elements, each element becomes `old_bits / new_bits` neighbours along a mode of stride 1.
     With wider elements, the elements that share a wide one become one element, and the number of wide elements
@@ -25,8 +25,8 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
 
     new_bits   width of an element of the result, in bits
     old_bits   width of an element of `layout`, in bits
-    layout     layout of offsets, or a swizzle of one
-    returns    a value of the kind of `layout`
+    layout     Layout with integer strides, or a swizzle composed with one
+    returns    a Layout or ComposedLayout, whichever `layout` is
     raises     LayoutError if elements at different coordinates of the result would share a wide element
     source     CuTe layout algebra, `recast`
 
@@ -63,11 +63,11 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
 
 
 def _narrowed(layout: Layout, ratio: int) -> Layout:
-    """Return the layout in elements that are `ratio` times narrower.
+    """Return the layout of the same memory in elements that are `ratio` times narrower.
 
-    The leaf of stride 1 takes the new elements, or a leaf of extent 1 if no stride is 1.
+    The new elements extend the leaf of stride 1 or, without one, become a leaf of extent 1.
 
-    raises   LayoutError if the layout has neither
+    raises   LayoutError if the layout has neither a leaf of stride 1 nor one of extent 1
     """
     if ratio == 1:
         return layout
@@ -85,7 +85,7 @@ def _narrowed(layout: Layout, ratio: int) -> Layout:
 
 
 def _widened(layout: Layout, ratio: int) -> Layout:
-    """Return the layout in elements that hold `ratio` old ones each.
+    """Return the layout of the same memory in elements that are `ratio` times wider.
 
     raises   LayoutError if elements at different coordinates of the result would share a wide element
     """

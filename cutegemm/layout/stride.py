@@ -22,9 +22,9 @@ MAX_F2_BITS = 1024  # longest stride over F2, and longest index of a layout with
 
 
 class ScaledBasis:
-    """A stride whose multiples are coordinates: `value` times the basis vector of the mode at `mode`.
+    """A stride that moves along one mode of a coordinate: 2@1 adds 2 to entry 1, so 3 steps of it give (0, 6).
 
-    value    integer, also negative or zero
+    value    factor of the basis vector: an integer, also negative or zero
     mode     index of the mode, from 0 to 999; or a tuple of up to 100 indices, the path from the outermost mode
              inwards
     raises   LayoutError for a value or a mode of another kind, or outside of these bounds
@@ -47,7 +47,7 @@ class ScaledBasis:
 
     @staticmethod
     def _unchecked(value: int, path: tuple[int, ...]) -> ScaledBasis:
-        """Return the scaled basis vector of a valid value and a valid path, without the checks of the constructor."""
+        """Return the scaled basis vector of a valid value and path, without the checks of the constructor."""
         out = object.__new__(ScaledBasis)
         object.__setattr__(out, "value", value)
         object.__setattr__(out, "mode", path)
@@ -79,7 +79,7 @@ class ScaledBasis:
         return "@".join(str(part) for part in (self.value, *reversed(self.mode)))
 
     def coordinate(self) -> Any:
-        """Return the stride as a coordinate: `value` at its mode, and 0 in the modes before it.
+        """Return this stride as a coordinate: `value` in its mode, and 0 in the modes before it. 2@1 gives (0, 2).
 
         >>> (3 * E(1)).coordinate(), (2 * E((1, 0))).coordinate()
         ((0, 3), (0, (2,)))
@@ -91,7 +91,7 @@ class ScaledBasis:
 
 
 def _path(mode: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the path of a mode, a tuple of indices from the outermost mode inwards: an index i becomes (i,).
+    """Return a mode as a path, a tuple of indices from the outermost mode inwards: the index 2 becomes (2,).
 
     raises   LayoutError for a mode of another kind or outside of the bounds
     """
@@ -110,13 +110,14 @@ def _path(mode: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class XorArithmetic(Exception):
-    """Raised internally when an operation would multiply a stride over F2 by an integer."""
+    """Raised internally when an operation would multiply a stride over F2, which is XORed, by an integer."""
 
 
 class F2:
-    """A stride over F2: a coordinate c contributes the carry-less product of c and `value`.
+    """A stride over F2 (bits, with XOR as addition): its contributions are XORed instead of added, as in a swizzle.
 
-    The product is the XOR, over the bits set in c, of `value` shifted left by the position of the bit.
+    A coordinate c contributes the carry-less product of c and `value`: the XOR, over the bits set in c, of `value`
+    shifted left by the position of the bit. F2(3) and c = 3 give 3 XOR 6 = 5.
 
     value    integer from 0 to 2**1024 - 1
     raises   LayoutError for a value of another kind or outside of these bounds
@@ -143,16 +144,16 @@ class F2:
 
     @staticmethod
     def _unchecked(value: int) -> F2:
-        """Return an F2 of any number of bits, without the checks of the constructor.
+        """Return a stride over F2 (bits, with XOR as addition) of any number of bits, without the constructor's checks.
 
-        A product of a stride and a coordinate may have more bits than a stride may have.
+        It is needed because the product of a stride and a coordinate may have more bits than a stride may have.
         """
         out = object.__new__(F2)
         object.__setattr__(out, "value", value)
         return out
 
     def at(self, coordinate: int) -> F2:
-        """Return the contribution of a coordinate: its carry-less product with `value`.
+        """Return the contribution of a coordinate under this stride: its carry-less product with `value`.
 
         coordinate   integer, 0 or more
         raises       LayoutError for a coordinate that is negative or not an integer
@@ -189,9 +190,9 @@ class F2:
 
 
 def E(mode: int | Sequence[int]) -> ScaledBasis:
-    """Return the basis vector of a mode, a stride of 1 along that mode of a coordinate.
+    """Return the basis vector of a mode, a stride of 1 along that mode of a coordinate: E(1) is 1@1.
 
-    mode     index, or path of indices from the outermost mode inwards; see `ScaledBasis`
+    mode     index, or path of indices from the outermost mode inwards
     source   CuTe, `E`
 
     >>> str(E(0)), str(E((1, 0)))
@@ -208,6 +209,7 @@ def add(a: Any, b: Any) -> Any:
 
     A shorter coordinate is extended by zeros. The offset 0 may be added to anything.
 
+    a, b     integers (offsets), nested tuples (coordinates), or F2
     raises   LayoutError for a coordinate and an offset other than 0
 
     >>> add(3, 4), add((1, 2), (0, 5, 7)), add(0, (1, 2))
@@ -232,9 +234,9 @@ def add(a: Any, b: Any) -> Any:
 
 
 def _xor(a: Any, b: Any) -> F2:
-    """Return the XOR of two contributions of strides over F2, or of one of them and 0.
+    """Return the XOR of two strides' contributions over F2; 0 stands for no contribution.
 
-    a, b   strides over F2, or 0
+    a, b   an F2, or 0
     """
     if type(a) is F2 and type(b) is F2:
         return F2._unchecked(a.value ^ b.value)
@@ -245,7 +247,7 @@ def _xor(a: Any, b: Any) -> F2:
 
 
 def _broadcast_zero(coordinate: tuple[Any, ...], offset: int) -> tuple[Any, ...]:
-    """Return `coordinate` plus `offset`, which must be 0; raise LayoutError for any other offset."""
+    """Return `coordinate` if `offset` is 0, so that 0 may be added to a coordinate; raise LayoutError otherwise."""
     if offset != 0:
         raise LayoutError(f"a coordinate {coordinate} and an offset {offset} cannot be added.")
     return coordinate

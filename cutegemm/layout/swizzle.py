@@ -19,7 +19,7 @@ MAX_SWIZZLE_BIT = 512  # bits of an offset that a swizzle may read or change; an
 
 
 class Swizzle(hooks.Shown):
-    """A bijection on offsets that XORs one field of bits with another.
+    """A bijection on offsets that XORs one field of bits with another, to spread rows over shared-memory banks.
 
     The `bits` bits from bit `base` on are XORed with the bits that lie `shift` positions higher. With a
     negative shift, the higher field is XORed with the lower one. Offsets count elements of the layout that the
@@ -67,7 +67,7 @@ class Swizzle(hooks.Shown):
         raise AttributeError(f"Swizzle is immutable; {name} cannot be set")
 
     def __call__(self, offset: Any) -> Any:
-        """Return the swizzled offset, or for an integer array the swizzled offset of each element.
+        """Return the offset after this swizzle or, for an integer array, that of each element.
 
         returns   an integer; for an int64 array an int64 array, or an object array if 64 bits are too few
         raises    LayoutError for an offset that is not an integer
@@ -80,14 +80,14 @@ class Swizzle(hooks.Shown):
             raise wrong_kind(f"{self}(offset): offset", offset, "an integer or an integer array") from None
 
     def _swizzled(self, offset: Any) -> Any:
-        """Return the swizzled offset of an integer or an integer array that is wide enough."""
+        """Return the swizzled offset of an integer, or of each element of an integer array with enough bits."""
         field = (1 << self.bits) - 1
         if self.shift >= 0:
             return offset ^ ((offset & (field << (self.base + self.shift))) >> self.shift)
         return offset ^ ((offset & (field << self.base)) << -self.shift)
 
     def _of_array(self, offsets: np.ndarray) -> np.ndarray:
-        """Return the swizzled offset of each element of an integer array: int64, or Python integers if needed."""
+        """Return each element of an integer array after this swizzle, as int64, or as Python integers if needed."""
         if offsets.dtype.kind not in "iuO":
             raise wrong_kind(f"{self}(offset): offset", offsets, "an integer or an integer array")
         if self.base + self.bits + abs(self.shift) < offsets.dtype.itemsize * 8 and offsets.dtype.kind != "O":
@@ -95,7 +95,7 @@ class Swizzle(hooks.Shown):
         return narrowed(self._swizzled(offsets.astype(object)))
 
     def recast(self, old_bits: int, new_bits: int) -> Swizzle:
-        """Return the swizzle of the same bytes for elements of another width.
+        """Return the swizzle that moves the same bytes as this one, for offsets that count elements of another width.
 
         old_bits   width of the elements that the offsets of this swizzle count, in bits
         new_bits   width of the elements that the offsets of the result count, in bits
@@ -156,8 +156,7 @@ class ComposedLayout(hooks.Shown):
     inner    Swizzle or Layout
     offset   integer, added to the offset of `outer`; a coordinate if `outer` returns coordinates
     outer    Layout; with a swizzle as `inner`, it has integer strides
-    raises   LayoutError for arguments of another kind, and for a swizzle of a layout that does not return
-             offsets
+    raises   LayoutError for arguments of another type, and for a swizzle of a layout that returns coordinates
     source   CuTe, `ComposedLayout`
 
     >>> C = ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1)))
@@ -196,17 +195,17 @@ class ComposedLayout(hooks.Shown):
 
     @property
     def shape(self) -> IntTuple:
-        """The shape of the outer layout: the coordinates that the composed layout accepts."""
+        """Shape of this composed layout: that of its outer layout, which is applied first."""
         return self.outer.shape
 
     def with_outer(self, outer: Layout) -> ComposedLayout:
-        """Return the composed layout with the same inner function and offset, and another outer layout."""
+        """Return this composed layout with another outer layout, and the same inner function and offset."""
         return ComposedLayout(self.inner, self.offset, outer)
 
     def with_shape(self, *shape: IntTuple) -> ComposedLayout:
-        """Return the layout that gives the same offset for each index, with coordinates of another shape.
+        """Return the composed layout of another shape that gives the same offset for each index as this one.
 
-        shape    extents, or one tuple of them; see `Layout.with_shape`
+        shape    extents, or one tuple of them; if their product is larger than the size, the last mode continues
         raises   LayoutError if no strides of the outer layout give its offsets in that shape
 
         >>> print(ComposedLayout(Swizzle(1, 0, 2), 0, Layout(32)).with_shape(4, 8))
@@ -215,7 +214,7 @@ class ComposedLayout(hooks.Shown):
         return self.with_outer(self.outer.with_shape(*shape))
 
     def __call__(self, *coord: Any) -> Any:
-        """Return the offset of a coordinate, or a composed layout if the coordinate contains None.
+        """Return the offset of a coordinate in this composed layout, or a composed layout if it contains None.
 
         Unlike a slice of a plain layout, a slice of a composed layout keeps the offset of the fixed modes,
         because the swizzle depends on it.
@@ -229,24 +228,27 @@ class ComposedLayout(hooks.Shown):
         return self._inner_at(add(self.offset, self.outer.offset_of(c)))
 
     def at(self, *coord: Any) -> Any:
-        """Return the offset of a coordinate, and check that the coordinate lies in the shape.
+        """Return the offset of a coordinate, after checking that it lies in the shape of this composed layout.
 
+        coord    one coordinate, or its modes as separate arguments
         raises   LayoutError for a coordinate outside of the shape; the plain call accepts it
         """
         self.outer.at(*coord)
         return self(*coord)
 
     def _inner_at(self, offset: Any) -> Any:
-        """Apply `inner` to the sum of the offset and the outer layout's offset.
+        """Return inner(offset + an offset of the outer layout), for this composed layout.
 
         A swizzle takes that sum as it is. A layout takes it as a coordinate: an integer, or one with several modes.
+
+        offset   value of the outer layout
         """
         if isinstance(self.inner, Swizzle):
             return self.inner(offset)
         return self.inner.offset_of(_extended(offset, self.inner.shape))
 
     def __getitem__(self, mode: int) -> ComposedLayout:
-        """Return the composed layout whose outer layout is one mode of this outer layout.
+        """Return the composed layout whose outer layout is one mode of this one's outer layout.
 
         mode   index of the mode
         """
@@ -258,11 +260,11 @@ class ComposedLayout(hooks.Shown):
         return len(self.outer)
 
     def size(self) -> int:
-        """Return the number of coordinates: the product of the outer layout's extents."""
+        """Return the number of coordinates of this composed layout: the product of the outer layout's extents."""
         return self.outer.size()
 
     def cosize(self) -> int:
-        """Return the largest offset plus 1. An empty layout has 0.
+        """Return the largest offset of this composed layout plus 1; 0 if it is empty.
 
         A swizzle without offset that covers whole periods of the swizzle has the cosize of its outer layout.
 
@@ -279,7 +281,7 @@ class ComposedLayout(hooks.Shown):
         return int(self.offsets().max()) + 1
 
     def offsets(self) -> np.ndarray:
-        """Return the offset of every coordinate in colexicographic order.
+        """Return the offset of every coordinate of this composed layout, in colexicographic order.
 
         returns   int64 array (size,); an object array of Python integers if 64 bits are too few; for a layout
                   of coordinates an array (size, leaves of the coordinate)
@@ -304,12 +306,12 @@ class ComposedLayout(hooks.Shown):
         return narrowed(np.array(values, dtype=object))
 
     def _moves_past_64_bits(self) -> bool:
-        """Return True if the swizzle reads or changes bits that an int64 does not have."""
+        """Return True if this swizzle reads or changes bits that an int64 does not have."""
         inner = self.inner
         return isinstance(inner, Swizzle) and bool(inner.bits) and inner.base + inner.bits + abs(inner.shift) >= 64
 
     def _check_indices(self, indices: np.ndarray) -> None:
-        """Check that every index is that of a coordinate of the inner layout; raise LayoutError otherwise.
+        """Raise LayoutError unless every index is that of a coordinate of the inner layout.
 
         indices   sums of the offset and the outer layout's offsets
         """
@@ -346,8 +348,10 @@ def narrowed(offsets: np.ndarray) -> np.ndarray:
 def _extended(coord: Any, shape: IntTuple) -> Any:
     """Return a coordinate with 0 for each mode that it lacks, so that it is as deep as `shape`.
 
-    A sum of basis vectors lacks the modes along which none of them moves.
+    A sum of basis vectors such as 1@1 and 2@1 lacks entries for the modes along which none of them moves.
 
+    coord    integer or nested tuple
+    shape    nested tuple of extents
     raises   LayoutError if the coordinate is not 0 in a mode that the shape does not have
 
     >>> _extended(((3,),), ((4, 4), 1))
@@ -366,13 +370,16 @@ def _extended(coord: Any, shape: IntTuple) -> Any:
 
 
 def _require_table(operation: str, layout: ComposedLayout) -> None:
-    """Check that a composed layout has at most 2**20 coordinates; raise LayoutError otherwise."""
+    """Raise LayoutError if a composed layout has more than 2**20 coordinates, so that a table of offsets is too long.
+
+    operation   name of the operation, for the message
+    """
     if layout.size() > MAX_TABLE:
         raise LayoutError(f"{operation}: {layout} has {layout.size()} coordinates; at most {MAX_TABLE} are evaluated.")
 
 
 def _largest_swizzled(layout: ComposedLayout) -> int:
-    """Return the largest offset of a swizzle of a layout of offsets.
+    """Return the largest offset of a composed layout that is a swizzle of a layout of offsets.
 
     The bits that a swizzle reads and changes are below 2**p, the *period*. Adding a multiple of the period to an offset
     adds the same multiple to the result. So each mode is divided into two: its first n steps, where n steps are a
@@ -401,7 +408,7 @@ def _largest_swizzled(layout: ComposedLayout) -> int:
 
 
 def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
-    """Return the swizzle S<bits,base,shift>; see `Swizzle`.
+    """Return the swizzle S<bits,base,shift>, which XORs one field of an offset's bits with another.
 
     bits    number of bits of a field
     base    position of the lowest bit of the lower field
@@ -417,10 +424,10 @@ def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
 
 
 def make_composed_layout(inner: Swizzle | Layout, offset: Any, outer: Layout) -> ComposedLayout:
-    """Return the layout c -> inner(offset + outer(c)); see `ComposedLayout`.
+    """Return the composed layout c -> inner(offset + outer(c)), such as a swizzled layout.
 
-    inner    function that is applied last
-    offset   integer that is added between the two functions
+    inner    Swizzle or Layout that is applied last
+    offset   integer (or coordinate, if `outer` returns them) that is added between the two functions
     outer    layout that is applied first
 
     >>> print(make_composed_layout(make_swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))))

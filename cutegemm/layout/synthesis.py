@@ -15,9 +15,10 @@ from cutegemm.layout.swizzle import ComposedLayout
 
 
 def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | ComposedLayout:
-    """Return the layout with the fewest modes that gives a table of offsets.
+    """Return the layout with the fewest modes that gives a table of offsets: 0, 1, 8, 9 gives (2,2):(1,8).
 
-    The layout is plain if possible, else a swizzle of a plain one, else one with strides over F2.
+    The layout is plain if possible, else a swizzle of a plain one, else one with strides over F2, whose contributions
+    are XORed.
 
     offsets   integers: the offset of every coordinate in colexicographic order, or an array with an axis for
               each mode. The offset of coordinate 0 is 0
@@ -83,7 +84,7 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
 
 
 def _plain(flat: np.ndarray, shape: IntTuple) -> Layout | int:
-    """Return the layout with integer strides that has a table of offsets, or the first index at which none has it.
+    """Return the layout with integer strides that gives a table of offsets, or the first index whose offset none gives.
 
     flat    offset of each index
     shape   shape of the layout
@@ -105,7 +106,7 @@ def _plain(flat: np.ndarray, shape: IntTuple) -> Layout | int:
 
 
 def _linear(flat: np.ndarray, shape: IntTuple) -> Layout | str:
-    """Return the layout with strides over F2 that has a table of offsets, or the reason why none has it, as text.
+    """Return the layout with strides over F2 (XORed) for a table of offsets, or the reason as text why none fits.
 
     flat    offset of each index
     shape   shape of the layout

@@ -77,13 +77,18 @@ class Tensor(hooks.Shown):
 
     @staticmethod
     def _unchecked(array: np.ndarray | None, layout: Layout | ComposedLayout, offset: Any) -> Tensor:
-        """Return a view whose layout may reach past the array, as the last tile of a ragged divide does."""
+        """Return a view whose layout may reach past the array, as the last tile of a ragged divide does.
+
+        array    one-dimensional numpy array, or None
+        layout   layout whose offsets are indices of the array
+        offset   index of the element at coordinate 0
+        """
         out = object.__new__(Tensor)
         out.array, out.layout, out.offset = array, layout, offset
         return out
 
     def with_layout(self, function: Callable[[Any], Any]) -> Tensor:
-        """Return the tensor with the same array and offset, and `function` applied to its layout.
+        """Return the tensor with the same array and offset whose layout is `function` of this tensor's layout.
 
         function   from a Layout to a Layout; it receives the outer layout of a composed one
         """
@@ -93,18 +98,19 @@ class Tensor(hooks.Shown):
 
     @property
     def shape(self) -> IntTuple:
-        """The shape of the tensor's layout, a hierarchical tuple of extents."""
+        """Shape of this tensor's layout, a nested tuple of extents."""
         return self.layout.shape
 
     def size(self) -> int:
-        """Return the number of elements: the product of the extents."""
+        """Return the number of elements of this tensor: the product of its extents."""
         return product(self.layout.shape)
 
     __iter__ = None
 
     def __getitem__(self, coord: Any) -> Any:
-        """Return the element at a coordinate, or a view if the coordinate contains None.
+        """Return the element of this tensor at a coordinate, or a view if the coordinate contains None.
 
+        coord    integer or nested tuple; None stands for all coordinates of a mode
         raises   LayoutError for a coordinate that does not fit the shape or whose element lies outside of the
                  array
         """
@@ -117,14 +123,20 @@ class Tensor(hooks.Shown):
         return self.array[self._checked(offset, coord)]
 
     def _view(self, coord: Any) -> Tensor:
-        """Return the view of the modes at which a coordinate has None; the other modes are fixed."""
+        """Return the view of this tensor with the modes at None in a coordinate; the other modes are fixed.
+
+        coord   nested tuple of integers (fixed modes) and None (kept modes)
+        """
         if isinstance(self.layout, ComposedLayout):
             return Tensor._unchecked(self.array, self.layout(coord), self.offset)
         layout, offset = self.layout.slice(coord)
         return Tensor._unchecked(self.array, layout, add(self.offset, offset))
 
     def _checked(self, offset: int, coord: Any) -> int:
-        """Return an offset after a check that it lies in the array; raise LayoutError otherwise."""
+        """Return `offset` if it lies in the array of this tensor; raise LayoutError otherwise.
+
+        coord   coordinate that has this offset, for the message
+        """
         assert self.array is not None
         if not 0 <= offset < len(self.array):
             raise LayoutError(
@@ -134,8 +146,9 @@ class Tensor(hooks.Shown):
         return offset
 
     def __setitem__(self, coord: Any, value: Any) -> None:
-        """Assign an element, or all elements of a view.
+        """Assign an element of this tensor, or all elements of a view, if the coordinate contains None.
 
+        coord    integer or nested tuple; None stands for all coordinates of a mode
         value    a scalar, a Tensor, or as many values as the view has elements, in colexicographic order
         raises   LayoutError for a tensor without an array, or for values that do not fit
         """
@@ -149,7 +162,11 @@ class Tensor(hooks.Shown):
             raise LayoutError(f"Tensor: {value!r} cannot be assigned to elements of {self}: {error}") from error
 
     def _assign(self, coord: Any, value: Any) -> None:
-        """Assign a value to an element or a view, as `__setitem__` does; errors of numpy are not converted."""
+        """Assign a value to an element of this tensor or to a view; errors of numpy are not converted to LayoutError.
+
+        coord   integer or nested tuple; None stands for all coordinates of a mode
+        value   a scalar, a Tensor, or as many values as the view has elements
+        """
         assert self.array is not None
         if not has_none(coord):
             self.array[self._checked(add(self.offset, self.layout(coord)), coord)] = value
@@ -165,7 +182,7 @@ class Tensor(hooks.Shown):
         self.array[view.offsets()] = values.reshape(-1, order="F") if values.ndim else values
 
     def offsets(self) -> np.ndarray:
-        """Return the offset of every element in colexicographic order.
+        """Return the offset of every element of this tensor, in colexicographic order.
 
         returns   integer array (size,); without an array, the coordinates of a layout of coordinates as rows
                   (size, leaves)
@@ -182,11 +199,11 @@ class Tensor(hooks.Shown):
         return out
 
     def values(self) -> np.ndarray:
-        """Return every element in colexicographic order; without an array, every offset or coordinate."""
+        """Return all elements of this tensor in colexicographic order; without an array, the offsets or coordinates."""
         return self.offsets() if self.array is None else self.array[self.offsets()]
 
     def numpy(self) -> np.ndarray:
-        """Return a copy of the elements as an array with an axis for each mode.
+        """Return a copy of this tensor's elements as a numpy array with an axis for each mode.
 
         returns   array of the shape of the tensor. If the layout returns coordinates, a last axis
                   holds the entries of each coordinate
@@ -226,7 +243,7 @@ def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
 
 
 def _coordinates(tensor: Tensor) -> np.ndarray:
-    """Return the coordinates that the layout of a tensor without an array returns, or its offsets, as an array."""
+    """Return what the layout of a tensor without an array returns, its coordinates or offsets, as an array."""
     layout = tensor.layout
     if isinstance(layout, ComposedLayout) or not isinstance(tensor.offset, tuple):
         return layout.offsets() + tensor.offset
@@ -239,7 +256,9 @@ def _coordinates(tensor: Tensor) -> np.ndarray:
 
 
 def _leaves(coord: Any, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
-    """Return (path of modes from the outside in, value) for each leaf of a coordinate.
+    """Return (path of mode indices from the outside in, value) for each leaf of a nested coordinate.
+
+    For example, (3, (4, 5)) gives ((0,), 3), ((1, 0), 4) and ((1, 1), 5).
 
     coord   coordinate
     path    path of the mode that has this coordinate; () for the whole coordinate
@@ -250,12 +269,12 @@ def _leaves(coord: Any, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], in
 
 
 def domain_offset(coord: Any, tensor: Tensor) -> Tensor:
-    """Return the tensor whose first element is the one at `coord`. The shape stays the same.
+    """Return the tensor of the same shape whose first element is the one of `tensor` at `coord`.
 
     coord     coordinate without None
     tensor    Tensor
     returns   Tensor, which may reach past the array
-    raises    LayoutError for a coordinate that does not fit, and for strides over F2
+    raises    LayoutError for a coordinate that does not fit, and for strides over F2 (XORed)
     source    CuTe, `domain_offset`
 
     >>> domain_offset((2, 3), make_identity_tensor((4, 8)))[1, 1]
@@ -279,7 +298,7 @@ def domain_offset(coord: Any, tensor: Tensor) -> Tensor:
 def make_identity_tensor(shape: IntTuple) -> Tensor:
     """Return the tensor without an array whose element at a coordinate of `shape` is that coordinate.
 
-    Kernels read predicates and TMA coordinates from it.
+    Partitioned like a matrix, it gives each thread the coordinates of its elements, for predicates and TMA.
 
     source   CuTe, `make_identity_tensor`
 

@@ -55,7 +55,7 @@ def parse(text: str) -> Layout | ComposedLayout:
 
 
 class _Reader(Scanner):
-    """Parser of a layout. Each method reads one rule of the grammar and moves the position past it.
+    """Parser of a layout in CuTe's notation: a text, and the position of the next character.
 
     start     position of the first character that is not a space
     in_repr   whether Python's rules hold: (8) is 8, and (8,) the tuple
@@ -66,7 +66,7 @@ class _Reader(Scanner):
         self.start, self.in_repr = self.here(), False
 
     def composed(self) -> Layout | ComposedLayout:
-        """Read a layout, or a composed layout such as "S<3,4,3> o 0 o (8,64):(64,1)"."""
+        """Read a layout, or a composed layout such as "S<3,4,3> o 0 o (8,64):(64,1)", from the text."""
         start = self.here()
         if self.accept("ComposedLayout("):
             self.in_repr = True
@@ -79,7 +79,7 @@ class _Reader(Scanner):
         return self.composition(start, layout)
 
     def composition(self, start: int, inner: Any = None, separator: str = "o", end: str = "") -> ComposedLayout:
-        """Read a composed layout: inner function, offset and outer layout.
+        """Read a composed layout from the text: inner function, offset and outer layout.
 
         start       position of its first character
         inner       the inner function if it has been read; None: it is read first
@@ -96,7 +96,7 @@ class _Reader(Scanner):
         return self.build(start, ComposedLayout, inner, offset, outer)
 
     def inner(self) -> Swizzle | Layout:
-        """Read the inner function of a composed layout: a swizzle or a layout."""
+        """Read the inner function of a composed layout from the text: a swizzle or a layout."""
         start = self.here()
         for name, end in (("Swizzle(", ")"), ("Sw<", ">"), ("S<", ">")):
             if self.accept(name):
@@ -110,7 +110,10 @@ class _Reader(Scanner):
         return self.layout("a swizzle or a layout")
 
     def layout(self, expected: str) -> Layout:
-        """Read a shape with optional strides. `expected` describes the text for the error if it is missing."""
+        """Read a shape with optional strides, such as "(4,8):(8,1)", from the text.
+
+        expected   description of what is missing, for the error message
+        """
         is_repr = self.accept("Layout(")
         self.in_repr = self.in_repr or is_repr
         start = self.here()
@@ -124,7 +127,7 @@ class _Reader(Scanner):
         return self.build(start, Layout, shape, stride)
 
     def nested(self, leaf: Callable[[], Any], depth: int = 0) -> Any:
-        """Read one leaf, or a tuple of nested values in parentheses.
+        """Read one leaf, or a tuple of nested values in parentheses, from the text.
 
         leaf    method that reads a leaf
         depth   nesting of the parentheses around the value
@@ -143,7 +146,7 @@ class _Reader(Scanner):
         return tuple(items)
 
     def integer(self, expected: str, at_least: int | None = None) -> int:
-        """Read an integer of at least `at_least`.
+        """Read an integer from the text; raise LayoutError if it is less than `at_least`.
 
         expected   description of the text for the error if it is missing
         """
@@ -156,14 +159,14 @@ class _Reader(Scanner):
         return value
 
     def extent(self, expected: str) -> int:
-        """Read an extent of a shape: an integer, 0 or more.
+        """Read an extent of a shape from the text: an integer, 0 or more.
 
         expected   description of the text for the error if it is missing
         """
         return self.integer(expected if self.here() == self.start else "an extent of 0 or more", 0)
 
     def stride(self) -> int | ScaledBasis | F2:
-        """Read one leaf of a stride: an integer, a scaled basis vector (2@1) or a stride over F2 (F2(9))."""
+        """Read one leaf of a stride from the text: an integer, a basis vector (2@1) or a stride over F2 (F2(9))."""
         start = self.here()
         if self.accept("F2("):
             value = self.integer("the value of the stride over F2", 0)
@@ -184,7 +187,7 @@ class _Reader(Scanner):
         return self.build(start, ScaledBasis, value, tuple(reversed(modes))) if modes else value
 
     def path(self) -> tuple[int, ...]:
-        """Read the path of a mode: an integer, or a tuple of integers."""
+        """Read the path of a mode from the text: an integer, or a tuple of integers."""
         start = self.here()
         path = self.nested(lambda: self.integer("a mode of 0 or more", 0))
         path = path if isinstance(path, tuple) else (path,)

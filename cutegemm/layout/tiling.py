@@ -47,7 +47,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _explained(operation: F) -> F:
-    """Return `operation` with errors that begin with its name and the arguments of the call."""
+    """Decorate an operation so that its errors begin with its name and the arguments of the user's call."""
 
     @wraps(operation)
     def call(*args: Any, **options: Any) -> Any:
@@ -63,14 +63,14 @@ def _explained(operation: F) -> F:
 
 @_explained
 def logical_divide(target: Target, tiler: Tiler) -> Target:
-    """Divide a layout into (tile, rest), or each of its modes by the corresponding entry of a tuple.
+    """Divide a layout into (tile, rest), or mode by mode if the tiler is a tuple: 8:1 by 4 is (4,2):(1,4).
 
     Law: for a layout T as the tiler, R(t, r) == L(T(t) + C(r)), where C is the complement of T in the size of
     L. Modes after the tuple, and modes with the entry None, stay as they are.
 
     target    L: layout, composed layout or tensor
     tiler     T: a layout, an integer n (for n:1), None, or a tuple of tilers, one for each mode
-    returns   a value of the kind of `target`
+    returns   a Layout, ComposedLayout or Tensor, whichever `target` is
     raises    LayoutError if T has no complement or is padded (its copies would skip elements), or if the tile
               does not fit the modes of L
     source    CuTe layout algebra, `logical_divide`
@@ -82,7 +82,11 @@ def logical_divide(target: Target, tiler: Tiler) -> Target:
 
 
 def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """Return `logical_divide(layout, tiler)` of a layout, by a tiler without lists."""
+    """Divide a plain layout (not a tensor or composed layout) into (tile, rest), or mode by mode.
+
+    layout   the layout
+    tiler    a layout, an integer, None, or a tuple of these, without lists
+    """
     if tiler is None:
         return layout
     if isinstance(tiler, tuple):
@@ -95,7 +99,11 @@ def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
 
 
 def _divided(layout: Layout, tile: Layout) -> Layout:
-    """Return (tile, rest) for a layout as the tile, which may be a layout of coordinates."""
+    """Divide a layout by one tile into (elements within a tile, tiles).
+
+    layout   the layout
+    tile     layout of a tile's elements in `layout`, whose offsets may be indices or coordinates
+    """
     if not tile.is_coordinates:
         return composition(layout, concatenate([tile, rest_of(tile, layout.size())]))
     if tile.shape == leaves_of(tile.shape) and tile == make_identity_layout(tile.shape):
@@ -104,7 +112,7 @@ def _divided(layout: Layout, tile: Layout) -> Layout:
 
 
 def _as_layout(tiler: Tiler) -> Layout:
-    """Convert a tiler that is not a tuple to a layout.
+    """Return a tiler that is not a tuple as a layout: an integer n becomes n:1, and a layout stays.
 
     raises   LayoutError for a tiler of another kind, or a size that is not positive
     """
@@ -119,7 +127,11 @@ def _as_layout(tiler: Tiler) -> Layout:
 
 
 def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """Return two layouts: the one within a tile, and the one over the tiles. They are the modes of a zipped divide."""
+    """Return two layouts: the one of the elements within a tile, and the one of the tiles.
+
+    layout   the layout to divide
+    tiler    a layout, an integer, None, or a tuple of these, without lists
+    """
     if tiler is None:
         return layout, Layout._unchecked(1, 0)
     if isinstance(tiler, tuple):
@@ -140,7 +152,11 @@ def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
 
 
 def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """Return two layouts of a logical product: the one of the block, and the one of the copies."""
+    """Return two layouts of a logical product: the one of the elements of a block, and the one of the copies.
+
+    layout   result of a logical product by `tiler`
+    tiler    a layout, or a tuple of tilers, one for each mode
+    """
     if tiler is None:
         return layout, Layout._unchecked(1, 0)
     if not isinstance(tiler, tuple):
@@ -151,25 +167,29 @@ def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
 
 
 def _opened(layout: Layout) -> list[Layout]:
-    """Return the modes of a layout as a list of layouts."""
+    """Return the modes of a layout as a list of layouts; a layout with an integer shape is its only mode."""
     return [layout[m] for m in range(len(layout))]
 
 
 def _zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """Return `zipped_divide(layout, tiler)` of a layout, by a tiler without lists."""
+    """Divide a plain layout (not a tensor or composed layout) into ((tile, ...), (rest, ...)).
+
+    layout   the layout
+    tiler    a layout, an integer, None, or a tuple of these, without lists
+    """
     return regroup(_tile_and_rest(layout, tiler))
 
 
 @_explained
 def zipped_divide(target: Target, tiler: Tiler) -> Target:
-    """Return a layout divided into ((tile, ...), (rest, ...)).
+    """Divide a layout into ((tile, ...), (rest, ...)): shape (8, 6) by (4, 3) gives ((4, 3), (2, 2)).
 
     The first mode is the layout within a tile, the second one the layout over the tiles.
 
     target    layout, composed layout or tensor
-    tiler     as for `logical_divide`
-    returns   a value of the kind of `target`
-    raises    LayoutError as `logical_divide` does
+    tiler     a layout, an integer n (for n:1), None, or a tuple of tilers, one for each mode
+    returns   a Layout, ComposedLayout or Tensor, whichever `target` is
+    raises    LayoutError if a tile has no complement, would leave gaps, or does not fit its mode
     source    CuTe layout algebra, `zipped_divide`
 
     >>> zipped_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
@@ -180,14 +200,14 @@ def zipped_divide(target: Target, tiler: Tiler) -> Target:
 
 @_explained
 def tiled_divide(target: Target, tiler: Tiler) -> Target:
-    """Return a layout divided into ((tile, ...), rest, ...).
+    """Divide a layout into ((tile, ...), rest, ...): shape (8, 6) by (4, 3) gives ((4, 3), 2, 2).
 
     The first mode is the layout within a tile, the other modes are over the tiles.
 
     target    layout, composed layout or tensor
-    tiler     as for `logical_divide`
-    returns   a value of the kind of `target`
-    raises    LayoutError as `logical_divide` does
+    tiler     a layout, an integer n (for n:1), None, or a tuple of tilers, one for each mode
+    returns   a Layout, ComposedLayout or Tensor, whichever `target` is
+    raises    LayoutError if a tile has no complement, would leave gaps, or does not fit its mode
     source    CuTe layout algebra, `tiled_divide`
 
     >>> tiled_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
@@ -205,14 +225,14 @@ def tiled_divide(target: Target, tiler: Tiler) -> Target:
 
 @_explained
 def flat_divide(target: Target, tiler: Tiler) -> Target:
-    """Return a layout divided into (tile, ..., rest, ...).
+    """Divide a layout into (tile, ..., rest, ...): shape (8, 6) by (4, 3) gives (4, 3, 2, 2).
 
     The modes within a tile come first, then the modes over the tiles.
 
     target    layout, composed layout or tensor
-    tiler     as for `logical_divide`
-    returns   a value of the kind of `target`
-    raises    LayoutError as `logical_divide` does
+    tiler     a layout, an integer n (for n:1), None, or a tuple of tilers, one for each mode
+    returns   a Layout, ComposedLayout or Tensor, whichever `target` is
+    raises    LayoutError if a tile has no complement, would leave gaps, or does not fit its mode
     source    CuTe layout algebra, `flat_divide`
 
     >>> flat_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
@@ -230,14 +250,14 @@ def flat_divide(target: Target, tiler: Tiler) -> Target:
 
 @_explained
 def logical_product(block: Target, tiler: Tiler) -> Target:
-    """Return the layout (block, copies) of copies of a block that do not overlap.
+    """Return the layout (block, copies) of copies of a block that do not overlap: 4:1 and 2:1 give (4,2):(1,4).
 
     Law: R(b, t) == A(b) + C(T(t)), where A is the block, T the tiler and C the complement of A. If the offsets
     of A and the offsets of T are distinct, those of R are distinct. The block may be padded.
 
     block     A: layout, composed layout or tensor
     tiler     T: a layout whose offsets number the copies; or a tuple of tilers, one for each mode of the block
-    returns   a value of the kind of `block`
+    returns   a Layout, ComposedLayout or Tensor, whichever `block` is
     raises    LayoutError if the block has no complement, or if the tiler does not fit it
     source    CuTe layout algebra, `logical_product`
 
@@ -248,7 +268,11 @@ def logical_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _logical_product(block: Layout, tiler: Tiler) -> Layout:
-    """Return `logical_product(block, tiler)` of a layout, by a tiler without lists."""
+    """Return the layout (block, copies) of copies of a plain layout (not a tensor or composed layout).
+
+    block   the layout to copy
+    tiler   a layout whose offsets number the copies, or a tuple of tilers without lists
+    """
     if tiler is None:
         return block
     if isinstance(tiler, tuple):
@@ -259,7 +283,11 @@ def _logical_product(block: Layout, tiler: Tiler) -> Layout:
 
 
 def _copies(block: Layout, tiler: Layout) -> Layout:
-    """Return the copies of a product as a layout: coordinates of the tiler -> starting offset of one copy."""
+    """Return the layout of the copies of a block: coordinate of a copy -> starting offset of the copy.
+
+    block   the layout to copy
+    tiler   layout whose offsets number the copies
+    """
     count = tiler.cosize()
     if type(count) is not int:
         raise LayoutError(f"tiler {tiler} returns coordinates. Give a layout whose offsets number the copies.")
@@ -268,14 +296,14 @@ def _copies(block: Layout, tiler: Layout) -> Layout:
 
 @_explained
 def zipped_product(block: Target, tiler: Tiler) -> Target:
-    """Return the product ((block, ...), (copies, ...)) of a block and a layout of copies.
+    """Return copies of a block as ((block, ...), (copies, ...)): (2, 2) and (3, 4) give ((2, 2), (3, 4)).
 
     The first mode is the layout within a block, the second one the layout over the copies.
 
     block     layout, composed layout or tensor
-    tiler     as for `logical_product`
-    returns   a value of the kind of `block`
-    raises    LayoutError as `logical_product` does
+    tiler     a layout whose offsets number the copies; or a tuple of tilers, one for each mode of the block
+    returns   a Layout, ComposedLayout or Tensor, whichever `block` is
+    raises    LayoutError if the block has no complement, or if the tiler does not fit it
     source    CuTe layout algebra, `zipped_product`
 
     >>> zipped_product(Layout((2, 2)), Layout((3, 4)))
@@ -285,20 +313,24 @@ def zipped_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _zipped_product(block: Layout, tiler: Tiler) -> Layout:
-    """Return `zipped_product(block, tiler)` of a layout, by a tiler without lists."""
+    """Return copies of a plain layout (not a tensor or composed layout) as ((block, ...), (copies, ...)).
+
+    block   the layout to copy
+    tiler   a layout whose offsets number the copies, or a tuple of tilers without lists
+    """
     return concatenate(_unzip(_logical_product(block, tiler), tiler))
 
 
 @_explained
 def tiled_product(block: Target, tiler: Tiler) -> Target:
-    """Return the product ((block, ...), copies, ...) of a block and a layout of copies.
+    """Return copies of a block as ((block, ...), copies, ...): (2, 2) and (3, 4) give ((2, 2), 3, 4).
 
     The first mode is the layout within a block, the other modes are over the copies.
 
     block     layout, composed layout or tensor
-    tiler     as for `logical_product`
-    returns   a value of the kind of `block`
-    raises    LayoutError as `logical_product` does
+    tiler     a layout whose offsets number the copies; or a tuple of tilers, one for each mode of the block
+    returns   a Layout, ComposedLayout or Tensor, whichever `block` is
+    raises    LayoutError if the block has no complement, or if the tiler does not fit it
     source    CuTe layout algebra, `tiled_product`
 
     >>> tiled_product(Layout((2, 2)), Layout((3, 4)))
@@ -316,14 +348,14 @@ def tiled_product(block: Target, tiler: Tiler) -> Target:
 
 @_explained
 def flat_product(block: Target, tiler: Tiler) -> Target:
-    """Return the product (block, ..., copies, ...) of a block and a layout of copies.
+    """Return copies of a block as (block, ..., copies, ...): (2, 2) and (3, 4) give (2, 2, 3, 4).
 
     The modes within a block come first, then the modes over the copies.
 
     block     layout, composed layout or tensor
-    tiler     as for `logical_product`
-    returns   a value of the kind of `block`
-    raises    LayoutError as `logical_product` does
+    tiler     a layout whose offsets number the copies; or a tuple of tilers, one for each mode of the block
+    returns   a Layout, ComposedLayout or Tensor, whichever `block` is
+    raises    LayoutError if the block has no complement, or if the tiler does not fit it
     source    CuTe layout algebra, `flat_product`
 
     >>> flat_product(Layout((2, 2)), Layout((3, 4)))
@@ -358,12 +390,12 @@ def _zip_modes(first: Layout, second: Layout) -> Layout:
 
 @_explained
 def blocked_product(block: Target, tiler: Layout) -> Target:
-    """Return copies of a block next to each other: each mode is (block, copies).
+    """Return copies of a block next to each other, with modes (block, copies): (2, 2) and (3, 4) give ((2, 3), (2, 4)).
 
     block     layout, composed layout or tensor
     tiler     layout whose offsets number the copies
-    returns   a value of the kind of `block`
-    raises    LayoutError as `logical_product` does
+    returns   a Layout, ComposedLayout or Tensor, whichever `block` is
+    raises    LayoutError if the block has no complement, or if the tiler does not fit it
     source    CuTe layout algebra, `blocked_product`
 
     >>> blocked_product(Layout((2, 2)), Layout((3, 4)))
@@ -373,18 +405,22 @@ def blocked_product(block: Target, tiler: Layout) -> Target:
 
 
 def _blocked_product(block: Layout, tiler: Layout) -> Layout:
-    """Return `blocked_product(block, tiler)` of a layout; the public function also accepts tensors."""
+    """Return copies of a plain layout next to each other, with modes (block, copies), for `blocked_product`.
+
+    block   the layout to copy
+    tiler   layout whose offsets number the copies
+    """
     return _zip_modes(*_block_and_copies(block, tiler))
 
 
 @_explained
 def raked_product(block: Target, tiler: Layout) -> Target:
-    """Return interleaved copies of a block: each mode is (copies, block), coalesced.
+    """Return interleaved copies of a block, with modes (copies, block): (2, 2) and (3, 4) give ((3, 2), (4, 2)).
 
     block     layout, composed layout or tensor
     tiler     layout whose offsets number the copies
-    returns   a value of the kind of `block`
-    raises    LayoutError as `logical_product` does
+    returns   a Layout, ComposedLayout or Tensor, whichever `block` is; each mode is coalesced
+    raises    LayoutError if the block has no complement, or if the tiler does not fit it
     source    CuTe layout algebra, `raked_product`
 
     >>> raked_product(Layout((2, 2)), Layout((3, 4)))
@@ -394,7 +430,11 @@ def raked_product(block: Target, tiler: Layout) -> Target:
 
 
 def _raked_product(block: Layout, tiler: Layout) -> Layout:
-    """Return `raked_product(block, tiler)` of a layout; the public function also accepts tensors."""
+    """Return interleaved copies of a plain layout, with modes (copies, block), for `raked_product`.
+
+    block   the layout to copy
+    tiler   layout whose offsets number the copies
+    """
     block, copies = _block_and_copies(block, tiler)
     return coalesce(_zip_modes(copies, block), (1,) * len(block))
 
@@ -405,9 +445,9 @@ def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target
 
     block       layout, composed layout or tensor
     trg_shape   extents to cover, with at least as many modes as the block
-    order       one number for each mode: the copies follow each other in memory along the mode with the
-                smallest number first
-    returns     a value of the kind of `block`
+    order       one number for each mode: in memory, copies follow each other along the mode with the smallest number
+                first, so (0, 1) is column-major
+    returns     a Layout, ComposedLayout or Tensor, whichever `block` is
     raises      LayoutError if the block has more modes than the shape, or if the order does not fit the shape
     source      CuTe layout algebra, `tile_to_shape`
 
@@ -433,13 +473,16 @@ def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target
 
 
 def _require_tensor(call: str, target: Any) -> None:
-    """Raise LayoutError if `target` is not a Tensor; the message begins with `call`."""
+    """Raise LayoutError if `target` is not a Tensor.
+
+    call   text of the user's call, which the message begins with
+    """
     if not isinstance(target, Tensor):
         raise wrong_kind(f"{call}: target", target, "a Tensor", "Tensor(None, layout) holds the offsets of a layout.")
 
 
 def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Tensor:
-    """Return the tile of a tensor at a tile coordinate.
+    """Return the tile of a tensor at a tile coordinate: tile (1, 0) of size (4, 3) starts at element (4, 0).
 
     target    Tensor
     tiler     extents of a tile
@@ -478,7 +521,7 @@ def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: 
     A layout of threads is repeated over the tensor; thread `index` owns the elements at its own positions.
 
     target    Tensor
-    tiler     layout from coordinates to threads, with one extent for each mode
+    tiler     layout from coordinates to threads, with one extent for each mode of the target, such as (2,3):(1,2)
     index     the thread: one of the offsets of the tiler
     proj      a tuple as long as `tiler`, or None: modes with the entry None are removed from the tiler
     returns   Tensor with one mode for each mode of the target: the repetitions along it

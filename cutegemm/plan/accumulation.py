@@ -1,4 +1,4 @@
-"""The order in which a plan adds the products of an element of D, as a value that can be compared.
+"""The order of additions to an element of D, as a value that can be compared.
 
 Floating-point addition is not associative: two plans give the same bits for an element of D only if they add its
 products in the same order. `GemmPlan.accumulation_order` returns this order. Two plans with equal orders give the same

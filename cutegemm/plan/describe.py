@@ -17,6 +17,7 @@ from cutegemm.plan.launches import OVERLAP, launches_of
 from cutegemm.plan.memory.partials import folding
 from cutegemm.plan.reduction import exchanged
 from cutegemm.plan.rows import Row, copy_row
+from cutegemm.plan.store.quantized import SHARERS, block_groups
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -173,6 +174,9 @@ def _memory(plan: GemmPlan) -> list[Row]:
         lanes = ", ".join(map(str, how.lanes)) or "none"
         text = f"lanes at distances of {lanes}; (unit, warp) -> {how.piece_of}"
         rows.append((f"reduce {name}", str(how.pieces), what, text))
+    for name in plan.epilogue.scales:
+        count, lanes = len(set(block_groups(plan))), ", ".join(map(str, SHARERS))
+        rows.append((f"quantize to {name}", str(count), "scales a thread", f"lanes at distances of {lanes}"))
     rows.append(("store D", "1", f"{plan.store.atom.bits} bits", plan.store.atom.name))
     return [*rows, *plan.store.rows(plan)]
 

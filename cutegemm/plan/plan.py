@@ -65,7 +65,7 @@ class GemmPlan(hooks.Shown):
     tiled_mma        the MMA atom, and how warps, threads and values cover the tile
     streams          what is loaded for each k-tile: A, B, and further operands of the mainloop
     store            how a tile of D gets from registers to global memory
-    scheduler        which work tiles there are, and which cluster takes them in which order
+    scheduler        the work tiles, and each cluster's work tiles in order
     body             how the threads of a CTA work: all by one `ThreadSchedule`, or in `WarpRoles`
     roles            the warps of each role, with their registers
     cluster_mn       CTAs of a cluster along M and N
@@ -723,7 +723,7 @@ class GemmPlan(hooks.Shown):
     def accumulator_order(self, shape: tuple[int, int, int]) -> Layout:
         """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
 
-        Registers are in the order in which accumulators are stored: those of a warp's epilogue tile are adjacent.
+        Registers are in the order of the accumulators' stores: those of a warp's epilogue tile are adjacent.
 
         shape   (values of an atom, atoms along M, atoms along N) of a thread
 

@@ -36,8 +36,9 @@ class Operand:
     gated         for B, or a row operand of N elements, of a gated GEMM: "halves" if its columns j and j + N / 2 give
                   column j of D, "pairs" if its columns 2j and 2j + 1 do. Otherwise ""
     modes         for a further operand of the mainloop, such as block scales: ("m", "k") or ("n", "k"). A mode "k/128"
-                  or "n/128" has one element for every 128 of K or N. ("l", "1") for one element for each group of a
-                  grouped GEMM. () for all other operands, whose modes follow from their names
+                  or "n/128" has one element for every 128 of K or N. ("m", "n/128") for the scales of a quantized D.
+                  ("l", "1") for one element for each group of a grouped GEMM. () for all other operands, whose modes
+                  follow from their names
     """
 
     dtype: DType
@@ -139,10 +140,10 @@ class Operands:
                 known = " nor ".join(repr(by) for by in _GATED)
                 violations.append(f"{name.upper()} is gated by {operand.gated!r}, which is neither {known}.")
         for name, operand, _ in (*of_gemm, *of_epilogue):
-            if operand.modes and (name in _MODES or not _are_of_stream(operand.modes)):
+            if operand.modes and (name in _MODES or not _are_modes(operand.modes)):
                 violations.append(
                     f"{name.upper()} has the modes {operand.modes!r}; A, B, C and D must not have modes, and "
-                    'an operand of the mainloop has two, such as ("n", "k/128").'
+                    'an operand of the mainloop has two, such as ("n", "k/128"). Scales of D have ("m", "n/128").'
                 )
         violations += not_of_types({"batched": (self.batched, (bool,))})
         if self.groups not in ("", "m", "n", "k"):
@@ -242,7 +243,7 @@ class Operands:
         >>> Operands.of("f32").with_aux(bias=Operand(f32, "n"), x=Operand(f32, "n", modes=("n", "k/64"))).of_mainloop
         ('x',)
         """
-        return tuple([name for name, operand in self.aux if operand.modes])
+        return tuple([name for name, operand in self.aux if operand.modes[1:] and operand.modes[1][0] == "k"])
 
     def aligned(self, align_bytes: int) -> Operands:
         """Return these operands with the alignment of A, B, C and D reduced to at most `align_bytes`."""
@@ -338,15 +339,15 @@ class Operands:
         return f"A {self.a}; B {self.b}; C {self.c}; D {self.d}{aux}; accumulators in {self.acc}{batch}{groups}"
 
 
-def _are_of_stream(modes: Any) -> bool:
-    """Return whether modes are valid for an operand of the mainloop, such as ("m", "k") or ("n/128", "k/128")."""
+def _are_modes(modes: Any) -> bool:
+    """Return whether `modes` are valid for an operand of the mainloop, e.g. ("n/128", "k/128"), or for scales of D."""
     if modes == _PER_GROUP:
         return True
     if not isinstance(modes, tuple) or len(modes) != 2 or not all(isinstance(mode, str) for mode in modes):
         return False
     (first, *_), (second, *_) = parted = [mode.partition("/") for mode in modes]
     are_counts = all(not mark or (every.isdigit() and int(every) > 0) for _, mark, every in parted)
-    return first in ("m", "n") and second == "k" and are_counts
+    return (first, second) in (("m", "k"), ("n", "k"), ("m", "n"), ("n", "m")) and are_counts
 
 
 def _accumulator(dtype: DType) -> DType:
@@ -439,7 +440,7 @@ class Problem:
         whole, _, every = mode.partition("/")
         if every:
             return -(-self.extent(name, whole) // int(every))
-        of_b = name == "b" or bool(self.operands.matrix(name).gated) or bool(self.operands.matrix(name).modes)
+        of_b = name == "b" or bool(self.operands.matrix(name).gated) or name in self.operands.of_mainloop
         return self.d_columns if mode == "n" and not of_b else int(getattr(self, mode))
 
     def layout(self, name: str) -> Layout:

@@ -29,9 +29,9 @@ _MOST_CHOICES = 16  # a layer with at most this many numbers of rows gets a choi
 
 @dataclass(frozen=True)
 class Ahead:
-    """The result of `prepare`: which kernels later calls use, and which of them had to be compiled.
+    """The result of `prepare`: the kernels that later calls of `gemm` use, and how many of them had to be compiled.
 
-    plans      plan of each kernel, without repetitions
+    plans      the plan (full description) of each kernel, without repetitions
     compiled   number of kernels that were compiled now; the others were compiled before, or failed
     failed     plan name -> error, for the plans that did not compile
     seconds    time that `prepare` took
@@ -61,13 +61,15 @@ def prepare(
     """Compile, in parallel, the kernels that later calls will use, print how many there are, and return them.
 
     `what` is one of three things:
+
     - tuples (M, N, K) or (M, N, K, L), the shapes that `gemm` will be called with
     - with `rows`, tuples (N, K), the shapes of the weights of layers
     - a torch.nn.Module, or a list of them, on a CUDA device: its layers that cutegemm computes, at any depth. These are
       `cutegemm.Linear`, `cutegemm.GatedMLP`, and layers that `cutegemm.use` has replaced
 
     rows                 numbers of rows that the inputs of layers may have; None: range(1, 8193) for modules
-    dtype, layout, out   arguments of `Operands.of` for tuples. The matrices are compact
+    dtype, layout, out   for tuples: type of A and B, layout letters of both as in BLAS ("nt": A row-major, B
+                         column-major), and type of D, None for the default. The matrices are compact
     device               device that plans are chosen for, such as "h100", for tuples; None: the GPU of this machine
     processes            number of processes that compile; None: the number of processors
     raises               PlanError with every invalid tuple or number; CompileError if a process exits early
@@ -91,7 +93,7 @@ def prepare(
 
 
 def _are_modules(what: Any) -> bool:
-    """Return whether the first argument of `prepare` is a torch.nn.Module or a non-empty list of modules."""
+    """Return True if `what`, the first argument of `prepare`, is a torch.nn.Module or a non-empty list of modules."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -100,7 +102,7 @@ def _are_modules(what: Any) -> bool:
 
 
 def chip(name: str | None) -> Device:
-    """Return the device model of a name such as "h100": the rates and sizes that predicted times depend on.
+    """Return the device model (rates and sizes that predicted times depend on) for a name such as "h100".
 
     name   name of a device; None: the GPU of this machine, or `DEFAULT_DEVICE` if it has none
     """
@@ -150,11 +152,11 @@ def plans_of(
 
 
 def _recorded(question: Question) -> Recipe | None:
-    """Return the recipe that a file of tuned plans has for a `gemm` call on the GPU of this machine.
+    """Return the recipe that a file of tuned plans names for a `gemm` call on this machine's GPU, or None.
 
-    A recipe is a named plan before its operands are known.
+    A recipe is a named set of options that gives a plan once the operands are known.
 
-    question   what the choice of the call's plan depends on
+    question   what the choice of the call's plan depends on: types, strides, extents, epilogue, device
     returns    the recipe; None if no file is in use, none has a record for the call, or there is no GPU
     """
     torch = sys.modules.get("torch")
@@ -166,7 +168,7 @@ def _recorded(question: Question) -> Recipe | None:
 
 
 def question_of(shape: Sequence[int], operands: Operands, device: Device) -> Question:
-    """Return the `Question` of a `gemm` call with compact, 16-byte aligned matrices: all that its plan is chosen by.
+    """Return the `Question` of a `gemm` call with compact, 16-byte aligned matrices: all that its plan depends on.
 
     shape      (M, N, K) or (M, N, K, L)
     operands   element types and majorness of the matrices
@@ -197,7 +199,10 @@ def question_of(shape: Sequence[int], operands: Operands, device: Device) -> Que
 
 
 def _ends(rows: Sequence[int]) -> tuple[int, int]:
-    """Return the smallest and the largest element of `rows`, the numbers of rows of inputs. A range is not iterated."""
+    """Return the smallest and the largest of some numbers of rows, without iterating over a range.
+
+    rows   a range, or another sequence of integers
+    """
     ends = (rows[0], rows[-1]) if isinstance(rows, range) else rows
     return min(ends), max(ends)
 
@@ -225,10 +230,10 @@ def plans_of_layers(questions: Iterable[tuple[Question, Sequence[int]]]) -> list
 
 
 def compiled(plans: Iterable[tuple[GemmPlan, str]], started: float, processes: int | None) -> Ahead:
-    """Compile the plans that are not compiled yet, with a progress bar, and print and return the result.
+    """Compile the plans that have no kernel yet, with a progress bar, and print and return what was compiled.
 
     plans       (plan, architecture) of each kernel; repetitions are removed
-    started     start of the measured time, from time.perf_counter()
+    started     value of time.perf_counter() at the start of the time that is reported
     processes   number of processes that compile; None: the number of processors
     """
     wanted = {(plan.key(), arch): plan for plan, arch in plans}
@@ -251,7 +256,7 @@ def compiled(plans: Iterable[tuple[GemmPlan, str]], started: float, processes: i
 def progress(count: int) -> Any:
     """Return a context manager that shows a progress bar for `count` kernels, if stderr is a terminal.
 
-    Its value is a function to call after each kernel.
+    The `with` statement yields a function to call, without arguments, after each kernel.
     """
     if not count or not sys.stderr.isatty():
         return nullcontext(lambda: None)
@@ -262,7 +267,7 @@ def progress(count: int) -> Any:
 
     @contextmanager
     def shown() -> Any:
-        """Show the progress bar, and yield the function that advances it."""
+        """Show the progress bar, and yield the function that advances it by one kernel."""
         columns = TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=count)

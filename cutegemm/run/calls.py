@@ -17,9 +17,9 @@ BLAS_SCALARS = {"alpha": 1.0, "beta": 0.0}  # defaults of `gemm` without an epil
 
 @dataclass(frozen=True)
 class How:
-    """The arguments of `gemm` that the choice of a plan depends on, apart from its tensors and its epilogue.
+    """The options of a `gemm` call that the choice of a plan depends on, apart from its tensors and its epilogue.
 
-    The docstring of `gemm` describes each field.
+    The fields, such as `plan` and `accumulate`, have the names and the meaning of the arguments of `gemm`.
     """
 
     plan: GemmPlan | str | None = None
@@ -31,7 +31,7 @@ class How:
 
     @property
     def options(self) -> tuple[Any, ...]:
-        """Return the values of all fields, in order. Dynamo cannot trace `dataclasses.astuple`."""
+        """Return the values of all fields of these options, in order. Dynamo cannot trace `dataclasses.astuple`."""
         return self.plan, self.accumulate, self.allow_tf32, self.varying_rows, self.tune, self.batch_invariant
 
 
@@ -42,13 +42,13 @@ ENTERED: list[None] = []  # one entry for each active `batch_invariant`. Appendi
 def batch_invariant() -> Iterator[None]:
     """Make the result of a row independent of the other rows of the batch, while the context is active.
 
-    For each weight (N, K and the types), plans with one order of accumulation then serve all numbers of rows, so that a
-    row of D has the same bits in every batch. This holds for `gemm`, for all functions and modules of `cutegemm.torch`,
-    and for gradients by the input in backward passes of calls in the context. Gradients of weights and biases are sums
-    over the rows.
+    All numbers of rows then use plans that add the products of an element in the same order, so that a row of D has
+    the same bits in every batch. This holds for `gemm`, for all functions and modules of `cutegemm.torch`, and for
+    gradients by the input in backward passes of calls in the context. Gradients of weights and biases are sums over
+    the rows.
 
-    A call that no plan with this order serves is refused; so is one that torch would compute, such as one on the CPU.
-    `gemm(..., batch_invariant=False)` leaves out a single call.
+    A call that no such plan can compute raises an error; so does one that torch would compute, such as one on the
+    CPU. `gemm(..., batch_invariant=False)` exempts a single call.
 
     The context affects all threads of the process, among them those of autograd. Contexts may be nested.
     torch.compile compiles a function again when it is called in a context for the first time.
@@ -64,9 +64,9 @@ def batch_invariant() -> Iterator[None]:
 
 
 def is_batch_invariant(wanted: bool | None = None) -> bool:
-    """Return whether a call must be batch invariant.
+    """Return True if a call of `gemm` must be batch invariant: each row has the same bits whatever the other rows are.
 
-    wanted   the argument of the call; None: as the context says
+    wanted   the argument `batch_invariant` of the call; None: True inside of the context `batch_invariant()`
 
     >>> is_batch_invariant(), is_batch_invariant(True)
     (False, True)
@@ -85,7 +85,7 @@ class Calls:
     The signature consists of everything that the choice of the kernel depends on, such as types, shapes and strides.
 
     found   the entries: signature -> prepared call. It is a plain dictionary, which `gemm` reads directly
-    most    largest number of entries. If there are as many, a new one replaces all of them
+    most    largest number of entries. Adding one to a full cache empties it first
 
     >>> calls = Calls()
     >>> calls.keep(("a signature",), "a prepared call")
@@ -99,7 +99,10 @@ class Calls:
         _ALL.add(self)
 
     def keep(self, signature: Any, call: Any) -> None:
-        """Add a prepared call under the signature of its arguments. A full cache is emptied first."""
+        """Add a prepared call to this cache under the signature (types, shapes, strides) of its arguments.
+
+        If the cache is full, it is emptied first.
+        """
         if len(self.found) >= self.most:
             self.found.clear()
         self.found[signature] = call
@@ -109,7 +112,9 @@ _ALL: WeakSet[Calls] = WeakSet()  # every cache of this process
 
 
 def forget() -> None:
-    """Empty all caches of prepared calls. This is needed when a signature would get another plan than before.
+    """Empty all caches of prepared `gemm` calls, so that the next call of each signature chooses its plan again.
+
+    Call this when the same arguments should get another plan than before, for example after loading tuned plans.
 
     >>> calls = Calls()
     >>> calls.keep("a signature", "a prepared call")

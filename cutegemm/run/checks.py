@@ -29,10 +29,10 @@ def without_torch() -> UnsupportedError:
 
 
 def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:
-    """Return the error for a call of `gemm` whose arguments break rules.
+    """Return the UnsupportedError for a call of `gemm` whose arguments violate rules.
 
-    a, b    factors of the call; the message names their shapes
-    rules   a sentence for each broken rule
+    a, b    the factors; the message contains their shapes
+    rules   one sentence for each violated rule
     """
     if len(rules) == 1:
         return UnsupportedError(f"gemm of {shapes_of(a, b)}: {rules[0]}")
@@ -41,7 +41,11 @@ def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:
 
 
 def wrong_choices(how: How) -> list[str]:
-    """Return a sentence for each option of `gemm`, such as `accumulate` or `plan`, whose value is not valid."""
+    """Return one sentence for each option of `gemm`, such as `accumulate` or `plan`, whose value is not valid.
+
+    how       the options of the call
+    returns   sentences for the error message; empty if all options are valid
+    """
     plan, accumulate = how.plan, how.accumulate
     wrong = [
         f"{name} = {getattr(how, name)!r} is not a bool. Pass True or False."
@@ -59,9 +63,9 @@ def wrong_choices(how: How) -> list[str]:
 
 
 def wrong_dtypes(tensors: dict[str, Any], torch_ops: Any) -> list[str]:
-    """Return a sentence for each rule that the element types of a, b, c and out break.
+    """Return one sentence for each rule that the element types of a, b, c and out violate; empty if all are supported.
 
-    tensors     a, b, and c and out if they are passed, by name
+    tensors     "a", "b", and if they are passed "c" and "out", by name
     torch_ops   the module `run.torch_ops`, which imports torch
     """
     kinds = {name: _name(tensor.dtype) for name, tensor in tensors.items()}
@@ -91,13 +95,14 @@ def wrong_out_dtype(
     results: Sequence[Any] = (None,),
     outs: Sequence[Any] = (None,),
 ) -> list[str]:
-    """Return a sentence for each rule that the argument `out_dtype` of `gemm` breaks.
+    """Return one sentence for each rule that the argument `out_dtype` of `gemm` violates; empty if it is valid.
 
-    dtype       type of a
-    out_dtype   a type or None; or a sequence with a type or None for each result
+    dtype       torch dtype of a
+    out_dtype   a torch dtype or None; or a sequence with one of these for each result
     torch_ops   the module `run.torch_ops`, which imports torch
-    results     reduction of each result of the epilogue; None for a result with the extents of D
-    outs        the caller's tensor for each result, or None
+    results     reduction (sum or maximum) that each result of the epilogue is; None for a result with the extents of
+                D
+    outs        for each result the tensor that the caller passed to store it to, or None
     """
     is_sequence = isinstance(out_dtype, (tuple, list))
     kinds = list(out_dtype) if is_sequence else [out_dtype]
@@ -127,9 +132,11 @@ answered_for: Device | None = None  # device that tensors in any memory stand fo
 
 
 def wrong_devices(tensors: dict[str, Any]) -> list[str]:
-    """Return a sentence for each rule that the devices of tensors break: all must be on one CUDA device.
+    """Return one sentence for each rule on devices that tensors violate: all must be on the same CUDA device.
 
-    Inside of `prepare.asking(device)`, no rule is checked.
+    While plans are only collected (inside of `prepare.asking(device)`), nothing is checked.
+
+    tensors   the tensors of a call, by name
     """
     wrong: list[str] = []
     if answered_for is not None:
@@ -151,7 +158,12 @@ def wrong_devices(tensors: dict[str, Any]) -> list[str]:
 
 
 def wrong_memory(tensors: dict[str, Any]) -> list[str]:
-    """Return a sentence for each tensor that has no memory of its own, or whose elements are negated when read."""
+    """Return one sentence for each tensor that kernels cannot read as it lies in memory; empty if they can read all.
+
+    These are tensors without memory of their own, and tensors whose elements torch negates when it reads them.
+
+    tensors   the tensors of a call, by name
+    """
     wrong = []
     for name, tensor in tensors.items():
         if tensor.numel() and not tensor.data_ptr() and tensor.device.type != "meta":
@@ -164,7 +176,10 @@ def wrong_memory(tensors: dict[str, Any]) -> list[str]:
 
 
 def without_addresses(tensors: dict[str, Any]) -> list[str]:
-    """Return a sentence for each torch tensor that has no address: sparse tensors, and those of a transformation."""
+    """Return one sentence for each torch tensor without an address: a sparse one, or one inside of e.g. torch.vmap.
+
+    tensors   the tensors of a call, by name
+    """
     wrong = []
     for name, tensor in tensors.items():
         try:
@@ -185,7 +200,7 @@ def _name(dtype: Any) -> str:
 
 
 def _are(names: Sequence[str]) -> str:
-    """Return names as the subject of a sentence, with its verb: "a is", "a and b are".
+    """Return names as the subject of a sentence with its verb: ["a"] becomes "a is", ["a", "b"] "a and b are".
 
     >>> _are(["a"]), _are(["a", "b", "c"])
     ('a is', 'a, b and c are')
@@ -195,15 +210,22 @@ def _are(names: Sequence[str]) -> str:
 
 
 def extents_of(a: Any, b: Any) -> tuple[int, int, int, int]:
-    """Return (M, N, K, L) of matrices that `wrong_extents` accepts. In a torch graph they may be symbols."""
+    """Return (M, N, K, L) of matrices whose shapes `wrong_extents` accepts; L is 1 without a batch.
+
+    In a torch graph the extents may be symbols.
+
+    a   M x K, or L x M x K
+    b   K x N, or L x K x N
+    """
     return a.shape[-2], b.shape[-1], a.shape[-1], a.shape[0] if a.dim() == 3 else 1
 
 
 def wrong_extents(tensors: dict[str, Any], gated: str = "", most: int | None = MOST_EXTENT) -> list[str]:
-    """Return a sentence for each rule that the shapes of a, b, c and out break.
+    """Return one sentence for each rule that the shapes of a, b, c and out violate; empty if the shapes fit.
 
     tensors   a, b, and c and out if they are passed, by name
-    gated     "halves" or "pairs" for a gated epilogue, whose D has half of the columns of b; "" for another one
+    gated     "halves" or "pairs" for a gated epilogue such as SwiGLU, whose D has half of the columns of b; "" for
+              any other
     most      largest extent that is allowed; None: no limit, for extents that are symbols of a torch graph
     """
     a, b = tensors["a"], tensors["b"]
@@ -238,14 +260,15 @@ def wrong_extents(tensors: dict[str, Any], gated: str = "", most: int | None = M
 
 
 def wanted_mode(plan: GemmPlan | str | None, name: str, element_bytes: int, gated: str) -> int | None:
-    """Return which mode of a matrix, 0 or 1, must have stride 1 for the plan; None if either may have it.
+    """Return which mode of a matrix, 0 or 1, a plan needs to be contiguous (stride 1); None if either may be.
 
-    A plan that the caller made fixes the mode of each matrix. Otherwise one-byte factors are K-major, and one-byte
+    A plan that the caller made fixes this for each matrix. Otherwise one-byte factors are K-major, and one-byte
     results of a gated epilogue are row-major.
 
+    plan            the caller's plan, or its name, or None
     name            "a", "b", "c" or "out"
-    element_bytes   size of its elements
-    gated           "halves" or "pairs" for a gated epilogue; "" for another one
+    element_bytes   size of an element of the matrix
+    gated           "halves" or "pairs" for a gated epilogue; "" for any other
     """
     if isinstance(plan, GemmPlan):
         return MODES[name].index(getattr(plan.operands, "d" if name == "out" else name).major)
@@ -255,15 +278,15 @@ def wanted_mode(plan: GemmPlan | str | None, name: str, element_bytes: int, gate
 
 
 def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool, has_epilogue: bool) -> GemmPlan:
-    """Return the caller's plan if it can compute the call.
+    """Return the plan that the caller passed to `gemm` if it can compute the call, else raise PlanError.
 
     plan           the caller's plan
     operands       element types, majorness and alignment of the call's matrices; those of D^T = B^T A^T if the plan
                    swaps A and B
     problem        the call's problem, for the error message
-    has_c          whether c is passed
-    has_epilogue   whether an epilogue is passed, which replaces the plan's own
-    raises         PlanError with every rule that the plan breaks
+    has_c          True if c is passed
+    has_epilogue   True if an epilogue is passed, which replaces the plan's own
+    raises         PlanError with every rule that the plan violates
     """
     wrong = []
     if plan.operands.a.dtype is tf32:  # the elements in memory are f32
@@ -302,9 +325,9 @@ def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool
 
 
 def wrong_values(tensors: dict[str, Any], beta: float) -> list[str]:
-    """Return a sentence for each broken rule on beta and gradients: beta needs c, and `out` excludes gradients.
+    """Return one sentence for each violated rule on beta and gradients: beta needs c, and `out` excludes gradients.
 
-    tensors   a, b, and c and out if they are passed, by name
+    tensors   "a", "b", and if they are passed "c" and "out", by name
     beta      factor of c
     """
     wrong = []
@@ -325,12 +348,15 @@ def wrong_values(tensors: dict[str, Any], beta: float) -> list[str]:
 
 
 def without_epilogue(operands: Mapping[str, Any]) -> str:
-    """Return the error message for operands that are passed by name in a call of `gemm` without an epilogue."""
+    """Return the error message for a `gemm` call with extra named operands, such as bias=, but without an epilogue.
+
+    operands   the operands by name
+    """
     return f"{', '.join(operands)} passed without an epilogue that reads them. Pass epilogue=."
 
 
 def wrong_numbers(numbers: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each value that is not a real number or a tensor with one real element.
+    """Return one sentence for each value that is neither a real number nor a tensor with one real element.
 
     numbers   "alpha" and "beta" with their values
 
@@ -362,9 +388,10 @@ def check_out(views: Sequence[View], a: Any, b: Any, c: Any, out: Any) -> None:
 
 
 def overlaps(first: Region, start: int, second: Region, other_start: int) -> bool:
-    """Return whether two tensors have a byte in common.
+    """Return True if two tensors have a byte in common.
 
-    Nearly always, their first and last bytes decide. Otherwise `share_memory` looks at the strides.
+    In most cases, comparing their first and last bytes decides. Otherwise `share_memory` takes the strides into
+    account.
 
     first, second        bytes that the tensors occupy, as offsets from their addresses
     start, other_start   addresses of the first and of the second tensor
@@ -375,7 +402,7 @@ def overlaps(first: Region, start: int, second: Region, other_start: int) -> boo
 
 
 def is_same(tensor: Any, out: Any) -> bool:
-    """Return whether a tensor is `out` itself, or has the same address, type, shape and strides."""
+    """Return True if a tensor is `out` itself, or has the same address, type, shape and strides."""
     if tensor is out:
         return True
     same = tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype
@@ -387,7 +414,7 @@ def overwritten(out: str, name: str, may_be_out: bool) -> str:
 
     out          name of the result's tensor
     name         name of the tensor that is read
-    may_be_out   whether the result may be stored to the tensor that is read
+    may_be_out   True if the result may be stored to the tensor that is read, so that the message can say so
     """
     itself = f", or {name} itself" if may_be_out else ""
     return (

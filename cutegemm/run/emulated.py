@@ -36,12 +36,12 @@ _THREADS_AT_ONCE = 4096  # threads that are emulated at once if CTAs do not wait
 
 @dataclass(frozen=True)
 class Emulation:
-    """The results of `emulate`, and what was executed.
+    """The result of `emulate`: D, and what the emulated kernels executed.
 
     d              D, of the shape that `gemm` returns
     aux            the other results of the epilogue, by name
     instructions   opcode -> number of threads that executed it, summed over all kernels; the most frequent first
-    launches       the kernel launches of the host function: the GEMM, and helpers such as repack passes
+    launches       the kernel launches: the GEMM, and helpers such as a kernel that copies A before
     seconds        time of the emulation, without compiling
     """
 
@@ -53,7 +53,7 @@ class Emulation:
 
     @property
     def ctas(self) -> int:
-        """Return the number of CTAs of all launches."""
+        """Return the number of CTAs that were emulated, over all launches."""
         return sum(launch.ctas for launch in self.launches)
 
 
@@ -76,25 +76,26 @@ def emulate(
 ) -> Emulation:
     """Return D = alpha * A @ B + beta * C, computed by the compiled kernel of a plan, whose PTX is emulated in numpy.
 
-    Every CTA is executed. D and the workspace are poisoned. The matrices have the strides that `simulate` gives them,
-    with gaps between their rows that no thread may access.
+    Every CTA is executed. D and the workspace start with values that are recognised if a kernel reads them unwritten.
+    No thread may access the gaps between the rows of the matrices.
 
-    a, b, c, problem   arguments of `simulate`
-    alpha, beta        numbers
+    a, b, c            arrays M x K, K x N and M x N, with L in front if batched; c is None if beta is 0
+    problem            extents and leading strides; None: those of the arrays, with gaps between the rows
+    alpha, beta        factors of A @ B and of C
     arch               architecture that the plan is compiled for
-    check_races        whether to look for unordered accesses to shared and to global memory. This takes a quarter to a
+    check_races        True to look for unordered accesses to shared and to global memory. This takes a quarter to a
                        half of the time
-    seed               None: all warps advance together, and asynchronous copies arrive as late as they can. An integer:
-                       seed of random numbers that decide which warp advances and when copies arrive
+    seed               None: all warps advance together, and asynchronous copies arrive as late as they can. An
+                       integer: seed of random numbers that decide which warp advances and when copies arrive
     ptx                PTX to emulate instead of the compiled one, with the same kernels and parameters; None: the
                        compiled one
     progress           function that is called repeatedly with the fraction of the CTAs that are finished
     watch              object that is called for every memory access of the GEMM kernel, such as `analysis.Executed`
-    operands           other operands of the plan's epilogue by name, as for `simulate`
-    raises             PlanError if the arrays or the problem do not fit the plan; CompileError if it does not compile;
-                       UnsupportedError for an instruction that the emulator does not implement; EmulationError for an
-                       access out of bounds or not aligned, a race, a deadlock, a result that depends on poison, or an
-                       element of D that is not written exactly once
+    operands           other operands of the plan's epilogue by name, as arrays or numbers
+    raises             PlanError if the arrays or the problem do not fit the plan; CompileError if it does not
+                       compile; UnsupportedError for an instruction that the emulator does not implement;
+                       EmulationError for an access out of bounds or not aligned, a race, a deadlock, a result that
+                       depends on unwritten memory, or an element of D that is not written exactly once
 
     >>> from cutegemm.build import simt_plan
     >>> plan = simt_plan(block=(32, 32, 8), warp=(32, 32), thread=(8, 4))
@@ -111,8 +112,8 @@ def emulate(
     compiled = compile_plan(plan, arch)
     started = time.perf_counter()
     decoded = programs(compiled.ptx if ptx is None else ptx)
-    outputs, reduced = plan.epilogue.outputs, dict(plan.epilogue.reductions)
-    written = (*outputs, *reduced)
+    reduced = dict(plan.epilogue.reductions)
+    written = ("d", *plan.epilogue.beside)
     matrices = laid_out(problem, arrays, written)
     memory = GlobalMemory()
     buffers = {name: _placed(memory, matrix, EMPTY if name in written else FULL) for name, matrix in matrices.items()}
@@ -173,14 +174,14 @@ def execute(
     counts: Counter[str],
     watch: Watch | None = None,
 ) -> Any:
-    """Emulate the CTAs of a launch, several at a time, and yield the number of CTAs that have finished each time.
+    """Emulate the CTAs of a kernel launch, several at a time; a generator that yields the number of finished CTAs.
 
     kernel        the kernel in PTX
     program       its decoded instructions
     launch        grid, block, cluster, shared memory and parameters
     memory        global memory, which the launch reads and writes
-    check_races   whether to look for unordered accesses
-    seed          see `emulate`
+    check_races   True to look for unordered accesses to the same memory
+    seed          None: all warps advance together, and asynchronous copies arrive late; an integer: random order
     counts        opcode -> number of threads that executed it; this launch is added
     watch         object that is called for every memory access; None for none
     """
@@ -219,8 +220,8 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
     """Add a matrix to the emulated global memory and return its buffer.
 
     matrix   values, extents and strides of the matrix
-    state    state of its elements: FULL for an operand, EMPTY for a result, OUTSIDE if accesses are faults. Memory
-             between its rows is OUTSIDE
+    state    FULL for an operand, EMPTY for a result that nobody has written, OUTSIDE if every access is a fault.
+             Memory between its rows is OUTSIDE
     """
     bits = exact_bits(matrix.dtype, matrix.buffer)
     size = bits.dtype.itemsize
@@ -229,7 +230,10 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
         bits = np.full_like(bits, np.iinfo(bits.dtype).max)
 
     def describe(offset: int) -> str:
-        """Return a name of the byte at `offset` in the buffer: its element, or the memory around the matrix."""
+        """Return a name for the byte at `offset` in the buffer, such as "D(m 3, n 5)", for messages about faults.
+
+        Bytes that are not in the matrix are named by their distance from its first element.
+        """
         place = offset // size - matrix.base
         if place < 0 or not matrix.inside[min(offset // size, len(matrix.inside) - 1)]:
             return f"the memory outside of {matrix.name}, {place} elements from its first"
@@ -242,12 +246,13 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
 
 
 def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -> TensorArgument:
-    """Return the argument that the emulated kernel gets for a matrix in the emulated memory.
+    """Return the kernel argument (address, type, extents, strides) for a matrix in the emulated memory.
 
     matrix    type, extents and strides of the matrix
     buffer    the memory that holds it
     name      "a", "b", "c", "d", or the name of another operand or result
-    returns   address, type, and extents and strides as the caller has them: (rows, columns), with L in front if batched
+    returns   address, type, and extents and strides as the caller has them: (rows, columns), with L in front if
+              batched
     """
     kind = f32 if matrix.dtype is tf32 else matrix.dtype
     # The plan has B as (N, K), the caller has K x N. If the plan swaps A and B, the caller has K x M and N x M instead.
@@ -271,11 +276,11 @@ def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -
 
 
 def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[tuple[TensorArgument, Buffer]]:
-    """Return the workspace arguments of an emulated kernel with their buffers, in the order of the arguments.
+    """Return the workspace arguments of an emulated kernel with their buffers, in the order of the kernel's arguments.
 
-    If warps have roles and the plan splits K, they are an int32 tensor of semaphores, which may be empty, and the
-    workspace. For other plans they are the workspace alone, whose first bytes may be semaphores. Semaphores are 0, all
-    other bytes are poisoned.
+    If warps have roles and the plan splits K, there are two: an int32 tensor of semaphores, which may be empty, and
+    the workspace. Other plans have the workspace alone, whose first bytes may be semaphores. Semaphores are 0; all
+    other bytes are marked as not written.
 
     memory   emulated global memory; the buffers are added to it
     """
@@ -288,9 +293,9 @@ def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[
 
 
 def _workspace(memory: GlobalMemory, size: int, zeroed: int) -> tuple[TensorArgument, Buffer]:
-    """Add a workspace of `size` bytes to the emulated memory. Return it as an argument of the kernel, and its buffer.
+    """Add a workspace of `size` bytes to the emulated memory; return it as a kernel argument, and its buffer.
 
-    zeroed   number of first bytes that are 0; the others are poisoned
+    zeroed   number of bytes at the start that are 0; all others are marked as not written
     """
     data = np.full(size, 0xFF, np.uint8)
     data[:zeroed] = 0
@@ -301,7 +306,7 @@ def _workspace(memory: GlobalMemory, size: int, zeroed: int) -> tuple[TensorArgu
 
 
 def _values(matrix: GlobalMatrix, buffer: Buffer) -> np.ndarray:
-    """Return the values of a result in the emulated memory as an array (L, M, N).
+    """Return the values of a result matrix in the emulated memory as an array (L, M, N).
 
     matrix   extents and strides of the result
     buffer   the memory that holds it
@@ -312,9 +317,11 @@ def _values(matrix: GlobalMatrix, buffer: Buffer) -> np.ndarray:
 
 
 def _check_written(plan: GemmPlan, buffer: Buffer, matrix: GlobalMatrix) -> None:
-    """Check that the emulated kernel wrote each element of a result exactly once.
+    """Raise EmulationError unless the emulated kernel wrote each element of a result exactly once.
 
-    raises   EmulationError with the number of elements that were not, and the first that was never written
+    buffer   emulated memory of the result, with the state of each byte and the number of bytes stored
+    matrix   extents and strides of the result
+    raises   EmulationError with the number of wrong elements, and the first one that was never written
     """
     size = matrix.dtype.bits // 8
     state = buffer.state[: len(matrix.buffer) * size].reshape(-1, size)

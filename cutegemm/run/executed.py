@@ -46,8 +46,8 @@ def executed_accesses(
 
     arch      architecture that the plan is compiled for
     rules     how accesses of a warp are divided into wavefronts
-    returns   accesses by operation: load, store, ldmatrix, stmatrix, cp.async. None if the plan splits K, since its
-              CTAs then differ, or if an extent is 0
+    returns   counts of requests and wavefronts by operation (load, store, ldmatrix, stmatrix, cp.async). None if the
+              plan splits K, since its CTAs then differ, or if an extent is 0
     raises    CompileError if the plan does not compile; EmulationError if the kernel makes a faulty access
     """
     if plan.scheduler.split.is_split or 0 in (problem.m, problem.n, problem.k, problem.l):
@@ -64,9 +64,9 @@ def executed_accesses(
 
 
 def _is_wider(ptx: str, code: ResourceReport) -> bool:
-    """Return whether the machine code has more 64- or 128-bit accesses to shared memory than the PTX.
+    """Return True if the machine code has more 64- or 128-bit shared-memory accesses than the PTX it is compiled from.
 
-    Then ptxas merged accesses, and counts of the PTX's accesses are not those of the machine code.
+    Then ptxas has merged accesses, so that counts of the PTX's accesses do not hold for the machine code.
 
     ptx    PTX of the kernel
     code   instruction counts of its machine code
@@ -88,9 +88,9 @@ def _is_wider(ptx: str, code: ResourceReport) -> bool:
 
 
 def _cluster_tiles(plan: GemmPlan, problem: Problem) -> Iterator[tuple[int, int, int]]:
-    """Yield (count, M, N) for each different size of the output tile of a cluster: full, at an edge, and in the corner.
+    """Yield (count, M, N) for each size of a cluster's output tile in a problem: full, at an edge, and in the corner.
 
-    count   number of clusters whose tile has M x N elements
+    returns   `count` is the number of clusters whose tile has M x N elements
     """
     sizes = []  # [(count, extent of a tile)] along M, and along N
     for extent, tile, across in zip((problem.m, problem.n), plan.d_tile, plan.cluster_mn, strict=True):
@@ -104,10 +104,12 @@ def _cluster_tiles(plan: GemmPlan, problem: Problem) -> Iterator[tuple[int, int,
 def _count_for_tile(
     plan: GemmPlan, problem: Problem, m: int, n: int, arch: str, rules: Rules
 ) -> dict[str, tuple[int, int, int]]:
-    """Return the shared-memory accesses of a cluster's m x n tile over the whole K.
+    """Return how often one cluster accesses shared memory to compute an m x n tile over the whole K.
 
     Only some k-tiles are emulated; the counts of the others are extrapolated.
 
+    m, n      extents of the tile in elements
+    arch      architecture that the plan is compiled for
     rules     how accesses of a warp are divided into wavefronts
     returns   operation -> (requests, wavefronts, least possible wavefronts)
     """
@@ -134,6 +136,7 @@ def _count(
 
     extents   M, N and K of the emulated problem, in place of the extents of `problem`
     rules     how accesses of a warp are divided into wavefronts
+    arch      architecture that the plan is compiled for
     returns   operation -> (requests, wavefronts, least possible wavefronts)
     """
     (m, n, k), operands = extents, plan.operands
@@ -153,7 +156,7 @@ def _count(
 
 
 def _aligned_stride(problem: Problem, name: str) -> int:
-    """Return the smallest leading stride, in elements, that has the alignment of an operand.
+    """Return the smallest leading stride of an operand, in elements, that has the alignment that the problem states.
 
     name   name of the operand, such as "a"
     """
@@ -176,7 +179,7 @@ def executed_ptx(
     cluster: int = 1,
     rules: Rules = DEFAULT_RULES,
 ) -> Executed:
-    """Return the counted memory accesses of one launch of a kernel.
+    """Emulate one launch of a kernel given as PTX, and return its memory accesses, counted by instruction.
 
     text           PTX module
     arguments      one text for each parameter: an integer, or a buffer of zeros such as "f32[4096]"
@@ -185,8 +188,8 @@ def executed_ptx(
     shared_bytes   bytes of dynamic shared memory
     cluster        CTAs of a cluster, along x
     rules          how accesses of a warp are divided into wavefronts
-    raises         UnsupportedError if the arguments do not fit the parameters, or for an instruction that the emulator
-                   does not implement; EmulationError for an access out of bounds or not aligned
+    raises         UnsupportedError if the arguments do not fit the parameters, or for an instruction that the
+                   emulator does not implement; EmulationError for an access out of bounds or not aligned
 
     >>> counts = executed_ptx('''
     ... .version 8.0
@@ -215,10 +218,10 @@ def executed_ptx(
 
 
 def _full_name(start: str, names: list[str]) -> str:
-    """Return the only name of a kernel that starts with `start`.
+    """Return the only kernel name in a PTX module that starts with `start`.
 
     names    names of the kernels in the module
-    raises   UnsupportedError if none or several do
+    raises   UnsupportedError if no name starts with it, or several do
     """
     matching = [name for name in names if name.startswith(start)]
     if not names:
@@ -236,8 +239,8 @@ def _params(kernel: Kernel, arguments: Sequence[str], memory: GlobalMemory) -> n
     """Return the bytes of all parameters of a kernel, after adding the buffers to the emulated memory.
 
     kernel      the kernel, which declares its parameters
-    arguments   a text for each parameter, as for `executed_ptx`
-    memory      emulated global memory, which gets a buffer for each argument such as "f32[4096]"
+    arguments   a text for each parameter: an integer, or a buffer of zeros such as "f32[4096]"
+    memory      emulated global memory, which gets these buffers
     returns     uint8 array
     """
     if len(arguments) != len(kernel.params):

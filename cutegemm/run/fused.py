@@ -33,9 +33,11 @@ from cutegemm.plan.epilogue import (
 )
 from cutegemm.plan.epilogue.dependencies import state_of
 from cutegemm.plan.epilogue.expression import expression_of
+from cutegemm.plan.epilogue.quantized import BlockScale
 from cutegemm.plan.epilogue.symbols import result_name
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.rules.gated import wide_results
+from cutegemm.plan.store.quantized import SCALES_OF_D
 from cutegemm.run.calls import Calls, How, shapes_of
 from cutegemm.run.checks import (
     extents_of,
@@ -57,7 +59,7 @@ from cutegemm.run.graph import arguments, belong_to_transformation, by_torch, th
 from cutegemm.run.launches import new_like, of_transpose, on_device
 from cutegemm.run.prepare import Prepared, prepare
 from cutegemm.run.question import EpilogueSpec
-from cutegemm.run.scales import conversion, granularities, separated, wrong_scales
+from cutegemm.run.scales import blocks_of, conversion, granularities, new_scales, separated, wrong_scales
 from cutegemm.run.views import ALIGN_BYTES, MODES, Region, View
 
 if TYPE_CHECKING:
@@ -65,21 +67,22 @@ if TYPE_CHECKING:
 
 
 _calls = Calls()
+_WIDE = (Reduction, BlockScale)  # results of 32 bits, or 64 for float64, whatever the type of D is
 _Fit = tuple[type[Tensor] | None, int]  # (kind of an operand, its number of columns), from `_fit`
 
 
 class _Call:
-    """A prepared call of `gemm` with an epilogue, for all calls of one signature.
+    """A prepared call of `gemm` with an epilogue: all calls with the same signature use this object again.
 
     A signature consists of the types, shapes, strides, alignments and device of all tensors, and of the options.
 
-    prepared   kernel, views and problem
+    prepared   compiled kernel, memory layouts of the tensors, and the problem
     launch     function of a, b, the operands' values and the results; None if D is empty
-    new        one function for each result, in the order of the results, that allocates it
+    new        for each result a function without arguments that allocates it
     results    (shape, torch dtype) of each result
     reduced    index of a result -> `_Result`, for the results that are sums or maxima
-    reads      (name, region) of each tensor that is read; None until a call passes tensors for results
-    writes     region of the caller's tensor for each result; None for a new tensor
+    reads      (name, memory region) of each tensor that is read; None until a call passes tensors for results
+    writes     memory region of each result that the caller passed a tensor for; None for a new tensor
     written    function that tells autograd that a tensor has changed
     plan       the caller's plan. The signature has its id, so it must not be freed
     """
@@ -99,7 +102,7 @@ class _Call:
 
         self.prepared, self.plan, self.written = prepared, plan, increment_version
         self.results = tuple([(result.shape, result.dtype) for result in results.values()])
-        self.new = tuple([new_like(a, *shape_and_dtype) for shape_and_dtype in self.results])
+        self.new = tuple([result.new(a) for result in results.values()])
         indexed = enumerate(results.values())
         self.reduced = {index: result for index, result in indexed if result.reduction is not None}
         self.reads: list[tuple[str, Region]] | None = None
@@ -113,22 +116,30 @@ class _Result:
 
     shape       shape of the torch tensor
     dtype       its torch dtype
-    reduction   the reduction; None for D and auxiliary outputs
-    view        memory layout of an auxiliary output; None for D and reductions
+    reduction   the sum or maximum, with the modes it is over; None for D, auxiliary outputs and scales
+    view        memory layout of an auxiliary output; None for D, reductions and scales
+    are_scales  True if they are the scales of a quantized D
     """
 
     shape: tuple[int, ...]
     dtype: Any
     reduction: Reduction | None = None
     view: View | None = None
+    are_scales: bool = False
+
+    def new(self, a: Any) -> Callable[[], Any]:
+        """Return a function that allocates a tensor for the result, on the device of `a`."""
+        if not self.are_scales:
+            return new_like(a, self.shape, self.dtype)
+        return partial(new_scales, a.new_empty(0), self.shape)
 
     @property
     def identity(self) -> float:
-        """Return the value of a reduction over no elements: 0 for a sum, -inf for a maximum; 0 for other results."""
+        """Return the value of this reduction over no elements: 0 for a sum, -inf for a maximum; 0 for other results."""
         return 0.0 if self.reduction is None else self.reduction.identity
 
     def wrong(self, name: str, out: Any) -> Iterator[str]:
-        """Yield the reasons why an auxiliary output or a reduction cannot be stored to the caller's tensor.
+        """Yield the reasons why this auxiliary output or reduction cannot be stored to the tensor of the caller.
 
         name   name of the tensor in messages, such as "out[1]"
         out    the caller's tensor
@@ -142,6 +153,8 @@ class _Result:
             yield f"{subject} has shape {shape}. Pass a tensor of shape {self.shape}, {or_none}"
         elif self.reduction is not None and not out.is_contiguous():
             yield f"{subject} has strides {strides}. Pass a contiguous tensor, {or_none}"
+        elif self.are_scales and out.stride(-2) != 1 and shape[-2] > 1:
+            yield f"{subject} has strides {strides}. Pass scales that are contiguous along the rows, {or_none}"
         elif self.view is not None and self.view.major is None:
             yield f"{name} has strides {strides}. Pass a tensor with stride 1 in one of its last two modes, {or_none}"
         if out.dtype != self.dtype:
@@ -153,14 +166,15 @@ class _Result:
 def _launcher(
     prepared: Prepared, operands: Mapping[str, Any], results: Mapping[str, _Result], as_rows: bool
 ) -> Callable[..., None]:
-    """Return the launch of a kernel: (a, b, values of the operands, tensors of the results) -> None.
+    """Return the function that launches a kernel: (a, b, values of the operands, tensors of the results) -> None.
 
-    The kernel gets some tensors with another shape or other strides over the same memory. Which ones follows from the
-    signature of a call.
+    The kernel gets some tensors with another shape or other strides over the same memory; these conversions are
+    chosen once, when the call is prepared.
 
-    operands   operands by name, in the order of their values
+    prepared   the compiled kernel, and the memory layouts of the tensors
+    operands   operands of the epilogue by name, in the order of their values
     results    results by name, in the order in which they are returned
-    as_rows    whether the launch takes the transpose of b, N x K, as a layer stores its weight
+    as_rows    True if the launch takes the transpose of b, N x K, as a layer stores its weight
     """
     assert prepared.kernel is not None
     plan, function = prepared.kernel.plan, prepared.function
@@ -182,9 +196,10 @@ def _launcher(
         b_strides = of_transpose(b_strides)
 
     def launch(a: Any, b: Any, values: Sequence[Any], outs: Sequence[Any]) -> None:
-        """Launch the kernel, after converting the tensors whose shape or strides it cannot take.
+        """Launch the kernel; tensors whose shape or strides it cannot take are converted first.
 
-        values   values of the operands, in the order of their names
+        a, b     the factors
+        values   values of the epilogue's operands, in the order of their names
         outs     tensor of each result
         """
         passed: Sequence[Any] = (*values, *outs)
@@ -202,7 +217,7 @@ def _launcher(
 
 
 def _picking(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function that picks the elements with these indices from a sequence.
+    """Return a function that picks the elements with the given indices from a sequence.
 
     >>> _picking([2, 0])("abc"), _picking([1])("abc")
     (('c', 'a'), ('b',))
@@ -215,11 +230,11 @@ def _picking(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]
 def _operand_conversion(kind: type[Input], value: Any, shape: tuple[int, ...]) -> Callable[[Any], Any] | None:
     """Return the function that converts the tensor of an operand of the epilogue to the shape that the kernel takes.
 
-    A row, column or element becomes contiguous, of shape (elements,) or (L, elements). A tile is expanded to the shape
-    of D.
+    A row, column or element becomes contiguous, of shape (elements,) or (L, elements). A tile is expanded to the
+    shape of D.
 
     kind      kind of the operand: Row (N elements), Column (M), Element (one) or Tile (M x N)
-    value     a tensor of the operand, which stands for all of the same signature
+    value     a tensor of the operand, which stands for all with the same type, shape and strides
     shape     shape of D
     returns   tensor -> tensor; None if the kernel gets the tensor unchanged
     """
@@ -236,7 +251,7 @@ def _operand_conversion(kind: type[Input], value: Any, shape: tuple[int, ...]) -
         return None if is_flat and value.is_contiguous() else lambda tensor: tensor.reshape(-1).contiguous()
 
     def expand(tensor: Any) -> Any:
-        """Return the tensor of a row, column or element as a contiguous tensor of shape (L, elements)."""
+        """Return a row, column or element as a contiguous tensor (L, elements), with one line for each matrix."""
         rows = tensor.reshape(tensor.shape[0] if tensor.dim() == 3 else 1, -1)
         return rows.contiguous().expand(shape[0], -1)
 
@@ -251,6 +266,8 @@ def _result_conversion(name: str, result: _Result, d_view: View) -> Callable[[An
     d_view    memory layout of D
     returns   tensor -> tensor; None if the kernel gets the tensor unchanged
     """
+    if result.are_scales:
+        return None
     if result.reduction is not None:  # the kernel takes a total as a tensor of one element
         return (lambda tensor: tensor.unsqueeze(-1)) if len(result.reduction.along) == 2 else None
     view = d_view if name == "d" else result.view
@@ -276,9 +293,9 @@ def fused(
     epilogue: Callable[..., Any] | None,
     operands: dict[str, Any],
 ) -> Any:
-    """Return the result of `gemm` with an epilogue; a tuple if the epilogue returns several results.
+    """Compute `gemm` with an epilogue; return its result, or a tuple if the epilogue returns several results.
 
-    All arguments are those of `gemm`.
+    This is the part of `gemm` for calls with an epilogue; all arguments are explained there.
 
     operands   operands of the epilogue by name; c, alpha and beta are added to it if they are not None
     """
@@ -345,10 +362,11 @@ def fused(
 def _as_tensors(
     a: Any, b: Any, outs: Sequence[Any] | None, operands: Mapping[str, Any]
 ) -> tuple[Any, Any, Sequence[Any] | None, dict[str, Any]] | None:
-    """Return the arguments of `fused` as torch tensors over the memory of other frameworks' arrays.
+    """Return the arguments of a `gemm` call with an epilogue as torch tensors over the memory of other arrays.
 
-    outs       the caller's tensor for each result, or None
-    operands   operands of the epilogue by name
+    a, b       the factors
+    outs       for each result the array that the caller passed to store it to, or None; None if no arrays are passed
+    operands   operands of the epilogue by name: arrays or numbers
     returns    (a, b, outs, operands); None if all of them are torch tensors or numbers already
     raises     UnsupportedError for a value that is neither a tensor, nor an array with DLPack, nor a number
     """
@@ -365,10 +383,10 @@ def _as_tensors(
 
 
 def _as_arrays(a: Any, outs: Sequence[Any] | None, returned: Any) -> Any:
-    """Return the results as arrays of the framework of `a`; a result stored to the caller's array as that array.
+    """Return results (torch tensors) as arrays of the framework of `a`; a result in the caller's array as that array.
 
     a          the first factor, as the caller passed it
-    outs       the caller's array for each result, or None; None if the caller passes no arrays
+    outs       for each result the array that the caller passed to store it to, or None; None if no arrays are passed
     returned   the results: a torch tensor, or a tuple of them
     """
     from cutegemm.run.torch_ops import like
@@ -381,9 +399,10 @@ def _as_arrays(a: Any, outs: Sequence[Any] | None, returned: Any) -> Any:
 
 
 def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, operands: Mapping[str, Any]) -> list[Any]:
-    """Return the tensor of each result: the caller's, or a new one where the caller passes None.
+    """Return the tensor that each result is stored to: the one that the caller passed, or a new one for None.
 
-    outs       the caller's tensor for each result, or None
+    a, b       the factors, which the results must not overlap
+    outs       for each result the caller's tensor, or None
     call       the prepared call, which allocates new tensors
     operands   operands of the epilogue by name
     raises     UnsupportedError if a tensor of the caller overlaps another one or a tensor that is read, or requires
@@ -419,9 +438,12 @@ def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, operands: Mapping
 
 
 def _signature(value: Any) -> Any:
-    """Return what one argument adds to the signature of a call, the key of the cache of prepared calls.
+    """Return one argument's contribution to the key of the cache of prepared calls.
 
-    For a tensor, that is all that the choice of a kernel depends on; for a number, the class float.
+    For a tensor, this is all that the choice of a kernel depends on (type, shape, strides, alignment, device); for a
+    number, the class float.
+
+    value   a tensor or number that the user passed
     """
     if value.__class__ is float or value.__class__ is int:
         return float
@@ -432,7 +454,7 @@ def _signature(value: Any) -> Any:
 
 
 class _Evaluated:
-    """An epilogue's function that was called with symbols once: calling this object returns the same expressions."""
+    """The user's epilogue function, called once with symbols: calling this object returns the same expressions."""
 
     __slots__ = ("function", "returned")
 
@@ -450,14 +472,15 @@ class _Evaluated:
 def _evaluate(
     function: Callable[..., Any], a: Any, b: Any, operands: Mapping[str, Any]
 ) -> tuple[_Evaluated, tuple[Expression | None, ...]]:
-    """Call the function of an epilogue with symbols, and return it as an `_Evaluated`, with its expressions.
+    """Call the user's epilogue function with symbols; return it as an `_Evaluated`, and the expressions it returned.
 
-    The expressions are part of the signature of the call.
+    The expressions are a part of the key under which the prepared call is cached.
 
-    function   the caller's function of the accumulator and of the operands
+    function   the user's function of the accumulator and of the operands
+    a, b       the factors, whose shapes decide whether an operand is a row, a column or a matrix
     operands   operands by name
-    raises     TypeError if the shape of an operand fits no symbol, or if the function raises or returns something that
-               is not an expression
+    raises     TypeError if the shape of an operand fits no symbol, or if the function raises or returns something
+               that is not an expression
     """
     try:
         _, operands = separated(operands)
@@ -478,7 +501,7 @@ def _type_name(dtype: Any) -> str:
 
 
 def _in_transformation(values: dict[str, Any]) -> bool:
-    """Return whether some of the tensors belong to a transformation of torch, such as vmap, and so have no address.
+    """Return True if a tensor belongs to a transformation of torch, such as vmap, and so has no address.
 
     values   arguments of the call by name: tensors, and others, which are ignored
     """
@@ -491,7 +514,7 @@ def _in_transformation(values: dict[str, Any]) -> bool:
 
 
 def _tensors(operands: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the operands of an epilogue that are tensors, by name, without the numbers."""
+    """Return those operands of an epilogue that are tensors, by name; numbers are left out."""
     return {name: value for name, value in operands.items() if not isinstance(value, int | float)}
 
 
@@ -505,15 +528,18 @@ def prepared_fused(
     operands: Mapping[str, Any],
     as_rows: bool = False,
 ) -> _Call:
-    """Check the arguments of a signature that is called first, choose and compile a plan, and return the prepared call.
+    """Check the arguments of a `gemm` call with an epilogue, choose and compile its plan, and return the prepared call.
 
-    outs        the caller's tensor for each result, or None for a new one; None if the caller passes no tensors
-    out_dtype   see `gemm`
+    This runs for the first call of a signature (types, shapes, strides and options); later calls use the result
+    again.
+
+    outs        for each result the tensor to store it to, or None for a new one; None if the caller passes no tensors
+    out_dtype   torch dtype of new results, or one or None for each; None for the default
     how         options of `gemm`
-    function    function of the epilogue
-    operands    operands by name
-    as_rows     whether `launch` takes the transpose of b, N x K, as a layer stores its weight
-    raises      UnsupportedError with every rule that is broken
+    function    function of the epilogue; None for none
+    operands    operands of the epilogue by name
+    as_rows     True if `launch` takes the transpose of b, N x K, as a layer stores its weight
+    raises      UnsupportedError with every violated rule
     """
     from cutegemm.run import torch_ops
 
@@ -549,13 +575,13 @@ def _checked_epilogue(
     operands: Mapping[str, Any],
     tensors: dict[str, Any],
 ) -> Epilogue:
-    """Check a, b and the operands, and return the epilogue of the function.
+    """Check a, b and the operands of a `gemm` call, and return the epilogue that the user's function describes.
 
-    function   the caller's function; None if operands were passed without one
+    function   the user's function of the accumulator and of the operands; None if operands were passed without one
     operands   operands by name: arrays and numbers
     tensors    a, b and the operands that are not numbers, as torch tensors
-    raises     UnsupportedError with every rule that a and b break, else that the operands break, else that the
-               expressions of the function break
+    raises     UnsupportedError with every rule that a and b violate, else that the operands violate, else that the
+               expressions of the function violate
     """
     from cutegemm.run import torch_ops
 
@@ -589,13 +615,13 @@ def _checked_epilogue(
 
 
 def _fit(a: Any, b: Any, shape: tuple[int, ...]) -> _Fit:
-    """Return whether an epilogue operand is an element, row, column or tile, found by its shape; and N for it.
+    """Classify an epilogue operand by its shape: (Element, Row, Column or Tile, number of columns that it fits).
 
-    N is the number of columns of b. If the shape fits only a D of a gated epilogue, it is half of that number.
+    A shape is compared with D of N columns (N as in b), then with D of N / 2 columns, which a gated epilogue has.
 
     a, b      factors of the call
-    shape     shape of the operand
-    returns   (Element, Row, Column or Tile, number of columns); (None, N of b) for a shape that fits neither
+    shape     shape of the operand: () is an Element, (N,) a Row, (M, 1) a Column and (M, N) a Tile, possibly batched
+    returns   (class, N or N / 2); (None, N) for a shape that fits none
     """
     m, n, _, l = extents_of(a, b)  # noqa: E741
     for columns in (n, n // 2) if n % 2 == 0 else (n,):
@@ -606,8 +632,9 @@ def _fit(a: Any, b: Any, shape: tuple[int, ...]) -> _Fit:
 
 
 def _wrong_shapes(a: Any, b: Any, operands: Mapping[str, Any], fits: Mapping[str, _Fit]) -> Iterator[str]:
-    """Yield an error message for each operand whose shape is not that of an element, row, column or tile.
+    """Yield an error message for each epilogue operand whose shape is not that of a number, row, column or tile.
 
+    a, b       the factors, whose shapes give M, N and L
     operands   operands of the epilogue by name
     fits       name -> kind of the operand, from `_fit`; its kind is None for a wrong shape
     """
@@ -636,12 +663,12 @@ def _wrong_types(operands: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _wrong_columns(b: Any, operands: Mapping[str, Any], epilogue: Epilogue, fits: Mapping[str, _Fit]) -> Iterator[str]:
-    """Yield an error message for each row or tile with a wrong number of columns.
+    """Yield an error message for each operand of the epilogue (row or tile) whose number of columns is wrong.
 
-    It must have the columns of D; those of b if a gated epilogue reads one half of a row for gate and one for up.
+    It must be that of D; or that of b, if a gated epilogue reads one half of the operand for gate and one for up.
 
     operands   operands of the epilogue by name
-    fits       name -> kind of the operand and the N extent that its shape belongs to, from `_fit`
+    fits       name -> (Element, Row, Column or Tile, number of columns that the shape fits), from `_fit`
     """
     n = b.shape[-1]
     d_columns = n // 2 if epilogue.gated else n
@@ -653,7 +680,7 @@ def _wrong_columns(b: Any, operands: Mapping[str, Any], epilogue: Epilogue, fits
 
 
 def _wrong_tiles(epilogue: Epilogue, tensors: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an error message for each M x N operand that has no stride of 1 in its last two modes.
+    """Yield an error message for each M x N operand of the epilogue whose last two strides do not include a 1.
 
     tensors   operands of the epilogue that are tensors, by name
     """
@@ -674,13 +701,15 @@ def _trial(
     outs: Sequence[Any] | None,
     prepared: Prepared,
 ) -> Callable[[], None]:
-    """Return a call of a prepared kernel that the tuner can time. It does not write to the caller's tensors.
+    """Return a function that runs a prepared kernel, for the tuner to time; the caller's tensors are not written.
 
-    It stores to new tensors with the strides of the caller's.
+    The kernel stores to new tensors that have the strides of the caller's.
 
+    a, b       the factors
     operands   operands of the epilogue by name
     results    results by name
-    outs       the caller's tensor for each result, or None; None if the caller passes no tensors
+    outs       for each result the caller's tensor, or None; None if the caller passes no tensors
+    prepared   the compiled kernel
     """
     call = _Call(prepared, a, operands, results, None)
     new_outs = [new() for new in call.new]
@@ -693,12 +722,13 @@ def _trial(
 
 
 def _aux_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool) -> dict[str, Operand]:
-    """Return name -> type, majorness and alignment of each tensor that the epilogue reads.
+    """Return name -> `Operand` (type, majorness and alignment) of each tensor that the epilogue reads.
 
     The first operand with M x N elements is left out: the kernel reads it as C.
 
-    tensors   operands of the epilogue that are tensors, by name
-    batched   whether D is a batch
+    epilogue   the epilogue
+    tensors    operands of the epilogue that are tensors, by name
+    batched    True if D is a batch of matrices
     """
     first = epilogue.tiles[0] if epilogue.tiles else None
     return {
@@ -709,7 +739,10 @@ def _aux_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool)
 
 
 def _aux_results(results: Mapping[str, _Result]) -> dict[str, Operand]:
-    """Return result name -> type, majorness and alignment, for each result of an epilogue except D."""
+    """Return result name -> `Operand` (type, majorness and alignment), for each result of an epilogue except D.
+
+    results   all results by name: shape, type, reduction and memory layout
+    """
     from cutegemm.run.torch_ops import DTYPES
 
     aux = {}
@@ -717,16 +750,20 @@ def _aux_results(results: Mapping[str, _Result]) -> dict[str, Operand]:
         kind = DTYPES[result.dtype]
         if result.reduction is not None:
             aux[name] = Operand.of_kind(result.reduction.kind, kind)
+        elif result.are_scales:
+            aux[name] = SCALES_OF_D
         elif result.view is not None:
             aux[name] = Operand(kind, MODES["out"][result.view.major or 0], result.view.align)
     return aux
 
 
 def _passed(a: Any, b: Any, epilogue: Epilogue, outs: Sequence[Any] | None) -> dict[str, Any]:
-    """Return result name -> the caller's tensor, or None for a new one, in the order of the epilogue's results.
+    """Return result name -> the tensor that the caller passed for it, or None, in the order of the epilogue's results.
 
-    outs     a tensor or None for each result; None if the caller passes no tensors
-    raises   UnsupportedError if the number of tensors is wrong, or if a kernel cannot write to one of them
+    a, b       the factors
+    epilogue   the epilogue, which has one or several results
+    outs       a tensor or None for each result; None if the caller passes no tensors
+    raises     UnsupportedError if the number of tensors is wrong, or if a kernel cannot write to one of them
     """
     from cutegemm.run import torch_ops
 
@@ -763,18 +800,20 @@ def _out_name(index: int, outs: Sequence[Any]) -> str:
 def _results_of(
     a: Any, b: Any, epilogue: Epilogue, shape: tuple[int, ...], caller_outs: Mapping[str, Any], out_dtype: Any
 ) -> dict[str, _Result]:
-    """Return result name -> shape, type, reduction and memory layout, in the order of the epilogue's results.
+    """Return result name -> `_Result` (shape, type, reduction, memory layout), in the order of the epilogue's results.
 
     shape         shape of D
     caller_outs   result name -> the caller's tensor, or None for a new one
-    out_dtype     see `gemm`
-    raises        UnsupportedError with every rule that `out_dtype` breaks, else with every rule that the caller's
-                  tensors break
+    out_dtype     torch dtype of new results, or one or None for each; None for the default
+    raises        UnsupportedError with every rule that `out_dtype` violates, else with every rule that the caller's
+                  tensors violate
     """
     from cutegemm.run import torch_ops
 
-    reductions, (*batch, m, n), outs = dict(epilogue.reductions), shape, list(caller_outs.values())
-    reduced = [reductions.get(name) for name in caller_outs]
+    out_dtype = torch_ops.of_quantized(epilogue.expression, out_dtype)
+    (*batch, m, n), outs = shape, list(caller_outs.values())
+    wide = {name: each for name, each in (*epilogue.aux, *epilogue.reductions) if isinstance(each, _WIDE)}
+    reduced = [wide.get(name) for name in caller_outs]
     wrong = wrong_out_dtype(a.dtype, out_dtype, torch_ops, reduced, outs)
     if wrong:
         raise refused(a, b, wrong)
@@ -785,7 +824,9 @@ def _results_of(
         if name == "d":
             results[name] = _Result(shape, dtype)
             continue
-        if reduction is not None:
+        if isinstance(reduction, BlockScale):
+            results[name] = _Result((*batch, m, blocks_of(n)), dtype, are_scales=True)
+        elif reduction is not None:
             modes = {Column: (m,), Row: (n,)}.get(reduction.kind, ())
             results[name] = _Result((*batch, *modes), dtype, reduction)
         elif out is None:
@@ -833,8 +874,8 @@ def _operand(kind: type[Tensor], tensor: Any, batched: bool, halved: bool = Fals
 
     kind      Element, Row, Column or Tile
     tensor    the caller's tensor
-    batched   whether D is a batch
-    halved    whether a gated epilogue reads the two halves of a row separately; each half must be aligned then
+    batched   True if D is a batch of matrices
+    halved    True if a gated epilogue reads the two halves of a row separately; then each half must be aligned
     """
     from cutegemm.run.torch_ops import DTYPES
 

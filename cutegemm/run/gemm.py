@@ -30,16 +30,16 @@ _calls = Calls()
 
 
 class _Call:
-    """A prepared call of `gemm` without an epilogue, for all calls of one signature.
+    """A prepared call of `gemm` without an epilogue: all calls with the same signature use this object again.
 
     A signature consists of the types, shapes, strides, alignments and device of all tensors, and of the options.
 
-    new        function that allocates the result
-    into       launch of the kernel: function of a, b, c or None, the result, alpha and beta
-    kernel     the kernel's text for error messages
-    check      function of a, b, c and `out` that raises UnsupportedError if `out` overlaps one of the others
-    written    function that tells autograd that `out` has changed
-    plan       the caller's plan. The signature has its id, so it must not be freed
+    new       function without arguments that allocates the result
+    into      function of a, b, c or None, the result, alpha and beta that launches the kernel
+    kernel    the kernel's text for error messages
+    check     function of a, b, c and `out` that raises UnsupportedError if `out` overlaps one of the others
+    written   function that tells autograd that `out` has changed
+    plan      the caller's plan. The signature has its id, so it must not be freed
     """
 
     __slots__ = ("check", "into", "kernel", "new", "plan", "written")
@@ -53,10 +53,11 @@ class _Call:
 
 
 def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
-    """Return the call of a prepared kernel, which allocates its result or stores to the caller's tensor.
+    """Return the `_Call` of a prepared kernel: functions that allocate a result and that launch the kernel.
 
-    a         the first factor, on whose device results are allocated
-    as_rows   whether the launch takes the transpose of b, N x K, as a layer stores its weight
+    prepared   the compiled kernel, and the memory layouts of its tensors
+    a          the first factor, on whose device results are allocated
+    as_rows    True if the launch takes the transpose of b, N x K, as a layer stores its weight
     """
     from cutegemm.run.checks import check_out
 
@@ -76,20 +77,28 @@ def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
 def _into(
     function: Callable[..., None], reads_c: bool, strides: Sequence[Any], as_rows: bool = False
 ) -> Callable[..., None]:
-    """Return the launch of a kernel: (a, b, c or None, out, alpha, beta).
+    """Return the function that launches a kernel: (a, b, c or None, out, alpha, beta) -> None.
 
     function   function of the compiled kernel
-    reads_c    whether the kernel takes c and beta. It then gets `out` in the place of a c that is None
-    strides    for a, b, c and out: the strides that the kernel needs; None: the strides of the tensor
-    as_rows    whether the launch takes the transpose of b, N x K, as a layer stores its weight
+    reads_c    True if the kernel takes c and beta; if c is None, it gets `out` in place of c, and does not read it
+    strides    for a, b, c and out: strides that the kernel needs instead of the tensor's; None for the tensor's
+    as_rows    True if the launch takes the transpose of b, N x K, as a layer stores its weight
     """
 
     def with_c(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
-        """Launch a kernel that takes c and beta."""
+        """Launch a kernel that takes c and beta; if c is None, the kernel gets `out` in its place.
+
+        a, b, out     tensors of the call
+        alpha, beta   factors of a @ b and of c
+        """
         function(a, b.mT if as_rows else b, out if c is None else c, out, alpha, beta)
 
     def without_c(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
-        """Launch a kernel without the parameters c and beta."""
+        """Launch a kernel that does not take c and beta; these two arguments are ignored.
+
+        a, b, out   tensors of the call
+        alpha       factor of a @ b
+        """
         function(a, b.mT if as_rows else b, out, alpha)
 
     launch = with_c if reads_c else without_c
@@ -99,7 +108,11 @@ def _into(
     all_strides = a_strides, of_transpose(b_strides) if as_rows else b_strides, c_strides, out_strides
 
     def with_strides(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
-        """Launch the kernel on views of the tensors with the strides that it needs."""
+        """Launch the kernel on views of the tensors with the strides that it needs.
+
+        a, b, c, out   tensors of the call; c may be None
+        alpha, beta    factors of a @ b and of c
+        """
         from torch.cuda import device
 
         tensors = (a, b, out if c is None else c, out)
@@ -114,9 +127,11 @@ def _into(
 
 
 def _trial(a: Any, b: Any, c: Any, out: Any, prepared: Prepared) -> Callable[[], None]:
-    """Return a call of a prepared kernel that the tuner can time. It stores to a new tensor with the strides of `out`.
+    """Return a function that runs a prepared kernel, for the tuner to time; the caller's tensors are not written.
 
-    out   the caller's tensor for the result; None if `gemm` allocates it
+    a, b, c    tensors that the kernel reads; c may be None
+    out        the caller's tensor for the result, whose strides a new tensor gets; None if `gemm` allocates it
+    prepared   the compiled kernel
     """
     call = _call_of(prepared, a)
     d = call.new() if out is None else out.new_empty_strided(out.shape, out.stride())
@@ -124,7 +139,7 @@ def _trial(a: Any, b: Any, c: Any, out: Any, prepared: Prepared) -> Callable[[],
 
 
 def _first_fused(*arguments: Any) -> Any:
-    """Import `fused` at the first call with an epilogue, and let later calls use it directly."""
+    """Run the first call of `gemm` with an epilogue: import `fused`, and replace this function by it from now on."""
     global _fused
     from cutegemm.run.fused import fused
 
@@ -156,53 +171,55 @@ def gemm(
 ) -> Any:
     """Return D = alpha * a @ b + beta * c, or an epilogue of a @ b, computed on a CUDA device.
 
-    a, b           M x K and K x N, or L x M x K and L x K x N: torch tensors or arrays with DLPack, of one type:
-                   float16, bfloat16, float32 or float64; on Hopper also int8 and float8; on Ada float8 that is K-major.
-                   On Hopper, one may be float8_e4m3fn and the other float8_e5m2. They may have any strides. If neither
-                   of the last two is 1, the tensor is copied, with a `CopyWarning`
-    c              M x N or L x M x N, of the type of the result. With float8, its type may be any type that a result
-                   can have. It is needed if beta is not 0
-    alpha, beta    numbers; None is 1 and 0. As in BLAS, a matrix that is multiplied by 0 is not read, so that NaN in it
-                   has no effect. With an epilogue, c, alpha and beta are operands of the epilogue with these names
-    out            tensor for the result, M x N or L x M x N; None for a new one. Its type is that of a, or float32,
-                   float16, bfloat16 or float8; int32 or float32 if a is int8. It may be c, or an operand of the
-                   epilogue with M x N elements. It must not overlap any other tensor that is read. If the epilogue
-                   returns several results: a tuple with a tensor or None for each
-    plan           a GemmPlan, or a name that `cutegemm plans` lists; None: the plan with the lowest predicted time.
-                   "swap_ab:" in front of a name computes D^T = B^T A^T with that plan
-    accumulate     accumulation of float8, if the plan is chosen: "fast" is that of wgmma, with about 14 bits.
-                   "promoted" adds the accumulators of every 128 elements of K in float32, as torch._scaled_mm does
-                   without use_fast_accum
-    allow_tf32     whether a chosen plan may multiply float32 as TF32 on tensor cores
-    out_dtype      type of the result if `out` is None. If the epilogue returns several results: the type of D and of
-                   all auxiliary outputs, or a sequence with a type or None for each result. Auxiliary outputs may have
-                   any floating type. Sums and maxima are float32, or float64 if a is float64
-    varying_rows   whether later calls will have other numbers of rows of a, as the input of a layer does. At most six
-                   plans then serve all numbers of rows, so that few kernels are compiled
-    tune           whether the first call of a signature times the best few plans and uses the fastest; see
-                   `cutegemm.tuning`
-    batch_invariant   whether each row of D has the same bits for every number of rows of a, see
-                   `cutegemm.batch_invariant`; None: whether such a context is active. A call that no plan with the
-                   weight's order of accumulation serves is refused
-    scales         block scales of float8 a and b: a pair of float32 tensors. They multiply the accumulators of every
-                   128 elements of K. The scales of a have the shape M x K/128 or M/128 x K/128, the scales of b
-                   K/128 x N or K/128 x N/128, rounded up. Only on Hopper. See docs/block_scaled.md
-    epilogue       function of the accumulator and of operands by name, made of functions of `cutegemm.epilogue`:
-                   `lambda acc, bias: gelu(acc + bias)`. It is called with symbols in the first call, and again after
-                   something that it reads has changed. It is called in every call if it reads something whose changes
-                   cannot be noticed, such as an attribute of an object. If it returns several expressions, the first
-                   is D and the others are auxiliary outputs, which are stored too. `row_sum(x)` and other reductions
-                   may stand after the first expression. They give one number for each row, for each column, or for D
-    operands       operands of the epilogue by name: numbers, or tensors of any floating type. A tensor has one element,
-                   N or 1 x N, M x 1, or M x N elements, with or without L in front
-    returns        `out`, or a new row-major array of the framework of a; a tuple if the epilogue returns several
-                   expressions
-    raises         UnsupportedError with every rule that the arguments break; PlanError if the plan does not fit them;
-                   CutegemmError for other failures. All are raised before anything is launched
+    a, b              M x K and K x N, or L x M x K and L x K x N: torch tensors or arrays with DLPack, of one type:
+                      float16, bfloat16, float32 or float64; on Hopper also int8 and float8; on Ada float8 that is
+                      K-major. On Hopper, one may be float8_e4m3fn and the other float8_e5m2. They may have any
+                      strides. If neither of the last two is 1, the tensor is copied, with a `CopyWarning`
+    c                 M x N or L x M x N, of the type of the result. With float8, its type may be any type that a
+                      result can have. It is needed if beta is not 0
+    alpha, beta       numbers; None is 1 and 0. As in BLAS, a matrix that is multiplied by 0 is not read, so that NaN
+                      in it has no effect. With an epilogue, c, alpha and beta are operands of the epilogue with these
+                      names
+    out               tensor for the result, M x N or L x M x N; None for a new one. Its type is that of a, or
+                      float32, float16, bfloat16 or float8; int32 or float32 if a is int8. It may be c, or an operand
+                      of the epilogue with M x N elements. It must not overlap any other tensor that is read. If the
+                      epilogue returns several results: a tuple with a tensor or None for each
+    plan              a GemmPlan, or a name that `cutegemm plans` lists; None: the plan with the lowest predicted
+                      time. "swap_ab:" in front of a name computes D^T = B^T A^T with that plan
+    accumulate        accumulation of float8, if the plan is chosen: "fast" is that of wgmma, with about 14 bits.
+                      "promoted" adds the accumulators of every 128 elements of K in float32, as torch._scaled_mm does
+                      without use_fast_accum
+    allow_tf32        True if a chosen plan may multiply float32 as TF32 on tensor cores
+    out_dtype         type of the result if `out` is None. If the epilogue returns several results: the type of D and
+                      of all auxiliary outputs, or a sequence with a type or None for each result. Auxiliary outputs
+                      may have any floating type. Sums and maxima are float32, or float64 if a is float64
+    varying_rows      True if later calls will have other numbers of rows of a, as the input of a layer does. At most
+                      six plans are then used for all numbers of rows, so that few kernels are compiled
+    tune              True to time the best few plans in the first call with these types, shapes and strides, and use
+                      the fastest; see `cutegemm.tuning`
+    batch_invariant   True to give each row of D the same bits for every number of rows of a; None: True inside of the
+                      context `cutegemm.batch_invariant()`. A call that no plan can compute in this way raises an
+                      error
+    scales            block scales of float8 a and b: a pair of float32 tensors. They multiply the accumulators of
+                      every 128 elements of K. The scales of a have the shape M x K/128 or M/128 x K/128, the scales
+                      of b K/128 x N or K/128 x N/128, rounded up. Only on Hopper. See docs/block_scaled.md
+    epilogue          function of the accumulator and of operands by name, made of functions of `cutegemm.epilogue`:
+                      `lambda acc, bias: gelu(acc + bias)`. It is called with symbols in the first call, and again
+                      after something that it reads has changed. It is called in every call if it reads something
+                      whose changes cannot be noticed, such as an attribute of an object. If it returns several
+                      expressions, the first is D and the others are auxiliary outputs, which are stored too.
+                      `row_sum(x)` and other reductions may stand after the first expression. They give one number for
+                      each row, for each column, or for D
+    operands          operands of the epilogue by name: numbers, or tensors of any floating type. A tensor has one
+                      element, N or 1 x N, M x 1, or M x N elements, with or without L in front
+    returns           `out`, or a new row-major array of the framework of a; a tuple if the epilogue returns several
+                      expressions
+    raises            UnsupportedError with every rule that the arguments break; PlanError if the plan does not fit
+                      them; CutegemmError for other failures. All are raised before anything is launched
 
     The accumulator is float32; float64 for float64, and int32 for int8, where it wraps beyond 32 bits. A value beyond
-    the largest float8 is stored as the largest. float32 is multiplied exactly, unless `allow_tf32` or a plan for TF32,
-    such as "mma_128x256" or "sm90_epi_stages", is passed.
+    the largest float8 is stored as the largest. float32 is multiplied exactly, unless `allow_tf32` or a plan for
+    TF32, such as "mma_128x256" or "sm90_epi_stages", is passed.
 
     The kernel runs on torch's current stream. A CUDA graph can capture a call whose signature was called before.
     Gradients are recorded, unless `out` is passed, and `torch.compile` sees one operator. If a or b cannot be loaded
@@ -289,9 +306,12 @@ def gemm(
 def _first(key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: float, how: How) -> _Call | list[str]:
     """Prepare the first call of a signature, add it to the cache of prepared calls, and return it.
 
-    key       the signature: types, shapes, strides and alignments of the tensors, and the options
-    how       the options
-    returns   the call; or the names of the matrices that must be copied first, since no stride of theirs is 1
+    key               the signature: types, shapes, strides and alignments of the tensors, and the options
+    a, b, c, out      tensors of the call; c and out may be None
+    out_dtype, beta   arguments of `gemm`
+    how               the other options of `gemm`
+    returns           the call; or the names of the matrices that must be copied first, since none of their strides is
+                      1
     """
     recalled = recall.find(key, a, how) if c is None and out is None else None
     if recalled is not None:
@@ -312,7 +332,11 @@ def _first(key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: flo
 
 
 def _check_values(a: Any, b: Any, c: Any, out: Any, beta: float) -> None:
-    """Raise UnsupportedError if beta is not 0 without c, or if `out` would lose gradients that a tensor requires."""
+    """Raise UnsupportedError if beta is not 0 without c, or if storing to `out` would lose required gradients.
+
+    a, b, c, out   tensors of the call; c and out may be None
+    beta           factor of c
+    """
     from cutegemm.run.checks import refused, wrong_values
     from cutegemm.run.prepare import named
 
@@ -322,9 +346,12 @@ def _check_values(a: Any, b: Any, c: Any, out: Any, beta: float) -> None:
 
 
 def _check_numbers(a: Any, b: Any, alpha: Any, beta: Any) -> None:
-    """Raise UnsupportedError if alpha or beta is not a real number, with a message that names it.
+    """Raise UnsupportedError if alpha or beta is not a real number, with a message that names the argument.
 
-    It is called after a launch has failed: the kernel's own message does not name the argument.
+    `gemm` calls this after a launch has failed, because the kernel's own message does not name the argument.
+
+    a, b          the factors; the message contains their shapes
+    alpha, beta   values that the user passed
     """
     if isinstance(alpha, int | float) and isinstance(beta, int | float):
         return
@@ -340,7 +367,8 @@ def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, 
 
     Arrays are converted to torch tensors over the same memory, and the result is converted back.
 
-    how   the options of `gemm`
+    a, b, c, alpha, beta, out, out_dtype   arguments of `gemm`
+    how                                    the other options of `gemm`
     """
     from cutegemm.run.checks import refused, without_addresses, without_torch
     from cutegemm.run.prepare import named
@@ -378,8 +406,9 @@ def _with_copies(
 ) -> Any:
     """Run `gemm` with contiguous copies of tensors that have no stride of 1, and warn about the copies.
 
-    names   which of "a", "b", "c" and "out" are copied
-    how     the options of `gemm`
+    names                                  which of "a", "b", "c" and "out" are copied
+    a, b, c, alpha, beta, out, out_dtype   arguments of `gemm`
+    how                                    the other options of `gemm`
     """
     warnings.warn(
         f"gemm of {shapes_of(a, b)}: a contiguous copy of {' and '.join(names)} is made in each call, since neither of "
@@ -400,16 +429,16 @@ def layer(
     epilogue: Callable[..., Any] | None = None,
     batch_invariant: bool = False,
 ) -> Callable[..., Any]:
-    """Return a function (x, w, bias) -> d that computes a layer: x @ w.T, with an epilogue if there is one.
+    """Return a function (x, w, bias) -> d that computes a linear layer: x @ w.T, with an optional epilogue.
 
-    The function takes tensors with the types, shapes, strides, alignments and device of these. Its plan is one of the
-    few that serve all numbers of rows of x.
+    Use it in loops: nothing is checked or chosen again. It takes tensors with the types, shapes, strides, alignments
+    and device of these. Its plan is one of the few that are compiled for a layer, whatever the number of rows of x.
 
-    x, w       M x K and N x K
-    bias       N elements, or None
-    epilogue   function of the accumulator, and of bias if it is not None; None without bias and activation
-    batch_invariant   see `gemm`
-    raises     the errors of `gemm`; PendingError while the kernel is compiled in the background
+    x, w              M x K and N x K
+    bias              N elements, or None
+    epilogue          function of the accumulator, and of bias if it is not None; None without bias and activation
+    batch_invariant   True to give each row the same bits whatever the other rows are
+    raises            the errors of `gemm`; PendingError while the kernel is compiled in the background
     """
     from cutegemm.run.fused import prepared_fused
     from cutegemm.run.prepare import prepare
@@ -435,7 +464,10 @@ def layer(
     launch, (new,) = fused_call.launch, fused_call.new
 
     def with_epilogue(x: Any, w: Any, bias: Any) -> Any:
-        """Return the epilogue of x @ w.T and of bias."""
+        """Compute the layer for other tensors: the epilogue of x @ w.T and, if there is one, of bias.
+
+        x, w, bias   tensors like those that the layer was prepared for
+        """
         d = new()
         if launch is not None:
             launch(x, w, (bias,) if has_bias else (), (d,))
@@ -460,9 +492,9 @@ def plan_of(
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> GemmPlan:
-    """Return the plan that `gemm` would run for these arguments. Nothing is launched, but the plan is compiled.
+    """Return the plan that `gemm` would run for these arguments. No kernel is launched, but the plan is compiled.
 
-    All arguments are those of `gemm`.
+    Use it to inspect or to simulate the plan. All arguments are explained at `gemm`.
 
     raises   the errors of `gemm`; UnsupportedError if D is empty, or if `gemm` would copy a matrix first
     """

@@ -22,12 +22,13 @@ questions_of = Hook("the layers of a model")  # (modules, rows) -> [(Question, r
 
 
 def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any], out: Any = None) -> bool:
-    """Return whether this call of `gemm` must go through torch.
+    """Return True if torch must see this call of `gemm` as an operator, so that it goes through torch's dispatcher.
 
-    It must if Dynamo or torch.jit traces the call, a dispatch mode or a transformation such as vmap is active,
+    This is so if Dynamo or torch.jit traces the call, a dispatch mode or a transformation such as vmap is active,
     forward-mode or recorded derivatives are needed, or torch.autocast casts a or b.
 
-    operands   operands of the epilogue by name
+    a, b, c, out   arguments of `gemm`
+    operands       operands of the epilogue by name
 
     >>> torch_sees([1.0], [2.0], None, {})
     False
@@ -53,7 +54,7 @@ def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any], out: Any = N
 
 
 def _states_of_torch() -> tuple[Any, ...]:
-    """Return what `torch_sees` calls to read the state of torch; () if torch is not imported yet.
+    """Return the functions that `torch_sees` calls to read the state of torch; () if torch is not imported yet.
 
     The functions are imported once and kept.
     """
@@ -79,7 +80,7 @@ _states = _states_of_torch()
 
 
 def carried(tensors: Iterable[Any]) -> bool:
-    """Return whether any of the tensors has a tangent of forward-mode differentiation."""
+    """Return True if one of the tensors carries a tangent of forward-mode differentiation."""
     import torch
 
     forward_ad: Any = torch.autograd.forward_ad
@@ -89,7 +90,10 @@ def carried(tensors: Iterable[Any]) -> bool:
 
 
 def autocast_dtype(x: Any) -> Any:
-    """Return the type that torch.autocast casts an argument of matmul to; None if it does not cast it."""
+    """Return the torch dtype that torch.autocast casts an argument of matmul to; None if it does not cast it.
+
+    x   the argument, a tensor
+    """
     import torch
 
     device = x.device.type if isinstance(x, torch.Tensor) else ""
@@ -100,9 +104,11 @@ def autocast_dtype(x: Any) -> Any:
 
 
 def belong_to_transformation(tensors: Mapping[str, Any]) -> bool:
-    """Return whether tensors without addresses belong to a transformation such as vmap or to a graph.
+    """Return True if tensors without addresses belong to a transformation such as vmap, or to a graph.
 
     If they do not, one of them is sparse.
+
+    tensors   tensors of a call, by name
     """
     return all(str(tensor.layout) == "torch.strided" for tensor in tensors.values())
 
@@ -119,12 +125,14 @@ def arguments(
     epilogue: Any = None,
     operands: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments of a call of `gemm` as a dictionary, for `through_torch`.
+    """Return the arguments of a call of `gemm` as a dictionary, in the form that `through_torch` takes.
 
-    Without an epilogue, an alpha or beta of None becomes 1 or 0.
+    Without an epilogue, an alpha of None becomes 1, and a beta of None becomes 0.
 
-    how        the options of `gemm`
-    operands   operands of the epilogue by name; None for none
+    a, b, c, alpha, beta, out, out_dtype   arguments of `gemm`
+    how                                    the other options of `gemm`
+    epilogue                               function of the epilogue; None for none
+    operands                               operands of the epilogue by name; None for none
     """
     named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, "out": out, "out_dtype": out_dtype}
     if epilogue is None:

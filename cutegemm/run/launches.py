@@ -7,7 +7,10 @@ from typing import Any
 
 
 def new_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
-    """Return a function that allocates a row-major tensor of this shape and type on the device of `a`."""
+    """Return a function without arguments that allocates a row-major tensor on the device of `a`.
+
+    shape, dtype   shape and torch dtype of the tensor
+    """
     from torch import contiguous_format, empty_like
 
     # empty_like takes less time than empty with a shape and a type. The example tensor has no memory: if it were
@@ -18,7 +21,7 @@ def new_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
 
 
 def of_transpose(strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the strides of the transposed matrix, or of each transposed matrix of a batch; None for None.
+    """Return the strides of a matrix after transposing its last two modes; a batch stride stays first. None for None.
 
     >>> of_transpose((64, 8, 1))
     (64, 1, 8)
@@ -39,7 +42,7 @@ def on_device(launch: Callable[..., None]) -> Callable[..., None]:
     from torch.cuda import current_device, device
 
     def launch_there(a: Any, *arguments: Any) -> None:
-        """Make the device of `a` current, and launch the kernel."""
+        """Make the device of the tensor `a` current, and launch the kernel with `a` and the other arguments."""
         index = a.get_device()
         if current_device() == index:
             launch(a, *arguments)

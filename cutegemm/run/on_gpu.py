@@ -24,7 +24,7 @@ def need_gpu() -> None:
 
 
 def run_plan(plan: GemmPlan, tensors: Mapping[str, Any], alpha: float, beta: float) -> np.ndarray:
-    """Run a plan's kernel and return D as a float32 array; as float64 if D is float64.
+    """Run the kernel of a plan on the GPU and return D as a numpy array of float32, or of float64 if D is float64.
 
     tensors       "a", "b", "c" and "out", from `torch_ops.from_numpy`
     alpha, beta   factors of A @ B and of C
@@ -35,7 +35,7 @@ def run_plan(plan: GemmPlan, tensors: Mapping[str, Any], alpha: float, beta: flo
 
 
 def library(a: Any, b: Any, out: Any, fast_accum: bool) -> Callable[[], Any]:
-    """Return a function that multiplies a and b with the vendor library, through torch.
+    """Return a function without arguments that multiplies a and b with the vendor library (cuBLAS), through torch.
 
     It calls matmul; _int_mm for int8, and _scaled_mm for float8. _scaled_mm needs a row-major a and a column-major b.
     Other matrices are copied in each call, and the copy is timed: users of _scaled_mm have to do the same.
@@ -55,11 +55,12 @@ def library(a: Any, b: Any, out: Any, fast_accum: bool) -> Callable[[], Any]:
 def time_plan(
     plan: GemmPlan, tensors: Mapping[str, Any], problem: Problem, seconds: float = 0.3, swap_ab: bool = False
 ) -> dict[str, float]:
-    """Time a plan and the vendor library on tensors "a", "b" and "out", in alternation.
+    """Time a plan's kernel and the vendor library (cuBLAS) on the same tensors, in alternation.
 
+    tensors   "a", "b" and "out"
     problem   the problem that the plan solves, for the number of operations
-    seconds   time to measure, in seconds
-    swap_ab   whether the tensors are B^T, A^T and D^T; the library then gets A, B and D
+    seconds   time to spend on measuring, in seconds
+    swap_ab   True if the tensors are B^T, A^T and D^T; the library then gets A, B and D
     returns   "us" and "tflops" of the plan. If the library supports the types and shapes, also "cublas_tflops" and
               "ratio", the library's time divided by the plan's
     """

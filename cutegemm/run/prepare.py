@@ -39,7 +39,7 @@ from cutegemm.run.views import View, operands_of
 
 @dataclass(frozen=True)
 class Prepared:
-    """The compiled kernel for a signature of `gemm`, and what is needed to call it.
+    """The compiled kernel for one signature (types, shapes, strides, options) of `gemm`, and what is needed to call it.
 
     kernel    the compiled kernel; None if D is empty
     views     memory layouts of a, b, c and out
@@ -56,7 +56,7 @@ class Prepared:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """Return the function of the kernel, which provides its workspace if it needs one."""
+        """Return the function that launches this kernel; it allocates the kernel's workspace if there is one."""
         assert self.kernel is not None
         assert self.problem is not None
         problem = self.problem
@@ -65,7 +65,10 @@ class Prepared:
 
 
 def named(a: Any, b: Any, c: Any, out: Any, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the arguments that are not None, by name. Names in `needed` are included even if their value is None."""
+    """Return those of a, b, c and out that are not None, as a dictionary by name.
+
+    needed   names that are included even if their value is None
+    """
     matrices = (("a", a), ("b", b), ("c", c), ("out", out))
     return {name: value for name, value in matrices if value is not None or name in needed}
 
@@ -75,12 +78,12 @@ _asked: list[Question] | None = None
 
 @contextmanager
 def asking(device: Device | None = None) -> Iterator[list[Question]]:
-    """Collect the `Question` of each call of `gemm`, instead of compiling and launching, while the context is active.
+    """Make calls of `gemm` only collect what the choice of their plans depends on, while the context is active.
 
-    A `Question` is everything that the choice of a call's plan depends on. The value of the context is a list with one
-    for each signature. The calls return uninitialized tensors. The context affects all threads.
+    Nothing is compiled or launched, and the calls return uninitialized tensors. The context yields a list with one
+    `Question` (types, extents, strides, epilogue and options) for each kind of call. The context affects all threads.
 
-    device   device that tensors in any memory stand for, so that no GPU is needed; None: that of the tensors
+    device   device to choose plans for, whatever memory the tensors are in, so that no GPU is needed; None: theirs
     """
     global _asked
     calls.forget()
@@ -105,7 +108,7 @@ def prepare(
     trial: Callable[[Prepared], Callable[[], Any]] | None = None,
     scales: tuple[str, str] | None = None,
 ) -> Prepared | list[str]:
-    """Check the arguments of a signature of `gemm` that is called first, choose a plan and compile it.
+    """Check the arguments of a `gemm` call, choose its plan and compile it; later calls with this signature reuse it.
 
     a, b        the factors
     c           C or None; with an epilogue, the first M x N operand that it reads, which the caller has checked
@@ -117,7 +120,8 @@ def prepare(
     trial       function that makes a call for the tuner from a Prepared. The call must not write to the caller's
                 tensors. None: the tuner is not used
     scales      granularity of the block scales of a and of b, "1x128" or "128x128"; None without block scales
-    returns     the prepared kernel; or the names of the matrices that have no stride of 1 in their last two modes
+    returns     the prepared kernel; or the names of the matrices without a stride of 1 in their last two modes, which
+                must be copied
     raises      UnsupportedError with every rule that the arguments break; PlanError; CompileError; PendingError if
                 torch computes the call until its kernel is compiled
     """
@@ -178,7 +182,10 @@ def prepare(
     b_kind = torch_ops.DTYPES[b.dtype] if b.dtype != a.dtype else None
 
     def operands(by_box: str | None) -> Operands:
-        """Return type, majorness and alignment of the matrices, if TMA loads those that `by_box` names."""
+        """Return type, majorness and alignment of the call's matrices, which depend on who loads them.
+
+        by_box   names of the matrices that TMA loads, such as "ab"; None if threads load all of them
+        """
         found = operands_of(views, *kinds, batched, by_box, c_kind, b_kind)
         return found if scales is None else with_scales(found, scales)
 
@@ -187,10 +194,12 @@ def prepare(
     )
 
     def prepared(decision: Decision, is_trial: bool = False) -> Prepared:
-        """Compile the plan that was chosen and return it, after checking that the problem is not too large for it.
+        """Compile a plan that was chosen and return the kernel, after checking that the problem is not too large.
 
-        is_trial   whether the tuner times the kernel, so that torch must not be called instead
-        raises     PendingError if torch computes the call until the kernel is ready: see `compile_in_background`
+        decision   the plan, and the problem that it solves
+        is_trial   True if the tuner times the kernel, so that torch must not compute the call instead
+        raises     PendingError if torch computes the call until the kernel, which is compiled in the background, is
+                   ready
         """
         too_large = list(limits(decision.plan, decision.problem))
         if too_large:

@@ -51,7 +51,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class EpilogueSpec:
-    """An epilogue that is not alpha * acc + beta * c, with the types of its tensors.
+    """An epilogue other than alpha * acc + beta * c, with the types of the tensors that it reads and writes.
 
     epilogue   the expressions
     aux        name -> type, majorness and alignment of each operand and result, except D and the tile passed as C
@@ -61,10 +61,11 @@ class EpilogueSpec:
     aux: dict[str, Operand]
 
     def can_implement(self, plan: GemmPlan, rows: int) -> bool:
-        """Return whether a plan has enough registers for the epilogue and can hide the time that it takes.
+        """Return True if a plan has enough registers for this epilogue and can hide the time that it takes.
 
-        Only plans with warp roles are checked. The conditions come from kernels that spill, or that are slow.
+        Only plans with warp roles are checked. The conditions were found on kernels that spill or are slow.
 
+        plan   the plan
         rows   number of rows of D
         """
         if not plan.body.has_roles:
@@ -90,7 +91,8 @@ class EpilogueSpec:
     def on(self, plan: GemmPlan, swap_ab: bool) -> GemmPlan:
         """Return the plan with this epilogue instead of its own.
 
-        swap_ab   whether the plan computes D^T = B^T A^T
+        plan      the plan
+        swap_ab   True if the plan computes D^T = B^T A^T, so that the epilogue is transposed too
         raises    PlanError if the plan cannot have this epilogue
         """
         epilogue = self.epilogue.transposed if swap_ab else self.epilogue
@@ -99,32 +101,32 @@ class EpilogueSpec:
 
     @property
     def reduced_along(self) -> list[tuple[str, ...]]:
-        """Return the modes that each reduction of the epilogue adds up, such as ("n",) for sums of rows."""
+        """Return the modes that each reduction of this epilogue adds up, e.g. [("n",)] for a sum over each row."""
         return [reduction.along for _, reduction in self.epilogue.reductions]
 
     def has_long_rows(self, plan: GemmPlan) -> bool:
-        """Return whether each epilogue stage holds at least 64 bytes of each row of D, which are whole sectors of L2.
+        """Return True if each epilogue stage of a plan holds 64 bytes (two L2 sectors) or more of each row of D.
 
-        D is that of a gated epilogue, half as wide as B. It is True for plans without epilogue stages.
+        D is the result of a gated epilogue, half as wide as B. The result is True for a plan without epilogue stages.
         """
         plain, d = self.on(plan, False), plan.operands.d
         buffers = plain.store.buffers(plain)
         return d.major != "n" or all(each.tile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES for each in buffers)
 
     def fits(self, plan: GemmPlan) -> bool:
-        """Return whether a plan that does not swap A and B can have this epilogue."""
+        """Return True if a plan that does not swap A and B can have this epilogue."""
         try:
             return bool(self.on(plan, False))
         except PlanError:
             return False
 
     def with_gated_b(self, operands: Operands, n: int) -> Operands:
-        """Return the operands of a problem, with B aligned as the columns that a gated epilogue's kernel reads from it.
+        """Return the operands of a problem, with B's alignment reduced to what a gated epilogue's kernel can rely on.
 
-        Such a kernel reads a row of B as two halves, or as pairs of neighbouring columns. They may be less aligned than
-        the row. Without a gated epilogue, or with a K-major B, the operands stay as they are.
+        Such a kernel reads a row of B as two halves, or as pairs of neighbouring columns. They may be less aligned
+        than the row. Without a gated epilogue, or with a K-major B, the operands stay as they are.
 
-        n   columns of B
+        n   number of columns of B
         """
         b = operands.b
         if not self.epilogue.gated or b.major != "n":
@@ -136,17 +138,21 @@ class EpilogueSpec:
 
 @dataclass(frozen=True)
 class Question:
-    """Everything that the choice of the plan of a GEMM depends on.
+    """Everything that the choice of a plan for a `gemm` call depends on.
 
-    operands     function that returns the operands, whose alignment depends on who loads them. Its argument is None if
-                 threads access all matrices; "", "a", "b" or "ab": the matrices that TMA loads. See `operands_of`
-    extents      M, N, K and L
-    has_c        whether c is passed
-    ending       the epilogue; None for alpha * acc + beta * c
-    accumulate   see `gemm`
-    arch         architecture to compile for
-    device       device whose times are predicted
-    batch_invariant   whether only plans with the weight's order of accumulation may be chosen: see `choice.order`
+    operands          function that returns the operands. Their alignment depends on who loads them, so it takes the
+                      names of the matrices that TMA loads ("", "a", "b" or "ab"), or None if threads access all
+                      matrices
+    extents           M, N, K and L
+    has_c             True if c is passed
+    ending            the epilogue; None for alpha * acc + beta * c
+    accumulate        accumulation of float8: "fast" as the tensor cores do, or "promoted" to float32 every 128
+                      elements of K
+    arch              architecture to compile for
+    device            device whose times are predicted
+    batch_invariant   True if each row of D must have the same bits whatever the number of rows, so that only plans
+                      may be chosen that add the products of an element in the order that is fixed for N, K and the
+                      types
     """
 
     operands: Callable[[str | None], Operands]
@@ -159,43 +165,45 @@ class Question:
     batch_invariant: bool = False
 
     def all_operands(self, by_box: str | None) -> Operands:
-        """Return type, majorness and alignment of all operands, with those of the epilogue.
+        """Return type, majorness and alignment of all operands of this call, with those of the epilogue.
 
-        by_box   names of the matrices that TMA loads, or None: the argument of the field `operands`
+        by_box   names of the matrices that TMA loads ("", "a", "b" or "ab"); None if threads load all of them
         """
         operands, ending = self.operands(by_box), self.ending
         return ending.with_gated_b(operands.with_aux(**ending.aux), self.extents[1]) if ending else operands
 
     @cached_property
     def boxed(self) -> Operands:
-        """Return the operands with the alignments that they have if TMA loads A and B."""
+        """Operands of this call with the alignments that they have if TMA loads A and B."""
         return self.all_operands("ab")
 
     @cached_property
     def problem(self) -> Problem:
-        """Return the problem, with the alignments that the operands have if threads access all of them."""
+        """Problem of this call, with the alignments that the operands have if threads access all of them."""
         return Problem(*self.extents, self.all_operands(None))
 
     @property
     def gated(self) -> str:
-        """Return "halves" or "pairs" for a gated epilogue, as `Epilogue.gated`; "" otherwise."""
+        """Return "halves" or "pairs" if this call has a gated epilogue (how gate and up lie in a row of B), else ""."""
         return self.ending.epilogue.gated if self.ending is not None else ""
 
     @property
     def needs_order(self) -> bool:
-        """Return whether plans must have the weight's order of accumulation. Without products there is no order."""
+        """Return True if this call is batch invariant and K > 0: its plan must add products in a fixed order."""
         return self.batch_invariant and self.extents[2] > 0
 
     @cached_property
     def weight(self) -> Weight:
-        """Return what the order of accumulation of a batch-invariant call depends on."""
+        """Return what the order of accumulation of this batch-invariant call depends on: everything except A's rows."""
         return Weight.of(self.boxed, *self.extents[1:3], self.arch, self.device, self.accumulate)
 
     @cached_property
     def served_rows(self) -> ServedRows:
-        """Return the order of accumulation of the weight, and its plans. This process and the disk remember them.
+        """Return the order of accumulation for all numbers of rows of A, with the fastest recipes that have this order.
 
-        raises   PlanError if no order serves all numbers of rows
+        A recipe is a named set of options that gives a plan. The result is cached in this process and on the disk.
+
+        raises   PlanError if no order is possible for all numbers of rows
         """
         weight = self.weight
         of = functools.partial(restored, weight)
@@ -203,15 +211,15 @@ class Question:
 
     @cached_property
     def orders(self) -> Orders:
-        """Return the orders of accumulation of recipes for the operands of this question."""
+        """Return an object that computes the order of accumulation of recipes (named plan options) for this call."""
         return Orders(self.boxed, self.problem.operands, self.weight, self.has_c)
 
     def ranked(self, rows: int | None = None) -> Iterator[Candidate]:
-        """Yield the candidates (recipes with predicted times) that can solve the problem, the fastest first.
+        """Yield the candidates (named plan options with predicted times) that can solve this problem, fastest first.
 
-        If the call is batch invariant, only those with the weight's order of accumulation are yielded.
+        If the call is batch invariant, only candidates with the fixed order of accumulation are yielded.
 
-        rows   number of rows of A; None: M of `extents`
+        rows   number of rows of A; None: M of this call
         """
         candidates = self._all_ranked(rows)
         if not self.needs_order:
@@ -220,7 +228,10 @@ class Question:
         return (candidate for candidate in candidates if self.orders.of(candidate.recipe) == order)
 
     def _all_ranked(self, rows: int | None) -> Iterator[Candidate]:
-        """Yield the candidates with any order of accumulation, the fastest first. The argument is that of `ranked`."""
+        """Yield the candidates (named plan options with times), fastest first, with any order of accumulation.
+
+        rows   number of rows of A; None: M of this call
+        """
         problem = self.problem if rows is None else replace(self.problem, m=rows)
         swap_ab = False if self.gated else None  # gate and up are columns of B, which swapping would make rows
         return ranked(
@@ -235,9 +246,9 @@ class Question:
         )
 
     def compared(self, rows: int | None = None) -> list[Candidate]:
-        """Return the candidates (recipes with predicted times) that take at most twice the least time, fastest first.
+        """Return the candidates (named plan options with times) that take at most twice the least time, fastest first.
 
-        rows   number of rows of A; None: M of `extents`
+        rows   number of rows of A; None: M of this call
         """
         candidates = self.ranked(rows)
         first = next(candidates, None)
@@ -246,16 +257,19 @@ class Question:
         return [first, *takewhile(lambda candidate: candidate.us <= first.us * _NEAR, candidates)]
 
     def in_order(self) -> Iterator[Recipe]:
-        """Yield all recipes with the weight's order of accumulation, the most suitable for the number of rows first."""
+        """Yield all recipes (named plan options) with the fixed order of accumulation, best for these rows first."""
         yield from (candidate.recipe for candidate in self.ranked())
         yield from self.served_rows.nearest(self.extents[0])
 
     def served(self, recipe: Recipe, rows: int | None = None, any_epilogue: bool = False) -> Decision | None:
-        """Return the plan that a recipe, a plan without operands, builds for the operands of this question.
+        """Return the plan that a recipe (named plan options) gives for this call; None if it cannot compute the call.
 
-        rows      number of rows of D for `EpilogueSpec.can_implement`; None: M of `extents`
-        any_epilogue   whether a plan may have the epilogue although `EpilogueSpec.can_implement` is False
-        returns   the plan and its problem; None if the plan breaks a rule, or if `EpilogueSpec.can_implement` is False
+        recipe         the recipe
+        rows           number of rows of D that the check of the epilogue's registers and time assumes; None: M of
+                       this call
+        any_epilogue   True to accept a plan although `EpilogueSpec.can_implement` is False
+        returns        the plan and its problem; None if the plan violates a rule, or if `EpilogueSpec.can_implement`
+                       is False
         """
         problem = self.problem
         try:
@@ -273,12 +287,12 @@ class Question:
         return _decision(plan, recipe.swap_ab, problem)
 
     def of_rows(self, rows: int) -> Question:
-        """Return the question of a call whose A has another number of rows, with the same strides and alignments."""
+        """Return this question for an A with another number of rows; strides and alignments stay."""
         return replace(self, extents=(rows, *self.extents[1:]))
 
     @property
     def but_rows(self) -> tuple[Any, ...]:
-        """Return a key with everything except the number of rows of A, which all calls of one layer share."""
+        """Return a hashable key with everything of this call except the rows of A; all calls of one layer share it."""
         ending = self.ending
         epilogue = None if ending is None else (ending.epilogue, tuple(ending.aux.items()))
         operands = (self.boxed, self.problem.operands)
@@ -288,7 +302,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Decision:
-    """The plan that is chosen for a `Question`.
+    """The plan that is chosen for a `gemm` call, with the problem that it solves.
 
     plan      the plan; it may swap A and B
     problem   the problem that the plan solves: D^T = B^T A^T if it swaps A and B
@@ -300,15 +314,15 @@ class Decision:
 
 @functools.lru_cache(maxsize=4096)
 def _swapped(plan: GemmPlan) -> GemmPlan:
-    """Return the plan of a transposed problem, marked as one that computes D^T = B^T A^T."""
+    """Return a plan that was built for the transposed problem, marked as one that computes D^T = B^T A^T."""
     return plan.with_(swap_ab=True)
 
 
 def _decision(plan: GemmPlan, swap_ab: bool, problem: Problem) -> Decision:
-    """Return a plan together with the problem that it solves, as a `Decision`.
+    """Return a plan as a `Decision`, i.e. together with the problem that it solves.
 
     plan      plan for `problem`, or for the transposed problem if `swap_ab`
-    swap_ab   whether the plan was built for D^T = B^T A^T
+    swap_ab   True if the plan was built for D^T = B^T A^T
     problem   the problem before swapping
     """
     if not swap_ab:
@@ -319,11 +333,13 @@ def _decision(plan: GemmPlan, swap_ab: bool, problem: Problem) -> Decision:
 def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_rows: bool = False) -> Decision:
     """Return the plan for a call of `gemm`, and the problem that the plan solves.
 
-    If a library of kernels is loaded, its fastest plan is chosen if that is fast enough: see `prebuilt`.
+    If a library of compiled kernels is loaded, its fastest plan is chosen if its predicted time is close to the least
+    of all plans.
 
-    question       what the choice depends on
-    wanted         the caller's plan or recipe (a plan without operands); None: it is chosen by predicted time
-    varying_rows   whether to choose among the few recipes that serve all numbers of rows, from `few_of`
+    question       all that the choice depends on: types, extents, alignments, epilogue, device
+    wanted         the plan that the caller asks for, or its recipe (named options that give a plan for given
+                   operands); None: the plan with the lowest predicted time
+    varying_rows   True to choose among a few recipes that cover all numbers of rows, so that few kernels are compiled
     raises         PlanError if no plan can solve the problem, or if `wanted` cannot
     """
     ending, problem = question.ending, question.problem
@@ -360,13 +376,16 @@ def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_
 
 
 def _decide_in_order(question: Question, wanted: GemmPlan | Recipe | None, varying_rows: bool) -> Decision:
-    """Return what `decide` returns for a batch-invariant call: a plan with the weight's order of accumulation.
+    """Return the plan for a batch-invariant call: one that adds products in the order fixed for N, K and the types.
 
-    Plans whose epilogue is slow or spills are used if there are no others. If no candidate for this number of rows has
-    the order, a plan for another number of rows is used.
+    With this order, a row of D has the same bits whatever the number of rows. Plans whose epilogue is slow or spills
+    are used if no others have the order; if none does for this number of rows, a plan for another number is used.
 
-    raises   PlanError if no plan with this order serves the call, if `wanted` has another order, or if the epilogue
-             adds the elements of a row
+    question       all that the choice depends on: types, extents, alignments, epilogue, device
+    wanted         the plan that the caller asks for, or its recipe (named plan options); None to choose one
+    varying_rows   True to choose among a few recipes that cover all numbers of rows
+    raises         PlanError if no plan with this order can compute the call, if `wanted` has another order, or if the
+                   epilogue adds the elements of a row
     """
     subject = f"gemm(batch_invariant=True) of {question.problem}"
     ending, order = question.ending, question.served_rows.order
@@ -396,13 +415,14 @@ def _decide_in_order(question: Question, wanted: GemmPlan | Recipe | None, varyi
 
 
 def prebuilt(question: Question) -> Decision | None:
-    """Return the plan with the lowest predicted time among those that a loaded library has a compiled kernel of.
+    """Return the plan with the lowest predicted time among those that a loaded library contains a compiled kernel for.
 
-    If the DSL is installed, so that other plans can be compiled, the plan must take at most `MOST_LOSS` times the least
-    predicted time of any plan.
+    If the DSL is installed, so that other plans could be compiled, the plan's predicted time must be at most
+    `MOST_LOSS` times the least of all plans.
 
-    returns   None without a library, or if it has no such plan
-    raises    UnsupportedError if CUTEGEMM_LIBRARY names a library that cannot be used
+    question   all that the choice depends on: types, extents, alignments, epilogue, device
+    returns    None without a library, or if no plan in it is suitable
+    raises     UnsupportedError if CUTEGEMM_LIBRARY names a library that cannot be used
     """
     names = exported.recipes(question.arch)
     if not names:
@@ -415,11 +435,13 @@ def prebuilt(question: Question) -> Decision | None:
 def fastest_built(
     question: Question, names: Container[str], is_built: Callable[[GemmPlan], bool], most: float
 ) -> tuple[Decision, float] | None:
-    """Return the fastest plan that has a kernel already, and its predicted time / the least of any plan.
+    """Return the fastest plan that has a compiled kernel, and its predicted time divided by the least of all plans.
 
-    names      names of the recipes that may have kernels; others are skipped without building their plans
-    is_built   function that returns whether a plan has a kernel
-    most       the largest predicted time / least predicted time that is accepted
+    question   all that the choice depends on: types, extents, alignments, epilogue, device
+    names      names of the recipes (named options of plans) that may have kernels; others are skipped without
+               building plans
+    is_built   function that returns True for a plan with a compiled kernel
+    most       largest quotient of the two times that is accepted
     returns    None if no plan with a kernel is fast enough
     """
     least: float | None = None
@@ -439,9 +461,10 @@ def fastest_built(
 
 
 def _fastest(question: Question, among: frozenset[Recipe] | None = None) -> Decision | None:
-    """Return the plan with the lowest predicted time that can solve the problem of a question; None if none can.
+    """Return the plan with the lowest predicted time that can solve a `gemm` call's problem; None if none can.
 
-    among   the recipes (plans without operands) to consider; None: all
+    question   all that the choice depends on: types, extents, alignments, epilogue, device
+    among      the recipes (named options that give a plan for given operands) to consider; None: all
     """
     for candidate in question.ranked():
         if among is None or candidate.recipe in among:
@@ -452,11 +475,12 @@ def _fastest(question: Question, among: frozenset[Recipe] | None = None) -> Deci
 
 
 def few_of(question: Question) -> tuple[Recipe, ...]:
-    """Return the few recipes (plans without operands) that serve a layer for all numbers of rows of its input.
+    """Return the few recipes that a layer uses for all numbers of rows of its input, so that few kernels are compiled.
 
-    `choice.rows.few` selects them, so that few kernels are compiled. This process and the disk remember them.
+    A recipe is a named set of options that gives a plan for given operands. `choice.rows.few` selects them. The
+    result is cached in this process and on the disk.
 
-    question   question of the layer, whose number of rows is ignored
+    question   types, extents, alignments and epilogue of the layer; its number of rows is ignored
     """
     return _remembered("few", _FEW, question.but_rows, tuple, lambda: _few(question), lambda recipes: recipes)
 
@@ -469,14 +493,14 @@ def _remembered(
     compute: Callable[[], _Value],
     recipes_of: Callable[[_Value], Iterable[Recipe]],
 ) -> _Value:
-    """Return a value that is made of recipes, from this process, else from the disk, else computed and stored there.
+    """Return a value that consists of recipes (named plan options), from a cache if possible, else computed and cached.
 
     kind         folder of the cache on the disk
-    known        the values of this process, by key
+    known        cache of this process: key -> value
     key          what the value depends on; its repr is the key on the disk
-    restore      makes the value from the recipes that the disk has; None if they do not fit together
-    compute      computes the value
-    recipes_of   returns the recipes of a value
+    restore      function that makes the value from the recipes that the disk has; it returns None if they do not fit
+    compute      function that computes the value
+    recipes_of   function that returns the recipes of a value, to write them to the disk
     """
     if key not in known:
         if len(known) >= _MOST_LAYERS:
@@ -491,11 +515,14 @@ def _remembered(
 
 
 def _few(question: Question) -> tuple[Recipe, ...]:
-    """Return what `few_of` returns, without using the caches. Each recipe can implement the layer's epilogue."""
+    """Compute the few recipes of `few_of` without its caches. Each recipe can implement the layer's epilogue.
+
+    question   types, extents, alignments and epilogue of the layer; its number of rows is ignored
+    """
     compared, excluded = functools.cache(question.compared), set[Recipe]()
 
     def candidates(count: int) -> list[Candidate]:
-        """Return the candidates for inputs of `count` rows, except those whose plan cannot have the epilogue."""
+        """Return the candidates (named plan options) for `count` rows, without those that cannot have the epilogue."""
         return [candidate for candidate in compared(count) if candidate.recipe not in excluded]
 
     while True:
@@ -507,7 +534,7 @@ def _few(question: Question) -> tuple[Recipe, ...]:
 
 
 def _loaded_by_box(plan: GemmPlan) -> str | None:
-    """Return the names of the caller's matrices that TMA loads, such as "ab"; None if threads load all of them."""
+    """Return the names of the caller's matrices that a plan loads by TMA, such as "ab"; None if threads load all."""
     if not isinstance(plan.a.load, TmaBox):
         return None
     packed = [repack.name for repack in plan.repacks]
@@ -516,9 +543,11 @@ def _loaded_by_box(plan: GemmPlan) -> str | None:
 
 
 def _chosen(question: Question) -> tuple[Recipe, GemmPlan]:
-    """Return the recipe with the lowest predicted time, and its plan, which does not have the call's epilogue yet.
+    """Return the recipe (named plan options) with the least predicted time, and its plan without the call's epilogue.
 
     Recipes that can implement the epilogue come first. With a gated epilogue, A and B are not swapped.
+
+    question   all that the choice depends on: types, extents, alignments, epilogue, device
     """
     ending, problem = question.ending, question.problem
     choose = functools.partial(

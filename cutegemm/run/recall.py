@@ -36,11 +36,12 @@ _written = 0
 
 @dataclass(frozen=True)
 class Recalled:
-    """A kernel that was loaded from the disk cache, and how it is called, as the record of an earlier call says.
+    """A kernel that was found in the disk cache without choosing a plan, and how to call it.
 
-    function   function of a, b, c if `reads_c`, d, and the numbers of the plan's epilogue. It provides its workspace
-    reads_c    whether the kernel can read C
-    strides    for a, b, c and the result: the strides that the kernel needs; None: the strides of the tensor
+    function   function of a, b, c if `reads_c`, d, and the numbers of the plan's epilogue. It allocates its workspace
+    reads_c    True if the kernel can read C
+    strides    for a, b, c and the result: strides that the kernel needs instead of the tensor's; None for the
+               tensor's
     shape      shape of the result
     dtype      torch dtype of the result
     kernel     text of the kernel for error messages
@@ -55,11 +56,12 @@ class Recalled:
 
 
 def find(key: Any, a: Any, how: How) -> Recalled | None:
-    """Return the kernel that a record on the disk has for the signature of a `gemm` call; None without a usable record.
+    """Return the kernel that an earlier process recorded on the disk for this kind of `gemm` call, or None.
 
-    It is None too if the signature may not have a record, see `_may_have_record`.
+    None is returned too if calls of this kind are never recorded, such as those with a plan that is an object.
 
-    key   the signature, from `cutegemm.run.gemm`: types, shapes, strides and alignments of the tensors, and the options
+    key   the signature, from `cutegemm.run.gemm`: types, shapes, strides and alignments of the tensors, and the
+          options
     a     a tensor of the call
     how   options of the call
     """
@@ -86,9 +88,11 @@ def find(key: Any, a: Any, how: How) -> Recalled | None:
 
 
 def _kernel(record: Any) -> tuple[Callable[..., Any], str] | None:
-    """Return the function of the kernel that a record names, and its text for error messages; None without it.
+    """Return the function of the kernel that a record on the disk names, and the kernel's text for error messages.
 
     The kernel is in an entry of the disk cache, or in a library that `exported.load` has loaded.
+
+    returns   None if the kernel is in neither
     """
     if record["library_key"] is not None:
         function = exported.function_of(record["library_key"])
@@ -109,7 +113,9 @@ def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
 
     Nothing is written if the signature may not have a record. Errors of the disk are ignored.
 
-    key, a, how   arguments of `find`
+    key           signature of the call: types, shapes, strides and alignments of the tensors, and the options
+    a             a tensor of the call
+    how           options of the call
     prepared      the kernel, and how it is called
     """
     global _written
@@ -140,12 +146,14 @@ def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
 
 
 def _may_have_record(key: Any, a: Any, how: How) -> bool:
-    """Return whether a later process may use the kernel of this call, so that a record of it on the disk makes sense.
+    """Return True if a later process may use the kernel of this call, so that it makes sense to record it on the disk.
 
-    It may if all tensors are plain torch tensors on a CUDA device, the plan is chosen or named, and this process uses
-    neither tuned plans nor `prepare.asking`.
+    This is so if all tensors are plain torch tensors on a CUDA device, the plan is chosen or named, and this process
+    uses neither tuned plans nor `prepare.asking`.
 
-    key, a, how   arguments of `find`
+    key   signature of the call: types, shapes, strides and alignments of the tensors, and the options
+    a     a tensor of the call
+    how   options of the call
     """
     torch = sys.modules.get("torch")
     if torch is None or not getattr(a, "is_cuda", False):
@@ -159,14 +167,17 @@ def _may_have_record(key: Any, a: Any, how: How) -> bool:
 
 
 def _depends_on_process(how: How) -> bool:
-    """Return whether the caller's plan is an object, whose id is in the signature, or the call asks for the tuner."""
+    """Return True if the call cannot be recorded for other processes because of how its plan is given.
+
+    That is so if the caller passes a plan as an object, whose id is in the call's key, or asks for the tuner.
+    """
     return not (how.plan is None or isinstance(how.plan, str)) or bool(how.tune)
 
 
 def _text(key: Any, a: Any) -> str:
-    """Return the text that the record of a signature is stored under: DSL version, libraries, device and signature.
+    """Return the text under which a call's record is stored: DSL version, libraries, device and signature.
 
-    key   the signature of a `gemm` call
+    key   signature of a `gemm` call: types, shapes, strides and alignments of the tensors, and the options
     a     a tensor of the call, which is on the device
     """
     from cutegemm.compile.cuda import device_name
@@ -175,13 +186,13 @@ def _text(key: Any, a: Any) -> str:
 
 
 def remembered(kind: str, text: str) -> Any:
-    """Return the value that `remember` stored on the disk for a text.
+    """Return the value that `remember` stored on the disk under the key `text`, in this or an earlier process.
 
     Values that another version of the package's files stored are not found.
 
     kind      folder of the cache
     text      the key of the value
-    returns   the value; None if there is none, or if another user can write it
+    returns   the value; None without a file, or if another user can write it
     """
     with contextlib.suppress(OSError, ValueError, CutegemmError):
         return json.loads(_place(kind, text).read_text())
@@ -207,7 +218,7 @@ def remember(kind: str, text: str, value: Any) -> None:
 
 
 def _place(kind: str, text: str) -> Path:
-    """Return the path of the file that holds the value that `remember` stores for a text.
+    """Return the path of the file that holds the value that `remember` stores under the key `text`.
 
     kind     folder of the cache
     text     the key of the value
@@ -222,13 +233,13 @@ def _place(kind: str, text: str) -> Path:
 
 @cache
 def _files() -> str:
-    """Return a hash of the names, sizes and modification times of all Python files of the package."""
+    """Return a hash of the names, sizes and modification times of the package's Python files, for cache keys."""
     facts = sorted(_facts(str(Path(__file__).parents[1])))
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def _facts(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, modification time in ns, size in bytes) of each Python file below a folder."""
+    """Yield (path, modification time in ns, size in bytes) of each Python file in a folder and its subfolders."""
     with os.scandir(folder) as items:
         for item in items:
             if item.is_dir(follow_symlinks=False):

@@ -6,7 +6,7 @@ caller writes them: "scales[0]" and "scales[1]".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS, ROWS
@@ -16,32 +16,32 @@ from cutegemm.run.views import ALIGN_BYTES, View
 
 NAMES = ("scales[0]", "scales[1]")  # scales of a and of b, as messages name them
 _F32_BYTES = 4
-_UNIT = ALIGN_BYTES // _F32_BYTES  # scales of rows are padded to a multiple of this
+UNIT = ALIGN_BYTES // _F32_BYTES  # scales of rows are padded to a multiple of this
 
 
 def linear(acc: Any, alpha: Any, beta: Any, c: Any) -> Any:
-    """Return alpha * acc + beta * c, the epilogue of a call with scales and c."""
+    """Return alpha * acc + beta * c: the epilogue of a `gemm` call with block scales and c."""
     return alpha * acc + beta * c
 
 
 def scaled(acc: Any, alpha: Any) -> Any:
-    """Return alpha * acc, the epilogue of a call with scales and alpha."""
+    """Return alpha * acc: the epilogue of a `gemm` call with block scales and alpha."""
     return alpha * acc
 
 
 def plain(acc: Any) -> Any:
-    """Return the accumulator, the epilogue of a call with scales and nothing else."""
+    """Return the accumulator: the epilogue of a `gemm` call with block scales and nothing else."""
     return acc
 
 
 def with_scales(a: Any, b: Any, scales: Any, named: Mapping[str, Any], operands: dict[str, Any]) -> dict[str, Any]:
-    """Return epilogue, alpha and beta of a call of `gemm` with block scales, and add the scales to its operands.
+    """Add the block scales of a `gemm` call to its operands, and return its epilogue, alpha and beta.
 
-    Without an epilogue, c, alpha and beta form it, as far as they are passed.
+    Without an epilogue, one is made from c, alpha and beta, as far as they are passed.
 
-    scales     scales of a and of b
+    scales     pair of tensors: scales of a and of b
     named      "c", "alpha", "beta" and "epilogue" of the call; None for one that is not passed
-    operands   operands of the epilogue by name
+    operands   operands of the epilogue by name; the scales are added to it
     returns    "epilogue", "alpha" and "beta"
     raises     UnsupportedError if `scales` is not a pair, for operands without an epilogue, and for a beta without c
     """
@@ -68,13 +68,13 @@ def with_scales(a: Any, b: Any, scales: Any, named: Mapping[str, Any], operands:
 
 
 def _shown(value: Any) -> str:
-    """Return a value that is not a pair of scales as text: its type, and its length if it has one."""
+    """Return a wrong value of `scales` as text for an error message: its type, and its length if it has one."""
     count = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
     return f"a {type(value).__name__}{count}"
 
 
 def separated(operands: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the block scales of a call, and its other operands, by name.
+    """Return the block scales among the operands of a call, and all other operands, as two dictionaries by name.
 
     >>> separated({"bias": 1, "scales[0]": 2, "scales[1]": 3})
     ({'scales[0]': 2, 'scales[1]': 3}, {'bias': 1})
@@ -84,19 +84,21 @@ def separated(operands: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
 
 
 def blocks_of(extent: Any) -> Any:
-    """Return the number of blocks of 128 that cover an extent. In a torch graph it may be a symbol."""
+    """Return the number of blocks of 128 elements that cover an extent. In a torch graph the extent may be a symbol."""
     return (extent + BLOCK - 1) // BLOCK
 
 
 def granularity(scale: Any, extent: Any, k: Any, batch: tuple[Any, ...], is_b: bool) -> str | None:
-    """Return the granularity of scales by their shape: "1x128" or "128x128"; None for a shape that fits neither.
+    """Return the granularity of block scales, found by their shape: "1x128", "128x128", or None for a wrong shape.
 
-    An extent of 1 has one row and one block of rows, so that both are the same; it is "1x128" then.
+    "1x128" is one scale for 128 elements along K in one row; "128x128" one for 128 elements along K in 128 rows. For
+    an extent of 1 both have the same shape; it counts as "1x128".
 
     scale    tensor of scales, (rows, K / 128) for a and (K / 128, columns) for b, with the batch in front
     extent   M for a, N for b
-    batch    (L,) or ()
-    is_b     whether they are the scales of b
+    k        extent K
+    batch    (L,), or () without a batch
+    is_b     True for the scales of b
     """
     shape = tuple(scale.shape)
     if len(shape) != len(batch) + 2:
@@ -110,9 +112,10 @@ def granularity(scale: Any, extent: Any, k: Any, batch: tuple[Any, ...], is_b: b
 
 
 def granularities(a: Any, b: Any, scales: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the granularity of the scales of a and of b, which `wrong_scales` accepts: "1x128" or "128x128".
+    """Return the granularity of the block scales of a and of b, "1x128" or "128x128" each.
 
-    scales   the two tensors by name
+    a, b     the factors
+    scales   the two tensors of scales by name, whose shapes `wrong_scales` accepts
     """
     of_a, of_b = _of_each(a, b, scales)
     assert of_a is not None
@@ -121,7 +124,11 @@ def granularities(a: Any, b: Any, scales: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _of_each(a: Any, b: Any, scales: Mapping[str, Any]) -> list[str | None]:
-    """Return the granularity of the scales of a and of b; None for a wrong shape."""
+    """Return the granularity of the block scales of a and of b, "1x128" or "128x128"; None for a wrong shape.
+
+    a, b     the factors
+    scales   the two tensors of scales by name
+    """
     batch, k = tuple(a.shape[:-2]), a.shape[-1]
     extents = (a.shape[-2], b.shape[-1])
     return [
@@ -131,10 +138,10 @@ def _of_each(a: Any, b: Any, scales: Mapping[str, Any]) -> list[str | None]:
 
 
 def wrong_scales(a: Any, b: Any, scales: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each rule that the block scales of a call break: types of a and b, types and shapes.
+    """Return one sentence for each rule that the block scales of a call violate; empty if types and shapes are right.
 
-    a, b     factors whose shapes fit
-    scales   the two tensors by name
+    a, b     factors whose shapes fit each other
+    scales   the two tensors of scales by name
     """
     import torch
 
@@ -168,15 +175,16 @@ def wrong_scales(a: Any, b: Any, scales: Mapping[str, Any]) -> list[str]:
 
 
 def conversion(name: str, by_block: bool, scale: Any, batched: bool) -> Callable[[Any], Any]:
-    """Return the function that converts the tensor of scales to what a kernel loads: (rows or columns, K / 128).
+    """Return the function that converts a tensor of block scales to the form that a kernel loads.
 
-    Scales of single rows are contiguous along the rows, with a pitch of 16 bytes, which TMA needs; scales of blocks are
-    contiguous along K. A tensor with other strides is copied.
+    Scales of single rows become contiguous along the rows, with a pitch that is a multiple of 16 bytes, which TMA
+    needs. Scales of blocks become contiguous along K. A tensor with other strides is copied.
 
-    name       name of the scales
-    by_block   whether a scale belongs to a block of 128 rows
-    scale      a tensor of scales, which stands for all of the same signature
-    batched    whether there is a batch mode in front
+    name       name of the scales: those of a or those of b
+    by_block   True if a scale belongs to a block of 128 rows
+    scale      a tensor of scales, which stands for all with the same shape, type and strides
+    batched    True if there is a batch mode in front
+    returns    tensor -> tensor (rows or columns, K / 128)
     """
     is_b = name == NAMES[1]
 
@@ -195,10 +203,21 @@ def conversion(name: str, by_block: bool, scale: Any, batched: bool) -> Callable
 
 
 def padded(scales: Any) -> Any:
-    """Return a copy of scales of rows whose columns are contiguous, each padded to a multiple of 16 bytes.
+    """Return a copy of block scales with contiguous columns, each padded to a multiple of 16 bytes, which TMA needs.
 
     scales   (rows, K / 128), with or without a batch mode in front. 6 x 3 scales get the strides (1, 8)
     """
-    *batch, rows, deep = scales.shape
-    room = scales.new_empty((*batch, deep, -(-max(1, rows) // _UNIT) * _UNIT))
-    return room.mT[..., :rows, :].copy_(scales)
+    return new_scales(scales, scales.shape).copy_(scales)
+
+
+def new_scales(like: Any, shape: Sequence[Any]) -> Any:
+    """Allocate float32 scales of rows, whose columns are contiguous, each padded to a multiple of 16 bytes.
+
+    like    a tensor on the same device
+    shape   (rows, blocks), with or without a batch mode in front
+    """
+    from torch import float32
+
+    *batch, rows, blocks = shape
+    pitch = (rows + UNIT - 1) // UNIT * UNIT
+    return like.new_empty((*batch, blocks, pitch), dtype=float32).mT[..., :rows, :]

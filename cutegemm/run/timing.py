@@ -34,7 +34,8 @@ _MOST_TRIES = 4  # after as many measurements the times are used even if they ar
 def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
     """Run several calls in alternation on the GPU, and return the median time of each call, in seconds.
 
-    Runs in which the device waited for the host are used only if a call has fewer than three others.
+    The L2 cache is flushed before each run. Runs that made the device wait for the host are used only if a call has
+    fewer than three others.
 
     calls     functions that launch work on the current stream
     seconds   time to measure all calls together; at least three rounds are run, each with two runs of every call
@@ -43,8 +44,9 @@ def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[floa
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=DEVICE)
 
     def timed(call: Callable[[], Any]) -> tuple[Any, Any, Any, float]:
-        """Flush the L2 cache and run a call, without waiting for the device.
+        """Flush the L2 cache and run a function that launches a kernel, without waiting for the device.
 
+        call      the function, without arguments
         returns   CUDA events before the flush, before the call and after it; and the seconds that the host took to
                   record, flush and call
         """
@@ -60,7 +62,7 @@ def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[floa
         return begun, start, end, launched
 
     def run_rounds(deadline: float, least: int) -> list[_Times]:
-        """Time all calls in rounds, and return the times of each call.
+        """Time all calls in rounds (each call twice per round), and return the times of each call.
 
         deadline   value of time.perf_counter() after which no round starts
         least      number of rounds that are run even after the deadline
@@ -86,9 +88,9 @@ def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[floa
 
 @dataclass
 class _Times:
-    """The measured times of one call.
+    """The measured times of one GPU function.
 
-    every   (seconds, whether the launch was hidden) of each run, two runs for each round. A launch is hidden if the
+    every   (seconds, True if the launch was hidden) of each run, two runs for each round. A launch is hidden if the
             flush of the L2 cache before it takes the device longer than the host takes to launch
     """
 
@@ -96,9 +98,9 @@ class _Times:
 
     @property
     def is_steady(self) -> bool:
-        """Return whether the medians of the first and the second half of the rounds differ by at most 10%.
+        """Return True if the medians of the first and the second half of these measurements differ by at most 10%.
 
-        Fewer than six rounds count as steady.
+        With fewer than six rounds the result is True.
         """
         rounds = len(self.every) // 2
         if rounds < 2 * _LEAST_ROUNDS:
@@ -108,10 +110,10 @@ class _Times:
         return max(first, last) <= _STEADY * min(first, last)
 
     def median(self) -> float:
-        """Return the median time in seconds.
+        """Return the median of these times in seconds.
 
-        It is over the rounds in which both launches were hidden. With fewer than three such rounds, it is over all runs
-        with a hidden launch; with fewer than three of those, over all runs.
+        It is taken over the rounds whose two launches did not make the device wait for the host. With fewer than
+        three such rounds, it is over all runs with a hidden launch; with fewer than three of those, over all runs.
         """
         rounds = zip(self.every[::2], self.every[1::2], strict=True)
         hidden_rounds = [(x + y) / 2 for (x, x_is_hidden), (y, y_is_hidden) in rounds if x_is_hidden and y_is_hidden]

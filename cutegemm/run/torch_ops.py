@@ -16,6 +16,8 @@ from cutegemm.compile.cuda import multiprocessors
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, s32, tf32
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import Device, device_called
+from cutegemm.plan.epilogue import Expression
+from cutegemm.plan.epilogue.quantized import Quantized
 from cutegemm.plan.problem import Operands
 
 DTYPES: dict[torch.dtype, DType] = {
@@ -55,14 +57,14 @@ def reduced_dtype(dtype: torch.dtype) -> torch.dtype:
 def result_dtypes(
     dtype: torch.dtype, reduces: Sequence[bool], out_dtype: Any, passed: Sequence[torch.dtype | None] = ()
 ) -> list[torch.dtype]:
-    """Return the type of each result of an epilogue.
+    """Return the torch dtype of each result of an epilogue.
 
     dtype       type of a
-    reduces     for each result, whether it is a reduction
-    out_dtype   type of D and of all auxiliary outputs; None for the default; or a sequence with a type or None for each
-                of the first results
-    passed      for the first results, the type of the tensor that the caller passed as `out`, which is used instead of
-                `out_dtype`; None for a result that gets a new tensor
+    reduces     for each result, True if it is a reduction, such as a sum of rows, or the scales of a quantized D
+    out_dtype   type of D and of all auxiliary outputs; None for the default; or a sequence with a type or None for
+                each of the first results
+    passed      for the first results, the type of the tensor that the caller passed as `out`, which is used instead
+                of `out_dtype`; None for a result that gets a new tensor
 
     >>> result_dtypes(torch.bfloat16, (False, False, True), (torch.float16, torch.float32))
     [torch.float16, torch.float32, torch.float32]
@@ -74,6 +76,25 @@ def result_dtypes(
     d_dtype = dtypes[0] or RESULTS[dtype][0]
     wide = reduced_dtype(dtype)
     return [wide if is_reduced else own or d_dtype for is_reduced, own in zip(reduces, dtypes, strict=False)]
+
+
+def of_quantized(expression: Expression, out_dtype: Any) -> Any:
+    """Return the argument `out_dtype` of a call, with the type of D if D is quantized; else as it is.
+
+    expression   expression of D
+    raises       UnsupportedError if `out_dtype` names another type
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> of_quantized(Quantized(Accumulator(), e5m2), None), of_quantized(Accumulator(), None)
+    ((torch.float8_e5m2, None), None)
+    """
+    if not isinstance(expression, Quantized):
+        return out_dtype
+    first, *others = out_dtype if isinstance(out_dtype, (tuple, list)) else (out_dtype,)
+    dtype = memory_of(expression.dtype)
+    if first not in (None, dtype):
+        raise UnsupportedError(f"out_dtype names {first!r}, but {expression} is {dtype!r}. Leave out out_dtype.")
+    return (dtype, *(others or [None]))
 
 
 # Compute capability -> architecture to compile for, with the instructions that only this device has ("a").
@@ -138,9 +159,11 @@ def tensors_of(arrays: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def like(example: Any, result: torch.Tensor) -> Any:
-    """Return a tensor as an array of the framework of `example`. The current stream of that framework waits for it.
+    """Convert a torch tensor to an array of the framework of `example`; that framework's current stream waits for it.
 
-    A framework that cannot import DLPack gets the torch tensor.
+    example   an array of the framework
+    result    the tensor
+    returns   the array; the torch tensor itself for a framework that cannot import DLPack
     """
     if isinstance(example, torch.Tensor):
         return result
@@ -185,6 +208,10 @@ def memory_of(kind: DType) -> torch.dtype:
 
 
 def _placed(tensor: torch.Tensor, kind: DType, column_major: bool) -> torch.Tensor:
-    """Return a tensor copied to the current CUDA device, converted to an element type, row- or column-major."""
+    """Return a copy of a tensor on the current CUDA device, converted to an element type, row- or column-major.
+
+    kind           element type
+    column_major   True for stride 1 along the rows' index (mode -2), False for stride 1 along the last mode
+    """
     on_device = tensor.to("cuda", memory_of(kind))
     return on_device.mT.contiguous().mT if column_major else on_device

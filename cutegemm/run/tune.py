@@ -40,14 +40,14 @@ Trial = Callable[[Decision], Callable[[], Any]]  # decision -> a call of its ker
 
 @contextmanager
 def tuning(cache: str | Path | None = None, best: int = BEST) -> Iterator[None]:
-    """Time the best few plans for each new signature, and use the fastest, while the context is active.
+    """Time the best few plans for each new kind of `gemm` call, and use the fastest, while the context is active.
 
-    In the first call of a signature, its plans are compiled in parallel and timed on the tensors of the call. This
-    takes a few seconds, and messages are printed to stderr. Nothing is timed while a CUDA graph is captured. A
-    signature keeps its plan after the context ends. The context affects all threads of the process.
+    In the first call of a kind (types, shapes, strides, options), plans are compiled in parallel and timed on its
+    tensors. This takes a few seconds, and messages are printed to stderr. Nothing is timed while a CUDA graph is
+    captured. The plan is kept after the context ends. The context affects all threads of the process.
 
     cache    file of tuned plans, which is read and extended; None: tuned.json in the cache folder of this user
-    best     number of plans that are timed for each signature, 1 or more
+    best     number of plans that are timed for each kind of call, 1 or more
     raises   UnsupportedError if the file is not a file of tuned plans, or cannot be written; PlanError if `best` is
              not an integer of 1 or more
 
@@ -66,9 +66,9 @@ def tuning(cache: str | Path | None = None, best: int = BEST) -> Iterator[None]:
 
 
 def use_tuned(path: str | Path) -> int:
-    """Make all later calls of this process use the plans that a file has for their device.
+    """Make later calls of `gemm` in this process use the tuned plans that a file has for their device.
 
-    Several files can be in use. The one that was passed last comes first.
+    Several files can be in use. A record in a file that was passed later takes precedence.
 
     path      file that the tuner wrote, on this machine or on another one
     returns   number of records in the file, for all devices and versions
@@ -86,15 +86,17 @@ def use_tuned(path: str | Path) -> int:
 
 
 def default_file() -> Path:
-    """Return the path of the file where the tuner keeps its results if the caller does not name one."""
+    """Return the path of the file that the tuner writes its results to if the caller does not name one."""
     return cache_folder() / "tuned.json"
 
 
 def recipe(question: Question, wanted: bool, trial: Trial, device: Callable[[], str]) -> Recipe | None:
-    """Return the fastest recipe (a plan without operands) for a call, from a file of tuned plans or by timing it now.
+    """Return the fastest recipe for a call, from a file of tuned plans or by timing plans now; None if neither applies.
 
-    question   what the choice of the call's plan depends on
-    wanted     whether the call has tune=True
+    A recipe is a named set of options that gives a plan for given operands.
+
+    question   what the choice of the call's plan depends on: types, extents, strides, epilogue
+    wanted     True if the call has tune=True
     trial      function that makes a call of the kernel of a plan; the call must not write to the caller's tensors
     device     function that returns the name of the device
     returns    the recipe; None if the tuner is not used and no file has one, so that predicted times decide
@@ -108,9 +110,9 @@ def recipe(question: Question, wanted: bool, trial: Trial, device: Callable[[], 
 
 
 def recorded(question: Question, device: str, first: Sequence[Table] = ()) -> Recipe | None:
-    """Return the fastest recipe (a plan without operands) for a call on a device, from tables of tuned plans.
+    """Return the fastest recipe (named plan options) that tables of tuned plans have for a call on a device, or None.
 
-    question   what the choice of the call's plan depends on
+    question   what the choice of the call's plan depends on: types, extents, strides, epilogue
     device     name of the device
     first      tables to search before those of `use_tuned`
     returns    the recipe; None if no table has one that works
@@ -130,8 +132,8 @@ class Tuner:
 
     path        file of tuned plans
     best        number of plans that are timed for a call
-    timer       function that returns the seconds of each call; None: `timing.alternating`
-    capturing   function that returns whether a CUDA graph is being captured; None: asks torch
+    timer       function that takes a list of functions and returns the seconds of each; None: `timing.alternating`
+    capturing   function that returns True while a CUDA graph is captured; None: ask torch
     say         function that prints a message
     table       content of the file
     """
@@ -147,12 +149,14 @@ class Tuner:
         self.table = Table.read(self.path)
 
     def tune(self, question: Question, trial: Trial, device: str) -> Recipe | None:
-        """Time the best few plans for a call, add the result to the file, and return the fastest recipe.
+        """Time the best few plans for a call, add the result to this tuner's file, and return the fastest recipe.
 
-        question   what the choice of the call's plan depends on
-        trial      function that makes a call of the kernel of a plan
+        question   what the choice of the call's plan depends on: types, extents, strides, epilogue
+        trial      function that makes, from a compiled plan, a call that launches it without writing to the caller's
+                   tensors
         device     name of the device
-        returns    the recipe; None if a CUDA graph is being captured, or if none of the plans can run
+        returns    the recipe (named plan options); None if a CUDA graph is being captured, or if none of the plans
+                   can run
         """
         subject = f"{question.problem} of {question.problem.operands.a.dtype}"
         if (self.capturing or _capturing)():
@@ -191,11 +195,11 @@ class Tuner:
 
 
 def varied(compared: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates in the order in which the tuner should time them, the most promising ones first.
+    """Sort candidates (named plan options with predicted times) so that the most promising are timed first.
 
-    First come the fastest candidates of each kind, then the fastest of each other tile, then all others. A kind is how
-    K is split, whether there is a repack pass, and whether A and B are swapped. Candidates of the first two groups
-    have a predicted time of at most 1.3 times the least.
+    First come the fastest candidates of each kind, then the fastest of each other tile size, then all others. Kinds
+    differ in how K is split, in copies of operands before the GEMM (repack passes), and in swapping A and B.
+    Candidates of the first two groups have a predicted time of at most 1.3 times the least.
 
     compared   candidates, the one with the lowest predicted time first
 
@@ -224,10 +228,11 @@ def varied(compared: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _kind(recipe: Recipe) -> tuple[bool, bool, str]:
-    """Return the properties of a recipe that distinguish kinds of them for the tuner, see `varied`.
+    """Return the properties of a recipe (named plan options) that make plans behave differently, so that each is tuned.
 
-    returns   (whether A and B are swapped, whether there is a repack pass, how K is split). The last is "split_k",
-              "stream" for stream-K, "fixup" for stream-K whose split tiles have an owner, or "" if K is not split
+    returns   (True if A and B are swapped, True if an operand is copied before the GEMM, how K is split). The last is
+              "split_k", "stream" for stream-K, "fixup" for stream-K on the tiles of the last wave, or "" if K is not
+              split
     """
     split = recipe.split
     how = "" if split is None else "fixup" if split.fixup else "stream" if split.waves else "split_k"
@@ -235,21 +240,24 @@ def _kind(recipe: Recipe) -> tuple[bool, bool, str]:
 
 
 def _capturing() -> bool:
-    """Return whether a CUDA graph is being captured, without importing torch before it is needed."""
+    """Return True if a CUDA graph is being captured. torch is not imported for this."""
     from cutegemm.compile.cuda import is_capturing
 
     return is_capturing()
 
 
 def _alternating(runs: Sequence[Callable[[], Any]]) -> Sequence[float]:
-    """Return the median seconds of each function, which launches a kernel, measured in alternation on the GPU."""
+    """Return the median seconds of each function, which launches a kernel, measured in alternation on the GPU.
+
+    runs   functions without arguments
+    """
     from cutegemm.run.timing import alternating
 
     return alternating(runs, _SECONDS_OF_EACH * len(runs))
 
 
 def _default() -> Tuner:
-    """Return the tuner of calls with tune=True outside of `tuning`, which writes to `default_file()`."""
+    """Return the tuner for calls with tune=True outside of the context `tuning`; it writes to `default_file()`."""
     path = default_file()
     if path not in _defaults:
         _defaults[path] = Tuner(path)

@@ -35,7 +35,7 @@ _OF_DSL = re.compile(r"DSL [^|]*(?= \|)")
 
 @dataclass(frozen=True)
 class Record:
-    """The measured times of several plans on one device, for one kind of GEMM (a `Question`).
+    """The measured times of several plans on one device, for one kind of GEMM (types, rounded extents, epilogue).
 
     plan   name of the fastest plan
     us     plan name -> microseconds, for each plan that was timed
@@ -49,13 +49,13 @@ class Record:
 class Table:
     """The content of a file of tuned plans: measured times by kind of GEMM and device.
 
-    records   text that describes the GEMM and the device, from `key_of` -> measured times of its plans
+    records   text that describes the GEMM and the device (from `key_of`) -> measured times of its plans
     """
 
     records: dict[str, Record] = field(default_factory=dict)
 
     def find(self, question: Question, device: str) -> Record | None:
-        """Return the measured times for a GEMM on the device with this name; None if the table has none.
+        """Return this table's measured times for a GEMM on the device with the name `device`; None if it has none.
 
         If the DSL is not installed, a record of any version of the DSL is returned.
 
@@ -69,8 +69,9 @@ class Table:
 
     @staticmethod
     def read(path: Path) -> Table:
-        """Return the table in a file; an empty table if the file does not exist.
+        """Return the table of tuned plans (measured times) in a file; an empty table if the file does not exist.
 
+        path     the file
         raises   UnsupportedError if the file cannot be read or is not a file of tuned plans
         """
         try:
@@ -96,7 +97,7 @@ class Table:
         return Table(records)
 
     def write(self, path: Path) -> Table:
-        """Add the records to a file and return all records of the file.
+        """Add the records of this table to a file of tuned plans, and return all records of the file.
 
         Several processes may do this at the same time. A record that the file has already is not replaced, so that all
         processes use the same plan. The file is replaced as a whole, so that readers never see half of it.
@@ -122,7 +123,7 @@ class Table:
 
     @property
     def text(self) -> str:
-        """Return the JSON text of a file with these records."""
+        """Return the JSON text of a file of tuned plans with the records of this table."""
         records: dict[str, Any] = {
             key: {"plan": record.plan, "us": dict(record.us)} for key, record in sorted(self.records.items())
         }
@@ -130,7 +131,7 @@ class Table:
 
 
 def _text(value: Any) -> str:
-    """Return a value that was read from a file, if it is text, as the name of a plan is; else raise TypeError."""
+    """Return a value that was read from a file if it is a str (the name of a plan); else raise TypeError."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not the name of a plan")
     return value
@@ -153,9 +154,10 @@ def _replace(path: Path, text: str) -> None:
 
 
 def key_of(question: Question, device: str) -> str:
-    """Return the key of a table of tuned plans for a GEMM on the device with this name: one line of readable text.
+    """Return the key of a GEMM in a table of tuned plans, as one line of readable text.
 
     question   types, extents, alignments and epilogue of the GEMM
+    device     name of the device
     """
     ending = "" if question.ending is None else f"; {question.ending.epilogue}"
     with_c = "; with C" if question.has_c and question.ending is None else ""
@@ -176,7 +178,7 @@ def key_of(question: Question, device: str) -> str:
 
 
 def shape_class(extents: tuple[int, int, int, int]) -> tuple[int, ...]:
-    """Return M, N and K rounded up, and L unchanged. GEMMs with the same result share a record of tuned plans.
+    """Return M, N and K rounded up, and L unchanged: GEMMs with an equal result share a record of tuned plans.
 
     Extents up to 256 are rounded up to multiples of 16, larger ones to multiples of 64.
 
@@ -202,7 +204,7 @@ def versions() -> str:
 
 @cache
 def recipe_space() -> str:
-    """Return a hash of all recipes that a plan is chosen from, so that results of other versions are not used."""
+    """Return a hash of all recipes (named plan options), so that tuning results of other versions are not used."""
     recipes = (*SM90_CHOSEN, *SM90_PROMOTED, *SIMT_PLANS, *MMA_SYNC_PLANS, *GEMV_PLANS)
     text = "\n".join([f"{recipe} {sorted(recipe.options.items())}" for recipe in recipes])
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -18,17 +18,17 @@ MODES = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}  # names of the row mode 
 
 
 class View:
-    """The memory layout of a matrix or of a batch of matrices.
+    """The memory layout of a matrix or of a batch of matrices, as the choice of a kernel needs it.
 
-    major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1
-    align     alignment in bytes of the address, the strides and the length of a row; a power of two up to `ALIGN_BYTES`
-    boxed     alignment for TMA, which ignores the length of a row. It is the size of an element if a stride is 0, which
-              TMA does not support
+    major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1. If an extent is 0 or 1, both
+              modes may be major; then it is the mode that the plan wants, if any
+    align     alignment in bytes of the address, the strides and the length of a row; a power of two up to
+              `ALIGN_BYTES`
+    boxed     alignment for TMA, which ignores the length of a row. It is the size of an element if a stride is 0,
+              which TMA does not support
     strides   strides that a kernel needs instead of the tensor's. They differ in modes of extent 1, and in tensors
               without elements, whose strides may have any value. None: the tensor's own strides are used
     region    the bytes that the elements occupy
-
-    If an extent is 0 or 1, both modes may be major. `wanted` is then the mode that is major, unless it is None.
     """
 
     __slots__ = ("align", "boxed", "major", "region", "strides")
@@ -77,9 +77,11 @@ class View:
 
     @staticmethod
     def of(name: str, tensor: Any, batched: bool, wanted: int | None = None) -> View:
-        """Return the view of a torch tensor.
+        """Return the memory layout (`View`) of a torch tensor: contiguous mode, alignments and occupied bytes.
 
         name      "a", "b", "c" or "out"
+        tensor    the tensor
+        batched   True if the tensor has a batch mode in front
         wanted    mode to be major, if the shape leaves both modes possible; None for no preference
         raises    UnsupportedError if elements of "out" may share memory
         """
@@ -93,10 +95,10 @@ class View:
 
     @staticmethod
     def fresh(shape: tuple[int, ...], element_bytes: int, batched: bool, wanted: int | None = None) -> View:
-        """Return the view of a compact row-major tensor that is not allocated yet. torch will align its address.
+        """Return the memory layout of a compact row-major tensor that is not allocated yet; torch aligns its address.
 
         element_bytes   size of an element
-        batched         whether the tensor has a batch mode in front
+        batched         True if the tensor has a batch mode in front
         wanted          mode to be major, if the shape leaves both modes possible; None for no preference
         """
         strides, running = [], 1
@@ -107,9 +109,9 @@ class View:
 
 
 class Region:
-    """The bytes that the elements of a tensor occupy, as offsets from its address, to find out whether tensors overlap.
+    """The bytes that the elements of a tensor occupy, to find out whether two tensors overlap.
 
-    The offset of each byte is a sum of multiples of the steps.
+    The offset of each byte from the tensor's address is a sum of one multiple of each step.
 
     span    bytes from the first element to the end of the last; 0 for a tensor without elements
     steps   (bytes of a step, largest multiple) of each mode with more than one element. The bytes of an element are
@@ -128,14 +130,14 @@ class Region:
 
     @staticmethod
     def of(tensor: Any) -> Region:
-        """Return the region of a tensor."""
+        """Return the `Region` of a torch tensor: the bytes that its elements occupy."""
         return Region(tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size())
 
 
 def share_memory(first: Region, start: int, second: Region, other_start: int) -> bool:
-    """Return whether two tensors have a byte in common.
+    """Return True if two tensors have a byte in common, taking their strides into account.
 
-    Interleaved tensors, such as the heads of a larger tensor, have none. If the search takes too long, the answer is
+    Interleaved tensors, such as the heads of a larger tensor, have none. If the search takes too long, the result is
     True.
 
     first, second        bytes that the tensors occupy, as offsets from their addresses
@@ -154,13 +156,14 @@ def share_memory(first: Region, start: int, second: Region, other_start: int) ->
 
 @lru_cache(maxsize=4096)
 def _meet(first: Steps, second: Steps, apart: int) -> bool:
-    """Return whether two tensors have a byte in common, if the second one starts `apart` bytes after the first.
+    """Return True if two tensors have a byte in common, where the second one starts `apart` bytes after the first.
 
-    They do if an offset of the first minus an offset of the second is `apart`. Such a difference is a sum of multiples
-    of all steps, with negative multiples for the second tensor. Sums of the small steps fill an interval of integers.
-    For each larger step, all multiples are tried that leave a rest within reach of the smaller steps.
+    They do if some offset in the first minus some offset in the second is `apart`. Such a difference is a sum of
+    multiples of all steps, with negative multiples for the second tensor. Sums of the small steps fill an interval of
+    integers. For each larger step, all multiples are tried that leave a rest within reach of the smaller steps.
 
-    first, second   (bytes of a step, largest multiple) of each mode of the tensors: see `Region`
+    first, second   (bytes of a step, largest multiple) of each mode of the tensors
+    apart           distance of the tensors' addresses in bytes
     """
     ranges: dict[int, list[int]] = {}
     for step, count in first:
@@ -183,7 +186,7 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
     left = _MOST_TRIED
 
     def is_sum(total: int, index: int) -> bool:
-        """Return whether `total` is a sum of multiples of the small steps and of the large steps up to `index`."""
+        """Return True if `total` is a sum of multiples of the small steps and of the large steps up to `index`."""
         nonlocal left
         if index < 0:
             return low <= total <= high
@@ -200,9 +203,12 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
 
 
 def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return whether two elements of a tensor may have the same address.
+    """Return True if two elements of a tensor may have the same address.
 
-    They cannot if, sorted by stride, each mode has a stride larger than the largest offset within the modes before it.
+    They cannot if, sorted by stride, each mode has a stride larger than the largest offset within the modes before
+    it.
+
+    shape, strides   shape and strides in elements
     """
     reach = 0
     for stride, extent in sorted((s, e) for s, e in zip(strides, shape, strict=True) if e > 1):
@@ -225,18 +231,22 @@ def operands_of(
 
     kind      type of a
     result    type of out
-    batched   whether they are batches
-    by_box    how a and b are loaded. None: all matrices are accessed by threads. Otherwise a text with the names of the
-              matrices that TMA loads with rows of any length, such as "ab". They have the alignment `boxed`. Others
-              have the smaller of `align` and `boxed`: an a or b that a repack pass copies first, and c, whose rows TMA
-              loads only if they end at a multiple of 16 bytes
+    batched   True if they are batches of matrices
+    by_box    how a and b are loaded. None: all matrices are accessed by threads. Otherwise a text with the names of
+              the matrices that TMA loads with rows of any length, such as "ab". They have the alignment `boxed`.
+              Others have the smaller of `align` and `boxed`: an a or b that a repack pass copies first, and c, whose
+              rows TMA loads only if they end at a multiple of 16 bytes
     of_c      type of c; None: that of out
     of_b      type of b; None: that of a
     """
     kinds = {"a": kind, "b": of_b or kind, "c": of_c or result, "out": result}
 
     def align(name: str, view: View) -> int:
-        """Return the alignment in bytes that a kernel may rely on for a matrix, which depends on how it is loaded."""
+        """Return the alignment in bytes that a kernel may rely on for a matrix, which depends on how it is loaded.
+
+        name   "a", "b", "c" or "out"
+        view   memory layout of the matrix
+        """
         if by_box is None or name == "out":
             return view.align
         return view.boxed if name in by_box else min(view.align, view.boxed)

@@ -22,6 +22,7 @@ from cutegemm.simulator.reductions import of_reduction
 from cutegemm.simulator.report import Fault, Report
 from cutegemm.simulator.roles import run_roles
 from cutegemm.simulator.scheduled import run_schedule
+from cutegemm.simulator.stores import quantized as _quantized  # noqa: F401 - registers how its step is simulated
 from cutegemm.simulator.task import Task
 
 
@@ -52,7 +53,7 @@ class SimulationResult(hooks.Shown):
     d        D, of shape (M, N) or (L, M, N)
     faults   faults by kind; () if none was found or looked for
     stats    counts
-    aux      auxiliary outputs and reductions of the epilogue, by name
+    aux      auxiliary outputs, reductions and scales of the epilogue, by name
     """
 
     d: np.ndarray
@@ -123,11 +124,12 @@ def simulate(
         batched = problem.operands.has_batch("d")
     d, *aux = [as_caller_has(plan, result_of(matrices[name], batched)) for name in plan.epilogue.outputs]
     reduced = {name: of_reduction(matrices[name], one.along, batched) for name, one in plan.epilogue.reductions}
+    scales = {name: result_of(matrices[name], batched) for name in plan.epilogue.scales}
     return SimulationResult(
         d,
         faults,
         SimulationStats(*stats, time.perf_counter() - started),
-        {**dict(zip(plan.epilogue.outputs[1:], aux, strict=True)), **reduced},
+        {**dict(zip(plan.epilogue.outputs[1:], aux, strict=True)), **reduced, **scales},
     )
 
 

@@ -30,6 +30,8 @@ from cutegemm.plan.epilogue import (
     Tensor,
     Where,
 )
+from cutegemm.plan.epilogue.quantized import Blockwise
+from cutegemm.simulator.blocks import scaled
 from cutegemm.simulator.functions import BINARY, FUNCTIONS
 
 
@@ -88,7 +90,10 @@ def results(
             aux |= {name: elements.of(reduction.child) for name, reduction in step.reductions}
             values = elements.of(step.expression)
     shape = accumulators.shape[1:] if epilogue.gated else accumulators.shape
-    return {name: np.broadcast_to(array, shape) for name, array in (("d", values), *aux.items())}
+    return {
+        name: array if name in epilogue.scales else np.broadcast_to(array, shape)
+        for name, array in (("d", values), *aux.items())
+    }
 
 
 class _Elements:
@@ -153,4 +158,6 @@ class _Elements:
             return round_to(node.dtype, children[0]).astype(self.kind)
         if isinstance(node, Function):
             return FUNCTIONS[node.name](np.asarray(children[0]))
+        if isinstance(node, Blockwise):
+            return scaled(np.asarray(children[0]), node)[node.place]
         raise TypeError(f"the simulator cannot evaluate {node!r}")

@@ -91,18 +91,18 @@ class MmaAtom(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Number of threads that execute the instruction together: 1, 32 or 128."""
+        """Number of threads that execute the instruction of this MMA atom together: 1, 32 or 128."""
         return self.thr_id.size()
 
     @property
     def is_of_warpgroup(self) -> bool:
-        """True for wgmma, which a warpgroup (four warps) issues and which runs asynchronously."""
+        """True if this MMA atom is a wgmma, which a warpgroup (four warps) issues and which runs asynchronously."""
         return self.b_source == "shared"
 
     def layout_tv(self, operand: str) -> Layout:
-        """Return the thread-value layout of an operand.
+        """Return the layout (thread, value) -> colexicographic index in the tile of an operand of this MMA atom.
 
-        operand   a, b or c
+        operand   "a", "b" or "c"; "c" stands for C and D. The tile is (M, K), (N, K) or (M, N)
         raises    UnsupportedError for another operand
         """
         layouts = {"a": self.layout_a_tv, "b": self.layout_b_tv, "c": self.layout_c_tv}
@@ -111,7 +111,7 @@ class MmaAtom(hooks.Shown):
         return layouts[operand]
 
     def runs_on(self, arch: str) -> bool:
-        """Return True if an architecture has the instruction.
+        """Return True if the architecture `arch` has the instruction of this MMA atom.
 
         arch   name such as sm_90a
         """
@@ -126,7 +126,7 @@ _MATRIX_ROWS = 8  # rows of a matrix of ldmatrix and stmatrix; every row has its
 
 @dataclass(frozen=True)
 class CopyAtom(hooks.Shown):
-    """One instruction that moves a vector.
+    """One copy instruction, such as ld, cp.async or ldmatrix: which thread reads and writes which element.
 
     name            instruction and element type
     dtype           element type that the layouts count
@@ -165,22 +165,22 @@ class CopyAtom(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Number of threads that execute the instruction together: 1 or 32."""
+        """Number of threads that execute the instruction of this copy atom together: 1 or 32."""
         return self.thr_id.size()
 
     @property
     def is_async(self) -> bool:
-        """True for asynchronous copies from global to shared memory, such as cp.async."""
+        """True if this copy atom copies asynchronously from global to shared memory, as cp.async does."""
         return self.src == "global" and self.dst == "shared"
 
     @property
     def values(self) -> int:
-        """Number of elements that a thread holds in registers for one instruction."""
+        """Number of elements that a thread holds in registers for one instruction of this copy atom."""
         return int(self.layout_ref_tv[1].size())
 
     @property
     def address_lanes(self) -> int:
-        """Number of threads that supply a shared-memory address. For ldmatrix and stmatrix it is 8 per matrix.
+        """Number of threads that supply a shared-memory address to this copy atom: 8 per matrix for ldmatrix, stmatrix.
 
         >>> from cutegemm.dtypes import bf16
         >>> from cutegemm.tile.copy_atoms import stmatrix, universal_copy
@@ -190,7 +190,7 @@ class CopyAtom(hooks.Shown):
         return self.threads if self.threads == 1 else _MATRIX_ROWS * (self.bits // 32)
 
     def runs_on(self, arch: str) -> bool:
-        """Return True if an architecture has the instruction.
+        """Return True if the architecture `arch` has the instruction of this copy atom.
 
         arch   name such as sm_90a
         """
@@ -205,14 +205,14 @@ Make = TypeVar("Make", bound=Callable[..., Any])
 
 
 def table_of_atoms(make: Make) -> Make:
-    """Decorate a function that makes atoms: check its arguments, and cache its results.
+    """Decorate a function that returns an atom, so that it checks its arguments and caches its results.
 
-    An element type may be passed by its name: "bf16" for `bf16`.
+    The decorated function accepts the name of an element type in place of the type: "bf16" for `bf16`.
 
-    make      function with arguments named `dtype` or `*_dtype` for types, and integers, bools and texts
-              otherwise
-    returns   a function of the same signature; it raises UnsupportedError for a name that is not an element
-              type, and PlanError for an argument of another kind
+    make      function that returns an MmaAtom or CopyAtom. Its parameters named `dtype` or `*_dtype` take element
+              types; all others take an int, a bool or a str
+    returns   a function of the same signature; it raises UnsupportedError for a name that is not an element type, and
+              PlanError for an argument of another kind
     """
     cached, parameters = cache(make), signature(make)
 
@@ -236,18 +236,18 @@ def table_of_atoms(make: Make) -> Make:
 
 
 def require(operation: str, value: Any, kind: type, expected: str) -> None:
-    """Check that a value is an instance of a class, and raise a PlanError otherwise.
+    """Raise a PlanError if `value` is not an instance of the class `kind`.
 
-    operation   name of the caller for the message
-    value       the value
-    kind        the class
-    expected    what is expected, for the message: "an MMA atom"
-    raises      PlanError for a value of another kind
+    operation   name of the calling function, which the message starts with, such as "make_tiled_mma"
+    value       the argument to check
+    kind        class that `value` must be an instance of
+    expected    what the caller expects, as a phrase for the message: "an MMA atom"
+    raises      PlanError for a value of another class
     """
     if not isinstance(value, kind):
         raise PlanError(operation, [f"{value!r} is not {expected}"])
 
 
 def fields_of(value: Any) -> tuple[Any, ...]:
-    """Return the values of a dataclass's fields, in order."""
+    """Return the values of all fields of the dataclass instance `value` as a tuple, in the order of declaration."""
     return tuple([getattr(value, name) for name in value.__dataclass_fields__])

@@ -63,12 +63,12 @@ def universal_copy(dtype: DType, bits: int) -> CopyAtom:
 def global_load(dtype: DType, bits: int, cache: str = "kept") -> CopyAtom:
     """Return the atom of a load of one thread from global memory to registers.
 
-    The data may have been written by another kernel just before.
+    Another kernel may have written the data just before.
 
     dtype    element type
-    bits     32, 64 or 128, and a multiple of the width of the type
-    cache    "kept"; or "streaming" for data that is read once: L1 evicts its lines first, and L2 fetches the
-             whole line of 128 bytes, whose other parts are read soon
+    bits     width of the vector: 32, 64 or 128, and a multiple of the width of the type
+    cache    "kept" for the default policy; "streaming" for data that is read once: L1 evicts its lines first, and L2
+             fetches the whole line of 128 bytes, whose other parts are read soon
     raises   PlanError for another width or cache
     source   PTX ISA, `ld`, .level::eviction_priority and .level::prefetch_size
 
@@ -90,8 +90,8 @@ def cp_async(dtype: DType, size_bytes: int, cache: str = "ca") -> CopyAtom:
     """Return the atom of cp.async, which copies from global to shared memory without registers.
 
     dtype        element type
-    size_bytes   4, 8 or 16, and a multiple of the width of the type
-    cache        ca also caches the lines in L1; cg caches them only in L2, and copies 16 bytes
+    size_bytes   bytes that one thread copies: 4, 8 or 16, and a multiple of the width of the type
+    cache        "ca" also caches the lines in L1; "cg" caches them only in L2, and copies 16 bytes
     raises       PlanError for another size or cache
     source       PTX ISA, `cp.async`; CuTe, copy_traits_sm80.hpp:42,57
 
@@ -112,17 +112,16 @@ def cp_async(dtype: DType, size_bytes: int, cache: str = "ca") -> CopyAtom:
 def _one_thread(
     name: str, dtype: DType, bits: int, src: str, dst: str, arch: str, rules: list[str], source: str
 ) -> CopyAtom:
-    """Return the atom of a vector that one thread moves.
+    """Return the atom of an instruction with which one thread moves one vector.
 
-    name     name of the atom
-    dtype    element type
-    bits     bits of the vector
-    src      memory that is read: global, shared, register or any
-    dst      memory that is written
-    arch     first architecture with the instruction
-    rules    rules that are already broken, as phrases
-    source   source of the layouts: header and line
-    raises   PlanError with these rules, and if the vector does not contain whole elements
+    name       name of the atom
+    dtype      element type
+    bits       bits of the vector
+    src, dst   memories that are read and written: "global", "shared", "register" or "any"
+    arch       first architecture with the instruction, such as sm_80
+    rules      rules that the caller found violated, as phrases; empty if none is
+    source     source of the layouts: header and line
+    raises     PlanError with all phrases of `rules`, and if the vector does not contain whole elements
     """
     if bits % dtype.bits or bits <= 0:
         rules.append(f"a vector of {bits} bits does not contain whole elements of {dtype}, which has {dtype.bits} bits")
@@ -185,16 +184,24 @@ def _matrix_name(instruction: str, dtype: DType, matrices: int, transpose: bool)
     """Return the name of an ldmatrix or stmatrix atom, such as "stmatrix.x2.trans.bf16".
 
     instruction   "ldmatrix" or "stmatrix"
+    dtype         element type
+    matrices      number of 8x8 matrices: 1, 2 or 4
+    transpose     True if each matrix is transposed
     """
     return f"{instruction}.x{matrices}{'.trans' if transpose else ''}.{dtype}"
 
 
 def _matrix_layouts(instruction: str, dtype: DType, matrices: int, transpose: bool) -> tuple[Layout, Layout]:
-    """Return two layouts of ldmatrix or stmatrix: of the rows in shared memory, and of the fragments in registers.
+    """Return the (lane, value) -> element layouts of ldmatrix or stmatrix, for shared memory and for the fragments.
 
-    Both map (lane, value) to an element.
+    The first layout has the elements of the row whose address a lane supplies, the second those in the lane's
+    registers.
 
-    raises   PlanError for arguments that the instruction does not have
+    instruction   "ldmatrix" or "stmatrix"
+    dtype         element type
+    matrices      number of 8x8 matrices: 1, 2 or 4
+    transpose     True if each matrix is transposed
+    raises        PlanError for arguments that the instruction does not have
     """
     rules = []
     if matrices not in MATRICES:
@@ -215,6 +222,6 @@ def _matrix_layouts(instruction: str, dtype: DType, matrices: int, transpose: bo
 
 
 def _or(numbers: tuple[int, ...]) -> str:
-    """Return numbers as text: '1, 2 or 4'."""
+    """Return a list of numbers as text for a message: (1, 2, 4) becomes '1, 2 or 4'."""
     *first, last = [str(n) for n in numbers]
     return f"{', '.join(first)} or {last}" if first else last

@@ -189,10 +189,10 @@ ROWS_IN_BANKS = Layout((4, 2, 2, 2, 2), (1, 16, 4, 8, 32))
 
 
 def _in_shared(extent: int, k: int) -> Layout:
-    """Return the thread-value layout of a wgmma operand in shared memory, which all 128 threads read whole.
+    """Return the thread-value layout of a wgmma operand in shared memory: each of 128 threads has all elements.
 
     extent   extent of the operand along M or N
-    k        extent along K
+    k        extent of the operand along K
     """
     return Layout((128, (extent, k)), (0, (1, extent)))
 
@@ -202,9 +202,12 @@ def _wgmma_rules(
 ) -> list[str]:
     """Return the rules that the arguments of `wgmma` violate, as phrases for an error message.
 
-    dtype   element type of A
-    other   element type of B
-    into    element type of C and D
+    dtype              element type of A
+    other              element type of B
+    into               element type of C and D
+    n                  extent N of the instruction
+    a_major, b_major   contiguous mode of A and of B in shared memory: "k" or "mn"
+    a_source           memory that A is read from: "shared" or "register"
     """
     if dtype not in WGMMA_C_TYPES:
         known = ", ".join(t.name for t in WGMMA_C_TYPES)
@@ -233,17 +236,17 @@ def _wgmma_rules(
 
 
 def _mixes(dtype: DType, other: DType) -> bool:
-    """Return True if one MMA can multiply A of the type `dtype` by B of the type `other`."""
+    """Return True if an MMA instruction exists that multiplies A of type `dtype` by B of type `other`."""
     return dtype is other or {dtype, other} == {e4m3, e5m2}
 
 
 def _pair(dtype: DType, other: DType) -> str:
-    """Return the element types of A and B as text for messages: one name if they are equal."""
+    """Return the element types of A (`dtype`) and B (`other`) as text for messages: one name if they are equal."""
     return dtype.name if dtype is other else f"{dtype}_{other}"
 
 
 def _or(values: object) -> str:
-    """Return a sequence of values as text for messages: '8 or 16'."""
+    """Return a list of values as text for messages: (8, 16) becomes '8 or 16'."""
     *first, last = [str(v) for v in values]  # type: ignore[attr-defined]
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -264,7 +267,7 @@ def mma_atoms(arch: str | None = None) -> Iterator[MmaAtom]:
 def mma_atom(name: str) -> MmaAtom:
     """Return the MMA atom with a given name.
 
-    name     as `MmaAtom.name`
+    name     instruction, shape and types, such as "mma.m16n8k16.f32.bf16"
     raises   UnsupportedError for an unknown name; the message lists similar ones
 
     >>> mma_atom("mma.m16n8k8.f32.tf32").shape_mnk

@@ -98,7 +98,7 @@ class Raster(hooks.Shown):
         """Return the raster that a text describes. `parse` reads what `str` of a raster returns.
 
         text     along_m, along_n, grouped_m:G, grouped_n:G, fitted_m, fitted_n, even_m:G, even_n:G, even:G or
-                 hilbert:G with the group G; or log_tile:T for grouped_n:2**T
+                 hilbert:G with the band width G in tiles; or log_tile:T for grouped_n:2**T
         raises   LayoutError for any other text
 
         >>> Raster.parse("grouped_m:8")
@@ -121,7 +121,7 @@ class Raster(hooks.Shown):
 
     @staticmethod
     def from_log_tile(log_tile: int) -> Raster:
-        """Return the raster of CUTLASS's threadblock swizzle with a given log_tile.
+        """Return the raster (order of tiles) of CUTLASS's threadblock swizzle with bands of 2**log_tile tiles.
 
         In a grid (bx, by), bx fastest, a CTA takes the tile m = bx >> log_tile, n = (by << log_tile) + (bx &
         (2**log_tile - 1)). CTAs without a tile are not counted.
@@ -148,13 +148,13 @@ class Raster(hooks.Shown):
         batched: bool = True,
         divisors: tuple[Any, ...] | None = None,
     ) -> tuple[Any, Any, Any]:
-        """Return the tile coordinate (m_tile, n_tile, l) at a position of the order.
+        """Return the coordinate (m_tile, n_tile, l) of the tile at a position of this raster (an order of tiles).
 
-        linear           position: an integer, an integer array, or an integer of the DSL
-        grid_m, grid_n   tiles along M and N, of the same type
-        minimum          function that returns the lesser of two of them: min, np.minimum or cutlass.min
-        batched          False for a grid with one batch: l is 0, and fewer divisions are computed
-        divisors         result of `divisors`, possibly in a form that divides faster; None to compute it
+        linear           position, from 0: an integer, an integer array, or an integer of the DSL
+        grid_m, grid_n   number of tiles along M and N, of the same type
+        minimum          function that returns the smaller of two such values: min, np.minimum or cutlass.min
+        batched          False for a grid with one batch: the batch index l is 0, and fewer divisions are computed
+        divisors         result of the method `divisors`, possibly as objects that divide faster; None to compute it
 
         >>> Raster("grouped_n", 2).tile(3, grid_m=4, grid_n=4)
         (1, 1, 0)
@@ -167,9 +167,10 @@ class Raster(hooks.Shown):
         return (*_TILE_OF[self.kind](within, grid_m, grid_n, self.group, minimum, *others), batch)
 
     def divisors(self, grid_m: Any, grid_n: Any) -> tuple[Any, ...]:
-        """Return the divisors that `tile` uses. They depend only on the grid, so they can be computed once.
+        """Return the divisors that `tile` computes with. They depend only on the grid, so a kernel computes them once.
 
-        returns   tuple: the number of tiles of a batch, then the divisors of the kind
+        grid_m, grid_n   number of tiles along M and N
+        returns          tuple: the number of tiles of a batch, then the divisors that this kind of raster needs
 
         >>> Raster("grouped_m", 4).divisors(grid_m=6, grid_n=5)  # bands of 4 x 5 tiles; the last is 2 tiles wide
         (30, 20, 2)
@@ -177,7 +178,7 @@ class Raster(hooks.Shown):
         return (grid_m * grid_n, *_DIVISORS_OF[self.kind](grid_m, grid_n, self.group))
 
     def across(self, grid_m: int, grid_n: int) -> int | None:
-        """Return the number of tiles across a band; None for the kinds without bands.
+        """Return the number of tiles across a band (strip of tiles) of this raster; None for a kind without bands.
 
         grid_m, grid_n   number of tiles along M and N
 
@@ -191,18 +192,20 @@ class Raster(hooks.Shown):
         return self.group
 
     def _fast(self, grid_m: int, grid_n: int) -> int:
-        """Return the mode across the bands, along which tiles vary fastest: 0 for M, 1 for N.
+        """Return the mode that varies fastest within a band (strip of tiles) of this raster: 0 for M, 1 for N.
 
         grid_m, grid_n   number of tiles along M and N
         """
         return int(grid_m > grid_n if self.kind == "even" else self.kind.endswith("n"))
 
     def order(self, grid_m: int, grid_n: int, batch: int = 1) -> np.ndarray:
-        """Return the tile at every position of the order.
+        """Return the coordinates of all tiles in the order of this raster.
 
-        grid_m, grid_n, batch   number of tiles along M and N, and of matrices
-        returns                 int64 array (grid_m * grid_n * batch, 3) with rows (m_tile, n_tile, l)
-        raises                  LayoutError for extents that are not integers of 0 or more
+        grid_m, grid_n   number of tiles along M and N
+        batch            number of matrices
+        returns          int64 array (grid_m * grid_n * batch, 3) with rows (m_tile, n_tile, l), where l is the batch
+                         index
+        raises           LayoutError for extents that are not integers of 0 or more
 
         >>> Raster("along_n").order(2, 2).tolist()
         [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]]
@@ -214,13 +217,14 @@ class Raster(hooks.Shown):
         return np.stack(self.tile(linear, grid_m, grid_n, np.minimum), axis=-1)
 
     def as_layout(self, grid_m: int, grid_n: int, batch: int = 1) -> Layout:
-        """Return the layout from a position to the tile coordinate (m_tile, n_tile, l).
+        """Return this raster as a layout that maps a position to the tile coordinate (m_tile, n_tile, l).
 
         Law: as_layout(...)(i) == tile(i, ...) for every position i.
 
-        grid_m, grid_n, batch   number of tiles along M and N, and of matrices
-        raises                  LayoutError if the group does not divide its extent of the grid, and for hilbert: no
-                                layout gives the order, but `tile` does
+        grid_m, grid_n   number of tiles along M and N
+        batch            number of matrices
+        raises           LayoutError if the width of a band does not divide the grid, and always for hilbert: no
+                         layout gives this order, but `tile` does
 
         >>> str(Raster("grouped_m", 2).as_layout(4, 3, 5))
         '(2,3,2,5):(1@0,1@1,2@0,1@2)'
@@ -247,9 +251,10 @@ class Raster(hooks.Shown):
         return Layout(shape, (E(fast), E(slow), group * E(fast), E(2)))
 
     def _check_grid(self, operation: str, grid_m: int, grid_n: int, batch: int) -> None:
-        """Check that the numbers of tiles along M, N and the batch are integers of 0 or more, or raise LayoutError.
+        """Raise LayoutError unless the numbers of tiles along M, N and the batch are integers of 0 or more.
 
-        operation   name of the caller, for the message
+        operation               name of the calling method, for the message
+        grid_m, grid_n, batch   number of tiles along M and N, and of matrices
         """
         extents = [integer_of(extent) for extent in (grid_m, grid_n, batch)]
         if any(extent is None or extent < 0 for extent in extents):
@@ -260,17 +265,19 @@ class Raster(hooks.Shown):
 
 
 def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_column: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster along_m, in which m_tile varies fastest.
+    """Return (m_tile, n_tile) at position `linear` of the raster along_m: m_tile varies fastest.
 
-    by_column   number of tiles of a column, as a divisor
+    by_column        grid_m, possibly as an object that divides faster; `group` and `minimum` are not used
+    grid_m, grid_n   number of tiles along M and N
     """
     return linear % by_column, linear // by_column
 
 
 def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_row: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster along_n, in which n_tile varies fastest.
+    """Return (m_tile, n_tile) at position `linear` of the raster along_n: n_tile varies fastest.
 
-    by_row   number of tiles of a row, as a divisor
+    by_row           grid_n, possibly as an object that divides faster; `group` and `minimum` are not used
+    grid_m, grid_n   number of tiles along M and N
     """
     return linear // by_row, linear % by_row
 
@@ -278,16 +285,17 @@ def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by
 def _banded(
     linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any, by_band: Any, by_last_cta: Any = None
 ) -> tuple[Any, Any]:
-    """Return the (fast, slow) coordinates of a tile for bands of `group` tiles.
+    """Return the (fast, slow) coordinates of the tile at position `linear`, for bands of `group` tiles.
 
-    The fast coordinate is that across a band. The last band has the remaining width.
+    Positions count first across a band (fast), then along it (slow), then from band to band. The last band has the
+    remaining width. A divisor below is an integer or an object that divides faster.
 
-    linear                 position of the tile in the raster
-    grid_fast, grid_slow   tiles across and along the bands
+    linear                 position of the tile in the order
+    grid_fast, grid_slow   number of tiles across all bands, and along a band
     group                  number of tiles across a band
     minimum                function that returns the smaller of two values
-    by_band                tiles of a full band, as a divisor
-    by_last_cta            width of the last band, as a divisor; None to divide by the width of each band
+    by_band                number of tiles of a full band, as a divisor
+    by_last_cta            width of the last band, as a divisor; None to divide by each band's own width
     """
     band = linear // by_band
     first = band * group
@@ -299,12 +307,13 @@ def _banded(
 
 
 def _in_band(within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: Any, by_last_cta: Any) -> tuple[Any, Any]:
-    """Return (fast, slow) tile coordinates of a position within a band.
+    """Return the (fast, slow) coordinates of the tile at a position of the band that starts at fast coordinate `first`.
 
-    The last band may be narrower and is divided by its own width.
+    The last band may be narrower and is divided by its own width. A divisor is an integer or an object that divides
+    faster.
 
-    within        position within the band
-    first         first fast coordinate of the band
+    within        position within the band, counted across the band first
+    first         fast coordinate of the band's first tile
     grid_fast     number of tiles across all bands
     minimum       function that returns the smaller of two values
     by_group      width of a full band, as a divisor
@@ -319,8 +328,11 @@ def _in_band(within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: An
 def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the raster grouped_m: bands of `group` tiles along M.
 
-    minimum    function that returns the smaller of two values
-    divisors   see `_banded`
+    Within a band m_tile varies fastest, then n_tile.
+
+    grid_m, grid_n   number of tiles along M and N
+    minimum          function that returns the smaller of two values
+    divisors         tiles of a full band and, possibly, the width of the last band
     """
     return _banded(linear, grid_m, grid_n, group, minimum, *divisors)
 
@@ -328,19 +340,22 @@ def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, 
 def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the raster grouped_n: bands of `group` tiles along N.
 
-    minimum    function that returns the smaller of two values
-    divisors   see `_banded`
+    Within a band n_tile varies fastest, then m_tile.
+
+    grid_m, grid_n   number of tiles along M and N
+    minimum          function that returns the smaller of two values
+    divisors         tiles of a full band and, possibly, the width of the last band
     """
     n_tile, m_tile = _banded(linear, grid_n, grid_m, group, minimum, *divisors)
     return m_tile, n_tile
 
 
 def _fitted(extent: Any) -> Any:
-    """Return the number of tiles across a band of the rasters fitted_m and fitted_n: 4 or 8.
+    """Return the number of tiles across a band of the rasters fitted_m and fitted_n: 4 if the extent is 5 or 6, else 8.
 
     The host code of a kernel traces this function, so it has no branch.
 
-    extent   number of tiles along the mode across the bands
+    extent   number of tiles along the mode that the bands divide
 
     >>> [_fitted(extent) for extent in range(1, 20)]
     [8, 8, 8, 8, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]
@@ -353,46 +368,56 @@ def _fitted(extent: Any) -> Any:
 def _in_fitted_bands(
     linear: Any, grid_fast: Any, minimum: Any, by_band: Any, by_last_cta: Any, by_group: Any, by_slow: Any
 ) -> tuple[Any, Any]:
-    """Return (fast, slow) tile coordinates for bands whose width depends on the grid.
+    """Return the (fast, slow) coordinates of the tile at `linear`, for bands whose width depends on the grid.
 
-    The kernel knows the width only as a divisor.
+    The kernel gets the width only as a divisor, i.e. an integer or an object that divides faster.
 
-    linear        number of the tile in the raster
-    grid_fast     tiles along the mode that changes faster
+    linear        position of the tile in the order
+    grid_fast     number of tiles across all bands
     minimum       function that returns the smaller of two values
-    by_band       tiles of a full band, as a divisor
+    by_band       number of tiles of a full band, as a divisor
     by_last_cta   width of the last band, as a divisor
     by_group      width of a full band, as a divisor
-    by_slow       tiles along a band, as a divisor
+    by_slow       number of tiles along a band, as a divisor
     """
     within = linear % by_band
     return _in_band(within, (linear - within) // by_slow, grid_fast, minimum, by_group, by_last_cta)
 
 
 def _bands_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_m and even_m: bands along M.
+    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_m and even_m, whose bands divide M.
 
-    minimum    function that returns the smaller of two values
-    divisors   see `_in_fitted_bands`
+    Within a band m_tile varies fastest. The width of a band depends on the grid and is known by `divisors` only.
+
+    grid_m, grid_n   number of tiles along M and N
+    group            not used
+    minimum          function that returns the smaller of two values
+    divisors         result of `_band_divisors`
     """
     return _in_fitted_bands(linear, grid_m, minimum, *divisors)
 
 
 def _bands_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_n and even_n: bands along N.
+    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_n and even_n, whose bands divide N.
 
-    minimum    function that returns the smaller of two values
-    divisors   see `_in_fitted_bands`
+    Within a band n_tile varies fastest. The width of a band depends on the grid and is known by `divisors` only.
+
+    grid_m, grid_n   number of tiles along M and N
+    group            not used
+    minimum          function that returns the smaller of two values
+    divisors         result of `_band_divisors`
     """
     n_tile, m_tile = _in_fitted_bands(linear, grid_n, minimum, *divisors)
     return m_tile, n_tile
 
 
 def _bands_of_fewer(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster even, whose bands lie along the shorter mode.
+    """Return (m_tile, n_tile) at position `linear` of the raster `even`: bands divide the shorter mode of the grid.
 
-    minimum    function that returns the smaller of two values
-    divisors   see `_divisors_of_fewer`
+    grid_m, grid_n   number of tiles along M and N
+    minimum          function that returns the smaller of two values
+    divisors         result of `_divisors_of_fewer`
+    group            not used
     """
     fewer = minimum(grid_m, grid_n)
     fast, slow = _in_fitted_bands(linear, fewer, minimum, *divisors)
@@ -401,9 +426,9 @@ def _bands_of_fewer(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: 
 
 
 def _even(extent: Any, most: int) -> Any:
-    """Return the width of the widest band if tiles are divided evenly into bands.
+    """Return the band width if `extent` tiles are divided evenly into the fewest bands of at most `most` tiles.
 
-    The number of bands is as small as possible.
+    For example, 9 tiles with at most 8 per band give bands of 5 and 4 tiles: 5. The result is at least 1.
 
     extent   number of tiles
     most     largest allowed width of a band
@@ -418,19 +443,21 @@ def _even(extent: Any, most: int) -> Any:
 
 
 def _band_divisors(group: Any, fast: Any, slow: Any) -> tuple[Any, ...]:
-    """Return the divisors of `_in_fitted_bands` for bands of `group` tiles.
+    """Return the divisors that `_in_fitted_bands` takes, for bands of `group` tiles.
 
-    fast   number of tiles across all bands
-    slow   number of tiles along a band
+    fast      number of tiles across all bands
+    slow      number of tiles along a band
+    returns   (tiles of a full band, width of the last band, width of a full band, tiles along a band)
     """
     return group * slow, (fast - 1) % group + 1, group, slow
 
 
 def _divisors_of_fewer(m: Any, n: Any, most: int) -> tuple[Any, ...]:
-    """Return the divisors of the raster even, whose bands lie along the mode with fewer tiles.
+    """Return the divisors that `_in_fitted_bands` takes, for bands that divide the shorter mode of the grid.
 
-    m, n   number of tiles along M and N
-    most   largest allowed width of a band
+    m, n      number of tiles along M and N
+    most      largest allowed width of a band
+    returns   (tiles of a full band, width of the last band, width of a full band, tiles along a band)
     """
     is_m = (m * 0 + 1) // (m // (n + 1) + 1)  # 1 or 0
     fewer, others = n + is_m * (m - n), m + is_m * (n - m)
@@ -440,10 +467,13 @@ def _divisors_of_fewer(m: Any, n: Any, most: int) -> tuple[Any, ...]:
 def _hilbert(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_band: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the raster hilbert: squares of `group` x `group` tiles.
 
-    A complete square is taken along the curve, from (0, 0) to (0, group - 1).
+    A complete square is taken along the Hilbert curve from its tile (0, 0) to (0, group - 1), an incomplete one
+    column by column.
 
-    minimum   function that returns the smaller of two values
-    by_band   tiles of a full band, as a divisor
+    grid_m, grid_n   number of tiles along M and N
+    minimum          function that returns the smaller of two values
+    by_band          number of tiles of a full band of squares, group * grid_n, as an integer or an object that
+                     divides faster
     """
     band = linear // by_band
     height = minimum(grid_m - band * group, group)
@@ -461,7 +491,7 @@ def _hilbert(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by
 def _on_curve(place: Any, side: int) -> tuple[Any, Any]:
     """Return the coordinate (m, n) of a position on the Hilbert curve of a square.
 
-    The code has no branch on the position.
+    The code has no branch on the position, so that a kernel can trace it.
 
     place    position, from 0 to side**2 - 1
     side     extent of the square, a power of two

@@ -23,29 +23,29 @@ def simt_tiled_mma(
     lanes_along: str = "m",
     warps_along: str = "m",
 ) -> TiledMma:
-    """Return the TiledMma of the hierarchy block > warp > thread > value.
+    """Return the TiledMma of the hierarchy block > warp > thread > value, for an atom of a single thread.
 
-    A block tile is divided into warp tiles, one for each warp. The tile of a thread is divided into quads,
-    blocks of `quad_mn` elements. The first quads of all lanes of a warp are neighbours, so that a warp reads a
-    contiguous run of shared memory. The next quads follow after that run. With 8x8 elements per thread in quads
-    of 4x4, and 8 x 4 lanes, the rows of a lane in its warp tile of 64 rows are 4*lane .. 4*lane + 3, and these
+    block_mn      extents of the CTA tile, in elements
+    warp_mn       extents of a warp tile; they divide the block tile
+    thread_mn     extents of the tile of a thread; 32 of them make a warp tile
+    atom          an atom of one thread; None for the FMA of f32
+    quad_mn       extents of a quad, a block of elements that a thread reads together; they divide the thread tile. 4
+                  elements of 32 bits are one 128-bit load
+    lanes_along   "m" or "n": the mode along which the lanes of a warp are counted first
+    warps_along   "m" or "n": the mode along which the warps of a block are counted first
+    raises        PlanError with every broken rule
+
+    The tile of a thread is divided into quads. The first quads of all lanes of a warp are neighbours, so that a warp
+    reads a contiguous run of shared memory. The next quads follow after that run. With 8x8 elements per thread in
+    quads of 4x4, and 8 x 4 lanes, the rows of a lane in its warp tile of 64 rows are 4*lane .. 4*lane + 3, and these
     plus 32.
 
     Law: for each quad < thread_m / quad_m and row < quad_m, thread t = lane + 32 * warp holds the row
 
         warp_m * warp_tile_m + quad * (lanes_m * quad_m) + lane_m * quad_m + row
 
-    Its columns follow the same rule. Value (i, j) of `partition_C` is in the i-th of its rows and the j-th of
-    its columns.
-
-    block_mn      extents of the CTA tile, in elements
-    warp_mn       extents of a warp tile; they divide the block tile
-    thread_mn     extents of the tile of a thread; 32 of them make a warp tile
-    atom          an atom of one thread; None for the FMA of f32
-    quad_mn       extents of a quad; they divide the thread tile. 4 elements of 32 bits are one 128-bit load
-    lanes_along   m or n: the mode along which the lanes of a warp are counted first
-    warps_along   m or n: the mode along which the warps of a block are counted first
-    raises        PlanError with every broken rule
+    Its columns follow the same rule. Value (i, j) of `partition_C` is in the i-th of its rows and the j-th of its
+    columns.
 
     >>> mma = simt_tiled_mma((128, 128), (64, 32), (8, 8))
     >>> mma.threads, str(mma.atom_layout_mnk)
@@ -72,7 +72,11 @@ def _made(
     lanes_along: str,
     warps_along: str,
 ) -> TiledMma:
-    """Return the TiledMma of `simt_tiled_mma` for arguments that violate no rule."""
+    """Return the TiledMma of the hierarchy block > warp > thread > value, for checked arguments of `simt_tiled_mma`.
+
+    block_mn, warp_mn, thread_mn, quad_mn   extents of the CTA tile, a warp tile, a thread's tile and a quad
+    lanes_along, warps_along                "m" or "n": mode along which lanes and warps are counted first
+    """
     lanes = (warp_mn[0] // thread_mn[0], warp_mn[1] // thread_mn[1])
     warps = (block_mn[0] // warp_mn[0], block_mn[1] // warp_mn[1])
     lane_strides = (1, lanes[0]) if lanes_along == "m" else (lanes[1], 1)
@@ -97,7 +101,11 @@ def _violations(
     lanes_along: str,
     warps_along: str,
 ) -> list[str]:
-    """Return the rules that the arguments of `simt_tiled_mma` violate, as phrases for an error message."""
+    """Return the rules that the arguments of `simt_tiled_mma` violate, as phrases for an error message.
+
+    block, warp, thread, quad   extents (M, N) of the CTA tile, a warp tile, a thread's tile and a quad
+    lanes_along, warps_along    "m" or "n": mode along which lanes and warps are counted first
+    """
     sizes = {"block": block, "warp": warp, "thread": thread, "quad": quad}
     rules = [
         f"the {name} tile {extents!r} is not a pair of positive extents"
@@ -128,5 +136,5 @@ def _violations(
 
 
 def _x(extents: object) -> str:
-    """Return the extents (64, 32) as text: '64x32'."""
+    """Return extents as text for a message: (64, 32) becomes '64x32'."""
     return "x".join(str(s) for s in extents) if isinstance(extents, tuple) else repr(extents)

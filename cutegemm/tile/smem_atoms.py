@@ -45,7 +45,7 @@ def smem_atom(dtype: DType, major: str, kind: str) -> ComposedLayout:
 
 
 def widest_smem_kind(dtype: DType, extent: int) -> str:
-    """Return the kind of `smem_atom` with the longest row that divides an extent of a tile.
+    """Return the kind of wgmma's shared-memory layouts with the longest row that divides an extent: "128B" if possible.
 
     dtype    element type
     extent   extent of the tile along its contiguous mode, in elements

@@ -12,10 +12,13 @@ Target = Union[Layout, ComposedLayout, Tensor]
 
 
 def layout_of(target: Target) -> Layout | ComposedLayout:
-    """Return the layout of what a copy or MMA partitions: that of a tensor, or a layout as it is."""
+    """Return the layout of a copy's or MMA's argument: a tensor's layout, or the argument itself if it is a layout."""
     return target.layout if isinstance(target, Tensor) else target
 
 
 def as_tensor(target: Target) -> Tensor:
-    """Return what a copy or MMA partitions as a tensor: a layout becomes the tensor of its offsets or coordinates."""
+    """Return a copy's or MMA's argument as a tensor; a layout becomes the tensor whose elements are its offsets.
+
+    A layout of coordinates becomes the tensor of its coordinates. A tensor is returned as it is.
+    """
     return target if isinstance(target, Tensor) else Tensor(None, target)

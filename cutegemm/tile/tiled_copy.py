@@ -60,7 +60,7 @@ class TiledCopy(hooks.Shown):
             raise PlanError(f"TiledCopy of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return the violated rule as a list of one phrase if `layout_tv` does not divide into atoms, else []."""
+        """Return the violated rule, as a list of one phrase, if the atom does not divide a thread's values; else []."""
         try:
             self._src_to_tile, self._dst_to_tile  # noqa: B018  (computed here, used later)
         except LayoutError as error:
@@ -78,41 +78,41 @@ class TiledCopy(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Number of threads that take part in the copy."""
+        """Number of threads that take part in this tiled copy."""
         return int(self.layout_tv[0].size())
 
     @cached_property
     def _tile_shape(self) -> Any:
-        """Shape of the tile that the copy moves; a mode of the tiler that is a layout has the shape of that layout."""
+        """Shape of the tile that this copy moves; a mode of the tiler that is a layout has the shape of that layout."""
         return tuple([t.shape if isinstance(t, Layout) else t for t in self.tiler_mn])
 
     @cached_property
     def layout_src_tv_tiled(self) -> Layout:
-        """Layout of the elements that threads read: (thread, value) -> colexicographic index in the tile."""
+        """Layout of the elements that each thread reads: (thread, value) -> colexicographic index in the tile."""
         return composition(Layout(self._tile_shape), self._src_to_tile)
 
     @cached_property
     def layout_dst_tv_tiled(self) -> Layout:
-        """Layout of the elements that threads write: (thread, value) -> colexicographic index in the tile."""
+        """Layout of the elements that each thread writes: (thread, value) -> colexicographic index in the tile."""
         return composition(Layout(self._tile_shape), self._dst_to_tile)
 
     @cached_property
     def tv_in_tile(self) -> Layout:
-        """Layout of the side in registers: (thread, value) -> colexicographic index in the tile."""
+        """Layout of this copy's side in registers: (thread, value) -> colexicographic index in the tile."""
         return composition(Layout(self._tile_shape), self.layout_tv)
 
     @cached_property
     def _src_to_tile(self) -> Layout:
-        """Layout of the elements that threads read: (thread, (value of an atom, atom)) -> index in the tile."""
+        """Layout of the elements that each thread reads: (thread, (value of an atom, atom)) -> index in the tile."""
         return _to_tile(self.layout_tv, self.atom.layout_ref_tv, self.atom.layout_src_tv)
 
     @cached_property
     def _dst_to_tile(self) -> Layout:
-        """Layout of the elements that threads write: (thread, (value of an atom, atom)) -> index in the tile."""
+        """Layout of the elements that each thread writes: (thread, (value of an atom, atom)) -> index in the tile."""
         return _to_tile(self.layout_tv, self.atom.layout_ref_tv, self.atom.layout_dst_tv)
 
     def get_slice(self, thr_idx: int) -> ThrCopy:
-        """Return the part of the copy that one thread executes.
+        """Return the view of this tiled copy for one thread, which partitions tensors into the thread's elements.
 
         thr_idx   index of the thread, from 0
         raises    LayoutError for a thread that does not take part
@@ -129,8 +129,9 @@ class TiledCopy(hooks.Shown):
 
         The result has the form (thread, (value, atom), (rest_m, rest_n, ...)).
 
-        target    source (M, N, ...), with as many modes as the tile or more; further modes go to the rest
-        returns   a value of the kind of `target`
+        target    source (M, N, ...), a layout or tensor with as many modes as the tile or more; further modes go to
+                  the rest
+        returns   a layout if `target` is one, a tensor (a view of it) if `target` is a tensor
         raises    LayoutError if the target has fewer modes than the tile, or if no layout has this form
         source    CuTe, copy_atom.hpp, tidfrg_S
         """
@@ -141,17 +142,20 @@ class TiledCopy(hooks.Shown):
 
         The result has the form (thread, (value, atom), (rest_m, rest_n, ...)).
 
-        target    destination (M, N, ...), with as many modes as the tile or more; further modes go to the rest
-        returns   a value of the kind of `target`
+        target    destination (M, N, ...), a layout or tensor with as many modes as the tile or more; further modes go
+                  to the rest
+        returns   a layout if `target` is one, a tensor (a view of it) if `target` is a tensor
         raises    LayoutError if the target has fewer modes than the tile, or if no layout has this form
         source    CuTe, copy_atom.hpp, tidfrg_D
         """
         return on_layout("TiledCopy.tidfrg_d(target): target", self._tidfrg, target, self._dst_to_tile)
 
     def _tidfrg(self, layout: Layout, to_tile: Layout) -> Layout:
-        """Return `layout` with its elements grouped by thread, for one side of the copy.
+        """Return `layout` with its elements grouped by thread: (thread, (value, atom), (rest_m, rest_n, ...)).
 
-        to_tile   layout of that side: `_src_to_tile` or `_dst_to_tile`
+        layout    source or destination (M, N, ...) of this copy
+        to_tile   (thread, (value of an atom, atom)) -> index in the tile, for that side: `_src_to_tile` or
+                  `_dst_to_tile`
         """
         if len(layout) < len(self.tiler_mn):
             raise LayoutError(
@@ -162,11 +166,11 @@ class TiledCopy(hooks.Shown):
         return concatenate([grouped[0], grouped[1], tiles[1]])
 
     def offsets_s(self, target: Target) -> np.ndarray:
-        """Return the offset of each element that each thread reads.
+        """Return the offset of each element that each thread of this copy reads.
 
-        target    source (M, N, ...)
-        returns   int64 array (threads, values, rest_m, rest_n, ...); a target of coordinates adds an axis for
-                  their leaves
+        target    source (M, N, ...): a layout or tensor
+        returns   int64 array (threads, values, rest_m, rest_n, ...). A target whose elements are coordinates, such as
+                  an identity tensor, adds a last axis for the numbers of a coordinate
 
         >>> from cutegemm.dtypes import f32
         >>> from cutegemm.tile.copy_atoms import universal_copy
@@ -177,11 +181,11 @@ class TiledCopy(hooks.Shown):
         return _all_offsets(self.tidfrg_s(as_tensor(target)))
 
     def offsets_d(self, target: Target) -> np.ndarray:
-        """Return the offset of each element that each thread writes.
+        """Return the offset of each element that each thread of this copy writes.
 
-        target    destination (M, N, ...)
-        returns   int64 array (threads, values, rest_m, rest_n, ...); a target of coordinates adds an axis for
-                  their leaves
+        target    destination (M, N, ...): a layout or tensor
+        returns   int64 array (threads, values, rest_m, rest_n, ...). A target whose elements are coordinates, such as
+                  an identity tensor, adds a last axis for the numbers of a coordinate
         """
         return _all_offsets(self.tidfrg_d(as_tensor(target)))
 
@@ -193,7 +197,7 @@ class TiledCopy(hooks.Shown):
         of the target are assumed to count the elements of the tile in ascending order.
 
         target    fragment (value, rest_m, rest_n, ...) in registers
-        returns   a value of the kind of `target`
+        returns   a layout if `target` is one, a tensor (a view of it) if `target` is a tensor
         raises    LayoutError if the values of the target are not whole atoms of this copy, or if the order of
                   its values is not known: for a copy that was made from another copy with another order
         source    CuTe, copy_atom.hpp:283, retile. CuTe always assumes the order of elements, which is wrong for
@@ -202,7 +206,10 @@ class TiledCopy(hooks.Shown):
         return on_layout("TiledCopy.retile(target): target", self._retile, target)
 
     def _retile(self, layout: Layout) -> Layout:
-        """Return the layout of `retile` for a fragment with the given layout."""
+        """Return the layout of a fragment after `retile`: ((value, atom), rest_m, rest_n, ...).
+
+        layout   layout (value, rest_m, rest_n, ...) of a thread's MMA fragment
+        """
         values = layout[0].size()
         own = self.fragment_shape
         if own and size(own[0]) == values:
@@ -222,10 +229,11 @@ class TiledCopy(hooks.Shown):
         return concatenate([in_order, *[tiles[1][m] for m in range(1, len(tiles[1]))]])
 
     def _by_element(self, values: int) -> tuple[Any, Layout]:
-        """Return how groups of `values` values of a thread are arranged along the modes of the tile.
+        """Return how a thread's values, cut into groups of `values` values, are arranged along the modes of the tile.
 
         values    number of values of a group
-        returns   (number of groups along each mode, layout from the index of a group to its coordinate (m, n))
+        returns   (number of groups along each mode, layout from the index of a group to its coordinate (m, n) among
+                  groups)
         """
         index_of = composition(right_inverse(self.layout_tv), Layout(self._tile_shape))
         groups = recast_layout(self.threads * values, 1, index_of)  # (m, n) -> group
@@ -233,7 +241,7 @@ class TiledCopy(hooks.Shown):
 
     @property
     def retiles_in_element_order(self) -> bool:
-        """True if the values of the fragment have the order of elements, which CuTe's retile assumes."""
+        """True if a thread's fragment has the order of the tile's elements, as CuTe's retile assumes."""
         if not self.fragment_shape:
             return self.fragment_shape is None
         try:
@@ -245,17 +253,17 @@ class TiledCopy(hooks.Shown):
 
 @dataclass(frozen=True)
 class ThrCopy:
-    """The part of a TiledCopy that one thread executes.
+    """View of a TiledCopy for one thread: it partitions a source and a destination into the elements of this thread.
 
     tiled_copy   the copy
-    thr_idx      index of the thread
+    thr_idx      index of the thread, from 0
     """
 
     tiled_copy: TiledCopy
     thr_idx: int
 
     def partition_S(self, target: Target) -> Tensor:
-        """Return the elements that the thread reads: ((value, atom), rest_m, rest_n, ...).
+        """Return the elements of a source that this thread reads: ((value, atom), rest_m, rest_n, ...).
 
         target    tensor (M, N, ...); a layout stands for the tensor of its offsets
         returns   Tensor, a view of the target; the view of a layout has offsets as elements
@@ -270,7 +278,7 @@ class ThrCopy:
         return self._partition(self.tiled_copy.tidfrg_s, target)
 
     def partition_D(self, target: Target) -> Tensor:
-        """Return the elements that the thread writes: ((value, atom), rest_m, rest_n, ...).
+        """Return the elements of a destination that this thread writes: ((value, atom), rest_m, rest_n, ...).
 
         target    tensor (M, N, ...); a layout stands for the tensor of its offsets
         returns   Tensor, a view of the target
@@ -278,29 +286,32 @@ class ThrCopy:
         return self._partition(self.tiled_copy.tidfrg_d, target)
 
     def _partition(self, tidfrg: Any, target: Target) -> Tensor:
-        """Return the elements that belong to the thread: ((value, atom), rest_m, rest_n, ...).
+        """Return the elements of `target` that belong to this thread: ((value, atom), rest_m, rest_n, ...).
 
-        tidfrg   function that groups the target by thread, such as `TiledCopy.tidfrg_s`
-        target   tensor (M, N, ...), or a layout
+        tidfrg   function that groups a target by thread, such as `TiledCopy.tidfrg_s` for a source
+        target   tensor (M, N, ...), or a layout, which stands for the tensor of its offsets
         """
         split = tidfrg(as_tensor(target))
         part: Tensor = split[self.thr_idx, None, (None,) * len(split.layout.shape[2])]
         return part
 
     def retile(self, target: Target) -> Any:
-        """Return a thread's MMA fragment in the order of this copy; see `TiledCopy.retile`.
+        """Return this thread's MMA fragment in the order of the copy: ((value, atom), rest_m, rest_n, ...).
 
-        target   fragment (value, rest_m, rest_n, ...) in registers
+        target    fragment (value, rest_m, rest_n, ...) in registers
+        returns   a layout if `target` is one, a tensor (a view of it) if `target` is a tensor
         """
         return self.tiled_copy.retile(target)
 
 
 def make_tiled_copy(atom: CopyAtom, layout_tv: Layout, tiler_mn: tuple[Any, ...]) -> TiledCopy:
-    """Return the tiled copy that repeats an atom by a given thread-value layout over a tile.
+    """Return the tiled copy that repeats a copy atom by a given thread-value layout over a tile.
 
-    atom, layout_tv, tiler_mn   as for `TiledCopy`
-    raises                      PlanError as `TiledCopy` does
-    source                      CuTe DSL, `make_tiled_copy`
+    atom        the instruction
+    layout_tv   (thread, value) -> colexicographic index in the tile, for the side of the copy that is in registers
+    tiler_mn    the tile: for each mode an extent, or a layout of its elements
+    raises      PlanError with every violated rule
+    source      CuTe DSL, `make_tiled_copy`
 
     >>> from cutegemm.dtypes import f32
     >>> from cutegemm.tile.copy_atoms import universal_copy
@@ -315,9 +326,10 @@ def make_tiled_copy_tv(atom: CopyAtom, thr_layout: Layout, val_layout: Layout) -
 
     atom         the instruction
     thr_layout   (m, n) -> thread: every thread 0, 1, ... has one coordinate
-    val_layout   (m, n) -> value of a thread: every value 0, 1, ... has one coordinate. The values of a thread
-                 are neighbours
-    raises       LayoutError if a thread or a value has no coordinate or several; PlanError as `TiledCopy` does
+    val_layout   (m, n) -> value of a thread: every value 0, 1, ... has one coordinate. The values of a thread are
+                 neighbours
+    raises       LayoutError if a thread or a value has no coordinate or several; PlanError if the atom does not fit
+                 these layouts
     source       CuTe DSL, `make_tiled_copy_tv`
 
     >>> from cutegemm.dtypes import f32
@@ -330,43 +342,44 @@ def make_tiled_copy_tv(atom: CopyAtom, thr_layout: Layout, val_layout: Layout) -
 
 
 def make_tiled_copy_A(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """Return the copy whose threads hold the elements of A that they hold in a TiledMma.
+    """Return the tiled copy that gives each thread exactly the elements of A that the thread holds in a TiledMma.
 
     atom        the instruction of the copy
-    tiled_mma   TiledMma
-    raises      PlanError as `TiledCopy` does
+    tiled_mma   the MMA whose fragments of A are copied, e.g. from shared memory by ldmatrix
+    raises      PlanError if the atom does not divide a thread's values
     source      CuTe DSL, `make_tiled_copy_A`
     """
     return _of_mma(atom, tiled_mma, "A", 0, 2)
 
 
 def make_tiled_copy_B(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """Return the copy whose threads hold the elements of B that they hold in a TiledMma.
+    """Return the tiled copy that gives each thread exactly the elements of B that the thread holds in a TiledMma.
 
     atom        the instruction of the copy
-    tiled_mma   TiledMma
-    raises      PlanError as `TiledCopy` does
+    tiled_mma   the MMA whose fragments of B are copied, e.g. from shared memory by ldmatrix
+    raises      PlanError if the atom does not divide a thread's values
     source      CuTe DSL, `make_tiled_copy_B`
     """
     return _of_mma(atom, tiled_mma, "B", 1, 2)
 
 
 def make_tiled_copy_C(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """Return the copy whose threads hold the elements of C that they hold in a TiledMma.
+    """Return the tiled copy that gives each thread exactly the elements of C that the thread holds in a TiledMma.
 
     atom        the instruction of the copy
-    tiled_mma   TiledMma
-    raises      PlanError as `TiledCopy` does
+    tiled_mma   the MMA whose fragments of C are copied, e.g. to shared memory by stmatrix
+    raises      PlanError if the atom does not divide a thread's values
     source      CuTe DSL, `make_tiled_copy_C`
     """
     return _of_mma(atom, tiled_mma, "C", 0, 1)
 
 
 def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -> TiledCopy:
-    """Return the copy whose threads hold the elements of an operand that they hold in a TiledMma.
+    """Return the tiled copy that gives each thread the elements of one operand that the thread holds in a TiledMma.
 
-    operand   a, b or c
-    i, j      modes of the operand's tile among (M, N, K)
+    atom      the instruction of the copy
+    operand   "a", "b" or "c"
+    i, j      positions of the operand's two modes in (M, N, K), such as 0 and 2 for A
     """
     require(f"make_tiled_copy_{operand}", tiled_mma, TiledMma, "a TiledMma")
     tile = (tiled_mma.tile_mnk[i], tiled_mma.tile_mnk[j])
@@ -375,13 +388,13 @@ def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -
 
 
 def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """Return the copy of a part of C: for every thread of a TiledMma, the first values that fill one copy atom.
+    """Return the copy of a part of C: the first values of each thread in a TiledMma, as many as fill one copy atom.
 
     The tile of the copy consists of layouts, which select the rows and the columns of these values. An epilogue
     derives the copies of its epilogue tiles from this copy.
 
     atom        the instruction of the copy
-    tiled_mma   TiledMma
+    tiled_mma   the MMA whose fragments of C are copied
     raises      PlanError if the atom takes more values than a thread holds
     source      CuTe, copy_atom.hpp:545, make_tiled_copy_C_atom
     """
@@ -399,11 +412,11 @@ def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
 
 
 def make_tiled_copy_S(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
-    """Return the copy by another atom whose threads hold the elements that the threads of `tiled_copy` read.
+    """Return a tiled copy by another atom that gives each thread the elements that it reads in `tiled_copy`.
 
     atom         the instruction of the new copy
-    tiled_copy   TiledCopy
-    raises       PlanError as `TiledCopy` does
+    tiled_copy   copy whose source side the new copy has in registers
+    raises       PlanError if the atom does not divide a thread's values
     source       CuTe DSL, `make_tiled_copy_S`
     """
     require("make_tiled_copy_S", tiled_copy, TiledCopy, "a TiledCopy")
@@ -411,11 +424,11 @@ def make_tiled_copy_S(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
 
 
 def make_tiled_copy_D(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
-    """Return the copy by another atom whose threads hold the elements that the threads of `tiled_copy` write.
+    """Return a tiled copy by another atom that gives each thread the elements that it writes in `tiled_copy`.
 
     atom         the instruction of the new copy
-    tiled_copy   TiledCopy
-    raises       PlanError as `TiledCopy` does
+    tiled_copy   copy whose destination side the new copy has in registers
+    raises       PlanError if the atom does not divide a thread's values
     source       CuTe DSL, `make_tiled_copy_D`
     """
     require("make_tiled_copy_D", tiled_copy, TiledCopy, "a TiledCopy")
@@ -423,9 +436,11 @@ def make_tiled_copy_D(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
 
 
 def _of_copy(atom: CopyAtom, tiled_copy: TiledCopy, layout_tv: Layout) -> TiledCopy:
-    """Return the copy by another atom with the tile of a given copy and another thread-value layout.
+    """Return a tiled copy over the tile of `tiled_copy`, with another atom and another thread-value layout.
 
-    layout_tv   (thread, value) -> colexicographic index in the tile
+    atom         the instruction of the new copy
+    tiled_copy   copy whose tile is used
+    layout_tv    (thread, value) -> colexicographic index in the tile
     """
     fragment = tiled_copy.fragment_shape
     if fragment:
@@ -436,12 +451,12 @@ def _of_copy(atom: CopyAtom, tiled_copy: TiledCopy, layout_tv: Layout) -> TiledC
 
 
 def _counts_up(order: Layout) -> bool:
-    """Return True if a layout maps every index to itself, so that it is the order 0, 1, 2, ..."""
+    """Return True if the layout maps every index to itself, i.e. its offsets are 0, 1, 2, ... in this order."""
     return coalesce(order) == coalesce(Layout(order.size()))
 
 
 def _all_offsets(split: Tensor) -> np.ndarray:
-    """Return the offsets of a tensor grouped by thread, as an array (threads, values, rest_m, rest_n, ...).
+    """Return the offsets of a tensor grouped by thread, as an int64 array (threads, values, rest_m, rest_n, ...).
 
     split   tensor of the form (thread, (value, atom), (rest_m, rest_n, ...))
     """
@@ -451,7 +466,11 @@ def _all_offsets(split: Tensor) -> np.ndarray:
 
 
 def _violations(atom: CopyAtom, layout_tv: Any, tiler_mn: Any) -> list[str]:
-    """Return the rules that the fields of a TiledCopy violate, as phrases for an error message."""
+    """Return the rules that the fields of a TiledCopy violate, as phrases for an error message; empty if none is.
+
+    atom                  the instruction
+    layout_tv, tiler_mn   thread-value layout and tile as the user passed them, so possibly of a wrong type
+    """
     if not isinstance(layout_tv, Layout) or len(layout_tv) != 2 or not layout_tv.is_integral:
         return [f"the layout {layout_tv} does not have the two modes (thread, value)"]
     if not isinstance(tiler_mn, tuple) or not all(
@@ -485,11 +504,11 @@ def _violations(atom: CopyAtom, layout_tv: Any, tiler_mn: Any) -> list[str]:
 
 @lru_cache(maxsize=1024)  # many plans share their copies
 def _to_tile(layout_tv: Layout, reference: Layout, side: Layout) -> Layout:
-    """Return the layout (thread, (value of an atom, atom)) -> index in the tile for one side of a copy.
+    """Return the layout (thread, (value of an atom, atom)) -> index in the tile, for one side of a tiled copy.
 
-    layout_tv   (thread, value) -> index in the tile, for the side in registers
-    reference   layout of an atom for the side in registers
-    side        layout of an atom for the source or the destination
+    layout_tv   (thread, value) -> index in the tile, for the side of the copy that is in registers
+    reference   (thread, value) layout of a single atom for the side in registers
+    side        (thread, value) layout of a single atom for the source or for the destination, whichever is wanted
     """
     to_reference = composition(right_inverse(reference), side)
     atoms = zipped_divide(layout_tv, (reference[0].size(), reference[1].size()))

@@ -37,7 +37,7 @@ _MODES = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}
 
 @dataclass(frozen=True)
 class TiledMma(hooks.Shown):
-    """An MMA atom repeated over threads and values, to cover a tile of M x N x K.
+    """An MMA atom repeated over threads, and over the values of each thread, to cover a tile of M x N x K.
 
     atom              the instruction
     atom_layout_mnk   layout from the coordinate (m, n, k) of a repetition over threads to its number; a shape
@@ -70,7 +70,7 @@ class TiledMma(hooks.Shown):
             raise PlanError(f"TiledMma of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return a violated rule (a phrase) for each operand whose fragments are not layouts under the permutation."""
+        """Return one phrase for each operand (A, B, C) if a thread's elements are not a layout after permutation."""
         rules = []
         for operand in _MODES:
             try:
@@ -97,18 +97,18 @@ class TiledMma(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Number of threads that execute the MMA together."""
+        """Number of threads that execute this tiled MMA together."""
         return int(self.atom.threads * self.atom_layout_mnk.size())
 
     @cached_property
     def tile_mnk(self) -> tuple[int, int, int]:
-        """Extents (M, N, K) of the tile that all threads together cover once."""
+        """Extents (M, N, K) of the tile that all threads of this tiled MMA together cover once."""
         m, n, k = (p.size() if isinstance(p, Layout) else p for p in self._permutation)
         return (m, n, k)
 
     @cached_property
     def _permutation(self) -> tuple[Any, ...]:
-        """The field `permutation_mnk`, with None replaced by the extent that the threads cover along the mode."""
+        """The permutation of this tiled MMA, with None replaced by the extent that the threads cover along the mode."""
         return tuple(
             [
                 self.atom.shape_mnk[mode] * self.atom_layout_mnk[mode].size() if entry is None else entry
@@ -118,7 +118,7 @@ class TiledMma(hooks.Shown):
 
     @cached_property
     def thr_layout_vmnk(self) -> Layout:
-        """Layout from (thread of the atom, m, n, k) to the thread.
+        """Layout of this MMA's threads: (thread of the atom, m, n, k) -> index of the thread.
 
         m, n and k count the repetitions of the atom over threads.
 
@@ -127,7 +127,7 @@ class TiledMma(hooks.Shown):
         return tiled_product(self.atom.thr_id, self.atom_layout_mnk)
 
     def thr_coord(self, thr_idx: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the coordinate (v, m, n, k) of a thread under `thr_layout_vmnk`.
+        """Return the coordinate (v, m, n, k) of a thread: v in the atom; m, n, k among the repetitions of the atom.
 
         thr_idx   index of the thread, or an integer array of indices
         returns   four integers, or four arrays
@@ -142,17 +142,17 @@ class TiledMma(hooks.Shown):
 
     @cached_property
     def tv_layout_A_tiled(self) -> Layout:
-        """Layout of the elements of A: (thread, value) -> colexicographic index in the (M, K) tile."""
+        """Layout of the elements of A in each thread: (thread, value) -> colexicographic index in the (M, K) tile."""
         return _tv_layout_tiled(self, "a")
 
     @cached_property
     def tv_layout_B_tiled(self) -> Layout:
-        """Layout of the elements of B: (thread, value) -> colexicographic index in the (N, K) tile."""
+        """Layout of the elements of B in each thread: (thread, value) -> colexicographic index in the (N, K) tile."""
         return _tv_layout_tiled(self, "b")
 
     @cached_property
     def tv_layout_C_tiled(self) -> Layout:
-        """Layout of the elements of C and D: (thread, value) -> colexicographic index in the (M, N) tile."""
+        """Layout of the elements of C and D in each thread: (thread, value) -> colexicographic index in (M, N)."""
         return _tv_layout_tiled(self, "c")
 
     def thrfrg(self, operand: str, target: Target) -> Any:
@@ -161,9 +161,10 @@ class TiledMma(hooks.Shown):
         The first mode is the coordinate of the thread: the thread v of the atom, and the repetitions along both
         modes of the operand. The second mode is over the values of the thread.
 
-        operand   a, b or c
-        target    the operand: (M, K, ...), (N, K, ...) or (M, N, ...); modes after the second go to the rest
-        returns   a value of the kind of `target`
+        operand   "a", "b" or "c"
+        target    layout or tensor of the operand: (M, K, ...), (N, K, ...) or (M, N, ...); modes after the second go
+                  to the rest
+        returns   a layout if `target` is one, a tensor (a view of it) if `target` is a tensor
         raises    LayoutError if the target has fewer than two modes, or if no layout has this form
         source    CuTe, mma_atom.hpp:246, thrfrg_C
         """
@@ -178,7 +179,7 @@ class TiledMma(hooks.Shown):
         return on_layout(_THRFRG, lambda layout: _thrfrg(self, layout, operand), target)
 
     def get_slice(self, thr_idx: int) -> ThrMma:
-        """Return the part of the MMA that one thread executes.
+        """Return the view of this tiled MMA for one thread, which partitions operands into the thread's elements.
 
         thr_idx   index of the thread, from 0
         raises    LayoutError for a thread that does not take part
@@ -191,7 +192,7 @@ class TiledMma(hooks.Shown):
         return ThrMma(self, index)
 
     def partition_shape_A(self, shape_mk: IntTuple) -> IntTuple:
-        """Return the shape (value, rest_m, rest_k, ...) of a thread's fragment of A.
+        """Return the shape (value, rest_m, rest_k, ...) of a thread's fragment of A in this MMA.
 
         shape_mk   shape (M, K, ...) of A
 
@@ -202,23 +203,24 @@ class TiledMma(hooks.Shown):
         return self._partition_shape("a", shape_mk)
 
     def partition_shape_B(self, shape_nk: IntTuple) -> IntTuple:
-        """Return the shape (value, rest_n, rest_k, ...) of a thread's fragment of B.
+        """Return the shape (value, rest_n, rest_k, ...) of a thread's fragment of B in this MMA.
 
         shape_nk   shape (N, K, ...) of B
         """
         return self._partition_shape("b", shape_nk)
 
     def partition_shape_C(self, shape_mn: IntTuple) -> IntTuple:
-        """Return the shape (value, rest_m, rest_n, ...) of a thread's fragment of C.
+        """Return the shape (value, rest_m, rest_n, ...) of a thread's fragment of C in this MMA.
 
         shape_mn   shape (M, N, ...) of C
         """
         return self._partition_shape("c", shape_mn)
 
     def _partition_shape(self, operand: str, shape: IntTuple) -> IntTuple:
-        """Return the shape of a thread's fragment of an operand of the given shape.
+        """Return the shape (value, rest, rest, ...) of a thread's fragment of an operand that has the given shape.
 
-        operand   a, b or c
+        operand   "a", "b" or "c"
+        shape     (M, K, ...), (N, K, ...) or (M, N, ...)
         """
         tiles = ceil_div(product_each(shape), tuple([self.tile_mnk[m] for m in _MODES[operand]]))
         repeats = [
@@ -228,29 +230,29 @@ class TiledMma(hooks.Shown):
         return (self.atom.layout_tv(operand)[1].shape, *rest)
 
     def offsets_a(self, target: Target) -> np.ndarray:
-        """Return the offset of each element of A that each thread holds.
+        """Return the offset of each element of A that each thread of this MMA holds.
 
-        target    A: (M, K, ...)
-        returns   int64 array (threads, values, rest_m, rest_k, ...); a target of coordinates adds an axis for
-                  their leaves
+        target    layout or tensor (M, K, ...) of A
+        returns   int64 array (threads, values, rest_m, rest_k, ...). A target whose elements are coordinates, such as
+                  an identity tensor, adds a last axis for the numbers of a coordinate
         """
         return self._offsets("a", target)
 
     def offsets_b(self, target: Target) -> np.ndarray:
-        """Return the offset of each element of B that each thread holds.
+        """Return the offset of each element of B that each thread of this MMA holds.
 
-        target    B: (N, K, ...)
-        returns   int64 array (threads, values, rest_n, rest_k, ...); a target of coordinates adds an axis for
-                  their leaves
+        target    layout or tensor (N, K, ...) of B
+        returns   int64 array (threads, values, rest_n, rest_k, ...). A target whose elements are coordinates, such as
+                  an identity tensor, adds a last axis for the numbers of a coordinate
         """
         return self._offsets("b", target)
 
     def offsets_c(self, target: Target) -> np.ndarray:
-        """Return the offset of each element of C that each thread holds.
+        """Return the offset of each element of C that each thread of this MMA holds.
 
-        target    C: (M, N, ...)
-        returns   int64 array (threads, values, rest_m, rest_n, ...); a target of coordinates adds an axis for
-                  their leaves
+        target    layout or tensor (M, N, ...) of C
+        returns   int64 array (threads, values, rest_m, rest_n, ...). A target whose elements are coordinates, such as
+                  an identity tensor, adds a last axis for the numbers of a coordinate
 
         >>> from cutegemm.tile.mma_atoms import fma
         >>> TiledMma(fma(), Layout((2, 2, 1))).offsets_c(Layout((4, 4)))[3, 0].tolist()
@@ -259,10 +261,10 @@ class TiledMma(hooks.Shown):
         return self._offsets("c", target)
 
     def _offsets(self, operand: str, target: Target) -> np.ndarray:
-        """Return the offset of each element of an operand that each thread holds.
+        """Return the offsets of the elements that threads hold, as an int64 array (threads, values, rest, ...).
 
-        operand   a, b or c
-        target    the operand, see `thrfrg`
+        operand   "a", "b" or "c"
+        target    layout or tensor of the operand: (M, K, ...), (N, K, ...) or (M, N, ...)
         """
         split = self.thrfrg(operand, as_tensor(target))
         shape = split.layout.shape
@@ -278,17 +280,17 @@ class TiledMma(hooks.Shown):
 
 @dataclass(frozen=True)
 class ThrMma:
-    """The part of a TiledMma that one thread executes.
+    """View of a TiledMma for one thread: it partitions A, B and C into the elements that this thread holds.
 
     tiled_mma   the MMA
-    thr_idx     index of the thread
+    thr_idx     index of the thread, from 0
     """
 
     tiled_mma: TiledMma
     thr_idx: int
 
     def partition_A(self, target: Target) -> Tensor:
-        """Return the elements of A that the thread holds: (value, rest_m, rest_k, ...).
+        """Return the elements of A that this thread holds: (value, rest_m, rest_k, ...).
 
         target    tensor (M, K, ...); a layout stands for the tensor of its offsets
         returns   Tensor, a view of the target; the view of a layout has offsets as elements
@@ -301,7 +303,7 @@ class ThrMma:
         return self._partition("a", target)
 
     def partition_B(self, target: Target) -> Tensor:
-        """Return the elements of B that the thread holds: (value, rest_n, rest_k, ...).
+        """Return the elements of B that this thread holds: (value, rest_n, rest_k, ...).
 
         target    tensor (N, K, ...); a layout stands for the tensor of its offsets
         returns   Tensor, a view of the target
@@ -309,7 +311,7 @@ class ThrMma:
         return self._partition("b", target)
 
     def partition_C(self, target: Target) -> Tensor:
-        """Return the elements of C that the thread holds: (value, rest_m, rest_n, ...).
+        """Return the elements of C that this thread holds: (value, rest_m, rest_n, ...).
 
         target    tensor (M, N, ...); a layout stands for the tensor of its offsets
         returns   Tensor, a view of the target
@@ -317,10 +319,10 @@ class ThrMma:
         return self._partition("c", target)
 
     def _partition(self, operand: str, target: Target) -> Tensor:
-        """Return the view of the thread's elements of an operand.
+        """Return the view of `target` that contains the elements of an operand that this thread holds.
 
-        operand   a, b or c
-        target    the operand: a tensor, or a layout
+        operand   "a", "b" or "c"
+        target    the operand: a tensor, or a layout, which stands for the tensor of its offsets
         """
         split = self.tiled_mma.thrfrg(operand, as_tensor(target))
         coord = self.tiled_mma.thr_coord(self.thr_idx)
@@ -337,10 +339,13 @@ def make_tiled_mma(
 ) -> TiledMma:
     """Return the TiledMma that repeats an atom over threads and over the values of each thread.
 
-    atom, atom_layout_mnk, permutation_mnk   as for `TiledMma`; None as the permutation stands for (None, None,
-                                             None)
-    raises                                   PlanError as `TiledMma` does
-    source                                   CuTe DSL, `make_tiled_mma`
+    atom              the instruction
+    atom_layout_mnk   layout from the coordinate (m, n, k) of a repetition over threads to its number, or a shape,
+                      e.g. (2, 2, 1) for 2 x 2 warps
+    permutation_mnk   for each of M, N and K a layout from a position to an element of the tile, an extent, or None
+                      for the extent that the threads cover. None stands for (None, None, None)
+    raises            PlanError with every violated rule
+    source            CuTe DSL, `make_tiled_mma`
 
     >>> from cutegemm.tile.mma_atoms import fma
     >>> make_tiled_mma(fma(), (16, 16, 1)).tile_mnk
@@ -351,9 +356,9 @@ def make_tiled_mma(
 
 
 def _index_in(layout: Layout, thr_idx: Any) -> Any:
-    """Return the index of a thread in one mode of the layout of all threads: an integer, or an array for an array.
+    """Return the coordinate of a thread in one mode of the layout of all threads; an array of coordinates for an array.
 
-    layout    the mode
+    layout    the mode, such as the one that counts repetitions of the atom along M
     thr_idx   index of the thread, or an array of indices
     """
     index: Any = thr_idx * 0
@@ -366,7 +371,12 @@ def _index_in(layout: Layout, thr_idx: Any) -> Any:
 
 
 def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
-    """Return the rules that the fields of a TiledMma violate, as phrases for an error message."""
+    """Return the rules that the fields of a TiledMma violate, as phrases for an error message; empty if none is.
+
+    atom                       the instruction
+    atom_layout, permutation   layout of repetitions and permutation as the user passed them, so possibly of a wrong
+                               type
+    """
     if not isinstance(atom_layout, Layout) or len(atom_layout) != 3 or not atom_layout.is_integral:
         return [f"the atom layout {atom_layout} does not have the three modes (M, N, K)"]
     if not isinstance(permutation, tuple) or len(permutation) != 3:
@@ -384,12 +394,12 @@ def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
 
 
 def _permutation_rules(name: str, permutation: Any, atom_extent: int, repeats: Layout) -> list[str]:
-    """Return the rules that the permutation of one mode violates, as phrases for an error message.
+    """Return the rules that the permutation of one mode of a TiledMma violates, as phrases for an error message.
 
-    name          M, N or K
-    permutation   layout or extent
+    name          the mode: "M", "N" or "K"
+    permutation   layout from a position to an element of the tile, or the extent of the tile
     atom_extent   extent of the atom along the mode
-    repeats       repetitions over threads along the mode
+    repeats       layout of the atom's repetitions over threads along the mode
     """
     covered = atom_extent * repeats.size()
     if isinstance(permutation, Layout):
@@ -420,9 +430,10 @@ def _permutation_rules(name: str, permutation: Any, atom_extent: int, repeats: L
 
 @lru_cache(maxsize=1024)  # many plans share their MMAs
 def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
-    """Return the layout of `TiledMma.thrfrg`: an operand's layout with its elements grouped by thread.
+    """Return an operand's layout with its elements grouped by thread: ((v, (m, k)), (value, (rest_m, rest_k, ...))).
 
-    operand   a, b or c
+    layout    layout (M, K, ...) of A, (N, K, ...) of B or (M, N, ...) of C
+    operand   "a", "b" or "c"
     """
     i, j = _MODES[operand]
     permuted = logical_divide(layout, (mma._permutation[i], mma._permutation[j]))
@@ -438,7 +449,7 @@ def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
 def _tv_layout_tiled(mma: TiledMma, operand: str) -> Layout:
     """Return the thread-value layout of an operand: (thread, value) -> colexicographic index in the operand's tile.
 
-    operand   a, b or c
+    operand   "a", "b" or "c"; its tile is (M, K), (N, K) or (M, N)
     """
     i, j = _MODES[operand]
     split = mma.thrfrg(operand, Layout((mma.tile_mnk[i], mma.tile_mnk[j])))

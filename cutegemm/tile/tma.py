@@ -26,14 +26,15 @@ L2_POLICIES = ("evict_normal", "evict_first", "evict_last")  # PTX ISA, "createp
 
 @dataclass(frozen=True)
 class TmaBox:
-    """A box of a tensor that one instruction of one thread copies.
+    """A box of a tensor that one TMA instruction of one thread copies.
 
-    direction   load copies from global to shared memory; store and reduce_add from shared to global memory
+    direction   "load" from global to shared memory; "store" or "reduce_add" (which adds to what is there) from shared
+                to global memory
     dtype       element type
     box         extents in elements, contiguous mode first; at most 5 modes of at most 256 elements
-    swizzle     permutation of the rows in shared memory: none, 32B, 64B or 128B
+    swizzle     permutation of 16-byte chunks in shared memory: "none", "32B", "64B" or "128B"
     multicast   number of CTAs of a cluster that receive the box of a load; 1 for no multicast
-    l2_policy   eviction priority of its lines in the L2 cache: evict_normal, evict_first or evict_last
+    l2_policy   eviction priority of the box's lines in L2: "evict_normal", "evict_first" or "evict_last"
     raises      PlanError with every broken rule
     source      CUDA driver API, `cuTensorMapEncodeTiled`; PTX ISA, `cp.async.bulk.tensor`
 
@@ -66,18 +67,18 @@ class TmaBox:
 
     @property
     def name(self) -> str:
-        """Text with direction, extents, element type, swizzle and multicast of the box."""
+        """Name of this TMA box: a text with its direction, extents, element type, swizzle and multicast."""
         multicast = f".multicast{self.multicast}" if self.multicast > 1 else ""
         return f"tma.{self.direction}.{'x'.join(map(str, self.box))}.{self.dtype}.{self.swizzle}{multicast}"
 
     @property
     def size_bytes(self) -> int:
-        """Size of the box in bytes: the transaction count of the barrier in each CTA that receives it."""
+        """Size of this TMA box in bytes: the transaction count of the barrier in each CTA that receives it."""
         return product(self.box) * self.dtype.bits // 8
 
     @property
     def smem_layout(self) -> ComposedLayout:
-        """Layout of the box in shared memory, in elements.
+        """Layout of this TMA box in shared memory, with its swizzle; offsets count elements.
 
         raises   UnsupportedError if the inner extent is shorter than the span of the swizzle
         """
@@ -91,7 +92,7 @@ class TmaBox:
         return ComposedLayout(Swizzle(bits, 4, 3).recast(8, self.dtype.bits), 0, Layout(self.box))
 
     def runs_on(self, arch: str) -> bool:
-        """Return True if an architecture has TMA.
+        """Return True if the architecture `arch` has TMA: sm_90 and its successors.
 
         arch   name such as sm_90a
         """
@@ -104,7 +105,15 @@ class TmaBox:
 def _violations(
     direction: str, dtype: DType, box: tuple[int, ...], swizzle: str, multicast: int, l2_policy: str
 ) -> list[str]:
-    """Return the rules that the fields of a TmaBox violate, as phrases for an error message."""
+    """Return the rules that the fields of a TmaBox violate, as phrases for an error message; empty if none is.
+
+    direction   "load", "store" or "reduce_add"
+    dtype       element type
+    box         extents in elements, contiguous mode first
+    swizzle     "none", "32B", "64B" or "128B"
+    multicast   number of CTAs that receive the box
+    l2_policy   eviction priority in L2
+    """
     rules = []
     if l2_policy not in L2_POLICIES:
         rules.append(f"l2_policy = {l2_policy!r} is not one of {', '.join(L2_POLICIES)}")

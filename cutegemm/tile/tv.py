@@ -14,7 +14,7 @@ from cutegemm.layout.tiling import raked_product
 
 
 def numbers_once(layout: Layout) -> bool:
-    """Return True if the offsets of a layout are 0, 1, ..., size - 1, each once.
+    """Return True if the offsets of a layout are 0, 1, ..., size - 1 in any order, each once.
 
     >>> numbers_once(Layout((4, 8), (8, 1))), numbers_once(Layout(4, 2))
     (True, False)
@@ -51,7 +51,12 @@ def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, .
 
 @lru_cache(maxsize=4096)  # many plans share a layout
 def _layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, ...], Layout]:
-    """Return `make_layout_tv(thr_layout, val_layout)` for arguments that are known to be layouts."""
+    """Return (tiler_mn, layout_tv) as `make_layout_tv` does, for arguments that are known to be valid layouts.
+
+    thr_layout   (m, n) -> thread
+    val_layout   (m, n) -> value of a thread
+    returns      the extents of the tile, and (thread, value) -> colexicographic index in the tile
+    """
     for name, what, layout in (
         ("thr_layout", "threads", thr_layout),
         ("val_layout", "values", val_layout),

@@ -42,10 +42,10 @@ SCALE = "scale"  # name of the last operand, which multiplies the accumulator
 
 
 def wrong_activation(name: Any, known: Mapping[Any, str]) -> list[str]:
-    """Return an error message, in a list, if an activation is unknown; an empty list if it is known.
+    """Return a list with one error message if the name of an activation is unknown; an empty list if it is known.
 
-    name    the caller's activation
-    known   the activations that the function takes: `ACTIVATIONS` or `GATED`
+    name    the activation that the caller passed, such as "gelu" or None
+    known   the activations that the function supports: the keys of `ACTIVATIONS` or `GATED`
 
     >>> wrong_activation("swish", ACTIVATIONS), wrong_activation("swiglu", {"glu": ""})
     ([], ["activation = 'swiglu' is unknown. Use one of 'glu'."])
@@ -58,11 +58,12 @@ def wrong_activation(name: Any, known: Mapping[Any, str]) -> list[str]:
 
 @constant
 def activated(name: str | None, operands: tuple[str, ...], with_preact: bool = False) -> str:
-    """Return the text of the epilogue act(acc + operands), where acc is the accumulator of a GEMM.
+    """Return the epilogue act(acc + operands) as text, a lambda that `gemm` can use; acc is the accumulator of a GEMM.
 
     name          name of the activation; None for none
-    operands      names of the operands that are added; `SCALE` comes last and multiplies acc
-    with_preact   whether the argument of the activation is a second result
+    operands      names of the operands that are added, such as ("bias",); an operand named `SCALE` comes last and
+                  multiplies acc
+    with_preact   True for a second result, the argument of the activation
 
     >>> activated("gelu", ("bias",), True)
     'lambda acc, bias: (gelu(acc + bias), acc + bias)'
@@ -76,12 +77,13 @@ def activated(name: str | None, operands: tuple[str, ...], with_preact: bool = F
 
 @constant
 def gated(name: str, operands: tuple[str, ...], interleaved: bool, with_preact: bool) -> str:
-    """Return the text of the epilogue act(gate) * up, where gate and up are each half of the accumulator's columns.
+    """Return the epilogue act(gate) * up as text, a lambda; gate and up are one half of the accumulator's columns each.
 
     name          name of the gated activation, such as "swiglu"
-    operands      names of the operands that are added to the accumulator; `SCALE` comes last and multiplies it
-    interleaved   True: gate and up are columns 2j and 2j + 1; False: the left and the right half
-    with_preact   whether gate and up, as one matrix, are a second result
+    operands      names of the operands that are added to the accumulator; an operand named `SCALE` comes last and
+                  multiplies it
+    interleaved   True: gate and up are columns 2j and 2j + 1; False: they are the left and the right half
+    with_preact   True for a second result: gate and up, as one matrix
 
     >>> gated("swiglu", (), False, False)
     'lambda acc: silu(halves(acc)[0]) * halves(acc)[1]'
@@ -94,9 +96,11 @@ def gated(name: str, operands: tuple[str, ...], interleaved: bool, with_preact: 
 
 @constant
 def gate_and_up(name: str, operands: tuple[str, ...], interleaved: bool) -> str:
-    """Return the text of an epilogue with three results: act(gate) * up, gate, and up.
+    """Return an epilogue with the three results act(gate) * up, gate and up, as text (a lambda).
 
-    name, operands, interleaved   arguments of `gated`
+    name          name of the gated activation, such as "swiglu"
+    operands      names of the operands that are added to the accumulator; an operand named `SCALE` multiplies it
+    interleaved   True: gate and up are columns 2j and 2j + 1; False: they are the left and the right half
 
     >>> gate_and_up("reglu", (), True)
     'lambda acc: (relu(pairs(acc)[0]) * pairs(acc)[1], pairs(acc)[0], pairs(acc)[1])'
@@ -107,13 +111,13 @@ def gate_and_up(name: str, operands: tuple[str, ...], interleaved: bool) -> str:
 
 @constant
 def dactivated(name: str | None, scaled: bool = False, with_sums: bool = False) -> str:
-    """Return the text of the epilogue of an activation's backward pass: acc * act'(preact), and act(preact).
+    """Return the epilogue of an activation's backward pass as text: its results are acc * act'(preact) and act(preact).
 
     The accumulator acc is the gradient of act(preact); preact, the argument of the activation, is an operand.
 
     name        name of the activation; None for none
-    scaled      whether both are multiplied by the operand `SCALE`
-    with_sums   whether the row sums of acc * act(preact), without the scale, are a third result
+    scaled      True if both results are multiplied by the operand named `SCALE`
+    with_sums   True for a third result: the row sums of acc * act(preact), without the scale
 
     >>> dactivated("tanh")
     'lambda acc, preact: (acc * (1 - tanh(preact) * tanh(preact)), tanh(preact))'
@@ -125,13 +129,14 @@ def dactivated(name: str | None, scaled: bool = False, with_sums: bool = False) 
 
 @constant
 def dgated(name: str, scaled: bool = False, with_sums: bool = False) -> str:
-    """Return the text of the epilogue of a gated activation's backward pass.
+    """Return the epilogue of a gated activation's backward pass as text (a lambda).
 
     The accumulator acc is the gradient of act(gate) * up; gate and up are operands. The results are acc times the
     derivative by gate, acc times the derivative by up, and act(gate) * up.
 
-    name                name of the gated activation
-    scaled, with_sums   as for `dactivated`
+    name        name of the gated activation, such as "swiglu"
+    scaled      True if the results are multiplied by the operand named `SCALE`
+    with_sums   True for one more result: the row sums of acc * act(gate) * up, without the scale
 
     >>> dgated("reglu")
     'lambda acc, gate, up: (where(relu(gate) > 0, acc * up, 0), acc * relu(gate), relu(gate) * up)'
@@ -140,11 +145,12 @@ def dgated(name: str, scaled: bool = False, with_sums: bool = False) -> str:
 
 
 def _derivatives(body: str, names: list[str], scaled: bool, with_sums: bool) -> str:
-    """Return the text of an epilogue: acc times the derivatives of an expression by its operands, and the expression.
+    """Return an epilogue as text with these results: acc times each derivative of an expression, and the expression.
 
-    body                text of the expression
-    names               names of its operands, in the order of the derivatives
-    scaled, with_sums   as for `dactivated`
+    body        text of the expression, such as "silu(gate) * up"
+    names       names of its operands, such as ["gate", "up"], in the order of the derivatives
+    scaled      True if all these results are multiplied by the operand named `SCALE`
+    with_sums   True for one more result: the row sums of acc times the expression, without the scale
     """
     (y,) = formula(f"lambda acc, {', '.join(names)}: {body} + 0 * acc").results
     y, g, scale = y.children[0], Accumulator(), Tensor(SCALE)
@@ -154,9 +160,9 @@ def _derivatives(body: str, names: list[str], scaled: bool, with_sums: bool) -> 
 
 
 def activated_by_torch(name: str, x: torch.Tensor) -> torch.Tensor:
-    """Return act(x), computed by torch. If x is a proxy of torch.fx, the call becomes a part of the graph.
+    """Return act(x), computed by torch. If x is a proxy of torch.fx, the call becomes a node of its graph.
 
-    name   name of an activation, or an alias
+    name   name of an activation such as "gelu", or an alias of it
 
     >>> activated_by_torch("relu2", torch.tensor([-1.0, 3.0]))
     tensor([0., 9.])
@@ -166,9 +172,9 @@ def activated_by_torch(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def gated_by_torch(name: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Return act(gate) * up, computed by torch.
+    """Return act(gate) * up, computed by operations of torch.
 
-    name   name of the gated activation, such as "swiglu"
+    name   name of the gated activation, such as "swiglu" (silu(gate) * up)
 
     >>> gated_by_torch("reglu", torch.tensor([-1.0, 3.0]), torch.tensor([5.0, 2.0]))
     tensor([0., 6.])
@@ -182,7 +188,10 @@ def _of_one(name: str | None, x: str) -> str:
 
 
 def _preact(operands: Sequence[str]) -> str:
-    """Return the text of an activation's argument: the accumulator, scaled if an operand is `SCALE`, plus operands."""
+    """Return the argument of an activation as text: the accumulator (times `SCALE` if it is an operand), plus operands.
+
+    operands   names of the operands: ("bias",) gives "acc + bias"
+    """
     acc = f"{SCALE} * acc" if SCALE in operands else "acc"
     return " + ".join([acc, *[name for name in operands if name != SCALE]])
 

@@ -41,11 +41,11 @@ Times = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Call:
-    """A GEMM with an epilogue, without its tensors. Together with the saved tensors it determines the gradients.
+    """The options of a GEMM with an epilogue. With the saved tensors, they determine the gradients.
 
-    text        text of the epilogue
-    scalars     its numbers, which are its last operands
-    out_dtype   types of the results, as for `reference.result_dtypes`
+    text        the epilogue as text, a lambda
+    scalars     values of the epilogue's numbers, which are its last operands
+    out_dtype   types of the results: one torch dtype for all, or a sequence with one or None each; None: the default
     how         options of `gemm`
     """
 
@@ -72,13 +72,16 @@ def product(
 
     Results that the backward pass reads may come after those of the epilogue.
 
-    a, b        M x K and K x N, or batches of one length; b in parts, side by side
-    text        text of the epilogue, as `epilogue.formula` parses it
+    a           M x K, or a batch of such matrices
+    b           tuple of one K x N matrix or batch, or of several that stand side by side as columns of one (gate and
+                up)
+    text        the epilogue as text, a lambda
     operands    tensors of the epilogue, which broadcast to D; `scalars` come after them
     scalars     numbers of the epilogue
-    out_dtype   as for `reference.result_dtypes`
-    how         options of `gemm`; None: as it chooses by itself, batch invariant in such a context
-    outs        tensors that results are written to; None for a new tensor. No tensor may require gradients then
+    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    how         options of `gemm`; None: its defaults, batch invariant inside of `cutegemm.batch_invariant()`
+    outs        for each result a tensor to write it to, or None for a new one; None: all new. With `outs`, no tensor
+                may require gradients
     """
     if how is None:
         how = in_mode(AS_CHOSEN)
@@ -97,7 +100,7 @@ def product(
         return Transformed.apply(Call(text, scalars, out_dtype, how), len(b), a, *b, *operands)
     if route is Route.DECOMPOSED:
         if how.batch_invariant:
-            refuse_torch("product", f"it is seen as {route.value}")
+            refuse_torch("product", f"it is viewed as {route.value}")
         # A copy also if the parts are adjacent: a view of the first has no derivatives by the others.
         whole = b[0] if len(b) == 1 else torch.cat(b, -1)
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype)
@@ -115,11 +118,16 @@ def _into(
     out_dtype: OutDtype,
     how: How,
 ) -> Tensors:
-    """Write the results of `product` to tensors of the caller, and return all results.
+    """Compute an epilogue of a @ b into tensors of the caller, and return all results, D first.
 
     In a graph of torch.compile, results are copied to these tensors, unless D is the only one.
 
-    outs   the caller's tensor for each result, or None; the other arguments are those of `product`
+    outs        for each result the caller's tensor, or None for a new one
+    a           M x K, or a batch of such matrices
+    b           tuple of matrices K x N_i that stand side by side as the columns of one
+    text        the epilogue as text, a lambda; `operands` are its tensors, and `scalars` its numbers
+    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    how         options of `gemm`
     """
     written = [out for out in outs if out is not None]
     if route_of(a, *b, *written, *operands) is Route.DIRECT:
@@ -147,10 +155,14 @@ def by_operator(
     dtype: OutDtype,
     how: How,
 ) -> Tensors:
-    """Return the results of `product` by an operator of torch.library, which a graph of torch.compile can hold.
+    """Compute an epilogue of a @ b by an operator of torch.library, which a graph of torch.compile can contain.
 
-    dtype    types of the results, as for `reference.result_dtypes`; the other arguments are those of `product`
-    raises   UnsupportedError if `how` has a plan without a name: a graph holds names only
+    a        M x K, or a batch of such matrices
+    b        matrices K x N_i that stand side by side as the columns of one
+    text     the epilogue as text, a lambda; `operands` are its tensors, and `scalars` its numbers
+    dtype    torch dtype of the results, or one or None for each; None: the default of `gemm`
+    how      options of `gemm`
+    raises   UnsupportedError if `how` has a plan without a name: a graph contains names only
     """
     is_plain = text == PLAIN and len(b) == 1 and how in (AS_CHOSEN, OF_LAYER)
     if is_plain and (dtype is None or isinstance(dtype, torch.dtype)):
@@ -172,15 +184,15 @@ def layered(
     interleaved: bool = False,
     how: How | None = None,
 ) -> Tensors:
-    """Return act(x @ b + bias) of a layer and, if `stores_preact`, the argument of the activation.
+    """Return act(x @ b + bias) of a linear layer and, if `stores_preact`, the argument of the activation too.
 
     x               T x K: a row for each of T tokens
-    b               a weight as K x N; two of them, gate and up, for a gated activation
+    b               tuple of one weight as K x N; or of two, gate and up, for a gated activation
     bias            (N,), or None
-    activation      name of the activation; None for none
-    stores_preact   whether the argument of the activation is a second result
-    interleaved     whether b is one weight whose columns 2j and 2j + 1 are gate and up
-    how             options of `gemm`; None: those of a layer, batch invariant in such a context
+    activation      name such as "gelu" or "swiglu"; None for none
+    stores_preact   True for a second result: the argument of the activation
+    interleaved     True if b is one weight whose columns 2j and 2j + 1 are gate and up
+    how             options of `gemm`; None: those of a layer, batch invariant inside of `cutegemm.batch_invariant()`
     """
     how = in_mode(OF_LAYER) if how is None else how
     names = () if bias is None else ("bias",)
@@ -194,20 +206,19 @@ def layered(
 def gated_backward(
     a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, how: How = OF_LAYER
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradient of a gated activation's argument, and the gated values again, without recording gradients.
+    """Return (gradient of a gated activation's argument, the gated values again), without recording gradients.
 
     In a graph, the call is an operator; under forward differentiation, it is operations of torch.
 
-    a, b         factors whose product a @ b is the gradient of the gated values
+    a, b         factors whose product a @ b is the gradient of the gated values act(gate) * up
     preact       argument of the activation: gate columns in the left half, up columns in the right half
     activation   name of the gated activation, such as "swiglu"
     how          options of `gemm`
-    returns      as `launch.dgated_of`
     """
     route = route_of(a, b, preact)
     if route is Route.DECOMPOSED:
         if how.batch_invariant:
-            refuse_torch("product", f"it is seen as {route.value}")
+            refuse_torch("product", f"it is viewed as {route.value}")
         return dgated_by_torch(a, b, preact, activation)
     if route is Route.OPERATOR:
         results: tuple[torch.Tensor, torch.Tensor] = torch.ops.cutegemm.gemm_dgated(
@@ -222,8 +233,8 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
 
     `apply(call, parts, a, *b, *operands)` returns the results of the epilogue.
 
-    call     options of the GEMM: epilogue, scalars, type of D
-    parts    number of tensors that B consists of: 1, or 2 for gate and up weights
+    call    options of the GEMM: epilogue, its numbers, types of the results
+    parts   number of tensors in `b`: 1, or 2 for gate and up weights that stand side by side
     """
 
     @staticmethod
@@ -262,9 +273,9 @@ class Transformed(Recorded):
 
 @dataclass(frozen=True)
 class Needed:
-    """Values that the backward pass of an epilogue reads.
+    """Values that the backward pass of an epilogue reads, so that they must be saved.
 
-    names     names of operands; "acc" if the GEMM has to be computed again
+    names     names of operands; "acc" if the accumulator is needed, so that the GEMM has to be computed again
     results   indices of results of the forward pass
     """
 
@@ -276,7 +287,9 @@ class Needed:
 def needed(text: str, wanted: frozenset[str]) -> Needed:
     """Return which values the derivatives of an epilogue read, so that only these are saved for the backward pass.
 
-    text     text of the epilogue
+    For D = tanh(acc + bias) this is D alone, because the derivative is 1 - D**2.
+
+    text     the epilogue as text
     wanted   names of the operands to differentiate by; "acc" for the accumulator
 
     >>> needed("lambda acc, bias: gelu(acc + bias)", frozenset({"acc", "bias"}))
@@ -294,9 +307,10 @@ def needed(text: str, wanted: frozenset[str]) -> Needed:
 
 
 def _substitute(node: Expression, stored: Mapping[Expression, Tensor]) -> Expression:
-    """Replace subexpressions that the forward pass has stored by operands, and return the expression.
+    """Return an expression after replacing each subexpression that the forward pass has stored by an operand.
 
-    stored   stored subexpression -> operand
+    node     the expression
+    stored   stored subexpression -> the operand that stands for it
     """
     if node in stored:
         return stored[node]
@@ -305,13 +319,13 @@ def _substitute(node: Expression, stored: Mapping[Expression, Tensor]) -> Expres
 
 @constant
 def with_saved(text: str, operands: int) -> str:
-    """Return the epilogue with the value that its derivatives need as a further result.
+    """Return an epilogue with one more result, the value that its derivatives need, so that it is saved.
 
-    Then the backward pass does not multiply again. The epilogue is returned unchanged if its derivatives do not need
-    the accumulator.
+    Then the backward pass does not compute the GEMM again. The epilogue is returned unchanged if its derivatives do
+    not need the accumulator.
 
-    text       the epilogue, as a lambda
-    operands   number of its operands that are tensors, and may have gradients
+    text       the epilogue as text, a lambda
+    operands   number of its operands that are tensors, and so may have gradients
 
     >>> with_saved("lambda acc, bias: gelu(acc + bias)", 1)
     'lambda acc, bias: (gelu(acc + bias), acc + bias)'
@@ -337,8 +351,9 @@ def with_saved(text: str, operands: int) -> str:
 def _wanted(call: Call, needs: Sequence[bool], parts: int) -> frozenset[str]:
     """Return the names of the operands to differentiate an epilogue by; "acc" if gradients of a or b are wanted.
 
-    needs   whether a gradient is wanted, for a, the parts of b and the operands
-    parts   number of parts of b
+    call    epilogue and options
+    needs   for a, each tensor of b and each operand: True if its gradient is wanted
+    parts   number of tensors of b: 1, or 2 for gate and up side by side
     """
     names = formula(call.text).names[: len(needs) - 1 - parts]
     wanted = [name for name, need in zip(names, needs[1 + parts :], strict=True) if need]
@@ -347,9 +362,11 @@ def _wanted(call: Call, needs: Sequence[bool], parts: int) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Extents:
-    """Shape and type of an argument of the forward pass, and whether it is column-major (`by_columns`).
+    """Shape, type and memory order of a forward pass's argument; the backward pass needs them even if it is not saved.
 
-    The backward pass needs them also for a tensor that is not saved.
+    shape        shape of the tensor
+    dtype        its torch dtype
+    by_columns   True if its matrices are column-major
     """
 
     shape: torch.Size
@@ -363,14 +380,14 @@ class Extents:
 
 
 def save(ctx: Any, call: Call, parts: int, tensors: Tensors, results: Tensors, needs: Sequence[bool]) -> None:
-    """Save what the backward pass of a GEMM with an epilogue reads in its context.
+    """Save in `ctx` what the backward pass of a GEMM with an epilogue reads.
 
     ctx       context of the autograd function
     call      epilogue and options
-    parts     number of parts of b
-    tensors   a, the parts of b, and the operands
+    parts     number of tensors of b: 1, or 2 for gate and up side by side
+    tensors   a, the tensors of b, and the operands
     results   results of the forward pass
-    needs     whether each of `tensors` needs a gradient
+    needs     for each of `tensors`, True if it needs a gradient
     """
     ctx.call, ctx.parts, ctx.needs = call, parts, tuple(needs)
     ctx.extents = tuple([Extents.of(x) for x in tensors])
@@ -379,9 +396,13 @@ def save(ctx: Any, call: Call, parts: int, tensors: Tensors, results: Tensors, n
 
 
 def _saved(call: Call, tensors: Tensors, results: Tensors, needs: Sequence[bool], parts: int) -> Gradients:
-    """Return the tensors and results of a call that its backward pass reads, in order, and None for the others.
+    """Return those tensors and results of a GEMM call that its backward pass reads, in order, with None for the others.
 
-    The arguments are those of `save`.
+    call      epilogue and options
+    tensors   a, the tensors of b, and the operands
+    results   results of the forward pass
+    needs     for each of `tensors`, True if it needs a gradient
+    parts     number of tensors of b
     """
     if call.text == PLAIN:
         b = tensors[1 : 1 + parts] if needs[0] else [None] * parts
@@ -402,11 +423,11 @@ def _saved(call: Call, tensors: Tensors, results: Tensors, needs: Sequence[bool]
 
 
 def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch.Tensor | None]:
-    """Return the gradients by a, the parts of b and the operands; None for a gradient that is not wanted.
+    """Return the gradients of a GEMM by a, the tensors of b and the operands; None for one that is not wanted.
 
-    ctx        context that `save` has filled
+    ctx        context that `save` has filled in the forward pass
     upstream   gradients of the results; None if a result has no gradient
-    needs      which gradients are wanted; `save` was called with at least these
+    needs      for each of these tensors, True if its gradient is wanted; `save` was called with at least these
     """
     call, parts, extents = ctx.call, ctx.parts, ctx.extents
     saved = ctx.saved_tensors  # a checkpoint unpacks them only once
@@ -440,13 +461,13 @@ def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch
 def _derivatives(
     ctx: Any, saved: Gradients, upstream: Gradients, wanted: frozenset[str], times: Times
 ) -> dict[str, Any]:
-    """Return the derivatives of an epilogue: name of an operand, or "acc" for the accumulator -> tensor.
+    """Return the derivatives of an epilogue, contracted with `upstream`: operand name (or "acc") -> tensor.
 
-    ctx        context that `save` has filled
+    ctx        context that `save` has filled in the forward pass
     saved      tensors and results that `save` has saved; None for a tensor that is not read
     upstream   gradients of the results; None if a result has no gradient
-    wanted     names to differentiate by
-    times      multiplies two matrices, if the accumulator has to be computed again
+    wanted     names of the operands to differentiate by; "acc" for the accumulator
+    times      function that multiplies two matrices, if the accumulator has to be computed again
     """
     call, parts, extents = ctx.call, ctx.parts, ctx.extents
     read = formula(call.text)
@@ -466,10 +487,13 @@ def _derivatives(
 
 @lru_cache(maxsize=256)
 def _how_of_gradient(how: How, by_rows: bool) -> How:
-    """Return the options of `gemm` for a GEMM that computes a gradient. The call's plan does not fit its factors.
+    """Return the options of `gemm` for a GEMM that computes a gradient, derived from those of the forward pass.
+
+    The plan is left out, because it does not fit the factors of the gradient.
 
     how       options of the forward pass
-    by_rows   whether its rows are those of a, whose number may vary from call to call. Only then it is batch invariant
+    by_rows   True if the rows of the gradient are those of a, whose number may vary from call to call. Only then the
+              options `varying_rows` and `batch_invariant` are kept
     """
     return replace(
         how, plan=None, varying_rows=how.varying_rows and by_rows, batch_invariant=how.batch_invariant and by_rows
@@ -479,13 +503,14 @@ def _how_of_gradient(how: How, by_rows: bool) -> How:
 def gradient_by_a(
     g: torch.Tensor, parts: Tensors, a: Extents, times: Times, batch_invariant: bool = False
 ) -> torch.Tensor:
-    """Return the gradient of the first factor of A @ B, g B^T, in the memory order of A.
+    """Return the gradient of A in A @ B, which is g @ B^T, in the memory order of A.
 
-    g       gradient of A @ B, M x N
-    parts   B in parts, side by side
-    a       shape, type and memory order of A
-    times   multiplies two matrices: (x, y, type of the result, whether the rows are those of A)
-    batch_invariant   whether `times` is batch invariant for rows of A. Then the memory order of A does not count
+    g                 gradient of A @ B, M x N
+    parts             matrices that stand side by side as the columns of B: one, or gate and up
+    a                 shape, type and memory order of A
+    times             function that multiplies two matrices: (x, y, type of the result, True if its rows are those of
+                      A)
+    batch_invariant   True if `times` is batch invariant for rows of A. Then the memory order of A does not count
     """
     if a.by_columns and not batch_invariant:
         return times(joined(parts), g.mT, g.dtype).mT
@@ -495,22 +520,22 @@ def gradient_by_a(
 
 
 def gradients_by_b(a: torch.Tensor, g: torch.Tensor, parts: Sequence[Extents], times: Times) -> Tensors:
-    """Return the gradients of the parts of B in A @ B: A^T g, split into the columns of each part.
+    """Return the gradients of B's tensors in A @ B: A^T @ g, split into the columns of each tensor.
 
     They have the memory order of B, which saves a later copy.
 
     a       A, M x K
     g       gradient of A @ B, M x N
-    parts   shape, type and memory order of each part of B
-    times   multiplies two matrices, as for `gradient_by_a`
+    parts   shape, type and memory order of each tensor that is a range of B's columns
+    times   function that multiplies two matrices: (x, y, type of the result)
     """
     whole = times(g.mT, a, g.dtype).mT if parts[0].by_columns else times(a.mT, g, g.dtype)
     return torch.split(whole, [part.shape[-1] for part in parts], -1) if len(parts) > 1 else [whole]
 
 
 def with_memory(g: torch.Tensor) -> torch.Tensor:
-    """Return a gradient whose elements have memory of their own, so that a kernel can load it.
+    """Return a gradient as a tensor whose elements all have memory of their own, so that a kernel can load it.
 
-    Autograd passes a number expanded to a matrix, for example as the gradient of a sum.
+    Autograd may pass a single number that is expanded to a matrix, for example as the gradient of a sum.
     """
     return g if g.stride(-1) == 1 or g.stride(-2) == 1 else g.contiguous()

@@ -25,11 +25,14 @@ from cutegemm.torch.launch import AS_CHOSEN, compute
 
 RECIPES = {"BlockWise1x128": ROWS, "BlockWise128x128": BLOCKS}  # recipe of torch -> granularity
 _K_UNIT = 4  # torch pads the blocks of K of BlockWise128x128 to a multiple of this
+QUANTIZED = "quantize has no derivatives"
 _WITHOUT = "block-scaled float8 has no derivatives, here or in torch"
 
 
 def padded_blocks(k: int) -> int:
-    """Return the number of blocks of K that torch's scales for BlockWise128x128 have: a multiple of 4.
+    """Return the number of blocks along K in torch's BlockWise128x128 scales: K / 128, up to a multiple of 4.
+
+    k   extent K
 
     >>> padded_blocks(640), padded_blocks(512)
     (8, 4)
@@ -38,11 +41,11 @@ def padded_blocks(k: int) -> int:
 
 
 def wrong_block_scale(name: str, scale: torch.Tensor, recipe: str, extent: int, k: int) -> list[str]:
-    """Return error messages for the shape and the type of block scales.
+    """Return error messages for the shape and the type of one factor's block scales; empty if both are right.
 
-    name     "scale_a" or "scale_b"
+    name     name of the argument for messages: "scale_a" or "scale_b"
     scale    the caller's tensor
-    recipe   a key of `RECIPES`
+    recipe   a key of `RECIPES`: "BlockWise1x128" or "BlockWise128x128"
     extent   M for scale_a, N for scale_b
     k        extent K
     """
@@ -63,30 +66,31 @@ def wrong_block_scale(name: str, scale: torch.Tensor, recipe: str, extent: int, 
 
 
 def _are_equal(shape: Sequence[int], other: Sequence[int]) -> bool:
-    """Return whether two shapes are equal. Extents are compared one by one, since they may be symbols of a graph."""
+    """Return True if two shapes are equal. Extents are compared one by one, since they may be symbols of a graph."""
     return len(shape) == len(other) and all(x == y for x, y in zip(shape, other, strict=True))
 
 
-def wrong_derivatives(tensors: Mapping[str, Any]) -> list[str]:
-    """Return an error message, in a list, if a block-scaled product would have derivatives to record.
+def wrong_derivatives(tensors: Mapping[str, Any], why: str = _WITHOUT) -> list[str]:
+    """Return a list with one error message if a block-scaled product would have derivatives to record, else [].
 
     tensors   all tensors that the call reads, by name; other values are ignored
+    why       reason for the message
     """
     names = checks.requiring_gradients(tensors)
     if not names:
         return []
     detached = ", ".join(f"{name}.detach()" for name in names)
     needed = checks.require_gradients(names)
-    return [f"{needed}; {_WITHOUT}. Pass {detached}, or call it under torch.no_grad()."]
+    return [f"{needed}; {why}. Pass {detached}, or call it under torch.no_grad()."]
 
 
 def as_in_gemm(
     scales: Mapping[str, torch.Tensor], recipes: Mapping[str, str | None], k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return block scales of torch in the orientation of `gemm`, that of mat_a and mat_b, as views.
+    """Return torch's block scales of a and of b as views in the orientation that `gemm` takes, that of mat_a and mat_b.
 
     scales    "scale_a" and "scale_b", which `wrong_block_scale` accepts
-    recipes   recipe of each, a key of `RECIPES`
+    recipes   "scale_a" and "scale_b" -> "BlockWise1x128" or "BlockWise128x128"
     k         extent K
 
     >>> scales = {"scale_a": torch.ones(6, 3), "scale_b": torch.ones(4, 2)}
@@ -111,12 +115,14 @@ def scaled_product(
     out_dtype: OutDtype = None,
     how: How = AS_CHOSEN,
 ) -> list[torch.Tensor]:
-    """Return the results of an epilogue of a block-scaled a @ b. No gradients are recorded.
+    """Return the results of an epilogue of a block-scaled a @ b, D first. No gradients are recorded.
 
-    scales      scales of a and of b, as for `gemm`
-    text        text of the epilogue
+    a, b        factors in float8
+    scales      float32 scales of a, (M, K / 128) or (M / 128, K / 128), and of b, (K / 128, N) or (K / 128, N / 128)
+    text        the epilogue as text, a lambda
     operands    its tensors; `scalars` come after them
-    out_dtype   as for `reference.result_dtypes`
+    scalars     its numbers
+    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
     how         options of `gemm`; in a graph, `plan` is a name or None
     """
     if route_of(a, b, *scales, *operands) is Route.DIRECT:

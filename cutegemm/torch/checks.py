@@ -17,11 +17,11 @@ _FOR_FX = " torch.fx traces a function as one node if you pass its name to torch
 
 
 def refuse(called: str, tensors: Mapping[str, Any], rules: Sequence[str]) -> None:
-    """Raise UnsupportedError with every rule that a call violates, if it violates any.
+    """Raise UnsupportedError with all rules that a call violates; do nothing if `rules` is empty.
 
-    called    name of the function
-    tensors   its arguments by name; only the shapes of tensors are printed
-    rules     violated rules
+    called    name of the function that the user called, for the message
+    tensors   its arguments by name; the message has the shapes of all tensors
+    rules     one sentence for each violated rule
     """
     if not rules:
         return
@@ -34,7 +34,7 @@ def refuse(called: str, tensors: Mapping[str, Any], rules: Sequence[str]) -> Non
 
 
 def wrong_tensors(tensors: Mapping[str, Any], optional: Sequence[str] = ()) -> list[str]:
-    """Return an error message for each argument that is not a tensor; if all are, one if they are on several devices.
+    """Return one error message for each argument that is not a tensor; if all are tensors, one if their devices differ.
 
     tensors    arguments by name
     optional   names of arguments that may be None
@@ -54,9 +54,9 @@ def wrong_tensors(tensors: Mapping[str, Any], optional: Sequence[str] = ()) -> l
 
 
 def wrong_factors(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> list[str]:
-    """Return error messages for the types of two factors: one type that a kernel multiplies, or two of float8.
+    """Return error messages for the types of two factors, which must be one supported type, or two of float8.
 
-    names   the caller's names for a and b
+    names   the caller's names for a and b, for the messages
     """
     x, y = names
     rules = []
@@ -72,11 +72,11 @@ def wrong_factors(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> l
 
 
 def wrong_out_dtype(a: torch.Tensor, out_dtype: torch.dtype | None, given: str = "out_dtype =") -> list[str]:
-    """Return an error message, in a list, if no kernel stores the type that the caller asks for; else an empty list.
+    """Return a list with one error message if no kernel stores the type that the caller asks for; else [].
 
     a           the first factor, whose type decides which types of a result are possible
-    out_dtype   type of the result; None for the default
-    given       how the message introduces the type
+    out_dtype   type of the result; None for the default, which is always possible
+    given       words that introduce the type in the message
     """
     allowed = RESULTS.get(a.dtype, ())
     if out_dtype is None or not allowed or out_dtype in allowed:
@@ -93,9 +93,9 @@ def wrong_product(
     out_dtype: torch.dtype | None,
     called: str = "out_dtype",
 ) -> list[str]:
-    """Return error messages for the ranks, the extents K and the types of two factors, and the type of the result.
+    """Return error messages for two factors: their ranks, their extents K, their types, and the type of the result.
 
-    names       the caller's names for a and b
+    names       the caller's names for a and b, for the messages
     rank        2 for two matrices; 3 for two batches, or a batch and a matrix
     out_dtype   type of the result; None for the default
     called      the caller's name for out_dtype
@@ -118,9 +118,11 @@ def wrong_product(
 
 
 def wrong_matrices(a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch.dtype | None, out: Any) -> list[str]:
-    """Return error messages for the arguments of `mm` (rank 2) or `bmm` (rank 3).
+    """Return error messages for the arguments of `mm` (rank 2: matrices) or `bmm` (rank 3: batches); empty if all fit.
 
-    a, b, out_dtype, out   as for `mm`
+    a, b        factors
+    out_dtype   type of the result; None for the default
+    out         tensor to write the result to, or None
     """
     tensors = {"a": a, "b": b}
     if rules := wrong_tensors(tensors):
@@ -135,7 +137,7 @@ def wrong_matrices(a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch
 
 
 def batch_length(*matrices: torch.Tensor) -> int:
-    """Return the number of matrix products in a batch of them: the first length of a factor that is not 1, else 1.
+    """Return the number of products in a batch of matrix products: the first length that is not 1, else 1.
 
     matrices   factors. A matrix, or a batch of length 1, is a factor of each product
     """
@@ -144,10 +146,10 @@ def batch_length(*matrices: torch.Tensor) -> int:
 
 
 def wrong_operand_dtypes(a: torch.Tensor, **operands: torch.Tensor | None) -> list[str]:
-    """Return an error message for each operand of an epilogue whose type a kernel cannot read.
+    """Return one error message for each operand of an epilogue whose type a kernel cannot read.
 
-    a          the first factor. If it is floating, operands are floating, of any type that a kernel reads; torch
-               rejects integers too. If it is int8, operands may also be int8 or int32
+    a          the first factor. If its type is floating, operands must be floating too, of any type that a kernel
+               reads; torch rejects integers too. If it is int8, operands may also be int8 or int32
     operands   operands by name; None for one that is not passed
     """
     rules = []
@@ -163,9 +165,10 @@ def wrong_operand_dtypes(a: torch.Tensor, **operands: torch.Tensor | None) -> li
 
 
 def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
-    """Return an error message, in a list, if an operand of an epilogue does not broadcast to the result.
+    """Return a list with one error message if an operand of an epilogue does not broadcast to the result; else [].
 
-    name    the caller's name for the operand x
+    name    name of the operand, for the message
+    x       the operand
     shape   shape of the result, at least two extents
     """
     if x is None:
@@ -181,9 +184,10 @@ def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
 
 
 def wrong_bias(name: str, bias: torch.Tensor | None, n: int) -> list[str]:
-    """Return an error message, in a list, if a bias does not have shape (n,); an empty list for None.
+    """Return a list with one error message if a bias does not have the shape (n,); [] if it does, or is None.
 
     name   the caller's name for the bias
+    n      number of columns of the result
     """
     if bias is None or tuple(bias.shape) == (n,):
         return []
@@ -191,7 +195,7 @@ def wrong_bias(name: str, bias: torch.Tensor | None, n: int) -> list[str]:
 
 
 def wrong_alpha(alpha: Any) -> list[str]:
-    """Return an error message, in a list, if alpha is neither a real number nor a floating tensor of one element."""
+    """Return a list with one error message if alpha is neither a real number nor a floating tensor of one element."""
     if isinstance(alpha, torch.Tensor):
         if alpha.numel() == 1 and alpha.dtype.is_floating_point:
             return []
@@ -203,10 +207,10 @@ def wrong_alpha(alpha: Any) -> list[str]:
 
 
 def wrong_column(name: str, x: torch.Tensor | None, rows: Sequence[int]) -> list[str]:
-    """Return an error message, in a list, if a tensor does not have one number for each row of D.
+    """Return a list with one error message if a tensor does not have one number for each row of D; else [].
 
-    name   the caller's name for x
-    x      the tensor, or None
+    name   name of the tensor, for the message
+    x      the tensor, or None, which is accepted
     rows   extents of a without K: (M,) or (L, M)
     """
     shapes = [tuple(rows), (*rows, 1), *([(rows[-1],), (rows[-1], 1)] if len(rows) > 1 else [])]
@@ -217,12 +221,12 @@ def wrong_column(name: str, x: torch.Tensor | None, rows: Sequence[int]) -> list
 
 
 def wrong_out(out: Any, shape: tuple[int, ...], a: torch.Tensor, name: str = "out") -> list[str]:
-    """Return error messages for a tensor that a result is written to: its kind, shape, type and device.
+    """Return error messages for a tensor that a result is to be written to: its kind, shape, type and device.
 
     out     the caller's tensor
     shape   shape of the result
-    a       the first factor
-    name    name of the argument
+    a       the first factor, which decides the possible types and the device
+    name    name of the argument, for the messages
     """
     if out is None:
         return []
@@ -241,12 +245,12 @@ def wrong_results(
     postact_dtype: torch.dtype | None,
     outs: Mapping[str, tuple[Any, tuple[int, ...]]],
 ) -> list[str]:
-    """Return error messages for the type of the activated result, and for the tensors that results are written to.
+    """Return error messages for the type of an activated result, and for tensors that results are to be written to.
 
     a               the first factor
     tensors         tensors that the call reads, by name
     postact_dtype   type of the activated result; None for the default
-    outs            tensors that are written to and the shapes of the results, by the names of the arguments
+    outs            argument name -> (tensor to write a result to, or None; shape of the result)
     """
     rules = wrong_out_dtype(a, postact_dtype, "postact_dtype =")
     for name, (out, shape) in outs.items():
@@ -258,13 +262,13 @@ def wrong_results(
 
 
 def wrong_gradients(tensors: Mapping[str, Any], out: torch.Tensor | None, called: str = "out") -> list[str]:
-    """Return an error message, in a list, if a call with `out` would have derivatives to record or to carry forward.
+    """Return a list with one error message if a call with `out` would have derivatives to record or to carry forward.
 
-    A call that writes its result to a tensor of the caller records none.
+    A call that writes its result to a tensor of the caller records none, so the caller would lose them.
 
     tensors   tensors that the call reads by name, or None
-    out       tensor that the result is written to; None: the list is empty
-    called    name of the argument `out`
+    out       tensor to write the result to; None: the list is empty
+    called    name of the argument `out`, for the message
     """
     if out is None:
         return []
@@ -281,7 +285,7 @@ def wrong_gradients(tensors: Mapping[str, Any], out: torch.Tensor | None, called
 
 
 def requiring_gradients(tensors: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tensors that gradients would be recorded for; [] under torch.no_grad().
+    """Return the names of those tensors that autograd would record gradients for; [] under torch.no_grad().
 
     tensors   tensors by name; other values are ignored
     """
@@ -291,5 +295,5 @@ def requiring_gradients(tensors: Mapping[str, Any]) -> list[str]:
 
 
 def require_gradients(names: Sequence[str]) -> str:
-    """Return the beginning of a sentence: "x requires gradients", or "x and w require gradients"."""
+    """Return the beginning of a sentence for a message: "x requires gradients", or "x and w require gradients"."""
     return f"{' and '.join(names)} {'requires' if len(names) == 1 else 'require'} gradients"

@@ -24,9 +24,10 @@ Term = tuple[Expression, Callable[[], Any]]
 
 
 class ExpressionRules:
-    """Operations that derivative rules apply to expressions, in addition to + - * / and comparisons.
+    """Operations that rules for derivatives use, in addition to + - * / and comparisons, for symbolic expressions.
 
-    The result of a derivative is then an expression too, such as the epilogue of a backward pass.
+    With them, a derivative of an epilogue is an expression too, such as the epilogue of a backward pass. A subclass
+    does the same on tensors.
     """
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
@@ -34,17 +35,21 @@ class ExpressionRules:
         return functions.where(condition, x, y)
 
     def function(self, name: str, x: Any) -> Any:
-        """Return the expression of a function of one argument, such as "tanh"."""
+        """Return the expression that applies a function of one argument, such as "tanh", to x."""
         return getattr(functions, name)(x)
 
     def fused(self, name: str) -> Fused | None:
-        """Return a rule that computes g * dy/dx of the function `name` by one operation; None if there is none."""
+        """Return a function that computes g * dy/dx for y = `name`(x) in one operation; None without such an operation.
+
+        name   name of a function of one argument, such as "gelu"
+        """
         return None
 
     def join(self, halves: Sequence[tuple[Expression, Any]]) -> Any:
-        """Return the gradient of an expression from the gradients of its gate and up columns.
+        """Return the gradient of an expression from the gradients of its gate columns and of its up columns.
 
-        An expression has no columns. The sum reads the same operands, which is enough to find out what is needed.
+        An expression has no columns, so the result is the sum of both. It reads the same operands as the gradient,
+        which is enough to find out which values the backward pass needs.
 
         halves   pairs of a `Half`, which selects the gate or the up columns, and its gradient
         """
@@ -54,21 +59,25 @@ class ExpressionRules:
         """Return the gradient of each element that is summed, from the gradient g of the sum.
 
         node   the sum over rows, columns or all of D
+        g      gradient of the sum: one value for each row, each column or all of D
         """
         return g
 
     def of_maximum(self, node: Reduction, g: Any, x: Any, y: Any) -> Any:
-        """Return the gradient of each element x that a maximum y is taken over, from the gradient g of the maximum.
+        """Return the gradient of each element x that a maximum is taken over.
 
         node   the maximum over rows, columns or all of D
+        g      gradient of the maximum
+        x      the elements
+        y      the maximum
         """
         return self.where(functions.equal(x, y), g, 0.0)
 
 
 class TensorRules(ExpressionRules):
-    """The operations of `ExpressionRules` on tensors.
+    """Operations that rules for derivatives use, in addition to + - * / and comparisons, for tensors.
 
-    An operation of torch computes a whole rule, in one pass over memory, if torch has one.
+    If torch has an operation for a whole rule, it is used, in one pass over memory.
 
     shape   extents of D; needed only for reductions
     """
@@ -92,11 +101,14 @@ class TensorRules(ExpressionRules):
         return self._spread(node, g)
 
     def of_maximum(self, node: Reduction, g: Any, x: Any, y: Any) -> Any:
-        """Return the gradient of the elements x that a maximum y is taken over.
+        """Return the gradient of each element x that a maximum is taken over.
 
-        Elements that are equal to the maximum share its gradient g equally, as in torch.amax.
+        Elements that are equal to the maximum share its gradient equally, as in torch.amax; all others get 0.
 
         node   the maximum over rows, columns or all of D
+        g      gradient of the maximum
+        x      the elements
+        y      the maximum
         """
         is_largest = tensor_of(x).expand(self.shape) == self._spread(node, y)
         count = is_largest.sum(dims_of(node), keepdim=True)
@@ -118,9 +130,12 @@ def _promoted(g: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 
 def _silu_backward(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of silu(x) by x, times g.
+    """Return g times the derivative of silu at x.
 
     torch's own operation for it is not differentiable, so it is used only if no gradients are recorded.
+
+    g   gradient of silu(x)
+    x   argument of silu
     """
     if torch.is_grad_enabled():
         return g * _silu(TensorRules(), torch.sigmoid(x), x)
@@ -177,13 +192,13 @@ def pullback(
     wanted: frozenset[str],
     f: ExpressionRules,
 ) -> dict[str, Any]:
-    """Return the derivatives of sum(g * result) by operands and by the accumulator, whose name is "acc".
+    """Return the derivatives of the sum of g * result over all results: by operands, and by the accumulator "acc".
 
     results    results of an epilogue, as expressions
     upstream   g of each result, of its shape; None if a result has no gradient
-    value      returns the value of a subexpression; called only for values that the rules read
+    value      function that returns the value of a subexpression; called only for values that the rules read
     wanted     names of the operands to differentiate by
-    f          rules for the values: `ExpressionRules` or `TensorRules`
+    f          operations on these values: `ExpressionRules` or `TensorRules`
     returns    operand name -> derivative, of the shape of D; derivatives that are zero everywhere are left out
 
     >>> from cutegemm.torch.epilogue import formula
@@ -227,24 +242,24 @@ def pullback(
 
 
 def nodes_of(results: Sequence[Expression]) -> Iterator[Expression]:
-    """Yield all subexpressions of several expressions, each once, after its own subexpressions."""
+    """Yield all subexpressions of several expressions, each once, and after its own subexpressions."""
     return iter(dict.fromkeys(node for result in results for node in result.nodes()))
 
 
 def _leaf(node: Expression) -> str:
-    """Return the name of a subexpression that is an operand; "acc" for the accumulator; "" for any other."""
+    """Return the name of the operand that a node of an expression is; "acc" for the accumulator; "" for other nodes."""
     return ACC if isinstance(node, nodes.Accumulator) else node.name if isinstance(node, nodes.Input) else ""
 
 
 def _terms(node: Expression, g: Any, value: Value, f: ExpressionRules) -> Iterator[Term]:
-    """Yield (child, function) for each operand of an operation: the function returns the term of the child's gradient.
+    """Yield (child, function) for each child of an operation: the function returns the child's term of the gradient.
 
-    This is the chain rule for one node of an epilogue's expression.
+    This is the chain rule for one node of an epilogue's expression: for x * y, the term of x is g * y.
 
     node    the operation
-    g       gradient of its value
-    value   returns the value of a subexpression
-    f       rules for the values
+    g       gradient of the value of `node`
+    value   function that returns the value of a subexpression
+    f       operations on the values: for expressions or for tensors
     """
     if isinstance(node, nodes.Add):
         yield node.left, lambda: g
@@ -290,15 +305,15 @@ def _of_function(node: Any, g: Any, value: Value, f: ExpressionRules) -> Any:
 
 
 def _of_extreme(node: Any, child: Expression, other: Expression, g: Any, value: Value, f: ExpressionRules) -> Any:
-    """Return the gradient of one argument of a minimum or maximum.
+    """Return the gradient of one argument of a minimum or maximum of two arguments.
 
     Two equal tensors get half of g each. A tensor that is equal to a number gets all of it, as in torch.clamp.
 
     node           the minimum or maximum
     child, other   the argument whose gradient is wanted, and the other one
-    g              gradient of the minimum or maximum
-    value          returns the value of a subexpression
-    f              rules for the values
+    g              gradient of the value of `node`
+    value          function that returns the value of a subexpression
+    f              operations on the values: for expressions or for tensors
     """
     x, y = value(child), value(other)
     if isinstance(node, nodes.Maximum):
@@ -307,10 +322,11 @@ def _of_extreme(node: Any, child: Expression, other: Expression, g: Any, value: 
 
 
 def derivative(result: Expression, name: str, g: Expression) -> Expression:
-    """Return g * d result / d operand as an expression; the constant 0 if the result does not depend on the operand.
+    """Return g times the derivative of a result by an operand, as an expression; the constant 0 if it is not read.
 
-    name   name of the operand
-    g      factor of the derivative, such as the accumulator in the epilogue of a backward pass
+    result   expression of an epilogue
+    name     name of the operand
+    g        factor of the derivative, such as the accumulator in the epilogue of a backward pass
 
     >>> print(derivative(functions.tanh(nodes.Tile("preact")), "preact", nodes.Accumulator()))
     acc * (1 - tanh(preact) * tanh(preact))
@@ -320,8 +336,8 @@ def derivative(result: Expression, name: str, g: Expression) -> Expression:
 
 
 def operands_read(expressions: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the operands, and "acc" for the accumulator, that occur in derivatives.
+    """Return the names of the operands that occur in derivatives; "acc" stands for the accumulator.
 
-    expressions   name -> derivative, as `pullback` returns them
+    expressions   operand name -> derivative as an expression, as `pullback` returns them
     """
     return frozenset(_leaf(node) for each in expressions.values() for node in each.nodes() if _leaf(node))

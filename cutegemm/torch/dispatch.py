@@ -26,7 +26,10 @@ _VMAP_MODE, _BATCHED = _dispatch_key_parse("VmapMode"), _dispatch_key_parse("Bat
 
 
 class Route(Enum):
-    """How a call reaches its kernel: directly, or in a form that torch can record, trace or transform."""
+    """How a call reaches its kernel: directly, or in a form that torch can record, trace or transform.
+
+    It depends on the state of torch (compiling, tracing, vmap, gradients) and on the kinds of tensors.
+    """
 
     DIRECT = "nothing: the tensors are plain and no gradients are recorded"
     RECORDED = "an autograd function, whose gradients it records"
@@ -36,7 +39,9 @@ class Route(Enum):
 
 
 def route_of(*tensors: Any) -> Route:
-    """Return how a call must reach its kernel, by the state of torch and by what kind of tensors it has.
+    """Return how a call must reach its kernel: directly, by an autograd function, or as an operator that torch can see.
+
+    It depends on the state of torch (compiling, tracing, vmap, gradients) and on the kinds of tensors.
 
     tensors   all tensors that the call reads or writes
 
@@ -65,7 +70,7 @@ def route_of(*tensors: Any) -> Route:
 
 
 def is_batched(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor represents a batch in torch.autograd.grad(is_grads_batched=True).
+    """Return True if a tensor represents a batch in torch.autograd.grad(is_grads_batched=True).
 
     Such a tensor has no memory of its own. Tensors of torch.vmap are of another kind.
 
@@ -76,10 +81,12 @@ def is_batched(tensor: torch.Tensor) -> bool:
 
 
 def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
-    """Return whether a GEMM of CUDA tensors may go straight to its kernel, because torch has nothing to see of it.
+    """Return True if a GEMM of CUDA tensors may call its kernel directly, since torch has nothing to record or trace.
 
-    It decides as `route_of`, and also returns False under torch.autocast. It is called before every warm call, so it
-    asks only for what that needs and takes less than a microsecond.
+    The decision is that of `route_of`, and False under torch.autocast. This function runs before every warm call, so
+    it tests only what is necessary and takes less than a microsecond.
+
+    a, b, bias   tensors of the call; bias may be None
 
     >>> is_direct(torch.ones(2, 2), torch.ones(2, 2))  # tensors on the CPU
     False
@@ -103,7 +110,7 @@ def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of any rank as a matrix whose columns are those of its last dimension.
+    """Return a tensor (..., K) of any rank as a matrix (rows, K).
 
     >>> rows_of(torch.zeros(2, 3, 0)).shape, rows_of(torch.zeros(4)).shape
     (torch.Size([6, 0]), torch.Size([1, 4]))
@@ -112,7 +119,7 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def reshaped(x: torch.Tensor, shape: Sequence[int], is_read: bool = False) -> torch.Tensor:
-    """Return a tensor that was just computed in another shape, without making a view of it.
+    """Give a tensor that was just computed another shape, in a way that autograd does not see as a view.
 
     A view that was made without gradients cannot be modified in place with gradients, and FSDP loses its hooks if a
     view is modified. A tensor that a backward pass reads becomes a view, because autograd detects changes only in
@@ -120,7 +127,7 @@ def reshaped(x: torch.Tensor, shape: Sequence[int], is_read: bool = False) -> to
 
     x         a contiguous tensor that nothing else uses
     shape     its new shape
-    is_read   whether a backward pass may read x
+    is_read   True if a backward pass may read x
 
     >>> reshaped(torch.zeros(6, 4), (2, 3, 4))._is_view()
     False
@@ -133,7 +140,10 @@ def reshaped(x: torch.Tensor, shape: Sequence[int], is_read: bool = False) -> to
 
 
 def as_autocast(*tensors: Any) -> tuple[Any, ...]:
-    """Return the arguments of a GEMM in the types that torch.autocast casts them to. None and other values stay."""
+    """Return the arguments of a GEMM, cast as torch.autocast does it if it is active.
+
+    tensors   tensors; None and other values are returned unchanged
+    """
     if not torch._C._is_any_autocast_enabled():
         return tensors
     dtypes = [autocast_dtype(x) for x in tensors]

@@ -18,10 +18,12 @@ from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan.epilogue import Accumulator, Expression, Half, Reduction, Scalar, Tensor, epilogue_of
 from cutegemm.plan.epilogue.dependencies import state_of
 from cutegemm.plan.epilogue.expression import expression_of
+from cutegemm.plan.epilogue.quantized import BlockScale
 from cutegemm.plan.epilogue.symbols import returned
 from cutegemm.plan.epilogue.text import function_of, operands_of, written
 from cutegemm.plan.rules.gated import wide_results
 from cutegemm.run.calls import Calls
+from cutegemm.run.scales import blocks_of
 from cutegemm.run.torch_ops import DTYPES
 
 PLAIN = "lambda acc: acc"
@@ -35,9 +37,11 @@ _texts = Calls()  # texts by the state of the caller's function and the names of
 
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function of constants cached, and constant for torch.compile.
+    """Decorate a function so that its results are cached, and that torch.compile treats each result as a constant.
 
-    torch.compile puts its value into the graph and does not trace its steps.
+    torch.compile calls the function and puts its value into the graph, instead of tracing its steps.
+
+    function   function of constants, such as texts, that returns a text
 
     >>> constant(lambda x, y: x + y)("a", "b")
     'ab'
@@ -54,22 +58,22 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dtype_name(dtype: torch.dtype | None) -> str:
-    """Return the name of a type without the prefix "torch."; "" for None."""
+    """Return the name of a torch dtype without the prefix "torch.", such as "float16"; "" for None."""
     return "" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def is_gated(result: Expression) -> bool:
-    """Return whether a result of an epilogue is gated: made of the gate and up columns of A @ B, so half as wide."""
+    """Return True if a result of an epilogue combines gate and up columns of A @ B, so that it is half as wide."""
     return any(isinstance(node, Half) for node in result.nodes())
 
 
 @dataclass(frozen=True)
 class Formula:
-    """An epilogue that was parsed from text.
+    """An epilogue that was parsed from text such as "lambda acc, bias: relu(acc + bias)".
 
-    text       text of the epilogue
-    names      names of the operands
-    function   function that `gemm` takes; the same object for the same text
+    text       the text
+    names      names of the operands, without the accumulator
+    function   function that `gemm` takes as its epilogue; the same object for the same text
     results    expressions in the order of the function's results, D first. Every operand is a `Tensor`
     """
 
@@ -79,7 +83,7 @@ class Formula:
     results: tuple[Expression, ...]
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return operand name -> value, for values in the order of the epilogue's operands.
+        """Return operand name -> value, for values in the order of this epilogue's operands.
 
         raises   PlanError if the number of values differs from the number of operands
         """
@@ -90,11 +94,11 @@ class Formula:
         return dict(zip(self.names, values, strict=True))
 
     def columns_of_d(self, columns: Any) -> Any:
-        """Return the number of columns of D: `columns`, those of A @ B, or half of them for a gated epilogue."""
+        """Return the number of columns of D: `columns`, those of A @ B, or half of them if this epilogue is gated."""
         return columns // 2 if any(is_gated(result) for result in self.results) else columns
 
     def shapes(self, rows: Sequence[Any], columns: Any) -> list[tuple[Any, ...]]:
-        """Return the shape of each result.
+        """Return the shape of each result of this epilogue.
 
         rows      extents of A without K: (M,) or (L, M)
         columns   number of columns of A @ B
@@ -104,7 +108,9 @@ class Formula:
         """
         d, shapes = (*rows, self.columns_of_d(columns)), []
         for result in self.results:
-            if isinstance(result, Reduction):
+            if isinstance(result, BlockScale):
+                shapes.append((*rows, blocks_of(d[-1])))
+            elif isinstance(result, Reduction):
                 kept = [extent for mode, extent in zip("mn", d[-2:], strict=True) if mode not in result.along]
                 shapes.append((*d[:-2], *kept))
             else:
@@ -114,7 +120,9 @@ class Formula:
 
 @constant
 def types_text(out_dtype: OutDtype) -> str:
-    """Return the types of results as text, which a graph of torch.compile can hold.
+    """Return types of results as text, which a graph of torch.compile can contain; `types_read` reads it.
+
+    out_dtype   a torch dtype, None, or a sequence of these
 
     >>> types_text(torch.float32), types_text((None, torch.float32))
     ('float32', ', float32')
@@ -123,8 +131,9 @@ def types_text(out_dtype: OutDtype) -> str:
 
 
 def types_read(text: str | None) -> OutDtype:
-    """Return the types of results from their text in a graph of torch.compile, written by `types_text`; None for None.
+    """Return the types of results from the text that `types_text` wrote; None for None.
 
+    text     text in a graph of torch.compile
     raises   UnsupportedError for the name of a type that no kernel stores
 
     >>> types_read("float32"), types_read(", float32")
@@ -144,8 +153,9 @@ def types_read(text: str | None) -> OutDtype:
 
 @lru_cache(maxsize=4096)
 def formula(text: str) -> Formula:
-    """Parse an epilogue from its text.
+    """Parse the text of an epilogue, such as "lambda acc, bias: relu(acc + bias)".
 
+    text     a lambda of the accumulator and of the operands
     raises   PlanError if the text is not an epilogue
 
     >>> read = formula("lambda acc, bias: (gelu(acc + bias), acc + bias)")
@@ -163,7 +173,7 @@ def formula(text: str) -> Formula:
 
 
 def text_of(results: Sequence[Expression], names: Sequence[str]) -> str:
-    """Return the text of an epilogue with these results. `formula` parses the same expressions from it.
+    """Return the text of an epilogue with given results, e.g. "lambda acc, bias: acc + bias"; `formula` parses it.
 
     results   expressions, D first
     names     names of the operands, in order
@@ -176,7 +186,7 @@ def text_of(results: Sequence[Expression], names: Sequence[str]) -> str:
 
 
 def lambda_of(results: Sequence[str], names: Sequence[str]) -> str:
-    """Return the text of an epilogue, a lambda, from the texts of its results.
+    """Return the text of an epilogue, a lambda, from the texts of its results: "lambda acc, bias: (acc + bias, acc)".
 
     results   text of each result, D first
     names     names of the operands, in order
@@ -189,13 +199,14 @@ def lambda_of(results: Sequence[str], names: Sequence[str]) -> str:
 
 
 def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
-    """Return an epilogue function as text: the lambda that computes the same.
+    """Return an epilogue function as text: a lambda that computes the same, for caches and graphs.
 
     The function is called with symbols to find its text. In eager mode that happens once, and again after a variable
     that it reads has changed. Under torch.compile, Dynamo traces the call, and guards these variables.
 
-    tensors, numbers   names of the operands
-    raises             PlanError as `epilogue_of`, and for a reduction of columns that a gated D does not have
+    function           the user's function of the accumulator and of the operands
+    tensors, numbers   names of the tensor operands, and of the number operands
+    raises             PlanError if the function is not an epilogue, or reduces columns that a gated D does not have
 
     >>> text_of_function(lambda acc, bias, scale: (acc + bias) * scale, ("bias",), ("scale",))
     'lambda acc, bias, scale: (acc + bias) * scale'
@@ -222,23 +233,25 @@ def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], num
 
 @constant
 def _raise(rule: str) -> str:
-    """Raise PlanError with a rule. Dynamo runs this function as a constant, because it cannot trace the error."""
+    """Raise a PlanError with the message `rule`. Dynamo, which cannot trace raising, runs it as a constant."""
     raise PlanError("epilogue", [rule])
 
 
 @constant
 def _checked(text: str, tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
-    """Parse the text of an epilogue, check it, and return it in the form that `_text_of` writes.
+    """Parse the text of an epilogue, check it, and return it in a normal form that is equal for equal epilogues.
 
-    tensors, numbers   names of the operands
+    text               a lambda of the accumulator and of the operands
+    tensors, numbers   names of the tensor operands, and of the number operands
     """
     return _text_of(function_of(text), tensors, numbers)
 
 
 def _text_of(function: Callable[..., Any], tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
-    """Call an epilogue function with symbols and return the text of what it computes.
+    """Call an epilogue function with symbols and return the text of what it computes, a lambda.
 
-    The arguments are those of `text_of_function`.
+    function           the user's function of the accumulator and of the operands
+    tensors, numbers   names of the tensor operands, and of the number operands
     """
     epilogue = epilogue_of(function, {**dict.fromkeys(tensors, Tensor), **dict.fromkeys(numbers, Scalar)})
     if any(name in epilogue.wide for name, _ in epilogue.reductions):

@@ -22,7 +22,7 @@ SERVED = frozenset(dtype for dtype, results in RESULTS.items() if results[0] == 
 
 
 def is_customized(module: Any) -> bool:
-    """Return whether a call of a module runs more than its class's `forward`: hooks, or a `forward` of the instance.
+    """Return True if calling a module runs more than its class's `forward`: hooks, or a `forward` set on the instance.
 
     Global hooks, which `torch.nn.modules.module.register_module_forward_hook` and others set, count too. The result
     for a function is False.
@@ -46,9 +46,9 @@ def is_customized(module: Any) -> bool:
 
 
 def has_own_forward(module: nn.Module) -> bool:
-    """Return whether an attribute of a module replaces its class's `forward`.
+    """Return True if an attribute of a module object replaces the `forward` of its class.
 
-    Libraries that remove their hooks leave the class's own method as an attribute, which changes nothing.
+    Libraries that remove their hooks leave the class's own method as an attribute; that counts as False.
 
     >>> layer = nn.Linear(2, 2)
     >>> layer.forward = layer.forward
@@ -68,12 +68,12 @@ _FORWARDS: dict[type, Any] = {nn.Linear: nn.Linear.forward if _is_original else 
 
 
 def note_forward(kind: type) -> None:
-    """Remember the `forward` that a class has now, so that `is_replaced_forward` notices if it is replaced later."""
+    """Record the `forward` that a class has now, so that `is_replaced_forward` notices if it is replaced later."""
     _FORWARDS[kind] = kind.forward  # type: ignore[attr-defined]
 
 
 def is_replaced_forward(kind: type) -> bool:
-    """Return whether the `forward` of a class has been replaced since `note_forward`.
+    """Return True if the `forward` of a class has been replaced since `note_forward` was called for it.
 
     >>> is_replaced_forward(nn.Linear), is_replaced_forward(nn.SiLU)
     (False, False)
@@ -82,10 +82,13 @@ def is_replaced_forward(kind: type) -> bool:
 
 
 def is_left_to_torch(x: Any, weight: Any, bias: Any = None) -> bool:
-    """Return whether torch itself, instead of a kernel of cutegemm, computes a layer of these tensors.
+    """Return True if torch itself, instead of a kernel of cutegemm, has to compute a layer of these tensors.
 
-    It does for a tensor that `why_left_to_torch` names a reason for, under torch.jit.trace, which records only torch's
+    This is so if `why_left_to_torch` gives a reason for a tensor, under torch.jit.trace, which records only torch's
     own operations, and if torch.fx traces into a layer.
+
+    x              input of the layer
+    weight, bias   parameters of the layer; bias may be None
 
     >>> x = torch.ones(2, 2)
     >>> is_left_to_torch(x, x), is_left_to_torch(x.to_sparse(), x), is_left_to_torch(x, x.int())
@@ -109,7 +112,7 @@ def is_left_to_torch(x: Any, weight: Any, bias: Any = None) -> bool:
 
 
 def why_left_to_torch(tensor: torch.Tensor) -> str:
-    """Return the reason, for messages, why no kernel of cutegemm computes with a tensor; "" if one does.
+    """Return the reason, as a phrase for messages, why no kernel can compute with a tensor; "" if a kernel can.
 
     A subclass of torch.Tensor may have operations of its own, as quantized and distributed tensors do. Subclasses
     of `torch._subclasses` represent a tensor in a graph and have none.
@@ -134,8 +137,9 @@ def why_left_to_torch(tensor: torch.Tensor) -> str:
 
 
 def leaf(module: nn.Module, x: Any) -> Any:
-    """Return the call of a module as one node of the graph that torch.fx traces.
+    """Record the call of a module as one node of the graph that torch.fx traces, and return the node's proxy.
 
+    module    the module, whose inside is not traced
     x         input of the module
     returns   None if x is not a proxy of torch.fx, or if the module itself is being traced
     """

@@ -44,10 +44,11 @@ def mm(
 ) -> torch.Tensor:
     """Return a @ b of two matrices, as torch.mm.
 
-    a, b       M x K and K x N, of one type that `cutegemm.gemm` multiplies, or of two float8 types
-    out_dtype  type of the result; None is the default of `gemm` for the type of a
-    out        M x N tensor that the result is written to. No gradients are recorded then
-    raises     UnsupportedError with every rule that is violated
+    a, b        M x K and K x N, of one type that `cutegemm.gemm` multiplies, or of two float8 types
+    out_dtype   torch dtype of the result; None for the default of `gemm` for the type of a
+    out         M x N tensor that the result is written to. None for a new tensor. With `out`, no gradients are
+                recorded
+    raises      UnsupportedError with every rule that is violated
 
     >>> a, b = torch.arange(6.0).view(2, 3), torch.ones(3, 2)
     >>> mm(a, b)
@@ -73,7 +74,8 @@ def bmm(
     """Return a @ b of batches of matrices, as torch.bmm.
 
     a, b             L x M x K and L x K x N. A batch of 1, or a single matrix, is a factor of each product
-    out_dtype, out   as for `mm`; out is L x M x N
+    out_dtype        torch dtype of the result; None for the default of `gemm` for the type of a
+    out              L x M x N tensor to write the result to, without gradients; None for a new tensor
     raises           UnsupportedError with every rule that is violated
 
     >>> bmm(torch.ones(4, 2, 3), torch.ones(3, 5)).shape
@@ -107,7 +109,8 @@ def addmm(
     input            (N,), (M, 1), (M, N) or one element: a shape that broadcasts to M x N
     mat1, mat2       M x K and K x N
     beta, alpha      real numbers
-    out_dtype, out   as for `mm`
+    out_dtype        torch dtype of the result; None for the default of `gemm` for the type of mat1
+    out              M x N tensor to write the result to, without gradients; None for a new tensor
     raises           UnsupportedError with every rule that is violated
 
     >>> addmm(torch.tensor([1.0, 2.0]), torch.ones(1, 3), torch.ones(3, 2), beta=10)
@@ -144,16 +147,16 @@ def linear(
     *,
     batch_invariant: bool | None = None,
 ) -> torch.Tensor:
-    """Return act(x @ w.T + bias), as torch.nn.functional.linear.
+    """Return act(x @ w.T + bias), as torch.nn.functional.linear with an activation in the same kernel.
 
-    x            (..., K)
-    w            N x K
-    bias         (N,), of a floating type, which may differ from the type of x; None for no bias
-    activation   None, "relu", "relu_sq", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh"
-    batch_invariant   whether each row has the same bits in every batch: see `cutegemm.batch_invariant`; None: whether
-                 such a context is active
-    returns      (..., N)
-    raises       UnsupportedError with every rule that is violated
+    x                 (..., K)
+    w                 N x K
+    bias              (N,), of a floating type, which may differ from the type of x; None for no bias
+    activation        None, "relu", "relu_sq", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh"
+    batch_invariant   True if each row must have the same bits in every batch; None: True inside of the context
+                      `cutegemm.batch_invariant()`
+    returns           (..., N)
+    raises            UnsupportedError with every rule that is violated
 
     >>> x, w, bias = torch.tensor([[[1.0, 2.0]]]), torch.eye(2), torch.tensor([0.0, -3.0])
     >>> linear(x, w, bias, "relu")
@@ -214,10 +217,10 @@ def _check_linear(x: Any, w: Any, bias: Any, activation: Any) -> None:
 
 @cache
 def _is_read(activation: str | None, has_bias: bool) -> bool:
-    """Return whether the backward pass of `linear` reads its result, as that of relu does.
+    """Return True if the backward pass of `linear` reads the layer's result, as that of relu does.
 
     activation   name of the activation; None for none
-    has_bias     whether the layer adds a bias
+    has_bias     True if the layer adds a bias
     """
     names = ("bias",) if has_bias else ()
     text = with_saved(activated(activation, names), len(names))
@@ -225,9 +228,14 @@ def _is_read(activation: str | None, has_bias: bool) -> bool:
 
 
 def _layer(x: Any, w: Any, bias: Any, activation: str | None, batch_invariant: bool = False) -> Callable[..., Any]:
-    """Return a function (x, w, bias) -> d that computes `linear` fast, for CUDA tensors like these, without gradients.
+    """Return a function (x, w, bias) -> d that computes `linear` for CUDA tensors like these, without any checks.
 
-    The tensors it takes must have the same types, shapes, strides, alignments and device as these.
+    It is the fast path without gradients. The tensors must have the same types, shapes, strides, alignments and
+    device as those that are passed here.
+
+    x, w, bias        tensors of `linear`; bias may be None
+    activation        name of the activation; None for none
+    batch_invariant   True if each row must have the same bits in every batch
     """
     flat = rows_of(x)
     if not all(is_loadable(each) for each in (flat, w, bias) if each is not None):
@@ -244,7 +252,12 @@ def _layer(x: Any, w: Any, bias: Any, activation: str | None, batch_invariant: b
 
 
 def _copied_linear(x: Any, w: Any, bias: Any, activation: str | None, batch_invariant: bool) -> torch.Tensor:
-    """Return the result of `linear`, after a copy of each tensor that a kernel cannot load, see `is_loadable`."""
+    """Compute act(x @ w.T + bias) after copying each tensor that a kernel cannot load because no stride is 1.
+
+    x, w, bias        (..., K), N x K, and (N,) or None
+    activation        name of the activation; None for none
+    batch_invariant   True if each row must have the same bits in every batch
+    """
     flat, columns, others = loadable(rows_of(x), w.t(), [] if bias is None else [bias], ("x", "w", "bias"))
     bias = others[0] if others else None
     result = linear(flat, columns.t(), bias, activation, batch_invariant=batch_invariant)
@@ -255,7 +268,10 @@ def _copied_linear(x: Any, w: Any, bias: Any, activation: str | None, batch_inva
 def _function(activation: str | None, has_bias: bool) -> Any:
     """Return the epilogue act(acc + bias), or act(acc) without a bias, as a function for `gemm`.
 
-    It is the same object in each call with the same arguments.
+    Equal arguments give the same object.
+
+    activation   name of the activation; None for none
+    has_bias     True if a bias is added
     """
     return formula(activated(activation, ("bias",) if has_bias else ())).function
 
@@ -279,13 +295,12 @@ def gemm_act(
     a, b                      M x K and K x N, or batches of them
     bias                      (N,)
     c                         M x N, or a shape that broadcasts to it
-    activation                as for `linear`
-    store_preact              whether preact is returned; otherwise None is returned for it, unless `preact_out` is
-                              given
+    activation                None, "relu", "relu_sq", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh"
+    store_preact              True to return preact; False to return None for it, unless `preact_out` is given
     out_dtype                 type of preact; None is the default of `gemm` for the type of a
     alpha                     a number, or a tensor of one element
     postact_dtype             type of postact; None for the type of preact
-    preact_out, postact_out   M x N tensors that the results are written to. No gradients are recorded then
+    preact_out, postact_out   M x N tensors that the results are written to. No gradients are recorded with them
     returns                   preact and postact, both M x N
     raises                    UnsupportedError with every rule that is violated
 
@@ -316,17 +331,22 @@ def gemm_gated(
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
     """Return preact = alpha * (a @ b) + bias + c, and postact = act(gate) * up of its columns, by one kernel.
 
-    a, b           M x K and K x N, or batches of them. b may be a pair (gate, up), each K x N/2. Two views that are
-                   adjacent in the memory of one weight are read in place; other pairs are copied together first
-    bias           (N,)
-    activation     "swiglu", "geglu", "geglu_tanh", "reglu" or "glu": silu, gelu, gelu_tanh, relu or sigmoid of the
-                   gate; "swiglu_oai" of gpt-oss: see `cutegemm.epilogue.swiglu_oai`
-    interleaved    True: gate and up are columns 2j and 2j + 1; False: columns j and j + N/2
-    varying_rows   whether the number of rows of a varies from call to call: see `cutegemm.gemm`
-    c              M x N, or a shape that broadcasts to it
-    store_preact, out_dtype, alpha, postact_dtype, preact_out, postact_out   as for `gemm_act`
-    returns        preact, M x N, and postact, M x N/2
-    raises         UnsupportedError with every rule that is violated
+    a, b                       M x K and K x N, or batches of them. b may be a pair (gate, up), each K x N/2. Two
+                               views that are adjacent in the memory of one weight are read in place; other pairs are
+                               copied together first
+    bias                       (N,)
+    activation                 "swiglu", "geglu", "geglu_tanh", "reglu" or "glu": silu, gelu, gelu_tanh, relu or
+                               sigmoid of the gate; "swiglu_oai" of gpt-oss: silu with clamped operands and a scale
+    interleaved                True: gate and up are columns 2j and 2j + 1; False: columns j and j + N/2
+    varying_rows               True if the number of rows of a varies from call to call, so that few kernels are
+                               compiled
+    c                          M x N, or a shape that broadcasts to it
+    store_preact               True to return preact; False to return None for it, unless `preact_out` is given
+    out_dtype, postact_dtype   torch dtypes of preact and of postact; None: the default of `gemm`, and that of preact
+    alpha                      a number, or a tensor of one element
+    preact_out, postact_out    tensors to write the results to, without gradients; None for new ones
+    returns                    preact, M x N, and postact, M x N/2
+    raises                     UnsupportedError with every rule that is violated
 
     >>> preact, postact = gemm_gated(torch.tensor([[1.0, 3.0]]), torch.eye(2), activation="reglu")
     >>> postact
@@ -352,15 +372,16 @@ def _forward(
     outs: tuple[Any, Any],
     how: How,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Check the arguments of `gemm_act` or `gemm_gated`, and return its results, preact and postact.
+    """Check the arguments of `gemm_act` or `gemm_gated`, and return its results (preact, postact).
 
-    called        name of the function, for messages
-    parts         b, or its gate and its up
-    interleaved   None for `gemm_act`; else as for `gemm_gated`
-    dtypes        types of preact and postact
-    outs          tensors that they are written to, or None
-    how           options of `gemm`
-    a, bias, c, activation, store_preact, alpha   as for `gemm_act`
+    called                                        name of the function, for messages
+    a, bias, c, activation, store_preact, alpha   arguments of that function
+    parts                                         (b,), or (gate, up)
+    interleaved                                   None for `gemm_act`; True if gate and up are columns 2j and 2j + 1
+                                                  of b, False for two halves
+    dtypes                                        types of preact and postact; None for the defaults
+    outs                                          tensors to write preact and postact to, or None
+    how                                           options of `gemm`
     """
     is_gated = interleaved is not None
     a, bias, c, *parts = as_autocast(a, bias, c, *parts)  # type: ignore[assignment]
@@ -405,11 +426,11 @@ def _forward(
 
 
 def _wrong_gate_and_up(parts: Sequence[Any], n: int, interleaved: bool) -> list[str]:
-    """Return error messages if b does not hold as many gate columns as up columns.
+    """Return error messages if b does not have as many gate columns as up columns; empty if it does.
 
-    parts         b, or its gate and its up
+    parts         (b,), or (gate, up)
     n             number of columns of all parts
-    interleaved   whether gate and up are adjacent columns of one b
+    interleaved   True if gate and up are adjacent columns of one b
     """
     if len(parts) > 2:
         return [f"b has {len(parts)} matrices. Pass one, or a pair of gate and up."]
@@ -441,13 +462,13 @@ def gemm_dact(
     a, b                  M x K and K x N: the gradient of the next layer's result, and the transposed weight of that
                           layer
     preact                M x N, from `gemm_act`
-    activation            as for `linear`
+    activation            None, "relu", "relu_sq", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh"
     out_dtype             type of dx; None is the default of `gemm` for the type of a
     postact_dtype         type of postact; None for the type of dx
-    dx_out, postact_out   M x N tensors that the results are written to. No gradients are recorded then
+    dx_out, postact_out   M x N tensors that the results are written to. No gradients are recorded with them
     colvec_scale          (M,) or (M, 1): multiplies the rows of dx and postact, as the router weights of a mixture of
                           experts do
-    colvec_reduce         whether a third result is returned: the row sums of (a @ b) * act(preact), which are the
+    colvec_reduce         True for a third result: the row sums of (a @ b) * act(preact), which are the
                           gradient of `colvec_scale`
     returns               dx, the gradient of preact, and postact, both M x N; then the row sums, (M,) of float32
     raises                UnsupportedError with every rule that is violated
@@ -476,12 +497,20 @@ def gemm_dgated(
 ) -> tuple[torch.Tensor, ...]:
     """Return dx, the gradient of preact, and postact by one kernel: the backward pass of `gemm_gated`.
 
-    a, b          M x K and K x N: the gradient of the next layer's result, and the transposed weight of that layer
-    preact        M x 2N, from `gemm_gated`
-    activation, interleaved   as for `gemm_gated`
-    out_dtype, postact_dtype, dx_out, postact_out, colvec_scale, colvec_reduce   as for `gemm_dact`; dx_out is M x 2N
-    returns       dx, M x 2N, in the column order of preact, and postact, M x N; then the row sums, (M,) of float32
-    raises        UnsupportedError with every rule that is violated
+    a, b                       M x K and K x N: the gradient of the next layer's result, and the transposed weight of
+                               that layer
+    preact                     M x 2N, from `gemm_gated`
+    activation                 "swiglu", "geglu", "geglu_tanh", "reglu", "glu" or "swiglu_oai"
+    interleaved                True: gate and up are columns 2j and 2j + 1 of preact; False: columns j and j + N
+    out_dtype, postact_dtype   torch dtypes of dx and of postact; None: the default of `gemm`, and that of dx
+    dx_out, postact_out        tensors, M x 2N and M x N, to write the results to, without gradients; None for new
+                               ones
+    colvec_scale               (M,) or (M, 1): multiplies the rows of both results, as router weights of a mixture of
+                               experts
+    colvec_reduce              True for a third result: the row sums of (a @ b) times the activated values
+    returns                    dx, M x 2N, in the column order of preact, and postact, M x N; then the row sums, (M,)
+                               of float32
+    raises                     UnsupportedError with every rule that is violated
 
     >>> dx, postact = gemm_dgated(torch.ones(1, 1), torch.ones(1, 1), torch.tensor([[2.0, 5.0]]), "reglu")
     >>> dx, postact
@@ -503,14 +532,16 @@ def _backward(
     scale: Any,
     reduces: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Check the arguments of `gemm_dact` or `gemm_dgated`, and return its results.
+    """Check the arguments of `gemm_dact` or `gemm_dgated`, and return its results: dx, postact and perhaps row sums.
 
-    called        name of the function, for messages
-    interleaved   None for `gemm_dact`; else as for `gemm_dgated`
-    dtypes        types of dx and postact
-    outs          tensors that they are written to, or None
-    scale         `colvec_scale`
-    reduces       `colvec_reduce`
+    called                     name of the function, for messages
+    a, b, preact, activation   arguments of that function
+    interleaved                None for `gemm_dact`; True if gate and up are columns 2j and 2j + 1 of preact, False
+                               for two halves
+    dtypes                     types of dx and postact; None for the defaults
+    outs                       tensors to write dx and postact to, or None
+    scale                      tensor that multiplies the rows of both results, or None
+    reduces                    True to return the row sums of (a @ b) times the activated values too
     """
     is_gated = interleaved is not None
     a, b, preact = as_autocast(a, b, preact)
@@ -562,7 +593,9 @@ def _of_one_length(*matrices: Any) -> tuple[Any, ...]:
     """Return the factors of a batch of products as batches of the same length.
 
     Matrices, and batches of length 1, are expanded to the length of the others. If other lengths differ, all are
-    unchanged.
+    returned unchanged.
+
+    matrices   M x K or L x M x K tensors; other values are returned unchanged
     """
     if any(not isinstance(x, torch.Tensor) or x.dim() not in (2, 3) for x in matrices):
         return matrices

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from cutegemm.plan.epilogue import Reduction
+from cutegemm.plan.epilogue.quantized import BlockScale, Quantized
 from cutegemm.run import checks, torch_ops
 from cutegemm.run.calls import BLAS_SCALARS
 from cutegemm.run.checks import refused, wrong_devices
 from cutegemm.run.scales import separated, wrong_scales
 from cutegemm.torch import library as library  # registers the operators
 from cutegemm.torch.autograd import product
-from cutegemm.torch.block_scales import scaled_product, wrong_derivatives
+from cutegemm.torch.block_scales import QUANTIZED, scaled_product, wrong_derivatives
 from cutegemm.torch.checks import wrong_gradients
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, constant, formula, text_of_function
@@ -29,7 +30,7 @@ _ONE_OUT = (
 
 
 def gemm_in_torch(args: Mapping[str, Any]) -> Any:
-    """Return the result of `gemm` for a call that torch has to record, trace or transform.
+    """Compute a call of `gemm` that torch has to record, trace or transform, and return its result.
 
     args     arguments of `gemm` by name; `operands` are those of the epilogue
     raises   UnsupportedError with every rule that is violated, PlanError for a function that is not an epilogue
@@ -65,6 +66,9 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
         if rules:
             raise refused(a, b, rules)
     text, operands, scalars = _epilogue(args)
+    rules = wrong_derivatives({"a": a, "b": b, **own, "c": args["c"]}, QUANTIZED) if _quantizes(text) else []
+    if rules:
+        raise refused(a, b, rules)
     reductions = [each or None for each in _reductions(text).split("\n")]
     count = len(reductions)
     if out is not None and count > 1:
@@ -91,7 +95,7 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
 
 
 def gemm_by_torch(args: Mapping[str, Any]) -> Any:
-    """Return the result of a call of `gemm` computed by operations of torch; a tuple if the epilogue has several.
+    """Compute a call of `gemm` by operations of torch; return its result, or a tuple if the epilogue has several.
 
     The arguments were checked before. No gradients are recorded.
 
@@ -118,7 +122,9 @@ def gemm_by_torch(args: Mapping[str, Any]) -> Any:
 
 
 def _wrong_values(args: Mapping[str, Any]) -> list[str]:
-    """Return error messages for alpha and beta, operands without an epilogue, a beta without c, and gradients of `out`.
+    """Return error messages for wrong values in a `gemm` call: alpha, beta, c, operands, gradients that `out` loses.
+
+    Operands without an epilogue, and a beta without c, are errors too.
 
     args   arguments of `gemm` by name
     """
@@ -132,9 +138,11 @@ def _wrong_values(args: Mapping[str, Any]) -> list[str]:
 
 
 def _epilogue(args: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], tuple[float, ...]]:
-    """Return the epilogue of a call of `gemm` as text, the tensors that it reads, and the numbers that it reads.
+    """Return the epilogue of a call of `gemm` as (text, tensors that it reads, numbers that it reads).
 
-    args   arguments of `gemm` by name; alpha, beta and c become an epilogue too
+    Without an epilogue, alpha, beta and c form one, such as "lambda acc, alpha: alpha * acc".
+
+    args   arguments of `gemm` by name
     """
     if args["epilogue"] is not None:
         own = {name: args[name] for name in ("c", *BLAS_SCALARS) if args[name] is not None}
@@ -153,9 +161,22 @@ def _epilogue(args: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], t
 
 @constant
 def _reductions(text: str) -> str:
-    """Return a line for each result of an epilogue: its reduction over D, or nothing.
+    r"""Return one line for each result of an epilogue: its reduction over D, or the scales of D, or an empty line.
+
+    text   the epilogue as text
 
     >>> _reductions("lambda acc: (acc, row_sum(acc))")
-    '\\nrow_sum(acc)'
+    '\nrow_sum(acc)'
     """
-    return "\n".join([str(each) if isinstance(each, Reduction) else "" for each in formula(text).results])
+    wide = (Reduction, BlockScale)
+    return "\n".join([str(each) if isinstance(each, wide) else "" for each in formula(text).results])
+
+
+@constant
+def _quantizes(text: str) -> str:
+    """Return "yes" if an epilogue quantizes D, else "".
+
+    >>> _quantizes("lambda acc: quantize(acc)"), _quantizes("lambda acc: acc")
+    ('yes', '')
+    """
+    return "yes" if isinstance(formula(text).results[0], Quantized) else ""

@@ -19,8 +19,10 @@ import torch
 
 from cutegemm.errors import CopyWarning, UnsupportedError
 from cutegemm.plan.epilogue import Expression, Half, Tensor
+from cutegemm.plan.epilogue.quantized import BlockScale
 from cutegemm.run.calls import How, is_batch_invariant, shapes_of
 from cutegemm.run.gemm import gemm
+from cutegemm.run.scales import new_scales
 from cutegemm.torch.activations import dgated
 from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, Formula, OutDtype, formula, is_gated, text_of
 from cutegemm.torch.reference import Outs, by_torch, copied_to, dequantized, gate_and_up_of, result_dtype, result_dtypes
@@ -30,10 +32,10 @@ OF_LAYER = How(varying_rows=True)  # the weight stays, and the number of rows va
 
 
 def in_mode(how: How, batch_invariant: bool | None = None) -> How:
-    """Return the options of a call, batch invariant if the call asks for it or is made in such a context.
+    """Return the options of a call, made batch invariant if the call asks for it or runs inside of such a context.
 
     how               options of `gemm`
-    batch_invariant   argument of the call; None: whether a context of `cutegemm.batch_invariant` is active
+    batch_invariant   argument of the call; None: True inside of the context `cutegemm.batch_invariant()`
 
     >>> in_mode(OF_LAYER, True).options == (None, "fast", False, True, False, True), in_mode(OF_LAYER) is OF_LAYER
     (True, True)
@@ -44,10 +46,10 @@ def in_mode(how: How, batch_invariant: bool | None = None) -> How:
 
 
 def refuse_torch(called: str, why: str) -> None:
-    """Raise UnsupportedError: a batch-invariant call would be computed by torch.
+    """Raise UnsupportedError for a batch-invariant call that no kernel can compute, so that torch would compute it.
 
     called   name of the operation that is refused
-    why      why no kernel of cutegemm computes it
+    why      why no kernel of cutegemm computes it, as a phrase for the message
     """
     raise UnsupportedError(
         f"{called}: batch_invariant is asked for, but torch would compute this, because {why}. The order in which "
@@ -59,7 +61,7 @@ def refuse_torch(called: str, why: str) -> None:
 
 
 def is_loadable(x: torch.Tensor) -> bool:
-    """Return whether the rows or the columns of a matrix, or of a batch of matrices, are adjacent elements.
+    """Return True if a matrix, or each matrix of a batch, has stride 1 along its rows or along its columns.
 
     A tensor whose elements are negated when they are read, such as `z.conj().imag`, is not loadable.
 
@@ -77,9 +79,12 @@ def is_loadable(x: torch.Tensor) -> bool:
 def loadable(
     a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor], names: Sequence[str]
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """Return the factors and the operands of a GEMM, with a copy of each that is not loadable, and warn about copies.
+    """Return the factors and operands of a GEMM; those that a kernel cannot load are copied, with a warning.
 
-    names   names of a, b and the operands, for the warning
+    a, b       factors
+    operands   tensors of the epilogue
+    names      names of a, b and the operands, for the warning
+    returns    (a, b, operands)
 
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     a, b, _ = loadable(torch.zeros(4, 6)[:, ::2], torch.zeros(3, 2), (), ("a", "b"))
@@ -111,7 +116,7 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
 def _caller_level() -> int:
     """Return the number of stack frames up to the innermost call outside of cutegemm and torch.
 
-    It is the `stacklevel` of a warning that names the user's line.
+    Used as the `stacklevel` of a warning, it makes the warning name the user's line.
     """
     level, frame = 1, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("cutegemm", "torch"):
@@ -120,7 +125,9 @@ def _caller_level() -> int:
 
 
 def joined(b: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return parts of B, side by side, as one matrix: a view if they follow each other in memory, else a copy.
+    """Return matrices side by side as one matrix B: a view if they are adjacent in memory, else a copy.
+
+    b   one K x N matrix, or several of K x N_i such as gate and up weights
 
     >>> whole = torch.randn(8, 16)
     >>> joined([whole[:4].t(), whole[4:].t()]).data_ptr() == whole.data_ptr()
@@ -138,7 +145,10 @@ def joined(b: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _are_adjacent(b: Sequence[torch.Tensor]) -> bool:
-    """Return whether each matrix begins in memory where the columns of the one before it end."""
+    """Return True if each matrix begins in memory where the columns of the one before it end.
+
+    b   matrices of K x N_i that stand side by side as columns of one
+    """
     first = b[0]
     storage, address = first.untyped_storage().data_ptr(), first.data_ptr()
     for part in b:
@@ -153,10 +163,12 @@ def _are_adjacent(b: Sequence[torch.Tensor]) -> bool:
 def factors_read(
     a: torch.Tensor, b: tuple[torch.Tensor, ...], text: str, scalars: Sequence[float]
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Return the factors as a kernel reads them: with K = 0 if alpha is 0, so that a NaN in them does not count.
+    """Return the factors as a kernel reads them: with K = 0 if alpha is 0, so that a NaN in them has no effect.
 
-    text      text of the epilogue
-    scalars   numbers of the epilogue; alpha is the first of `SCALED` and `LINEAR`
+    a         the first factor
+    b         tuple of matrices that stand side by side as the columns of the second factor
+    text      the epilogue as text
+    scalars   numbers of the epilogue; alpha is the first of them for `SCALED` and `LINEAR`
     """
     if text not in (SCALED, LINEAR) or scalars[0] != 0:
         return a, b
@@ -167,18 +179,22 @@ def factors_read(
 
 
 def allocated(a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: OutDtype) -> list[torch.Tensor]:
-    """Allocate the results of a GEMM with an epilogue, row-major and not filled.
+    """Allocate the results of a GEMM with an epilogue, row-major and not filled; scales of D as `new_scales` does.
 
     A graph of torch.compile takes its fake results, which have only a shape and a type, from here.
 
-    b           parts of B side by side, each K x N_i
-    text        text of the epilogue
-    out_dtype   as for `reference.result_dtypes`
+    a           M x K, or a batch of such matrices
+    b           matrices K x N_i that stand side by side as the columns of B
+    text        the epilogue as text
+    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
     """
     read, n = formula(text), sum(part.shape[-1] for part in b)
     dtypes = result_dtypes(a, read.results, out_dtype)
     shapes = read.shapes(a.shape[:-1], n)
-    return [a.new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    return [
+        new_scales(a, shape) if isinstance(result, BlockScale) else a.new_empty(shape, dtype=dtype)
+        for result, shape, dtype in zip(read.results, shapes, dtypes, strict=True)
+    ]
 
 
 def compute(
@@ -194,15 +210,15 @@ def compute(
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a @ b, D first: by a kernel for CUDA tensors, else by torch.
 
-    a          M x K, or a batch of L such matrices
-    b          K x N, or parts of it side by side
-    text       the epilogue, as `epilogue.formula` parses it
-    operands   tensors of the epilogue, in the order of its parameters; `scalars` come after them
-    scalars    numbers of the epilogue
-    out_dtype  as for `reference.result_dtypes`
-    how        options of `gemm`: plan, accumulation, tuning
-    outs       tensors that results are written to, in the order of the results; None for a new tensor
-    scales     block scales of a and of b, as for `gemm`; None without them
+    a           M x K, or a batch of L such matrices
+    b           K x N matrices that stand side by side as the columns of one
+    text        the epilogue as text, e.g. "lambda acc, bias: relu(acc + bias)"
+    operands    tensors of the epilogue, in the order of its parameters; `scalars` come after them
+    scalars     numbers of the epilogue
+    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    how         options of `gemm`: plan, accumulation, tuning
+    outs        for each result a tensor to write it to, or None for a new one; None: all are new
+    scales      float32 block scales of a and of b; None without them
     """
     whole = b[0] if len(b) == 1 else joined(b)
     if not a.is_cuda and scales is not None:
@@ -223,9 +239,14 @@ def scaled_by_torch(
     out_dtype: OutDtype,
     outs: Outs = None,
 ) -> list[torch.Tensor]:
-    """Return the results of an epilogue of a block-scaled a @ b by operations of torch, on dequantized factors.
+    """Compute an epilogue of a block-scaled a @ b by operations of torch, on dequantized factors.
 
-    scales   block scales of a and of b, as for `gemm`; the other arguments are those of `reference.by_torch`
+    a, b        factors in float8
+    scales      float32 block scales of a and of b, one for 128 elements along K and 1 or 128 rows or columns
+    read        the epilogue
+    operands    its tensors and numbers, in order
+    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    outs        for each result a tensor to write it to, or None for a new one; None: all are new
     """
     dtypes = tuple(result_dtypes(a, read.results, out_dtype, outs))
     of_a, of_b = dequantized(a, scales[0]), dequantized(b.mT, scales[1].mT).mT
@@ -243,9 +264,15 @@ def by_gemm(
     outs: Outs = None,
     scales: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
-    """Return the results of an epilogue of a @ b by a kernel. Tensors that are not loadable are copied.
+    """Compute an epilogue of a @ b by a kernel; tensors that a kernel cannot load are copied first.
 
-    b   one matrix, or a batch; the other arguments are those of `compute`
+    a           M x K, or a batch of such matrices
+    b           one K x N matrix, or a batch
+    text        the epilogue as text; `operands` are its tensors, and `scalars` its numbers
+    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    how         options of `gemm`
+    outs        for each result a tensor to write it to, or None for a new one; None: all are new
+    scales      block scales of a and of b; None without them
     """
     read = formula(text)
     a, b, operands = loadable(a, b, operands, ("the first factor", "the second factor", *read.names))
@@ -280,13 +307,13 @@ def by_gemm(
 def dgated_of(
     a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, how: How = AS_CHOSEN
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradient of a gated activation's argument and the gated values act(gate) * up, by one kernel.
+    """Compute by one kernel the gradient of a gated activation's argument, and the gated values act(gate) * up again.
 
     a, b         factors whose product a @ b is the gradient of the gated values
     preact       argument of the activation: gate columns in the left half, up columns in the right half
     activation   name of the gated activation, such as "swiglu"
     how          options of `gemm`
-    returns      gradient of `preact`, of its shape; and the gated values
+    returns      (gradient of `preact`, of its shape; the gated values)
     """
     if not a.is_cuda:
         if how.batch_invariant:
@@ -301,7 +328,13 @@ def dgated_of(
 def dgated_by_torch(
     a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the results of `dgated_of`, computed by operations of torch, which can be differentiated."""
+    """Compute what `dgated_of` returns by operations of torch, which can be differentiated.
+
+    a, b         factors whose product a @ b is the gradient of the gated values act(gate) * up
+    preact       argument of the activation: gate columns in the left half, up columns in the right half
+    activation   name of the gated activation, such as "swiglu"
+    returns      (gradient of `preact`; the gated values)
+    """
     operands = torch.split(preact, b.shape[-1], -1)
     *both, hidden = by_torch(a, b, formula(dgated(activation)), operands, None)
     return torch.cat(both, -1), hidden
@@ -312,11 +345,11 @@ def dgated_by_torch(
 
 @dataclass(frozen=True)
 class Lowered:
-    """A gated epilogue in the form that a kernel computes: it stores and reads gate and up as separate tensors.
+    """A gated epilogue in the form that a kernel computes: gate and up are stored and read as separate tensors.
 
-    read          the epilogue after each result and each tile operand with all columns of A @ B was replaced by its
-                  gate and its up. `_gate_and_up_names` are the names of the two operands
-    interleaved   whether gate and up are adjacent columns; None if nothing was replaced
+    read          the epilogue, with each result and each M x N operand that has all columns of A @ B replaced by two:
+                  its gate columns and its up columns. `_gate_and_up_names` are the names of the two operands
+    interleaved   True if gate and up are adjacent columns, False if they are two halves; None if nothing was replaced
     """
 
     read: Formula
@@ -325,10 +358,10 @@ class Lowered:
 
 @lru_cache(maxsize=1024)
 def _lowered(text: str, tiles: tuple[str, ...]) -> Lowered:
-    """Return a gated epilogue in the form that a kernel computes, see `Lowered`.
+    """Return a gated epilogue in the form that a kernel computes, with gate and up as separate results and operands.
 
-    text    text of the epilogue
-    tiles   names of operands with all columns of A @ B inside halves() or pairs()
+    text    the epilogue as text
+    tiles   names of M x N operands with all columns of A @ B whose gate and up columns the epilogue reads separately
 
     >>> _lowered("lambda acc, c: (reglu(acc + c), acc + c)", ("c",)).read.text
     'lambda acc, c_gate, c_up: (relu(halves(acc)[0] + c_gate) * ..., halves(acc)[0] + c_gate, halves(acc)[1] + c_up)'
@@ -343,16 +376,17 @@ def _lowered(text: str, tiles: tuple[str, ...]) -> Lowered:
 
 
 def _interleaving(results: Sequence[Expression]) -> bool | None:
-    """Return whether an epilogue's gate and up are adjacent columns of A @ B; None if the epilogue is not gated.
+    """Return True if gate and up of an epilogue are adjacent columns of A @ B, False if they are its two halves.
 
     results   results of the epilogue
+    returns   None if the epilogue is not gated
     """
     halves = (node for result in results for node in result.nodes() if isinstance(node, Half))
     return next((half.interleaved for half in halves), None)
 
 
 def split_results(results: Sequence[Expression]) -> list[Expression]:
-    """Return the results that a kernel with a gated epilogue stores.
+    """Return the results of a gated epilogue as a kernel stores them: none is wider than D.
 
     A result with as many columns as A @ B is replaced by two: its gate columns and its up columns.
 
@@ -375,11 +409,12 @@ def split_results(results: Sequence[Expression]) -> list[Expression]:
 
 
 def split_operands(results: Sequence[Expression], tiles: Sequence[str]) -> list[Expression]:
-    """Return results of a gated epilogue that read M x N operands as two operands: the gate and the up columns.
+    """Return results of a gated epilogue after replacing each wide operand by two: its gate and its up columns.
 
-    Operands inside halves() or pairs() are replaced.
+    For example, `c` inside halves() (the two halves of the columns) becomes `c_gate` and `c_up`.
 
-    tiles   names of operands with all columns of A @ B
+    results   expressions of the epilogue
+    tiles     names of M x N operands with all columns of A @ B
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(*split_operands([Half(Accumulator() + Tensor("c"), 1, False)], ["c"]))
@@ -409,7 +444,10 @@ def _gate_and_up_names(name: str) -> tuple[str, str]:
 def names_in_halves(text: str) -> frozenset[str]:
     """Return the names of operands of a gated epilogue that a kernel reads as two operands: gate and up columns.
 
-    They are inside halves() or pairs(), or in a result with all columns of A @ B.
+    They are inside halves() or pairs(), which split columns into gate and up, or in a result with all columns of A @
+    B.
+
+    text   the epilogue as text
 
     >>> sorted(names_in_halves("lambda acc, c, r: (swiglu(acc + c) + r, acc + c)"))
     ['c']
@@ -424,10 +462,11 @@ def names_in_halves(text: str) -> frozenset[str]:
 def _tiles_in_halves(text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor]) -> tuple[str, ...]:
     """Return the names of M x N operands that a kernel reads as two operands: gate and up columns.
 
-    For M = 1, a kernel reads these operands as rows instead.
+    For M = 1, a kernel reads these operands as rows instead, and the result is empty.
 
-    text       text of the epilogue
-    operands   its tensors, in order
+    text       the epilogue as text
+    a, b       factors, whose shapes give M and N
+    operands   tensors of the epilogue, in order
     """
     names = names_in_halves(text)
     if not names or a.shape[-2] == 1:
@@ -447,15 +486,18 @@ def _by_halves(
     how: How,
     outs: Outs,
 ) -> list[torch.Tensor]:
-    """Return the results of a gated epilogue, computed by one kernel that stores gate and up separately.
+    """Compute a gated epilogue by one kernel that stores gate and up separately, and return its results.
 
-    The kernel stores the gate and the up of a result with all columns of A @ B into the two halves of one tensor. If
-    they are interleaved, it stores two tensors, which are joined by a copy.
+    A result with all columns of A @ B is stored as gate and up into the two halves of one tensor. If gate and up are
+    interleaved, two tensors are stored and then joined by a copy.
 
-    lowered    the epilogue that the kernel computes
-    read       the epilogue of the call
-    operands   tensors and numbers of `read`
-    outs       the caller's tensor for each result, or None
+    lowered     the epilogue that the kernel computes
+    a, b        the factors
+    read        the epilogue of the call
+    operands    tensors and numbers of `read`
+    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    how         options of `gemm`
+    outs        the caller's tensor for each result, or None
     """
     dtypes, interleaved = result_dtypes(a, read.results, out_dtype, outs), lowered.interleaved
     outs = outs or [None] * len(dtypes)

@@ -69,7 +69,7 @@ def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def _gemm(*args: Any) -> list[torch.Tensor]:
-    """Compute the operator cutegemm::gemm: return the results of an epilogue of a @ b.
+    """Compute the operator cutegemm::gemm: return the results of an epilogue of a @ b, D first.
 
     args   a, b, text of the epilogue, its tensors, its numbers, text of the result types, and the options of `How`
     """
@@ -90,8 +90,8 @@ def _gemm_out(*args: Any) -> None:
 def _scaled_gemm(*args: Any) -> list[torch.Tensor]:
     """Compute the operator cutegemm::scaled_gemm: return the results of an epilogue of a block-scaled a @ b.
 
-    args   a, b, scales of a and of b as for `gemm`, text of the epilogue, its tensors, its numbers, text of the result
-           types, and the options of `How`
+    args   a, b, float32 block scales of a and of b, text of the epilogue, its tensors, its numbers, text of the
+           result types, and the options of `How`
     """
     a, b, of_a, of_b, text, operands, scalars, types = args[:-_OPTIONS]
     how = How(*args[-_OPTIONS:])
@@ -129,7 +129,7 @@ def _fake_dgated(a: Any, b: Any, preact: Any, *_: Any, **__: Any) -> tuple[Any, 
 
 
 def _fake_out(*args: Any, **kwargs: Any) -> None:
-    """Do nothing: the result is in `out`."""
+    """Do nothing: an operator that writes to `out` needs no fake result in a graph."""
 
 
 # --- derivatives --------------------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ def _batched_mm(
 ) -> tuple[Any, Any]:
     """Return the result of the operator cutegemm::mm under torch.vmap, and the dimension of vmap's batch in it.
 
-    info      has the length of vmap's batch
-    in_dims   dimension of vmap's batch in each argument; None if it is the same for all
+    info                            object of torch that has the length of vmap's batch
+    in_dims                         dimension of vmap's batch in each argument; None if it is the same for all
     a, b, out_dtype, varying_rows   arguments of the operator
     """
     types = None if out_dtype is None else types_text(out_dtype)
@@ -182,15 +182,20 @@ def _batched_gemm(
 ) -> tuple[Any, Any]:
     """Return the results of the operator cutegemm::gemm under torch.vmap, and the dimension of vmap's batch in each.
 
-    A batch with one b for all products is one product with more rows. Other batches are batches of `gemm`.
+    If all products have the same b, they are computed as one product with more rows; else as a batch.
 
-    info      has the length of vmap's batch
-    in_dims   dimension of vmap's batch in each argument; None if it is the same for all
+    info                                        object of torch that has the length of vmap's batch
+    in_dims                                     dimension of vmap's batch in each argument; None if it is the same for
+                                                all
     a, b, text, operands, scalars, types, how   arguments of the operator
     """
 
     def multiply(a: torch.Tensor, b: Tensors, operands: Tensors, shape: Sequence[int]) -> tuple[Any, Any]:
-        """Call the operator, and split the first dimension of each result into dimensions with the extents `shape`."""
+        """Call the operator on vmap's batch, and split the first dimension of each result again.
+
+        a, b, operands   arguments of the operator cutegemm::gemm
+        shape            extents that replace the first dimension of each result
+        """
         if text == PLAIN and len(b) == 1 and how == AS_CHOSEN.options:
             results = [torch.ops.cutegemm.mm(a, b[0], types_read(types))]
         else:
@@ -209,9 +214,10 @@ def _batched_gemm(
     inner = () if rank == 2 else (rows.shape[1],)
 
     def stacked(x: torch.Tensor, dim: int | None, own: int) -> torch.Tensor:
-        """Return a tensor whose first dimension has vmap's batch and the tensor's own batch.
+        """Return a tensor whose first dimension joins vmap's batch and the tensor's own batch.
 
-        dim   dimension of vmap's batch; None: the tensor is expanded
+        x     the tensor
+        dim   dimension of vmap's batch; None: the tensor has none and is expanded
         own   rank of the result
         """
         x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
@@ -232,7 +238,7 @@ def _per_tensor(dims: Any, tensors: Tensors) -> Sequence[int | None]:
 
 
 def _flops_mm(a: Shape, b: Shape, *_: Any, **__: Any) -> int:
-    """Return 2 M N K of a @ b, for each product of a batch: multiplications and additions, as torch counts them.
+    """Return 2 M N K, times the batch length, of a @ b: the operations that torch's counter adds for cutegemm::mm.
 
     a, b   shapes, M x K and K x N, with L in front for a batch. Epilogues do not count
 
@@ -243,23 +249,25 @@ def _flops_mm(a: Shape, b: Shape, *_: Any, **__: Any) -> int:
 
 
 def _flops_gemm(a: Shape, b: Sequence[Shape], *_: Any, **__: Any) -> int:
-    """Return 2 M N K of a @ b, the floating-point operations that torch's counter adds for cutegemm::gemm.
+    """Return 2 M N K of a @ b: the floating-point operations that torch's counter adds for cutegemm::gemm.
 
-    a, b   shapes: M x K, and K x N_i for each part of B
+    a   shape M x K
+    b   shapes K x N_i of the matrices that stand side by side as the columns of B; N is the sum of N_i
     """
     return 2 * prod(a) * sum(part[-1] for part in b)
 
 
 def _flops_mm_parts(a: Shape, b: Sequence[Shape], *_: Any, **__: Any) -> int:
-    """Return 2 M N K of a @ b^T, the floating-point operations that torch's counter adds for cutegemm::mm_parts.
+    """Return 2 M N K of a @ b^T: the floating-point operations that torch's counter adds for cutegemm::mm_parts.
 
-    a, b   shapes: M x K, and N x K_i for each part of B
+    a   shape M x K
+    b   shapes N x K_i of the matrices that stand side by side as the columns of b; K is the sum of K_i
     """
     return 2 * prod(a) * b[0][-2]
 
 
 def _no_flops(*_: Any, **__: Any) -> int:
-    """Return 0: no operation of cutegemm::quantize is one of a product."""
+    """Return 0, the operations that torch's counter adds for cutegemm::quantize, because it multiplies no matrices."""
     return 0
 
 

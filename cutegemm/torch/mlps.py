@@ -45,19 +45,19 @@ def mlp(
 ) -> torch.Tensor:
     """Return act(x @ up.T + up_bias) @ down.T + down_bias; if gated, (act(gate) * up) @ down.T + down_bias.
 
-    x             (..., K)
-    up            H x K; for a gated activation a pair (gate, up) of them, or one of 2H x K that is interleaved
-    down          N x H
-    activation    as for `linear`; if gated, as for `gemm_gated`
-    up_bias       (H,), or (2H,) for gate and up, in the order of the rows of `up`; None for no bias
-    down_bias     (N,); None for no bias
-    interleaved   whether rows 2j and 2j + 1 of `up` are gate and up, as in quack and gpt-oss
-    batch_invariant   as for `linear`
-    returns       (..., N)
-    raises        UnsupportedError with every rule that is violated
+    x                 (..., K)
+    up                H x K; for a gated activation a pair (gate, up) of them, or one of 2H x K that is interleaved
+    down              N x H
+    activation        name such as "gelu", or of a gated activation such as "swiglu"
+    up_bias           (H,), or (2H,) for gate and up, in the order of the rows of `up`; None for no bias
+    down_bias         (N,); None for no bias
+    interleaved       True if rows 2j and 2j + 1 of `up` are gate and up, as in quack and gpt-oss
+    batch_invariant   True if each row must have the same bits in every batch; None: True in such a context
+    returns           (..., N)
+    raises            UnsupportedError with every rule that is violated
 
-    The forward pass is two kernels. In the backward pass one kernel computes the gradient of the activation's argument
-    and the hidden values again; the other gradients are products.
+    The forward pass is two kernels. In the backward pass one kernel computes the gradient of the activation's
+    argument and the hidden values again; the other gradients are products.
 
     >>> x, w = torch.tensor([[1.0, -2.0]]), torch.eye(2)
     >>> mlp(x, w, w, "relu"), mlp(x, (w, w), w, "reglu")
@@ -116,11 +116,11 @@ def _check(
 
 
 def is_recorded(parts: int, *tensors: torch.Tensor | None) -> bool:
-    """Return whether `mlp` computes an MLP as one node of autograd's graph, instead of layer by layer.
+    """Return True if `mlp` computes an MLP as one node of autograd's graph, False if layer by layer.
 
-    It does if gradients pass the activation, in eager mode or under torch.compile.
+    It is True if gradients pass the activation, in eager mode or under torch.compile.
 
-    parts     number of weights of the first layer
+    parts     number of weights of the first layer: 1, or 2 for gate and up
     tensors   x, the weights of the first layer, and the others; None for a bias that is not there
 
     >>> x, w = torch.ones(1, 2), torch.ones(2, 2, requires_grad=True)
@@ -140,10 +140,11 @@ def is_recorded(parts: int, *tensors: torch.Tensor | None) -> bool:
 def _composed(activation: str, interleaved: bool, how: How, parts: int, tensors: Any) -> torch.Tensor:
     """Return the result of an MLP, computed layer by layer, so that torch differentiates each layer.
 
-    activation, interleaved   as for `mlp`
-    how                       options of `gemm`
-    parts                     number of weights of the first layer
-    tensors                   (x, *up, down, up_bias, down_bias); weights are transposed, and a bias may be None
+    activation    name such as "gelu" or "swiglu"
+    interleaved   True if columns 2j and 2j + 1 of `up` are gate and up
+    how           options of `gemm`
+    parts         number of weights of the first layer: 1, or 2 for gate and up
+    tensors       (x, *up, down, up_bias, down_bias); weights are transposed, and a bias may be None
     """
     x, up, down, up_bias, down_bias = _named(parts, tensors)
     hidden = layered(x, up, up_bias, activation, interleaved=interleaved, how=how)[0]
@@ -208,7 +209,7 @@ class Mlp(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _named(parts: int, tensors: Any) -> tuple[torch.Tensor, Weights, torch.Tensor, Any, Any]:
-    """Return the saved tensors of an MLP as (x, up, down, up_bias, down_bias).
+    """Sort the saved tensors of an MLP into (x, up, down, up_bias, down_bias), where up is a tuple of weights.
 
     parts     number of tensors of the up projection: 1, or 2 for gate and up
     tensors   (x, *up, down, up_bias, down_bias); a bias may be None
@@ -220,19 +221,24 @@ def _named(parts: int, tensors: Any) -> tuple[torch.Tensor, Weights, torch.Tenso
 def _times(
     x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, by_rows: bool = False, how: How = OF_LAYER
 ) -> torch.Tensor:
-    """Return x @ y for a gradient, with the options `how` if its rows are those of the MLP's input (`by_rows`)."""
+    """Return x @ y, a product in the backward pass of an MLP.
+
+    dtype     type of the result
+    by_rows   True if the rows of the result are the rows (tokens) of the MLP's input; only then `how` is used
+    how       options of `gemm`
+    """
     return product(x, (y,), out_dtype=dtype, how=how if by_rows else AS_CHOSEN)[0]
 
 
 def _differentiable_backward(
     ctx: Any, tensors: Any, dy: torch.Tensor, needs: tuple[bool, ...]
 ) -> list[torch.Tensor | None]:
-    """Return the gradients of an MLP by its tensors as functions of the inputs, for gradients of gradients.
+    """Return the gradients of an MLP as differentiable functions of its inputs, for gradients of gradients.
 
-    ctx       context of `Mlp`
+    ctx       autograd context of `Mlp`
     tensors   (x, *up, down, up_bias, down_bias); a bias may be None
     dy        gradient of the result
-    needs     whether a gradient by each of `tensors` is wanted; the result has None for the others
+    needs     for each of `tensors`, True if its gradient is wanted; the result has None for the others
     """
     y = _composed(ctx.activation, ctx.interleaved, ctx.how, ctx.parts, tensors)
     wanted = [each for each, need in zip(tensors, needs, strict=True) if need]

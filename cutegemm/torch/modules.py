@@ -33,7 +33,7 @@ from cutegemm.torch.mlps import mlp
 
 
 def mode_of(module: Any) -> AbstractContextManager[None]:
-    """Return the context of a module's calls: `cutegemm.batch_invariant` if its attribute `batch_invariant` is True."""
+    """Return a context manager for a module's calls: batch invariant if its attribute `batch_invariant` is True."""
     return calls.batch_invariant() if module.batch_invariant else nullcontext()
 
 
@@ -41,11 +41,12 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
     """Layer that returns act(input @ weight.T + bias): torch.nn.Linear with its parameters, and an activation.
 
     in_features, out_features, bias, device, dtype   as for torch.nn.Linear
-    activation   as for `cutegemm.linear`
-    raises       UnsupportedError for an unknown activation
+    activation                                       None, "relu", "relu_sq", "gelu", "gelu_tanh", "silu", "sigmoid"
+                                                     or "tanh"
+    raises                                           UnsupportedError for an unknown activation
 
-    Set its attribute `batch_invariant` to True for results of rows that do not depend on the batch: see
-    `cutegemm.batch_invariant`. None, the default, is as the context says.
+    Set its attribute `batch_invariant` to True to give each row the same bits in every batch. None, the default, does
+    so only inside of the context `cutegemm.batch_invariant()`.
 
     >>> layer = Linear(8, 4, activation="gelu")
     >>> layer
@@ -76,7 +77,7 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return act(input @ weight.T + bias).
 
-        torch computes it if no kernel serves the tensors (`fallback.is_left_to_torch`), or if
+        torch computes this layer if no kernel supports the tensors (`fallback.is_left_to_torch`), or if
         `torch.nn.Linear.forward` was replaced; the replacement is called then.
 
         input     (..., in_features)
@@ -106,30 +107,31 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
 class JoinedWeights(Unscriptable):
     """A module that keeps the weights of `gate_proj` and `up_proj` adjacent in memory, so that one kernel reads both.
 
-    They remain two parameters with their names and identity. `load_state_dict` fills them in place. `.to()`, `.half()`,
-    `.cuda()`, and `load_state_dict` with `assign=True` move them; then they are joined again. If anything else
-    separates them (a deep copy, a new tensor in `weight.data`), the next eager call joins them again, and a compiled
-    call copies them until then.
+    They remain two parameters with their names and identity. `load_state_dict` fills them in place. `.to()`,
+    `.half()`, `.cuda()`, and `load_state_dict` with `assign=True` move them; then they are joined again. If anything
+    else separates them (a deep copy, a new tensor in `weight.data`), the next eager call joins them again, and a
+    compiled call copies them until then.
 
-    Weights that are parts of larger memory, as with FSDP, or that other tensors or processes see, stay in place and are
-    copied in each call. If gate or up is not a plain linear layer, because of an adapter, pruning, a parametrization, a
-    hook or a replaced `forward`, the children are called one by one.
+    Weights that are parts of larger memory, as with FSDP, or that other tensors or processes see, stay in place and
+    are copied in each call. If gate or up is not a plain linear layer, because of an adapter, pruning, a
+    parametrization, a hook or a replaced `forward`, the children are called one by one.
 
-    batch_invariant   whether each row has the same bits in every batch; None: as the context says
+    batch_invariant   True if each row must have the same bits in every batch; None: only in such a context
     """
 
     batch_invariant: bool | None = None
 
     def join(self, is_new: bool = False) -> None:
-        """Make both weights adjacent, unless they already are or one kernel may not compute both.
+        """Make the gate and up weights of this MLP adjacent in memory, if one kernel may compute both.
 
-        is_new   as for `side_by_side`
+        is_new   True if the parameters have just received their memory, so that other tensors that see it do not
+                 count
         """
         if self._factors() is not None:
             side_by_side(self.gate_proj.weight, self.up_proj.weight, is_new)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what torch.nn.Module returns. Tensors in it have separate storages over the same memory."""
+        """Return the state_dict of torch.nn.Module, with separate storages over the same memory for joined weights."""
         state = super().state_dict(*args, **kwargs)
         prefix = args[1] if len(args) > 1 else kwargs.get("prefix", "")
         for part in ("gate_proj", "up_proj"):
@@ -142,12 +144,12 @@ class JoinedWeights(Unscriptable):
         return result
 
     def fused(self, x: torch.Tensor, activation: str) -> torch.Tensor | None:
-        """Return down(act(gate(x)) * up(x)), gate and up by one kernel; None if one kernel may not compute both.
+        """Return down(act(gate(x)) * up(x)) of this MLP, with gate and up in one kernel; None if that is not allowed.
 
         It is one node of autograd's graph if gradients are wanted and down is a plain layer.
 
         x            (..., K)
-        activation   as for `gemm_gated`
+        activation   name of the gated activation, such as "swiglu"
         """
         factors, down = self._factors(x), self._modules.get("down_proj")
         if factors is None or down is None:
@@ -163,7 +165,7 @@ class JoinedWeights(Unscriptable):
         return down(reshaped(hidden, (*x.shape[:-1], hidden.shape[-1])))
 
     def _factors(self, x: Any = None) -> tuple[Any, Any, Any, Any] | None:
-        """Return what one kernel needs to compute gate and up: both weights and both biases.
+        """Return the weights and biases that one kernel needs to compute gate and up of this MLP.
 
         x         input; None: only the layers are checked
         returns   (gate weight, up weight, gate bias, up bias); None if one kernel may not compute both
@@ -181,7 +183,7 @@ class JoinedWeights(Unscriptable):
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Return whether a layer computes x @ weight.T + bias and nothing else, so that another kernel may compute it.
+    """Return True if a layer computes x @ weight.T + bias and nothing else, so that another kernel may compute it.
 
     >>> is_plain(nn.Linear(2, 2)), is_plain(Linear(2, 2, activation="relu")), is_plain(nn.Identity())
     (True, False, False)
@@ -192,21 +194,21 @@ def is_plain(layer: nn.Module) -> bool:
 
 
 def join_after_load(module: JoinedWeights, _: Any) -> None:
-    """Join the gate and up weights of a module after `load_state_dict`, as a hook of the module."""
+    """Make the gate and up weights of a module adjacent in memory after `load_state_dict`; registered as its hook."""
     module.join(is_new=True)
 
 
 class GatedMLP(JoinedWeights):
     """MLP that returns down_proj(act(gate_proj(x)) * up_proj(x)). It loads a state_dict of Llama's MLP.
 
-    in_features    columns of x and of the result
-    hidden         columns of gate and up
-    bias           whether the three layers have a bias
-    activation     "swiglu", "geglu", "geglu_tanh", "reglu", "glu" or "swiglu_oai"
-    device, dtype  as for torch.nn.Linear
-    raises         UnsupportedError for another activation
+    in_features     columns of x and of the result
+    hidden          columns of gate and up
+    bias            True if the three layers have a bias
+    activation      "swiglu", "geglu", "geglu_tanh", "reglu", "glu" or "swiglu_oai"
+    device, dtype   as for torch.nn.Linear
+    raises          UnsupportedError for another activation
 
-    One kernel computes gate and up; see `JoinedWeights` for the memory of their weights.
+    One kernel computes gate and up, for which their weights are kept adjacent in memory.
 
     >>> mlp = GatedMLP(8, 16)
     >>> sorted(mlp.state_dict()), mlp(torch.zeros(2, 3, 8)).shape
@@ -233,7 +235,7 @@ class GatedMLP(JoinedWeights):
         self.join()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return down_proj of the gated activation of gate_proj(x) and up_proj(x).
+        """Return down_proj(act(gate_proj(x)) * up_proj(x)) of this MLP.
 
         x         (..., in_features)
         returns   (..., in_features)
@@ -255,7 +257,7 @@ class GatedMLP(JoinedWeights):
 
 
 def are_side_by_side(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether the rows of the second weight follow those of the first in memory, in one storage.
+    """Return True if the rows of the second weight follow those of the first in memory, in one storage.
 
     >>> whole = torch.zeros(4, 3)
     >>> are_side_by_side(whole[:2], whole[2:]), are_side_by_side(whole[2:], whole[:2])
@@ -271,14 +273,15 @@ def are_side_by_side(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter, is_new: bool = False) -> bool:
-    """Move two weights next to each other and return whether they are adjacent. The parameters keep their identity.
+    """Move two weights next to each other in memory; return True if they are adjacent. Parameters keep their identity.
 
-    Nothing is moved if they are adjacent already; if one is a part of larger memory or has no memory (another class of
-    tensor, or the meta device); if other tensors or processes see its memory; or if they differ in type, device, row
-    length, or in being inference tensors.
+    Nothing is moved if they are adjacent already; if one is a part of larger memory or has no memory (another class
+    of tensor, or the meta device); if other tensors or processes see its memory; or if they differ in type, device,
+    row length, or in being inference tensors.
 
-    is_new   whether the parameters have just received their memory, as by `load_state_dict(assign=True)`. Other tensors
-             that still see it do not count then
+    first, second   the weights, such as gate and up
+    is_new          True if the parameters have just received their memory, as by `load_state_dict(assign=True)`.
+                    Other tensors that still see it do not count then
 
     >>> gate, up = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.zeros(2, 3))
     >>> side_by_side(gate, up), are_side_by_side(gate, up), gate.is_leaf
@@ -300,7 +303,7 @@ def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter, is_new: 
 
 
 def separate(first: Any, second: Any) -> None:
-    """Give two weights that are adjacent in memory separate memory. Other weights stay in place.
+    """Give two weights that are adjacent in one storage a storage each. Weights that are not adjacent stay in place.
 
     >>> gate, up = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.zeros(2, 3))
     >>> side_by_side(gate, up), separate(gate, up), are_side_by_side(gate, up)
@@ -313,16 +316,21 @@ def separate(first: Any, second: Any) -> None:
 
 
 def _store_alone(state: Any, name: str) -> None:
-    """Give the weight `name` in a state_dict a storage of its own, over the same memory: see `stored_alone`."""
+    """Replace the weight `name` in a state_dict by a tensor with a storage of its own over the same memory.
+
+    state   the state_dict
+    """
     if name in state and not torch.compiler.is_compiling():
         state[name] = stored_alone(state[name])
 
 
 def stored_alone(tensor: Any) -> Any:
-    """Return one of two adjacent tensors with a storage of its own over the same memory. Other values are unchanged.
+    """Return one of two adjacent weights as a tensor with a storage of its own, over the same memory.
 
     Libraries that save tensors reject two that share a storage, as `safetensors.torch.save_model` does, or treat them
     as one tensor, as accelerate does.
+
+    tensor   the weight; a value that does not share a storage in this way is returned unchanged
 
     >>> whole = torch.arange(6.0).view(2, 3)
     >>> second = stored_alone(whole[1:])
@@ -340,9 +348,9 @@ def stored_alone(tensor: Any) -> Any:
 
 
 def _kind(weight: torch.Tensor) -> tuple[Any, ...]:
-    """Return the properties that two weights must share to be made adjacent.
+    """Return the properties that must be equal for two weights to be made adjacent in memory.
 
-    returns   (type, device, extents of a row, whether it is an inference tensor)
+    returns   (type, device, extents of a row, True for an inference tensor)
     """
     return weight.dtype, weight.device, weight.shape[1:], weight.is_inference()
 
@@ -352,11 +360,12 @@ def _is_movable(weight: Any) -> bool:
 
 
 def _owns_memory(weight: torch.Tensor, other: torch.Tensor, is_new: bool) -> bool:
-    """Return whether the storage of a weight holds nothing else, and no tensor but `weight` and `other` uses it.
+    """Return True if the storage of a weight holds nothing else, and only `weight` and `other` use it.
 
-    It may be twice as large as the weight: the memory of an earlier pair, which held this weight and another one.
+    The storage may be twice as large as the weight: it may have held this weight and another one, as an earlier pair.
 
-    is_new   whether other tensors that use the storage are ignored, as for `side_by_side`
+    weight, other   the two weights that are to become adjacent
+    is_new          True to ignore other tensors that use the storage, because it has just been given to the weight
     """
     storage, size = weight.untyped_storage(), weight.numel() * weight.element_size()
     if storage.nbytes() > 2 * size or (weight.is_cpu and storage.is_shared()):

@@ -41,12 +41,12 @@ _MANY_ROWS = 1024  # smallest number of rows with more conditions in `EpilogueSp
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of call that a layer makes.
+    """A kind of `gemm` call that a layer makes, such as its forward pass or its weight gradient.
 
-    name     such as "forward" or "weight gradient"
-    call     makes the call for one layer
-    grows    extent that the number of rows is: "m", or "k" for the gradient of a weight
-    least    the smallest number of rows that is sampled
+    name    such as "forward" or "weight gradient"
+    call    function without arguments that makes the call for one layer
+    grows   extent that the number of rows (tokens) is: "m", or "k" for the gradient of a weight
+    least   the smallest number of rows to select kernels for
     """
 
     name: str
@@ -57,10 +57,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Sample:
-    """A call of a layer with a certain number of rows.
+    """A `gemm` call that a layer makes for one number of rows; kernels of a library are selected to suit such samples.
 
-    kind       name of its `Kind`
-    question   what the choice of its plan depends on
+    kind       name of the kind of call, such as "forward"
+    question   what the choice of its plan depends on: types, strides, extents, epilogue
     """
 
     kind: str
@@ -68,17 +68,20 @@ class Sample:
 
     @property
     def group(self) -> tuple[Any, ...]:
-        """Return what a kernel for this call is compiled for: types, memory orders, alignments, epilogue."""
+        """Return what a kernel for this call is compiled for: types, memory orders, alignments and epilogue.
+
+        Calls with an equal result can use the same kernels.
+        """
         question = self.question
         epilogue = None if question.ending is None else question.ending.epilogue
         return question.boxed, question.problem.operands, question.has_c, epilogue, question.accumulate
 
 
 def calls_of(model: Model, dtype: str) -> Iterator[Kind]:
-    """Yield the kinds of calls that the layers of a model make, for inference and for training.
+    """Yield the kinds of `gemm` calls that the layers of a model make, for inference and for training.
 
-    dtype   one of `DTYPES`. With "fp8", weights and inputs are float8_e4m3fn, gradients are float8_e5m2, and all
-            matrices are K-major, as the tensor cores read them; the result is bfloat16
+    dtype   "bf16", "f16" or "fp8". With "fp8", weights and inputs are float8_e4m3fn, gradients are float8_e5m2, and
+            all matrices are K-major, as the tensor cores read them; the result is bfloat16
     """
     kind = DTYPES[dtype]
     for n, k in dict.fromkeys(model.weights):
@@ -96,7 +99,7 @@ def calls_of(model: Model, dtype: str) -> Iterator[Kind]:
 
 
 def _fp8(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Iterator[Kind]:
-    """Yield the calls of a layer of fp8: plain ones, and those of `scaled_mm` with one scale for each matrix.
+    """Yield the kinds of `gemm` calls of a linear layer in float8: plain, and scaled with one scale per matrix.
 
     x, w, g   input, weight, and gradient of the result
     """
@@ -112,9 +115,10 @@ def _fp8(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Iterator[Kind]:
 
 
 def _mlp(model: Model, kind: torch.dtype) -> Iterator[Kind]:
-    """Yield the calls of an MLP whose epilogue is its activation, forward and backward.
+    """Yield the kinds of `gemm` calls of an MLP whose activation is the epilogue, forward and backward.
 
-    kind   type of all tensors
+    model   extents and activation of the MLP
+    kind    torch dtype of all tensors
     """
     n, k = model.hidden
     name, hidden = model.activation, n // 2 if model.is_gated else n
@@ -139,11 +143,12 @@ def _mlp(model: Model, kind: torch.dtype) -> Iterator[Kind]:
 def samples_of(
     models: Iterable[Model], dtype: str, device: Device, rows_of: Callable[[Model, Kind], Iterable[int]]
 ) -> list[Sample]:
-    """Return the calls of models with some numbers of rows; equal calls occur once.
+    """Return the `gemm` calls that the layers of models make for some numbers of rows; equal calls occur once.
 
-    dtype     one of `DTYPES`
+    models    models, by the extents of their layers
+    dtype     "bf16", "f16" or "fp8"
     device    device that kernels are chosen for; no GPU is needed
-    rows_of   numbers of rows of the calls of one kind
+    rows_of   function that returns the numbers of rows to sample for one model and kind of call
 
     >>> from cutegemm.choice.models import MODELS
     >>> from cutegemm.machine.device import DEFAULT_DEVICE
@@ -167,9 +172,12 @@ def samples_of(
 
 
 def sampled_rows(model: Model, kind: Kind) -> list[int]:
-    """Return the numbers of rows that kernels are selected by: each about 1.4 times the one before.
+    """Return the numbers of rows that kernels are selected for: each about 1.4 times the one before.
 
-    They are multiples of the model's tokens.
+    They are multiples of the number of tokens of one input, such as 197 for a vision transformer.
+
+    model   the model, with its number of tokens
+    kind    kind of call, with its smallest number of rows
 
     >>> from cutegemm.choice.models import MODELS
     >>> kind = Kind("forward", lambda: None)
@@ -187,13 +195,13 @@ def sampled_rows(model: Model, kind: Kind) -> list[int]:
 
 @dataclass(frozen=True)
 class Selection:
-    """The plans that were selected for a group of calls.
+    """The plans that were selected for a group of `gemm` calls that the same kernels can compute.
 
-    kinds     names of the kinds of calls in it
-    recipes   the recipes (plans without operands)
+    kinds     names of the kinds of calls in the group, such as "forward"
+    recipes   the selected recipes, i.e. named sets of options that give plans
     plans     their plans for the operands of the group
-    loss      mean predicted time / least predicted time - 1 over all samples; a sample that no plan serves counts as
-              30%
+    loss      mean over all samples of (predicted time with these plans / least predicted time of any plan) - 1; a
+              sample that none of the plans can compute counts as 30%
     """
 
     kinds: tuple[str, ...]
@@ -203,11 +211,12 @@ class Selection:
 
 
 class _Table:
-    """Slowdown of each recipe (a plan without operands) for each sample of a group of calls.
+    """How much slower each recipe is than the fastest one, for each sample of a group of calls.
 
-    The slowdown is the recipe's predicted time / the least predicted time of any recipe.
+    A recipe is a named set of options that gives a plan. The slowdown is its predicted time divided by the
+    least predicted time of any recipe.
 
-    samples   calls of one group, see `Sample.group`
+    samples   calls of one group, which the same kernels can compute
     """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
@@ -227,17 +236,20 @@ class _Table:
             row[list(by_sample)] = list(by_sample.values())
 
     def _plan(self, sample: Sample, recipe: Recipe) -> GemmPlan | None:
-        """Return the plan of a recipe for a sample; None if it cannot compute it. Plans do not depend on extents."""
+        """Return the cached plan that a recipe (named plan options) gives for a sample; None if it is not valid.
+
+        Plans do not depend on extents, so all samples of the group share them.
+        """
         key = recipe, sample.question.extents[0] >= _MANY_ROWS
         if key not in self._plans:
             self._plans[key] = _plan_of(sample, recipe)
         return self._plans[key]
 
     def search(self) -> Selection:
-        """Return the plans of a few recipes with a low mean slowdown: the best one is added until it gains too little.
+        """Select a few recipes (named plan options) with a low mean slowdown over all samples.
 
-        There are at most `MOST_PLANS` of them, and at most one for `SAMPLES_PER_PLAN` samples. Each lowers the mean by
-        `LEAST_GAIN` or more.
+        Greedy: the recipe that lowers the mean slowdown most is added until it lowers it by less than `LEAST_GAIN`.
+        At most `MOST_PLANS` are selected, and at most one for `SAMPLES_PER_PLAN` samples.
         """
         most = min(MOST_PLANS, -(-len(self.samples) // SAMPLES_PER_PLAN), len(self.recipes))
         chosen, fastest = list[int](), np.full(len(self.samples), _UNSERVED, np.float32)
@@ -253,16 +265,17 @@ class _Table:
 
 
 def _plan_of(sample: Sample, recipe: Recipe) -> GemmPlan | None:
-    """Return the plan of a recipe for a call; None if it cannot compute it."""
+    """Return the plan that a recipe (named plan options) gives for a sampled call; None if the plan is not valid."""
     decision = sample.question.served(recipe)
     return None if decision is None else decision.plan
 
 
 def _selection(samples: Sequence[Sample], recipes: tuple[Recipe, ...], loss: float) -> Selection:
-    """Return the recipes that were selected for a group of calls, with their plans.
+    """Return the selection of recipes for a group of calls, together with their plans.
 
-    samples   calls of the group. The plan of a recipe is the same for all of them that it serves
-    loss      see `Selection`
+    samples   calls of the group. A recipe has the same plan for all of them that it can compute
+    recipes   the selected recipes (named plan options)
+    loss      mean slowdown of the selection, minus 1
     """
     ends = [end(samples, key=lambda sample: sample.question.extents[0]) for end in (min, max)]
     plans = [_plan_of(sample, recipe) for recipe in recipes for sample in ends]
@@ -271,11 +284,12 @@ def _selection(samples: Sequence[Sample], recipes: tuple[Recipe, ...], loss: flo
 
 
 def library_plans(models: Iterable[Model], dtypes: Iterable[str], device: Device) -> Iterator[Selection]:
-    """Yield the plans of a library for the layers of models, one `Selection` for each group of calls.
+    """Yield the plans for a library of kernels for the layers of models, by groups of calls that share kernels.
 
-    The choice is the same for bf16 and f16, whose rates are equal, so that f16 gets the recipes of bf16.
+    The choice is the same for bf16 and f16, whose rates are equal, so f16 gets the recipes (plan options) of bf16.
 
-    dtypes   some of `DTYPES`
+    models   models, by the extents of their layers
+    dtypes   some of "bf16", "f16" and "fp8"
     device   device that kernels are chosen for
     """
     every, known = list(models), dict[Any, Selection]()

@@ -6,21 +6,21 @@ from typing import Any
 
 import torch
 
-from cutegemm.dtypes import DType, bf16, f16, f32
+from cutegemm.dtypes import bf16, f16, f32
 from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS, ROWS
-from cutegemm.plan.quantize import LEAST_SCALE, Quantize
+from cutegemm.plan.quantize import Quantize
 from cutegemm.run import torch_ops
-from cutegemm.run.scales import blocks_of, padded
+from cutegemm.run.scales import UNIT, blocks_of, new_scales, padded
 from cutegemm.run.torch_ops import DTYPES, FLOAT8
 from cutegemm.torch import checks
 from cutegemm.torch.block_scales import padded_blocks, wrong_derivatives
 from cutegemm.torch.dispatch import Route, route_of
+from cutegemm.torch.quantized import scales_of
 
 _SOURCES = (f32, f16, bf16)
 _ROW, _SQUARE = (1, BLOCK), (BLOCK, BLOCK)
 _GRANULARITIES = {_ROW: ROWS, _SQUARE: BLOCKS}
 _VECTORS = (4, 2, 1)  # elements of an access to global memory
-_PITCH = 4  # scales whose rows are padded to a multiple of this can be loaded by TMA
 
 
 def quantize(
@@ -34,7 +34,7 @@ def quantize(
     x               (rows, K), of float32, float16 or bfloat16, with any strides
     block           (1, 128): a scale for each row and 128 of K. (128, 128): a scale for each block of 128 x 128
     dtype           float8_e4m3fn or float8_e5m2
-    power_of_two    whether scales are rounded up to powers of two
+    power_of_two    True to round scales up to powers of two
     returns         the values, row-major (rows, K); and the scales of the recipe BlockWise1x128, (rows, K/128)
                     contiguous along the rows with a pitch that is a multiple of 4; or of BlockWise128x128,
                     (K/128, rows/128) contiguous along K, with K/128 rounded up to a multiple of 4
@@ -42,8 +42,8 @@ def quantize(
 
     A scale is the largest magnitude of its block divided by the largest number of `dtype`, 448 or 57344. A block of
     zeros has the scale 1. If an element is infinite or NaN, the scale and all values of its block are NaN. The last
-    blocks may have fewer than 128 rows or columns. A kernel quantizes CUDA tensors, torch others; the results are equal
-    bit by bit.
+    blocks may have fewer than 128 rows or columns. A kernel quantizes CUDA tensors, torch others; the results are
+    equal bit by bit.
 
     >>> values, scales = quantize(torch.tensor([[1.0, -896.0, 0.0]]))
     >>> values.float(), scales
@@ -68,22 +68,26 @@ def quantize(
 
 
 def results(x: torch.Tensor, rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Allocate the results of `quantize`: values, and scales.
+    """Allocate the results of `quantize`: the float8 values, and the scales.
 
-    rows   rows of a block: 1 or 128
+    x       the matrix to quantize, (rows, K)
+    rows    rows of a block that shares a scale: 1 or 128
+    dtype   float8 type of the values
     """
     m, k = x.shape
     values = x.new_empty((m, k), dtype=dtype)
     if rows == 1:
-        pitch = (m + _PITCH - 1) // _PITCH * _PITCH
-        return values, x.new_empty((blocks_of(k), pitch), dtype=torch.float32).t()[:m]
+        return values, new_scales(x, (m, blocks_of(k)))
     return values, x.new_empty((blocks_of(m), padded_blocks(k)), dtype=torch.float32).t()
 
 
 def quantized(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the values and the scales of a matrix: by a kernel for CUDA tensors, else by torch.
+    """Return the float8 values and the scales of a matrix: by a kernel for CUDA tensors, else by torch.
 
-    rows   rows of a block: 1 or 128; the other arguments are those of `quantize`
+    x              (rows, K), of float32, float16 or bfloat16
+    rows           rows of a block that shares a scale with 128 elements along K: 1 or 128
+    dtype          float8 type of the values
+    power_of_two   True to round scales up to powers of two
     """
     if not x.is_cuda:
         return by_torch(x, rows, dtype, power_of_two)
@@ -94,10 +98,12 @@ def quantized(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool
 
 
 def launch(x: torch.Tensor, values: torch.Tensor, scales: torch.Tensor, rows: int, power_of_two: bool) -> None:
-    """Launch the kernel that quantizes a matrix. A matrix that is not contiguous along K, or is negated, is copied.
+    """Launch the kernel that quantizes a matrix to float8. A matrix is copied if it is negated or not K-contiguous.
 
-    values, scales   tensors of `results`
-    rows             rows of a block: 1 or 128
+    x                the matrix, (rows, K)
+    values, scales   tensors for the results, from the function `results`
+    rows             rows of a block that shares a scale: 1 or 128
+    power_of_two     True to round scales up to powers of two
     """
     from cutegemm.compile.plans import compile_quantize
 
@@ -116,16 +122,19 @@ def launch(x: torch.Tensor, values: torch.Tensor, scales: torch.Tensor, rows: in
 
 
 def by_torch(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the values and the scales of a matrix, computed by torch with the roundings of the kernel.
+    """Return the float8 values and the scales of a matrix, computed by torch with the same roundings as the kernel.
 
-    rows   rows of a block: 1 or 128; the other arguments are those of `quantize`
+    x              (rows, K), of float32, float16 or bfloat16
+    rows           rows of a block that shares a scale: 1 or 128
+    dtype          float8 type of the values
+    power_of_two   True to round scales up to powers of two
     """
     m, k = x.shape
     values, scales = results(x, rows, dtype)
     deep = scales.shape[1] if rows == 1 else scales.shape[0]
     whole = torch.nn.functional.pad(x.float(), (0, deep * BLOCK - k, 0, -m % rows))
     blocks = whole.reshape(whole.shape[0] // rows, rows, deep, BLOCK)
-    own = _scales_of(blocks.abs().amax((1, 3)), DTYPES[dtype], power_of_two)  # (rows of blocks, blocks of K)
+    own = scales_of(blocks.abs().amax((1, 3)), DTYPES[dtype], power_of_two)  # (rows of blocks, blocks of K)
     wide = blocks * own.reciprocal()[:, None, :, None]
     largest = torch.finfo(dtype).max
     whole = torch.where(wide.isnan(), torch.nan, wide.clamp(-largest, largest)).reshape(whole.shape)
@@ -134,21 +143,8 @@ def by_torch(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two: bool)
     return values, scales
 
 
-def _scales_of(tops: torch.Tensor, dtype: DType, power_of_two: bool) -> torch.Tensor:
-    """Return the scales of blocks, from the largest magnitudes of their elements.
-
-    dtype   element type of the values
-    """
-    scales = (tops / dtype.largest).clamp(min=LEAST_SCALE)
-    if power_of_two:
-        fraction, exponent = torch.frexp(scales)
-        scales = torch.ldexp(torch.ones_like(scales), exponent - (fraction == 0.5).int())
-    scales = torch.where(tops == 0, 1.0, scales)
-    return torch.where(tops.isfinite(), scales, torch.nan)
-
-
 def _wrong_block(block: tuple[int, int]) -> list[str]:
-    """Return an error message, in a list, if the argument `block` is not one of the two sizes of blocks."""
+    """Return a list with one error message if the argument `block` is neither (1, 128) nor (128, 128); else []."""
     return [] if block in _GRANULARITIES else [f"block = {block!r} is not supported. Pass {_ROW} or {_SQUARE}."]
 
 
@@ -180,5 +176,5 @@ def from_deep_gemm(scales: torch.Tensor, block: tuple[int, int] = _ROW) -> torch
     if block == _SQUARE:
         return scales.t()
     rows, deep = scales.shape
-    is_aligned = (scales.stride(0) == 1 or rows <= 1) and (scales.stride(1) % _PITCH == 0 or deep <= 1)
-    return scales if is_aligned and scales.data_ptr() % (_PITCH * scales.element_size()) == 0 else padded(scales)
+    is_aligned = (scales.stride(0) == 1 or rows <= 1) and (scales.stride(1) % UNIT == 0 or deep <= 1)
+    return scales if is_aligned and scales.data_ptr() % (UNIT * scales.element_size()) == 0 else padded(scales)

@@ -17,8 +17,10 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import epilogue as nodes
 from cutegemm.plan.epilogue import Expression, Half, Reduction
+from cutegemm.plan.epilogue.quantized import BlockScale, Blockwise
 from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.run import torch_ops
+from cutegemm.torch import quantized
 from cutegemm.torch.epilogue import Formula, OutDtype, dtype_name
 
 Outs = Sequence[torch.Tensor | None] | None
@@ -35,14 +37,14 @@ _COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": 
 
 
 class Values:
-    """Evaluates expressions of an epilogue by torch: calling the object with an expression returns its value.
+    """Evaluates expressions of an epilogue on tensors: calling the object with an expression returns its value.
 
-    Each value is computed at its first use.
+    Each value is computed at its first use, and then kept.
 
-    acc        function that returns the accumulator
+    acc        function without arguments that returns the accumulator
     operands   tensors and numbers by name
     shape      extents of D; needed only for reductions
-    known      expression -> value, for values that are not computed again
+    known      expression -> value, for values that are known already
 
     >>> from cutegemm.torch.epilogue import formula
     >>> (result,) = formula("lambda acc, bias: relu(acc + bias)").results
@@ -98,10 +100,12 @@ class Values:
             return reduced(node, tensor_of(args[0]).expand(self._shape))
         if isinstance(node, Half):
             return half_of(args[0], node)
+        if isinstance(node, Blockwise):
+            return quantized.evaluated(node, tensor_of(args[0]).expand(self._shape))
         raise TypeError(f"torch cannot evaluate the {type(node).__name__} {node}.")
 
     def _compared_dtype(self, condition: Expression) -> torch.dtype:
-        """Return the floating type in which a comparison selects between two numbers.
+        """Return the floating dtype of a selection between two numbers: `where(condition, 1.0, 0.0)`.
 
         It is the type of the first operand of `condition` that is a floating tensor, or float32.
         """
@@ -113,7 +117,7 @@ class Values:
 def tensor_of(value: Any) -> torch.Tensor:
     """Return a number as a tensor without dimensions, and a tensor as it is.
 
-    Type promotion then prefers the type of other tensors.
+    In torch's type promotion, such a number does not change the type of other tensors.
     """
     if isinstance(value, torch.Tensor):
         return value
@@ -129,14 +133,15 @@ def _extreme(is_maximum: bool, left: Any, right: Any) -> Any:
 
 
 def dims_of(node: Reduction) -> list[int]:
-    """Return the dimensions of D, -2 or -1 or both, that a reduction is taken over."""
+    """Return the dimensions of D, -2 (rows) or -1 (columns) or both, that a reduction is taken over."""
     return [{"m": -2, "n": -1}[mode] for mode in node.along]
 
 
 def reduced(node: Reduction, x: torch.Tensor) -> torch.Tensor:
     """Return the sum or the maximum of x over one or both of its last two dimensions. The maximum of nothing is -inf.
 
-    node   the reduction, which names the operation and the dimensions
+    node   the reduction: sum or maximum, and the dimensions
+    x      the values of the elements of D
 
     >>> reduced(Reduction("max", ("n",), nodes.Constant(0.0)), torch.tensor([[1.0, 3.0], [2.0, torch.nan]]))
     tensor([3., nan])
@@ -150,14 +155,15 @@ def reduced(node: Reduction, x: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(x: torch.Tensor, dtype: DType) -> torch.Tensor:
-    """Return x rounded to the nearest values of an element type, but as a tensor of the type of x."""
+    """Return x rounded to the nearest values that an element type can represent; the torch dtype of x stays."""
     return stored(x, torch_ops.memory_of(dtype)).to(x.dtype) if dtype.name != "tf32" else x
 
 
 def stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return values in the type of a result, rounded as a kernel stores them. One-byte and integer types saturate.
+    """Return values converted to the type of a result, rounded as a kernel stores them; one-byte and integers saturate.
 
-    dtype   type of the result
+    x       the values
+    dtype   torch dtype of the result
 
     >>> stored(torch.tensor([500.0]), torch.float8_e4m3fn).float()
     tensor([448.])
@@ -177,7 +183,7 @@ def stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def half_of(x: torch.Tensor, node: Any) -> torch.Tensor:
-    """Return the gate columns or the up columns of x, whichever the expression `node`, a `Half`, selects.
+    """Return the gate columns or the up columns of x, whichever the expression `node` (a `Half`) selects.
 
     >>> [half_of(torch.arange(4), Half(Expression(), 1, interleaved)) for interleaved in (True, False)]
     [tensor([1, 3]), tensor([2, 3])]
@@ -189,7 +195,10 @@ def half_of(x: torch.Tensor, node: Any) -> torch.Tensor:
 
 
 def gate_and_up_of(x: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gate and the up columns of x as operands of a kernel: views of the two halves, or copies."""
+    """Return the gate columns and the up columns of x as operands for a kernel.
+
+    interleaved   True: they are columns 2j and 2j + 1, and are copied; False: views of the two halves
+    """
     if interleaved:
         return x[..., 0::2].contiguous(), x[..., 1::2].contiguous()
     gate, up = torch.split(x, x.shape[-1] // 2, -1)
@@ -197,7 +206,7 @@ def gate_and_up_of(x: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, to
 
 
 def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose columns 2j and 2j + 1 are column j of `gate` and of `up`.
+    """Interleave two matrices by columns: columns 2j and 2j + 1 of the result are column j of `gate` and of `up`.
 
     >>> interleave(torch.tensor([1, 2]), torch.tensor([3, 4]))
     tensor([1, 3, 2, 4])
@@ -207,7 +216,7 @@ def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def join_halves(halves: Sequence[tuple[Any, torch.Tensor]]) -> torch.Tensor:
-    """Return a tensor with all columns of A @ B, from gradients of its gate and up columns.
+    """Return the gradient of a matrix with all columns of A @ B, from the gradients of its gate and up columns.
 
     Columns without a gradient are 0.
 
@@ -231,9 +240,11 @@ def join_halves(halves: Sequence[tuple[Any, torch.Tensor]]) -> torch.Tensor:
 
 
 def result_dtype(a: torch.Tensor, out_dtype: OutDtype) -> torch.dtype:
-    """Return the type of D: that of `out_dtype`, or the default of `gemm` for the type of `a`.
+    """Return the torch dtype of D: that of `out_dtype`, or the default of `gemm` for the type of `a`.
 
-    raises   UnsupportedError if no kernel multiplies the type of `a`
+    a           the first factor
+    out_dtype   a torch dtype, None for the default, or a sequence with one of these for each result, D first
+    raises      UnsupportedError if no kernel multiplies the type of `a`
     """
     if a.dtype not in torch_ops.RESULTS:
         served = ", ".join(map(dtype_name, torch_ops.RESULTS))
@@ -244,15 +255,21 @@ def result_dtype(a: torch.Tensor, out_dtype: OutDtype) -> torch.dtype:
 def result_dtypes(
     a: torch.Tensor, results: Sequence[Expression], out_dtype: OutDtype, outs: Outs = None
 ) -> list[torch.dtype]:
-    """Return the type of each result of an epilogue.
+    """Return the torch dtype of each result of an epilogue.
 
-    Reductions over D are float32, or float64 if `a` is. Results beyond those that `out_dtype` names have the type of D.
+    Reductions over D, and the scales of a quantized D, are float32, or float64 if `a` is. Results beyond those that
+    `out_dtype` names have the type of D.
 
-    outs     tensors that results are written to, whose types take precedence; None for a new tensor
-    raises   UnsupportedError if no kernel multiplies the type of `a`
+    a           the first factor
+    results     expressions of the results, D first
+    out_dtype   a torch dtype, None for the default of `gemm`, or a sequence with one of these for each result
+    outs        for each result a tensor to write it to, whose type takes precedence, or None; None: all are new
+    raises      UnsupportedError if no kernel multiplies the type of `a`
     """
-    result_dtype(a, out_dtype)
-    dtypes = torch_ops.result_dtypes(a.dtype, [isinstance(each, Reduction) for each in results], out_dtype)
+    result_dtype(a, out_dtype)  # checks the type of a
+    out_dtype = torch_ops.of_quantized(results[0], out_dtype)
+    is_wide = [isinstance(each, (Reduction, BlockScale)) for each in results]
+    dtypes = torch_ops.result_dtypes(a.dtype, is_wide, out_dtype)
     if outs is None:
         return dtypes
     return [dtype if out is None else out.dtype for dtype, out in zip(dtypes, outs, strict=True)]
@@ -269,7 +286,7 @@ def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def accumulator(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return a @ b in the type of its accumulator. torch.autocast, which would round it, is switched off."""
+    """Return a @ b in the type of a GEMM's accumulator, with torch.autocast, which would round it, switched off."""
     dtype = accumulator_dtype(a.dtype)
     with torch.autocast(a.device.type, enabled=False):
         return torch.matmul(a.to(dtype), b.to(dtype))
@@ -279,7 +296,7 @@ def dequantized(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Return a matrix of float8 in float32, with each element multiplied by its block scale.
 
     x        (rows, K), or a batch of such matrices
-    scales   (rows, K / 128), or (rows / 128, K / 128), rounded up: see `run.scales`
+    scales   (rows, K / 128), or (rows / 128, K / 128), extents rounded up
 
     >>> dequantized(torch.ones(2, 130).to(torch.float8_e4m3fn), torch.tensor([[1.0, 2.0]]))[1, 126:]
     tensor([1., 1., 2., 2.])
@@ -298,11 +315,13 @@ def by_torch(
     out_dtype: OutDtype,
     outs: Outs = None,
 ) -> list[torch.Tensor]:
-    """Return the results of an epilogue of a @ b by operations of torch, which can differentiate and transform them.
+    """Compute an epilogue of a @ b by operations of torch, which can be differentiated and transformed.
 
-    read              the epilogue
-    operands          its tensors and numbers, in order
-    out_dtype, outs   as for `result_dtypes`
+    a, b        factors
+    read        the epilogue
+    operands    its tensors and numbers, in order
+    out_dtype   a torch dtype, None for the default of `gemm`, or a sequence with one of these for each result
+    outs        for each result a tensor to write it to, or None for a new one; None: all are new
     """
     rows, columns = a.shape[:-1], b.shape[-1]
     operands = [_widened(x, accumulator_dtype(a.dtype)) for x in operands]
@@ -315,7 +334,10 @@ def by_torch(
         value = value if value.shape == shape else value.expand(shape)
         # A result has memory of its own, also if it is an operand, a view of the accumulator, or an earlier result.
         is_shared = value._is_view() or any(source is each for each in sources)
-        results.append(value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous())
+        if isinstance(result, BlockScale):  # contiguous along the rows
+            results.append(value)
+        else:
+            results.append(value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous())
         sources.append(source)
     return copied_to(outs, results)
 
@@ -323,7 +345,7 @@ def by_torch(
 def copied_to(outs: Outs, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Copy results of an epilogue to the caller's tensors, and return these.
 
-    outs      tensor for each result. A result is returned itself if its tensor is None; None: all are
+    outs      for each result the caller's tensor, or None to return the result itself; None: return all results
     results   the computed results
     """
     if outs is None:
@@ -332,7 +354,7 @@ def copied_to(outs: Outs, results: Sequence[torch.Tensor]) -> list[torch.Tensor]
 
 
 def _widened(x: Any, dtype: torch.dtype) -> Any:
-    """Return an operand in the type of the accumulator, as a kernel reads it; as it is if its own type is wider.
+    """Return an operand in the type of the accumulator, as a kernel reads it; unchanged if its own type is wider.
 
     x       a tensor, or a number, which is returned as it is
     dtype   type of the accumulator

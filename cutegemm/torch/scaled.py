@@ -9,12 +9,13 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.run.calls import How
-from cutegemm.run.torch_ops import FLOAT8
+from cutegemm.run.torch_ops import DTYPES, FLOAT8
 from cutegemm.torch import block_scales, checks
 from cutegemm.torch import library as library  # registers the operators
 from cutegemm.torch.autograd import product
-from cutegemm.torch.epilogue import PLAIN
+from cutegemm.torch.epilogue import constant, lambda_of
 from cutegemm.torch.launch import AS_CHOSEN, in_mode
 
 # Members of torch.nn.functional.ScalingType and SwizzleType; the index of a member is its value. torch has the enums
@@ -28,7 +29,7 @@ R = TypeVar("R")
 
 
 def _reject_older_signature(function: Callable[P, R]) -> Callable[P, R]:
-    """Let `scaled_mm` reject a call with the signature of torch._scaled_mm, and print the call to write instead.
+    """Decorate `scaled_mm` so that a call with the signature of the older torch._scaled_mm names the call to write.
 
     The signatures differ in the fourth argument (a recipe or a scale) and in the names `output_dtype` and `out_dtype`.
     Without this check, Python reports missing arguments for a call with four tensors.
@@ -62,13 +63,14 @@ def scaled_mm(
     output_dtype: torch.dtype | None = torch.bfloat16,
     contraction_dim: list[int] | tuple[int, ...] = (),
     use_fast_accum: bool = False,
-) -> torch.Tensor:
+    quantize: tuple[int, int] | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Return (mat_a @ mat_b) * scale_a * scale_b + bias, as torch.nn.functional.scaled_mm.
 
     mat_a, mat_b                     M x K and K x N, of float8_e4m3fn or float8_e5m2, or both of int8
-    scale_a, scale_b                 float32, or a list of one such tensor. With the recipe "TensorWise" a scale has one
-                                     element; with "RowWise" scale_a has M elements and scale_b has N. Block scales have
-                                     the shapes that `block_scales` lists, and any strides: see docs/block_scaled.md
+    scale_a, scale_b                 float32, or a list of one such tensor. With the recipe "TensorWise" a scale has
+                                     one element; with "RowWise" scale_a has M elements and scale_b has N. Shapes of
+                                     block scales: docs/block_scaled.md
     scale_recipe_a, scale_recipe_b   "TensorWise", "RowWise", "BlockWise1x128" or "BlockWise128x128", each for its
                                      factor: a member of torch.nn.functional.ScalingType, its name or its value, or a
                                      list of one of these. Both are block-wise, or neither is
@@ -76,10 +78,13 @@ def scaled_mm(
     bias                             (N,)
     output_dtype                     type of the result; None is the type of mat_a. For int8 it is float32 or int32
     contraction_dim                  () or (1, 0): the modes of mat_a and mat_b that are K
-    use_fast_accum                   whether the accumulator may keep the tensor cores' 14 bits; see `cutegemm.gemm`.
-                                     With block scales, the accumulators of every 128 of K are added in float32
-    raises                           UnsupportedError with every rule that is violated; for block scales of tensors that
-                                     require gradients, which torch does not have either; and for a call with the
+    use_fast_accum                   True if the accumulator may keep the tensor cores' 14 bits; False to add in
+                                     float32 every 128 of K. With block scales, the accumulators of every 128 of K are
+                                     added in float32
+    quantize                         None, or (1, 128): return what `cutegemm.quantize` makes of the float32 result,
+                                     values of a float8 `output_dtype` and their scales. One kernel computes both
+    raises                           UnsupportedError with every rule that is violated; for block scales of tensors
+                                     that require gradients, which torch does not have either; and for a call with the
                                      signature of torch._scaled_mm, which has no recipes
 
     >>> a, b = torch.ones(2, 16).to(torch.float8_e4m3fn), torch.ones(16, 2).to(torch.float8_e4m3fn)
@@ -93,6 +98,7 @@ def scaled_mm(
     recipes = {"scale_a": _member(scale_recipe_a, RECIPES), "scale_b": _member(scale_recipe_b, RECIPES)}
     dtype = mat_a.dtype if output_dtype is None and isinstance(mat_a, torch.Tensor) else output_dtype
     rules = [
+        *_wrong_quantize(quantize, dtype),
         *_wrong_member("scale_recipe_a", scale_recipe_a, RECIPES, _SERVED),
         *_wrong_member("scale_recipe_b", scale_recipe_b, RECIPES, _SERVED),
         *_wrong_member("swizzle_a", swizzle_a, SWIZZLES, SWIZZLES[:1]),
@@ -114,31 +120,64 @@ def scaled_mm(
             rules += checks.wrong_bias("bias", bias, n)
         rules += checks.wrong_operand_dtypes(mat_a, bias=bias)
         rules += _wrong_blocks(tensors, recipes)
+        if quantize is not None and not any(recipe in block_scales.RECIPES for recipe in recipes.values()):
+            rules += block_scales.wrong_derivatives(tensors, block_scales.QUANTIZED)
     checks.refuse("scaled_mm", tensors, rules)
+    operands, result = ([], "acc") if bias is None else ([bias], "acc + bias")
+    values_dtype = None if quantize is None else dtype
     if recipes["scale_a"] in block_scales.RECIPES:
-        text, operands = ("lambda acc, bias: acc + bias", [bias]) if bias is not None else (PLAIN, [])
         oriented = block_scales.as_in_gemm(scales, recipes, mat_a.shape[1])
-        return block_scales.scaled_product(mat_a, mat_b, oriented, text, operands, (), dtype, in_mode(AS_CHOSEN))[0]
-    shapes = {"scale_a": (-1, 1), "scale_b": (1, -1)}
-    operands = [scale.reshape(() if recipes[name] == "TensorWise" else shapes[name]) for name, scale in scales.items()]
-    text = "lambda acc, scale_a, scale_b: acc * scale_a * scale_b"
-    if bias is not None:
-        text = "lambda acc, scale_a, scale_b, bias: acc * scale_a * scale_b + bias"
-        operands.append(bias)
-    how = (_FAST if use_fast_accum else _PROMOTED) if mat_a.dtype.is_floating_point else AS_CHOSEN
-    return product(mat_a, (mat_b,), text, tuple(operands), (), dtype, in_mode(how))[0]
+        text, how = _text(("bias",)[: len(operands)], result, values_dtype), in_mode(AS_CHOSEN)
+        results = block_scales.scaled_product(mat_a, mat_b, oriented, text, operands, (), dtype, how)
+    else:
+        shapes = {"scale_a": (-1, 1), "scale_b": (1, -1)}
+        flat = [scale.reshape(() if recipes[name] == "TensorWise" else shapes[name]) for name, scale in scales.items()]
+        operands = [*flat, *operands]
+        names = ("scale_a", "scale_b", "bias")[: len(operands)]
+        text = _text(names, result.replace("acc", "acc * scale_a * scale_b"), values_dtype)
+        how = (_FAST if use_fast_accum else _PROMOTED) if mat_a.dtype.is_floating_point else AS_CHOSEN
+        results = list(product(mat_a, (mat_b,), text, tuple(operands), (), dtype, in_mode(how)))
+    return results[0] if quantize is None else (results[0], results[1])
+
+
+@constant
+def _text(names: tuple[str, ...], result: str, dtype: torch.dtype | None) -> str:
+    """Return the text of the epilogue of a scaled product.
+
+    names    names of its operands
+    result   the expression of the result
+    dtype    float8 type that the result is quantized to; None: it is not
+
+    >>> _text(("bias",), "acc + bias", torch.float8_e5m2)
+    "lambda acc, bias: quantize(acc + bias, 'e5m2')"
+    """
+    return lambda_of([result if dtype is None else f"quantize({result}, '{DTYPES[dtype]}')"], names)
+
+
+def _wrong_quantize(quantize: Any, dtype: torch.dtype | None) -> list[str]:
+    """Return error messages, in a list, for a size of blocks that no kernel quantizes by, or for another type.
+
+    quantize   argument of `scaled_mm`
+    dtype      type of the result
+    """
+    if quantize is None:
+        return []
+    rules = [] if quantize == (1, BLOCK) else [f"quantize = {quantize!r}. Pass (1, {BLOCK}) or None."]
+    if dtype not in FLOAT8:
+        rules.append(f"quantize = {quantize!r}, but output_dtype is {dtype}. Pass {' or '.join(map(str, FLOAT8))}.")
+    return rules
 
 
 def _only(value: Any) -> Any:
-    """Return the element of a list or tuple of one element, else the value itself."""
+    """Return the single element of a list or tuple of one element; any other value is returned as it is."""
     return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
 def _member(value: Any, names: Sequence[str]) -> str | None:
-    """Return the name of a member of an enum of torch, from the member, its name or its value; None if it is unknown.
+    """Return the name of a member of a torch enum, from the member, its name or its value; None if it is unknown.
 
-    value   what the caller passes, also in a list of one
-    names   names of all members, by value
+    value   what the caller passes, possibly in a list of one
+    names   names of all members; the index of a name is its value
 
     >>> _member(["RowWise"], RECIPES), _member(1, RECIPES), _member("Rows", RECIPES)
     ('RowWise', 'RowWise', None)
@@ -151,12 +190,12 @@ def _member(value: Any, names: Sequence[str]) -> str | None:
 
 
 def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[str]) -> list[str]:
-    """Return an error message, in a list, if no kernel supports a recipe or a swizzle. A swizzle may also be None.
+    """Return a list with one error message if no kernel supports a scaling recipe or a swizzle; else [].
 
-    name     the caller's name for the argument
-    value    what the caller passes: a member of an enum of torch, its name or its value
+    name     name of the argument, for the message
+    value    what the caller passes: a member of a torch enum, its name or its value; a swizzle may also be None
     known    names of all members of the enum
-    served   names of the members that a kernel has
+    served   names of the members that kernels support
     """
     if value is None and known is SWIZZLES:
         return []
@@ -166,10 +205,10 @@ def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[
 
 
 def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None]) -> list[str]:
-    """Return error messages for block scales of one factor only, of int8, or of tensors that require gradients.
+    """Return error messages for block scales that cannot be used: for one factor only, for int8, or with gradients.
 
     tensors   arguments by name; bias may be None
-    recipes   recipe of each scale; None for an unknown one
+    recipes   scaling recipe of each scale, such as "BlockWise1x128"; None for an unknown one
     """
     block_wise = [name for name, recipe in recipes.items() if recipe in block_scales.RECIPES]
     if not block_wise:
@@ -188,14 +227,14 @@ def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None])
 
 
 def _wrong_scale(name: str, scale: torch.Tensor, recipe: str | None, extent: int, k: int, each: str) -> list[str]:
-    """Return error messages for the shape and the type of a scale.
+    """Return error messages for the shape and the type of one factor's scale; empty if both are right.
 
     name     "scale_a" or "scale_b"
     scale    the caller's tensor
     recipe   "TensorWise" or "RowWise"; None for an unknown one
-    extent   number of scales of the recipe "RowWise"
+    extent   number of scales for the recipe "RowWise": M or N
     k        extent K, which the shape of block scales depends on
-    each     what has a scale of its own then: "row of mat_a" or "column of mat_b"
+    each     what has a scale of its own with "RowWise", for the message: "row of mat_a" or "column of mat_b"
     """
     if recipe in block_scales.RECIPES:
         return block_scales.wrong_block_scale(name, scale, recipe, extent, k)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from cutegemm.errors import CutegemmError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from docs.evidence import peer
-from docs.evidence.files import write_whole
+from docs.evidence.files import write_record
 from docs.evidence.measure import DEVICE, need_gpu, normal
 from docs.evidence.power import Meter
 
@@ -94,7 +93,7 @@ def record(found: dict[str, Any], more: Iterable[list[Row]], path: Path | None) 
     for rows in more:
         found["rows"] += rows
         if path is not None:
-            write_whole(path, json.dumps(found, indent=1))
+            write_record(path, found)
 
 
 def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -117,9 +116,7 @@ def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 def write_times(found: Mapping[str, Any], path: Path) -> None:
     """Write the result of `times`, one problem per line, which is all that a fit of constants needs."""
-    of_problems = ",\n".join(map(json.dumps, times(found["rows"])))
-    head = json.dumps({name: value for name, value in found.items() if name != "rows"}, indent=1)[:-2]
-    write_whole(path, f'{head},\n "rows": [\n{of_problems}\n]}}\n')
+    write_record(path, {**found, "rows": times(found["rows"])})
 
 
 def compile_ahead(cases: Sequence[Case]) -> None:

@@ -132,7 +132,7 @@ def with_trials(
 
 
 def tuned(trials: Sequence[Mapping[str, Any]], cases: Sequence[Drawn]) -> list[Drawn]:
-    """Return the cases in which another plan than the chosen one was the fastest, with that plan.
+    """Return the cases with a faster plan than the chosen one, with that plan.
 
     >>> from docs.evidence.benchmark import operands_of
     >>> case = Drawn(Problem(64, 64, 640, operands=operands_of("bf16", "nt", 64, 64, 640)), ("p", "q"), True)
@@ -293,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         case = Drawn(of, (), number % 2 == 0)
         beside = rivals(of, given.first, given.others, given.seed, case.sums)
         beside += of_each_family(of, given.each)
-        beside += of_each_way(of, given.variants, case.sums) if given.variants else []
+        beside += of_each_way(of, given.ways, case.sums) if given.ways else []
         cases.append(replace(case, plans=tuple(dict.fromkeys(map(str, beside)))))
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
     found: Row = {"machine": machine(), "seed": given.seed, "rows": []}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from cutegemm.errors import CutegemmError
 from cutegemm.plan.problem import Problem
 from docs.evidence.benchmark import Case, compile_ahead, operands_of, record
 from docs.evidence.choice import distribution
+from docs.evidence.files import read_record
 from docs.evidence.graphs import Launch, alternating, graph_of
 from docs.evidence.measure import machine, need_gpu
 from docs.evidence.pages.markdown import table
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     given = parser.parse_args(arguments)
     if given.table:
-        print(rows_of(json.loads(given.table.read_text())))
+        print(rows_of(read_record(given.table)))
         return
     need_gpu()
     if given.seed is not None:

@@ -8,13 +8,12 @@ python -m docs.evidence epilogues --table docs/evidence/data/epilogues.json     
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cutegemm.dtypes import DType
-from docs.evidence.files import write_whole
+from docs.evidence.files import read_record, write_record
 from docs.evidence.measure import machine, need_gpu
 from docs.evidence.pages.markdown import table
 from docs.evidence.peer import QUACK, quack_calls
@@ -199,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     given = parser.parse_args(arguments)
     if given.table:
-        print(rows_of(json.loads(given.table.read_text())))
+        print(rows_of(read_record(given.table)))
         return
     found: dict[str, Any] = {"machine": {}, "rows": []}
     for shape, dtype in CASES:
@@ -208,5 +207,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found["rows"].append(run(shape, dtype, given.seconds, given.peer == QUACK))
         found["machine"] = machine()
         if given.json:
-            write_whole(given.json, json.dumps(found, indent=1) + "\n")
+            write_record(given.json, found)
     print(rows_of(found))

@@ -1,9 +1,15 @@
-"""Writing files of measurements."""
+"""Files of measurements: JSON in which each name stands once."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+Row = Mapping[str, Any]
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -14,3 +20,106 @@ def write_whole(path: Path, text: str) -> None:
     staged = path.with_name(f".{path.name}.part")
     staged.write_text(text)
     os.replace(staged, path)
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record of measurements as JSON, with a table for each list of rows.
+
+    A table has "columns", the keys of the rows; "values", a line for each row, with null for a key that a row lacks;
+    and "names", the names that some columns have as indices. A cell with a mapping is a list of indices and values in
+    turn: if the names are ["a", "b"], [1, 2.5] is {"b": 2.5}.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "a.json"
+    ...     write_record(path, {"seed": 1, "rows": [{"m": 4, "us": {"a": 1.5}}, {"us": {"b": 2.5}}]})
+    ...     print(path.read_text(), read_record(path)["rows"])
+    {
+    "seed": 1,
+    "rows": {"columns": ["m","us"],
+     "names": {"us":["a","b"]},
+     "values": [
+    [4,[0,1.5]],
+    [null,[1,2.5]]
+    ]}
+    }
+     [{'m': 4, 'us': {'a': 1.5}}, {'us': {'b': 2.5}}]
+    """
+    write_whole(path, record_text(record))
+
+
+def record_text(record: Mapping[str, Any]) -> str:
+    """Return the text that `write_record` writes."""
+    parts = [f"{json.dumps(key)}: {_written(value)}" for key, value in record.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return a record of measurements, with its tables as lists of rows.
+
+    raises   OSError if the file cannot be read, ValueError if it does not hold a JSON object
+    """
+    record = json.loads(path.read_text())
+    if not isinstance(record, dict):
+        raise ValueError(f"{path} holds no measurements: it is not a JSON object")
+    return {key: _rows(value) if _is_table(value) else value for key, value in record.items()}
+
+
+def _written(value: Any) -> str:
+    """Return a value of a record as JSON."""
+    are_rows = isinstance(value, list) and all(isinstance(row, Mapping) and None not in row.values() for row in value)
+    return _table(value) if value and are_rows else json.dumps(value, indent=1)
+
+
+def _table(rows: Sequence[Row]) -> str:
+    """Return the table of rows as JSON."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = {column: [row.get(column) for row in rows] for column in columns}
+    names = {column: names for column in columns if (names := _names(cells[column]))}
+    for column, known in names.items():
+        place = {name: number for number, name in enumerate(known)}
+        cells[column] = [cell if cell is None else _by_place(cell, place) for cell in cells[column]]
+    values = ",\n".join(map(_compact, zip(*cells.values(), strict=True)))
+    return f'{{"columns": {_compact(columns)},\n "names": {_compact(names)},\n "values": [\n{values}\n]}}'
+
+
+def _compact(value: Any) -> str:
+    """Return a value as JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _names(cells: Sequence[Any]) -> list[str]:
+    """Return the names of a column whose cells are mappings or repeated strings, the most frequent names first.
+
+    There are none for other columns.
+    """
+    there = [cell for cell in cells if cell is not None]
+    if all(isinstance(cell, Mapping) for cell in there):
+        return [name for name, _ in Counter([key for cell in there for key in cell]).most_common()]
+    counts = Counter(there) if all(isinstance(cell, str) for cell in there) else Counter[str]()
+    return [name for name, _ in counts.most_common()] if 2 * len(counts) <= len(there) else []
+
+
+def _by_place(cell: str | Row, place: Mapping[str, int]) -> int | list[Any]:
+    """Return a string as the place of its name, and a mapping as places and values in turn."""
+    return place[cell] if isinstance(cell, str) else [x for key, value in cell.items() for x in (place[key], value)]
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"columns", "names", "values"}
+
+
+def _rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a table that `_table` wrote."""
+    found = []
+    for line in table["values"]:
+        row = {column: cell for column, cell in zip(table["columns"], line, strict=True) if cell is not None}
+        found.append(row | {key: _by_name(row[key], names) for key, names in table["names"].items() if key in row})
+    return found
+
+
+def _by_name(cell: Any, names: Sequence[str]) -> str | dict[str, Any]:
+    """Return the string or mapping that `_by_place` wrote as a cell."""
+    if isinstance(cell, int):
+        return names[cell]
+    return {names[place]: value for place, value in zip(cell[::2], cell[1::2], strict=True)}

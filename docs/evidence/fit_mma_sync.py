@@ -64,9 +64,8 @@ def cases() -> list[Case]:
 def timed(recorded: Mapping[str, Any]) -> list[Timed]:
     """Return the problems of a record, with the mma.sync plans that were timed on each.
 
-    >>> import json
-    >>> file = Path("docs/evidence/data/mma_sync_fit.json")
-    >>> len(timed(json.loads(file.read_text())))
+    >>> from docs.evidence.files import read_record
+    >>> len(timed(read_record(Path("docs/evidence/data/mma_sync_fit.json"))))
     33
     """
     return fitting.timed(recorded, Model, lambda request, _: [family(request)], _is_stale)

@@ -7,7 +7,6 @@ considers today for the problem count.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +25,7 @@ from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
 from cutegemm.plan.problem import Problem
 from docs.evidence.benchmark import operands_of
+from docs.evidence.files import read_record
 
 _NEAR = 3.0  # how fast a plan counts less, the more time it takes than the best
 _LEAST_WEIGHT = 0.05
@@ -237,7 +237,7 @@ def fit_files(given: argparse.Namespace, read: Callable[[Mapping[str, Any]], Seq
     read     returns the problems of a record
     raises   CutegemmError if no file has two plans for one problem
     """
-    by_file = {file: read(json.loads(Path(file).read_text())) for file in given.files}
+    by_file = {file: read(read_record(Path(file))) for file in given.files}
     if not any(by_file.values()):
         raise CutegemmError("fit: no file holds two plans of this family for one problem.")
     return judged(by_file, costs, given.steps, given.held, given.only or given.names)

@@ -214,9 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--problem", action="append", default=[], help="groups,rows,N,K; repeat it")
-    parser.add_argument(
-        "--form", choices=FORMS, action="append", default=[], help="what groups divide; default: both"
-    )
+    parser.add_argument("--form", choices=FORMS, action="append", default=[], help="what groups divide; default: both")
     parser.add_argument("--plans", type=int, default=6, help="number of plans that are timed beside the chosen one")
     parser.add_argument("--seed", type=int, default=1, help="of the sizes of the groups")
     parser.add_argument("--seconds", type=float, default=1.0, help="of measuring for each problem, at least")

@@ -2,7 +2,7 @@
 
 python -m docs.evidence instructions --json docs/evidence/data/instructions.json
 
-The order in which tensor cores add the products of an element is not documented. Each plan here multiplies the same
+It is not documented how tensor cores order the additions of an element. Each plan here multiplies the same
 matrices and differs from the reference in one property: the instruction's N, whether A comes from registers or from
 shared memory, the majorness of A and B there, and swap A/B. Then the same rows and columns are multiplied at other
 places. D is f32, and its bits are compared. `cutegemm.plan.accumulation.DEPENDS_ON` holds the properties that count.
@@ -11,7 +11,6 @@ places. D is f32, and its bits are compared. `cutegemm.plan.accumulation.DEPENDS
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from cutegemm.errors import CutegemmError
 from cutegemm.plan.accumulation import DEPENDS_ON, PROPERTIES
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
-from docs.evidence.files import write_whole
+from docs.evidence.files import write_record
 from docs.evidence.measure import DEVICE, machine, need_gpu
 
 DTYPES = ("bf16", "f16", "tf32", "e4m3", "e5m2")
@@ -43,7 +42,7 @@ class Probe:
     property   "n", "a_source", "a_major", "b_major", "swap_ab"; "reference" for the plan that others are compared with
     value      value of the property
     name       name of the plan
-    layout     BLAS letters of the layouts in which the kernel gets the same A and B
+    layout     BLAS letters of the layouts that the kernel gets the same A and B in
     """
 
     kind: str
@@ -56,7 +55,7 @@ class Probe:
     def plan(self) -> GemmPlan:
         """Return the plan.
 
-        raises   CutegemmError if there is no such plan
+        raises   CutegemmError if no plan has the name
         """
         recipe = recipe_named(self.name)
         return recipe.as_launched(recipe.build(Operands.of(self.dtype, layout=self.layout, out="f32")))
@@ -187,4 +186,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if set(found) != DEPENDS_ON:
         print(f"Set cutegemm.plan.accumulation.DEPENDS_ON to {found}: it is {sorted(DEPENDS_ON)}.")
     if args.json:
-        write_whole(args.json, json.dumps({"machine": machine(), "depends_on": found, "rows": rows}, indent=1))
+        write_record(args.json, {"machine": machine(), "depends_on": found, "rows": rows})

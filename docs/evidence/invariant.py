@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from docs.evidence.files import write_whole
+from docs.evidence.files import write_record
 from docs.evidence.measure import DEVICE, machine, need_gpu
 
 # N x K of the linear layers of Llama 3.1 8B (queries, keys and values together; gate and up together) and Llama 3.2 1B
@@ -126,4 +126,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = {"machine": machine(), "dtype": args.dtype, "summary": summary(rows), "rows": rows}
     print(json.dumps(found["summary"], indent=1))
     if args.json:
-        write_whole(args.json, json.dumps(found, indent=1))
+        write_record(args.json, found)

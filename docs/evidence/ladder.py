@@ -58,7 +58,7 @@ def run(
     A step that fails gets a row with the error. If counters or times are missing, the result says why.
 
     sizes     N of the problems N x N x N
-    counted   size at which ncu counts; None for predictions only
+    counted   size for the counters of ncu; None for predictions only
     returns   {"ladder": ..., "machine": ..., "rows": [...], "steps": {...}}, which `report` reads. `rows` are those of
               `benchmark`, also for other plans of the family; `steps` describes the kernel of each step by name
     """

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from docs.evidence.files import write_whole
+from docs.evidence.files import write_record
 from docs.evidence.machine import cpu
 from docs.evidence.measure import need_gpu
 
@@ -150,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found["machine"] = _machine(given.tiny)
         print(table(name, found["models"][name]), flush=True)
         if given.json:
-            write_whole(given.json, json.dumps(found, indent=1) + "\n")
+            write_record(given.json, found)
 
 
 def _machine(is_tiny: bool) -> dict[str, str]:

@@ -39,7 +39,7 @@ def call_of(given: str, problem: Problem, a: Any, b: Any, out: Any) -> Callable[
 
     given     see above
     problem   problem of compact matrices
-    raises    UnsupportedError if there is no such peer, or it does not take these operands
+    raises    UnsupportedError if no peer has the name, or it does not take these operands
     """
     kind = problem.operands.a.dtype
     if kind not in (bf16, f16):
@@ -55,7 +55,7 @@ def load(path: Path) -> Any:
     raises   UnsupportedError if the file is missing, cannot be imported, or lacks the class
     """
     if not path.is_file():
-        raise UnsupportedError(f"--peer {path}: there is no such file; give a path to it, or {QUACK!r}.")
+        raise UnsupportedError(f"--peer {path}: the file does not exist; give a path to it, or {QUACK!r}.")
     spec = importlib.util.spec_from_file_location(f"peer_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UnsupportedError(f"--peer {path}: this is not a Python file.")

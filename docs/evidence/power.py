@@ -42,7 +42,7 @@ class Sample:
 
 
 def summary(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return means, and for each reason the share of samples in which it limited the clock.
+    """Return means, and for each reason the share of samples whose clock it limited.
 
     >>> summary([Sample(1600, 690, 4), Sample(1500, 700, 0)])
     {'clock_mhz': 1550, 'power_w': 695.0, 'throttle': {'power cap': 0.5}, 'samples': 2}

@@ -3,28 +3,34 @@
 python -m docs.evidence scaled --json docs/evidence/data/scaled_h100.json
 python -m docs.evidence scaled --shape 4096x4096x7168 --recipe 1x128,1x128 --seconds 2
 python -m docs.evidence scaled --shape 4096x4096x7168 --plans "128x128_*" --plans "*/once"
+python -m docs.evidence scaled --seed 1 --count 300 --json scaled_random.json   # random problems, within 4 minutes
+python -m docs.evidence scaled --table docs/evidence/data/scaled_h100.json      # the table of a record
 
-Each shape is multiplied by several plans, by torch's scaled_mm with the same scales, by torch's scaled_mm with a scale
-for each tensor (fast accumulation), and by `gemm` with accumulator promotion and no scales. Errors are those of rows
-against float64 of the dequantized inputs.
+Each shape is multiplied by the plan that `gemm` chooses, by several other plans, by torch's scaled_mm with the same
+scales, by torch's scaled_mm with a scale for each tensor (fast accumulation), and by `gemm` with accumulator promotion
+and no scales. For random problems, see `scaled_random`. Errors are those of rows against float64 of the dequantized
+inputs; "cuBLAS" is the error of the float32 product of these inputs.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from cutegemm.build import sm90_plan
+from cutegemm.choice.recipe import SWAP_AB
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS, ROWS, with_scales
 from docs.evidence.benchmark import record
 from docs.evidence.measure import DEVICE, machine, need_gpu
+from docs.evidence.pages.markdown import table
 
 SHAPES = (
     (4096, 2112, 7168), (4096, 24576, 1536), (4096, 7168, 16384), (4096, 4096, 7168), (64, 7168, 16384),
@@ -35,6 +41,9 @@ _TORCH = {ROWS: "BlockWise1x128", BLOCKS: "BlockWise128x128"}
 _LARGEST = 448.0  # of e4m3
 _FEW_ROWS = 128
 _CHECKED_ROWS = 64  # compared with float64
+_K_UNIT = 4  # torch's scales of blocks of 128 x 128 are padded to a multiple of this along K
+MOST_ERROR = 2.0  # times the error of cuBLAS in float32, rounded to bf16
+CHOSEN, PROMOTED = "chosen", "promoted, no scales"
 _COOPERATIVE = {"schedule": "cooperative"}
 # Arguments of `sm90_plan` by name. "/once": accumulators are promoted before the next k-tile is multiplied
 _TILES: dict[str, dict[str, Any]] = {
@@ -99,18 +108,21 @@ class Contest:
     """The matrices of one problem, and the calls that multiply them.
 
     recipe   granularity of the scales of A and of B
+    device   device of the matrices
     """
 
-    def __init__(self, m: int, n: int, k: int, recipe: tuple[str, str]) -> None:
+    def __init__(self, m: int, n: int, k: int, recipe: tuple[str, str], device: str = DEVICE) -> None:
         import torch
 
         self.shape, self.recipe = (m, n, k), recipe
-        self.a, self.scale_a = quantized(torch.randn(m, k, device=DEVICE), recipe[0])
-        self.b, self.scale_b = quantized(torch.randn(n, k, device=DEVICE), recipe[1])  # (N, K)
-        self.out = torch.empty(m, n, dtype=torch.bfloat16, device=DEVICE)
-        self.rows = torch.randperm(m, device=DEVICE)[:_CHECKED_ROWS]
-        every = torch.arange(n, device=DEVICE)
-        self.want = dequantized(self.a, self.scale_a, self.rows) @ dequantized(self.b, self.scale_b, every).t()
+        self.a, self.scale_a = quantized(torch.randn(m, k, device=device), recipe[0])
+        self.b, self.scale_b = quantized(torch.randn(n, k, device=device), recipe[1])  # (N, K)
+        self.out = torch.empty(m, n, dtype=torch.bfloat16, device=device)
+        self.rows = torch.randperm(m, device=device)[:_CHECKED_ROWS]
+        every = torch.arange(n, device=device)
+        a, b = dequantized(self.a, self.scale_a, self.rows), dequantized(self.b, self.scale_b, every)
+        self.want = a @ b.t()
+        self.errors = {"cuBLAS": self.errors_of((a.float() @ b.float().t()).to(torch.bfloat16))}
 
     def by_torch(self) -> Call:
         """Return torch's scaled_mm with the scales of the recipe."""
@@ -119,12 +131,20 @@ class Contest:
         kinds = [getattr(torch.nn.functional.ScalingType, _TORCH[each]) for each in self.recipe]
         scaled_mm = torch.nn.functional.scaled_mm
         scales = [
-            scale.t() if granularity == BLOCKS else scale
+            torch.nn.functional.pad(scale, (0, -scale.shape[1] % _K_UNIT)).t() if granularity == BLOCKS else scale
             for scale, granularity in zip((self.scale_a, self.scale_b), self.recipe, strict=True)
         ]
         return lambda: scaled_mm(
             self.a, self.b.t(), scales[0], kinds[0], scales[1], kinds[1], output_dtype=torch.bfloat16
         )
+
+    def others(self) -> dict[str, Call]:
+        """Return the calls that ours are compared with, by name."""
+        return {
+            "torch": self.by_torch(),
+            "torch, tensor scales": self.by_torch_without_blocks(),
+            PROMOTED: self.by_promotion(),
+        }
 
     def by_torch_without_blocks(self) -> Call:
         """Return torch's scaled_mm with a scale for each tensor and fast accumulation."""
@@ -142,77 +162,168 @@ class Contest:
         function = compile_plan(plan).for_problem(*((n, m) if plan.swap_ab else (m, n)), k, 1)
         return functools.partial(function, self.a, self.b.t(), self.scale_a, self.scale_b, self.out, 1.0)
 
+    def by_choice(self, plan: str | None = None) -> tuple[str, Call]:
+        """Return the name of a plan, and `gemm` with it.
+
+        plan   name of a plan; None: the one that `gemm` chooses
+        """
+        from cutegemm.run.gemm import gemm, plan_of
+
+        given: dict[str, Any] = {"scales": (self.scale_a, self.scale_b.t()), "out": self.out, "plan": plan}
+        used = plan_of(self.a, self.b.t(), **given)
+        name = f"{SWAP_AB if used.swap_ab else ''}{used.name}"
+        return name, functools.partial(gemm, self.a, self.b.t(), **given)
+
     def by_promotion(self) -> Call:
         """Return `gemm` with accumulator promotion, without scales."""
         from cutegemm.run.gemm import gemm
 
         return lambda: gemm(self.a, self.b.t(), out=self.out, accumulate="promoted")
 
-    def error(self, call: Call, of_result: Callable[[Any], Any]) -> float:
-        """Return the largest error of some rows, as a share of the root mean square of all results."""
+    def errors_of(self, rows: Any) -> tuple[float, float]:
+        """Return the largest and the root mean square error of the checked rows, divided by the size of right numbers.
+
+        rows   the checked rows of a result
+        """
+        scale = self.want.square().mean().sqrt()
+        error = rows.double() - self.want
+        return float(error.abs().max() / scale), float(error.square().mean().sqrt() / scale)
+
+    def admit(self, name: str, call: Call) -> str:
+        """Call a product once, and keep its errors. Return "" if it is right, else what is wrong with it.
+
+        name   key of its errors
+        call   returns the result, or stores it to `out`
+        """
         self.out.fill_(float("nan"))
-        result = of_result(call())[self.rows].double()
-        return float((result - self.want).abs().max() / self.want.square().mean().sqrt())
+        try:
+            result = call()
+        except Exception as error:  # the others go on
+            return f"{type(error).__name__}: {error}"[:300]
+        result = self.out if result is None else result
+        self.errors[name] = errors = self.errors_of(result[self.rows])
+        if all(ours <= MOST_ERROR * theirs for ours, theirs in zip(errors, self.errors["cuBLAS"], strict=True)):
+            return ""
+        return f"the errors are {_shown(errors)}; those of cuBLAS are {_shown(self.errors['cuBLAS'])}"
 
 
 def timed(
     shape: tuple[int, int, int], recipe: tuple[str, str], seconds: float, patterns: Sequence[str] = ("*",)
 ) -> Row:
-    """Return the times in microseconds of all calls for one problem, and the ratio of each plan to torch.
+    """Return the row of one problem: the times in microseconds of all calls, and ratios of them.
 
     recipe     granularity of the scales of A and of B
     seconds    least time of measuring
     patterns   patterns of the names of plans that are timed, see `plans_for`
     """
     from cutegemm.compile.plans import compile_missing
-    from cutegemm.run.on_gpu import alternating
 
     contest, plans = Contest(*shape, recipe), plans_for(shape[0], recipe, patterns)
     compile_missing(plans.values())
-    failed, errors = {}, {}
-    calls: dict[str, Call] = {"torch": contest.by_torch(), "torch, tensor scales": contest.by_torch_without_blocks()}
-    calls["promoted, no scales"] = contest.by_promotion()
-    errors["torch"] = contest.error(calls["torch"], lambda result: result)
-    for name, plan in plans.items():
-        try:
-            call = contest.by_plan(plan)
-            errors[name] = contest.error(call, lambda _: contest.out)
-        except Exception as error:  # the others go on
-            failed[name] = f"{type(error).__name__}: {error}"[:300]
-            continue
-        if errors[name] <= 2 * errors["torch"]:
-            calls[name] = call
-        else:
-            failed[name] = f"the error is {errors[name]:.3g}; torch's is {errors['torch']:.3g}"
+    chosen, by_choice = contest.by_choice()
+    own = {CHOSEN: by_choice, **{name: contest.by_plan(plan) for name, plan in plans.items()}}
+    return {**raced(contest, own, contest.others(), seconds), "chosen": chosen}
+
+
+def raced(contest: Contest, own: Mapping[str, Call], others: Mapping[str, Call], seconds: float) -> Row:
+    """Return the row of a problem: errors, times and ratios of our calls and of others.
+
+    own       our calls by name; those with larger errors than `MOST_ERROR` allows are not timed
+    others    other calls by name, whatever their errors are
+    seconds   least time of measuring
+    """
+    from cutegemm.run.on_gpu import alternating
+
+    wrong = {name: contest.admit(name, call) for name, call in {**others, **own}.items()}
+    failed = {name: why for name, why in wrong.items() if why and (name in own or name not in contest.errors)}
+    calls = {name: call for name, call in {**others, **own}.items() if name not in failed}
     us = {name: each * 1e6 for name, each in zip(calls, alternating([*calls.values()], seconds), strict=True)}
-    m, n, k = shape
-    own = {name: us["torch"] / us[name] for name in plans if name in us}
-    best = max(own, key=own.__getitem__, default=None)
+    m, n, k = contest.shape
+    found: Row = {
+        "m": m, "n": n, "k": k, "recipe": list(contest.recipe), "us": us, "errors": contest.errors,
+        "failed": failed,
+        "tflops": {name: 2e-6 * m * n * k / each for name, each in us.items()},
+    }  # fmt: skip
+    return {**found, **ratios(us, [*own])}
+
+
+def ratios(us: Mapping[str, float], own: Sequence[str]) -> Row:
+    """Return the best of our calls, and the ratios of times of a row: above 1, the first one takes longer.
+
+    us    microseconds of all calls by name
+    own   names of our calls; those that are not in `us` have failed
+
+    >>> ratios({"torch": 60.0, "chosen": 50.0, "p": 48.0}, ["chosen", "p"])  # doctest: +NORMALIZE_WHITESPACE
+    {'best': 'p', 'torch_to_best': 1.25, 'torch_to_chosen': 1.2, 'best_to_chosen': 0.96, 'promoted_to_best': None}
+    """
+    times = {name: us[name] for name in own if name in us}
+    best = min(times, key=times.__getitem__, default=None)
+
+    def ratio(first: str | None, second: str | None) -> float | None:
+        """Return the ratio of two times; None if one of them was not measured."""
+        both = us.get(first or ""), us.get(second or "")
+        return None if both[0] is None or both[1] is None else both[0] / both[1]
+
     return {
-        "m": m, "n": n, "k": k, "recipe": list(recipe), "us": us, "errors": errors, "failed": failed, "best": best,
-        "tflops": {name: 2e-6 * m * n * k / each for name, each in us.items()}, "ratios": own,
-        "ratio": None if best is None else own[best],
-        "ratio_to_promoted": None if best is None else us["promoted, no scales"] / us[best],
+        "best": best,
+        "torch_to_best": ratio("torch", best), "torch_to_chosen": ratio("torch", CHOSEN),
+        "best_to_chosen": ratio(best, CHOSEN), "promoted_to_best": ratio(PROMOTED, best),
     }  # fmt: skip
 
 
 def told(row: Row) -> str:
-    """Return a row as text: the best plan first, and what failed.
+    """Return a row as text: the chosen plan, the ratios, all times, errors, and what failed.
 
-    >>> us = {"torch": 60.0, "torch, tensor scales": 50.0, "promoted, no scales": 52.0, "p": 48.0}
-    >>> row = {"m": 64, "n": 256, "k": 512, "recipe": ["1x128", "128x128"], "us": us, "best": "p", "failed": {"q": "x"}}
-    >>> print(told({**row, "ratio": 1.25, "ratio_to_promoted": 1.083}))
-    64x256x512 1x128,128x128: torch 60.0 us, p 48.0 us (1.250; to promotion without scales 1.083)
-      torch 60.0, torch, tensor scales 50.0, promoted, no scales 52.0, p 48.0
+    >>> us = {"torch": 60.0, "chosen": 50.0, "p": 48.0}
+    >>> row = {"m": 64, "n": 256, "k": 512, "recipe": ["1x128", "128x128"], "us": us, "failed": {"q": "x"}}
+    >>> row |= {"chosen": "sm90_promoted", "errors": {"cuBLAS": (0.012, 0.001), "chosen": (0.013, 0.001)}}
+    >>> print(told({**row, **ratios(us, ["chosen", "p"])}))
+    64x256x512 1x128,128x128 sm90_promoted: torch / chosen 1.200, best (p) / chosen 0.960, torch / best 1.250
+      us: torch 60.0, chosen 50.0, p 48.0
+      largest and mean error: cuBLAS 0.012 0.001, chosen 0.013 0.001
       failed: q: x
     """
-    us, best = row["us"], row["best"]
-    head = f"{row['m']}x{row['n']}x{row['k']} {','.join(row['recipe'])}: torch {us['torch']:.1f} us"
-    if best is not None:
-        head += f", {best} {us[best]:.1f} us ({row['ratio']:.3f}; to promotion without scales "
-        head += f"{row['ratio_to_promoted']:.3f})"
-    lines = [head, "  " + ", ".join(f"{name} {time:.1f}" for name, time in us.items())]
-    return "\n".join([*lines, *[f"  failed: {name}: {why}" for name, why in row["failed"].items()]])
+    names = {
+        "torch_to_chosen": "torch / chosen", "best_to_chosen": f"best ({row['best']}) / chosen",
+        "torch_to_best": "torch / best",
+    }  # fmt: skip
+    listed = [f"{name} {row[key]:.3f}" for key, name in names.items() if row[key] is not None]
+    return "\n".join([
+        f"{row['m']}x{row['n']}x{row['k']} {','.join(row['recipe'])} {row['chosen']}: {', '.join(listed)}",
+        "  us: " + ", ".join(f"{name} {time:.1f}" for name, time in row["us"].items()),
+        "  largest and mean error: " + ", ".join(f"{name} {_shown(each)}" for name, each in row["errors"].items()),
+        *[f"  failed: {name}: {why}" for name, why in row["failed"].items()],
+    ])  # fmt: skip
+
+
+def _shown(errors: Sequence[float]) -> str:
+    """Return the largest and the mean error as text."""
+    return " ".join(f"{each:.3g}" for each in errors)
+
+
+def table_of(found: Mapping[str, Any]) -> str:
+    """Return the table of a record in Markdown. A record from before 2026-11-28 has no chosen plans.
+
+    >>> us = {"torch": 60.0, "torch, tensor scales": 40.0, "chosen": 50.0, "128x128_2x1": 48.0}
+    >>> row = {"m": 999, "n": 256, "k": 512, "recipe": ["1x128", "128x128"], "us": us, "chosen": "sm90_promoted"}
+    >>> print(table_of({"rows": [row]}).splitlines()[-1])
+    | 999 x 256 x 512 | 1x128, 128x128 | 60.0 | 48.0 | `128x128_2x1` | 1.250 | 50.0 | 1.200 | 40.0 |
+    """
+    rows = found["rows"]
+    lines, has_chosen = [], all(CHOSEN in row["us"] for row in rows)
+    for row in rows:
+        us, recipe = row["us"], tuple(row["recipe"])
+        own = {name: us[name] for name in (CHOSEN, *plans_for(row["m"], recipe)) if name in us}
+        best = min(own, key=own.__getitem__)
+        name = row["chosen"] if best == CHOSEN else best
+        chosen = [f"{us[CHOSEN]:.1f}", f"{us['torch'] / us[CHOSEN]:.3f}"] if has_chosen else []
+        lines.append([
+            f"{row['m']} x {row['n']} x {row['k']}", ", ".join(recipe), f"{us['torch']:.1f}", f"{own[best]:.1f}",
+            f"`{name}`", f"{us['torch'] / own[best]:.3f}", *chosen, f"{us['torch, tensor scales']:.1f}",
+        ])  # fmt: skip
+    of_choice = ["chosen, µs", "torch / chosen"] if has_chosen else []
+    heads = ["M x N x K", "scales", "torch, µs", "best, µs", "its plan", "torch / best", *of_choice]
+    return table([*heads, "torch, tensor scales, µs"], lines)
 
 
 def _shape(text: str) -> tuple[int, int, int]:
@@ -239,9 +350,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=[],
         help="pattern of the names of plans to time, such as '128x192_*'; repeat it",
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="of measuring for each shape, at least")
+    parser.add_argument("--seconds", type=float, help="of measuring for each shape, at least; 1, or 0.1 with --seed")
+    parser.add_argument("--seed", type=int, help="random problems by this seed")
+    parser.add_argument("--count", type=int, default=300, help="of random problems")
+    parser.add_argument("--budget", type=float, default=240, help="seconds for all random problems, with compilation")
     parser.add_argument("--json", type=Path, help="write all numbers there")
+    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     given = parser.parse_args(arguments)
+    if given.table:
+        print(table_of(json.loads(given.table.read_text())))
+        return
+    if given.seed is not None:
+        from docs.evidence.scaled_random import run
+
+        run(given.seed, given.count, given.seconds or 0.1, given.budget, given.json)
+        return
     shapes = [_shape(text) for text in given.shape] or SHAPES
     recipe, patterns = RECIPES[recipes.index(given.recipe)], given.plans or ["*"]
     for m, n, k in shapes:
@@ -252,7 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def found() -> Iterator[list[Row]]:
         for shape in shapes:
-            row = timed(shape, recipe, given.seconds, patterns)
+            row = timed(shape, recipe, given.seconds or 1.0, patterns)
             print(told(row), flush=True)
             yield [row]
 

@@ -8,7 +8,7 @@ Each case runs in a process of its own. torch and its CUDA context are started b
     rows        64 numbers of rows of one weight, as the input of a layer has them
     model       a decoder of two layers after `cutegemm.use`: training steps and generated tokens, until they are steady
 
-and the ways in which kernels get there:
+and the ways that kernels get there:
 
     empty       an empty cache, and no library
     background  an empty cache, with `cutegemm.compile_in_background()`
@@ -31,7 +31,7 @@ from statistics import median
 from typing import Any
 
 from cutegemm.compile.exported import VARIABLE
-from docs.evidence.files import write_whole
+from docs.evidence.files import write_record
 
 CASES = ("first", "rows", "model")
 WAYS = ("empty", "background", "library", "full")
@@ -175,4 +175,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = measured([way for way in WAYS if way in ways], given.library, given.seconds)
     print(table(found))
     if given.json:
-        write_whole(given.json, json.dumps({"machine": machine(), "seconds": found}, indent=1) + "\n")
+        write_record(given.json, {"machine": machine(), "seconds": found})

@@ -296,6 +296,11 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "scaled", "--json", "scaled_h100.json"), 200, (HOPPER,),
     ),
     Step(
+        "scaled_random_h100", "the same: 300 random problems, by the plan that `gemm` chooses, of an H100",
+        ("-m", "docs.evidence", "scaled", "--seed", "1", "--count", "300", "--json", "scaled_random_h100.json"), 250,
+        (HOPPER,),
+    ),
+    Step(
         "grouped_h100", "grouped GEMMs, torch's grouped_mm, and a loop over the groups, of an H100",
         ("-m", "docs.evidence", "grouped", "--json", "grouped_h100.json"), 120, (HOPPER,),
     ),

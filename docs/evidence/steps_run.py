@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import json
 import os
 import shutil
 import signal
@@ -23,6 +22,7 @@ from typing import Any
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.profile.child import environment
+from docs.evidence.files import read_record
 from docs.evidence.steps import GPU, HOPPER, NCU, SANITIZER, STEPS, Step
 
 DONE, FAILED, SKIPPED = "done", "failed", "skipped"
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def named(patterns: Sequence[str], steps: Sequence[Step] = STEPS) -> tuple[Step, ...]:
-    """Return the steps whose names match a pattern with `*`, in their order; all steps if there is no pattern.
+    """Return the steps whose names match a pattern with `*`, in their order; all steps without a pattern.
 
     raises   UnsupportedError for a pattern that matches nothing
 
@@ -154,10 +154,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _read(step: Step, file: Path) -> tuple[Mapping[str, Any], str]:
     """Return what a step wrote, and what is wrong with it."""
     try:
-        found = json.loads(file.read_text())
+        found = read_record(file)
     except (OSError, ValueError) as error:
         return {}, f"it left no {file.name} that is JSON ({error})"
-    if not isinstance(found, dict) or not found:
+    if not found:
         return {}, f"{file.name} holds no measurements"
     if step.needs and "machine" not in found:
         return {}, f"{file.name} does not say on which machine it was made: nothing was measured"

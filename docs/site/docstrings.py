@@ -88,7 +88,7 @@ def _is_field(lines: list[str], at: int) -> bool:
 
 
 def _escaped(text: str) -> str:
-    """Return text in which Markdown and HTML markup outside of code is escaped."""
+    """Return text with Markdown and HTML markup outside of code escaped."""
     parts = _CODE.split(text)
     return "".join(
         [part if i % 2 else re.sub(r"([*_\[\]])", r"\\\1", part.replace("<", "&lt;")) for i, part in enumerate(parts)]

@@ -78,7 +78,7 @@ class Partitions:
         self.dram_bytes = self.far_bytes = 0.0
 
     def _uses(self, where, key):
-        """Whether it was there; then it is the last one now."""
+        """Whether it was in the cache; then it is the last one now."""
         found = [entry for entry in self.held[where] if entry[0] == key]
         if found:
             self.held[where].remove(found[0])

@@ -29,7 +29,7 @@ KEYS = {
 
 
 def missing() -> str:
-    """Why there is no browser to test with, or nothing."""
+    """Why the tests have no browser, or nothing."""
     if not (shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")):
         return "no chromium is installed (Debian: apt-get install chromium chromium-driver)"
     if not shutil.which("chromedriver"):

@@ -53,10 +53,8 @@ class Drawn:
         for kind in ("cell", "two", "low"):
             for part in self.group.iter(f"{NAME}g"):
                 if part.get("class") == kind:
-                    for node in part.iter(f"{NAME}text"):
-                        x, y = float(node.get("x", 0)), float(node.get("y", 0))
-                        cell = (int(y // self.cell_h), int(x // self.cell_w))
-                        out.setdefault(cell, []).append((y, node.text or ""))
+                    for x, y, text in placed(part):
+                        out.setdefault((int(y // self.cell_h), int(x // self.cell_w)), []).append((y, text))
         return {cell: [t for _, t in sorted(found)] for cell, found in out.items()}
 
     def colours(self) -> np.ndarray:
@@ -86,6 +84,16 @@ class Drawn:
                     for i in range(int(length) // (self.cell_h if way == "v" else self.cell_w)):
                         out.add((way, r + i, c) if way == "v" else (way, r, c + i))
         return out
+
+
+def placed(group: ElementTree.Element, top: float = 0) -> Iterator[tuple[float, float, str]]:
+    """Yield the texts of a group as (x, y, content), also those of groups in it that are shifted down."""
+    for node in group:
+        if node.tag == f"{NAME}text":
+            yield float(node.get("x", 0)), top + float(node.get("y", 0)), node.text or ""
+        elif node.tag == f"{NAME}g":
+            shift = re.fullmatch(r"translate\(0 ([\d.]+)\)", node.get("transform", "translate(0 0)"))
+            yield from placed(node, top + float(shift[1])) if shift else ()
 
 
 def parsed(picture: Picture | str) -> tuple[ElementTree.Element, list[Drawn]]:
@@ -316,7 +324,7 @@ LARGE: dict[str, Any] = {
     "tiled mma": lambda: tiled_mma_picture(simt_plan().tiled_mma),
     "plan": lambda: plan_picture(simt_plan()),
     "raster": lambda: raster_picture("grouped_m:8", (128, 128), ctas_per_wave=132),
-    "wgmma": lambda: FIGURES["wgmma_m64n16k16"](),
+    "wgmma": lambda: FIGURES["wgmma_m64n8k16"](),
 }
 
 
@@ -336,10 +344,7 @@ def test_the_regions_of_a_large_picture_are_named() -> None:
     _root, grids = parsed(tiled_mma_picture(simt_plan().tiled_mma))
     grid = max(grids, key=lambda g: g.cols * g.rows)
     mma = simt_plan().tiled_mma
-    named = [
-        (float(t.get("x", 0)) / grid.cell_w, float(t.get("y", 0)) / grid.cell_h, t.text or "")
-        for t in grid.group.iter(f"{NAME}text")
-    ]
+    named = [(x / grid.cell_w, y / grid.cell_h, text) for x, y, text in placed(grid.group)]
     assert len(named) == 1024
     owner = {}
     for t in range(256):

@@ -17,7 +17,7 @@ def plan_of_one_tile(**options) -> GemmPlan:
 
 
 def test_partial_sums_overflow_int32():
-    """Check the inputs: two results fit int32 although a partial sum does not, and four do not fit.
+    """Check the inputs: two results fit int32 although a partial sum overflows, and four overflow.
 
     Overflows of both signs occur.
     """

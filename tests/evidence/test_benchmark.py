@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +19,7 @@ from cutegemm.run import on_gpu, timing
 from cutegemm.run.timing import alternating
 from docs.evidence import benchmark, measure, power
 from docs.evidence.benchmark import Case, Contest, contests, operands_of, record
+from docs.evidence.files import read_record
 
 SQUARE = Problem(16, 8, 32, operands=operands_of("bfloat16", "nt", 16, 8, 32))
 
@@ -39,7 +39,7 @@ def gemm(a, b, *, out, plan, accumulate, allow_tf32):
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
-    """Every call is right, of any plan; a call takes as many milliseconds as there are calls before it, and one."""
+    """Every call is right, of any plan; call number i takes i milliseconds, from 1."""
     for module in (benchmark, measure, on_gpu, timing):
         monkeypatch.setattr(module, "DEVICE", "cpu")
     monkeypatch.setattr(benchmark, "need_gpu", lambda: None)
@@ -130,21 +130,21 @@ def test_a_file_is_whole_after_each_case(tmp_path):
 
     def more():
         for number in range(3):
-            seen.append(file.exists() and len(json.loads(file.read_text())["rows"]))
+            seen.append(file.exists() and len(read_record(file)["rows"]))
             yield [{"plan": number}]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         record({"machine": {}, "rows": []}, more(), file)
     assert seen == [False, 1, 2]
-    assert json.loads(file.read_text()) == {"machine": {}, "rows": [{"plan": n} for n in range(3)]}
+    assert read_record(file) == {"machine": {}, "rows": [{"plan": n} for n in range(3)]}
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_peer_and_the_clock_have_their_place(monkeypatch):
     def call_of(given, problem, a, b, out):
         if given == "gone":
-            raise UnsupportedError("--peer gone: there is no such file.")
+            raise UnsupportedError("--peer gone: the file does not exist.")
         return lambda: torch.matmul(a, b, out=out)
 
     held = {"tflops": 2.0, "clock_mhz": 1545, "power_w": 678.0, "throttle": {"power cap": 1.0}}
@@ -158,13 +158,13 @@ def test_a_peer_and_the_clock_have_their_place(monkeypatch):
         say=said.append,
     )  # fmt: skip
     failed, plan, their = rows
-    assert (failed["plan"], failed["error"]) == ("gone", "--peer gone: there is no such file.")
+    assert (failed["plan"], failed["error"]) == ("gone", "--peer gone: the file does not exist.")
     assert (plan["plan"], plan["ratio"], their["plan"], their["peer"]) == ("p", 0.5, "their", True)
     assert their["ratio"] == pytest.approx(1 / 3, abs=1e-4)
     for one in (plan["alone"], plan["library_alone"], their["alone"]):
         assert one == {**held, "flop_per_cycle": 1294, "share_at_clock": round(1294 / 2589, 4)}
     assert "1545 MHz, 0.500 of the ceiling at it, 678.0 W, power cap 100%" in said[-1]
-    assert "there is no such file" in said[1]
+    assert "the file does not exist" in said[1]
 
 
 def test_every_round_runs_each_in_an_order_drawn_anew_and_in_its_reverse(monkeypatch):

@@ -19,7 +19,7 @@ def status(*arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("report", "--docs", "/no/such/folder"), "there is no folder /no/such/folder/evidence/data"),
+        (("report", "--docs", "/no/such/folder"), "cannot find the folder /no/such/folder/evidence/data"),
         (("ladder", "rope"), "no ladder is called 'rope'; there are simt"),
         (("ladder", "simt", "--sizes", "a,b"), "--sizes 'a,b' is not a list"),
         (("counters", "plan"), "no group is called 'plan'; there are probes, plans"),

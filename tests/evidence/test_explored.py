@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from cutegemm.explore.measured import recorded
 from cutegemm.parse.plan import described
 from docs.evidence.counters.cases import GROUPS
 from docs.evidence.counters.recorded import Evidence, replay
+from docs.evidence.files import read_record
 from docs.evidence.pages import explored
 from tests.explore.pages import query
 
@@ -54,7 +54,7 @@ def test_a_page_has_the_predictions_of_a_replay(name: str) -> None:
 
 
 def test_a_named_plan_says_how_fast_it_was() -> None:
-    rows = json.loads((DATA / "hopper_ladder.json").read_text())["rows"]
+    rows = read_record(DATA / "hopper_ladder.json")["rows"]
     row = next(row for row in rows if (row["plan"], row["layout"]) == ("sm90_pingpong", "nt"))
     html = answer("view=report&plan=sm90_pingpong").html
     assert f">{row['m']} x {row['n']} x {row['k']}</a>" in html

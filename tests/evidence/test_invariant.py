@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from cutegemm.plan import Problem
 from cutegemm.plan.accumulation import DEPENDS_ON, PROPERTIES
+from docs.evidence.files import read_record
 from docs.evidence.instructions import DTYPES, depends_on, probes
 from docs.evidence.invariant import summary
 
@@ -45,7 +45,7 @@ def test_the_assumption_is_what_was_measured() -> None:
     assert {*PROPERTIES} >= DEPENDS_ON
     if not RECORDED.exists():
         pytest.skip("the instructions have not been compared on a GPU yet")
-    recorded = json.loads(RECORDED.read_text())
+    recorded = read_record(RECORDED)
     assert set(recorded["depends_on"]) == DEPENDS_ON
     assert not [row for row in recorded["rows"] if row["property"] == "place" and row.get("differ")]
 

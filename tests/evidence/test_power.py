@@ -118,7 +118,7 @@ def problem(kind="bf16", layout="nn"):
 def test_a_peer_that_is_not_there_is_refused(tmp_path):
     from docs.evidence import peer
 
-    with pytest.raises(UnsupportedError, match="there is no such file"):
+    with pytest.raises(UnsupportedError, match="the file does not exist"):
         peer.call_of(str(tmp_path / "none.py"), problem(), None, None, None)
     (tmp_path / "other.py").write_text("x = 1\n")
     with pytest.raises(UnsupportedError, match="it has no class TensorOpGemm"):

@@ -213,6 +213,7 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         monkeypatch.setattr("docs.evidence.scaled.need_gpu", lambda: None)
         monkeypatch.setattr("docs.evidence.scaled.machine", dict)
         monkeypatch.setattr("docs.evidence.scaled.timed", taken)
+        monkeypatch.setattr("docs.evidence.scaled_random.need_gpu", taken)
     elif name in ("grouped", "instructions", "invariant"):
         monkeypatch.setattr(f"docs.evidence.{name}.need_gpu", taken)
     else:

@@ -1,6 +1,6 @@
 """What `gemm` makes of halves and bytes on Hopper: of all layouts, in a graph, on a stream, a thousand times.
 
-Its tests come in parts, each of which compiles what it runs, in a process of its own.
+Its tests come in parts that each compile what they run, in a process of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FULL_SUMS = 2.0**-12  # the error of products of bytes, to the sum of their mag
 
 @dataclass
 class Held:
-    """Results that were held against float64.
+    """Results that were compared with float64.
 
     torch   the module
     beat    called with the name of what starts

@@ -49,18 +49,19 @@ def tensors(plan: GemmPlan, given: dict[str, np.ndarray], device: str = "cuda") 
 
 
 def multiplied(plan: GemmPlan, arch: str, given: dict[str, np.ndarray]) -> np.ndarray:
-    """Return D by the compiled kernel; the memory around D is unchanged."""
+    """Return D by the compiled kernel, as f32; the memory around D is unchanged."""
     import torch
 
     from cutegemm.compile.plans import compile_plan
+    from cutegemm.run.torch_ops import memory_of
 
     shape = (*given["a"].shape[:-1], given["b"].shape[-1])
-    d = placed(np.full(shape, np.nan, np.float32), torch.float32, -1)
+    d = placed(np.full(shape, np.nan, np.float32), memory_of(plan.operands.d.dtype), -1)
     whole = torch.empty(0, device="cuda").set_(d.untyped_storage())
     compile_plan(plan, arch)(*tensors(plan, given), d, 1.0)
     torch.cuda.synchronize()
     assert int(whole.isfinite().sum()) <= d.numel()
-    return d.cpu().numpy()
+    return d.float().cpu().numpy()
 
 
 @pytest.mark.gpu
@@ -107,9 +108,29 @@ def test_a_scale_that_is_not_finite_stays_in_its_rows(arch: str) -> None:
     check_result(plan, rest, d[others], TENSOR_CORES)
 
 
-@pytest.mark.gpu_long
+@pytest.mark.gpu
+@pytest.mark.parametrize("ctas", CTAS)
+@pytest.mark.parametrize("name", ["fixup", "blocks_blocks_split", "any_columns", "rows_of_128"])
+def test_results_of_bf16(name: str, ctas: int, arch: str) -> None:
+    """The plans of the guard, which store bf16: the results of f32, rounded."""
+    import torch
+
+    rng = np.random.default_rng(ctas)
+    narrow, wide = form(name, ctas, out="bf16"), form(name, ctas)
+    for _ in range(RANDOM_PROBLEMS // 5):
+        m, n, k = fitting(narrow, *[int(rng.integers(1, most)) for most in (1500, 1500, 2500)])
+        given = arguments(narrow, m, n, k)
+        found, want = [torch.from_numpy(multiplied(plan, arch, given)) for plan in (narrow, wide)]
+        assert torch.equal(found, want.bfloat16().float())
+
+
+_REPEATED = {"rows_blocks_halves_2x1": "gpu", "blocks_blocks_split": "gpu"} | dict.fromkeys(
+    ["rows_blocks", "rows_rows", "at_once_192", "at_once_fixup"], "gpu_long"
+)
+
+
 @pytest.mark.parametrize(
-    "name", ["rows_blocks", "rows_blocks_halves_2x1", "rows_rows", "blocks_blocks_split", "at_once_192"]
+    "name", [pytest.param(name, marks=getattr(pytest.mark, mark)) for name, mark in _REPEATED.items()]
 )
 def test_a_thousand_runs_are_one(name: str, arch: str) -> None:
     import torch

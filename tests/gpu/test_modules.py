@@ -122,7 +122,7 @@ def test_a_layer_of_a_view_warns_of_the_copy():
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("name", OF_VIEWS)
 def test_functions_are_traced_by_jit(name):
-    """The trace computes with its inputs, though no kernel is seen by it."""
+    """The trace computes with its inputs, though it records no kernel."""
     call, *shapes = CALLS[name]
     given = tuple([normal(*shape, dtype=torch.bfloat16).cuda() for shape in shapes])
     traced = torch.jit.trace(lambda *given: tuple(tensors_of(call(*given))), given)

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.nn.functional as F  # noqa: E402
 
 from cutegemm import gemm, quantize, scaled_mm  # noqa: E402
-from cutegemm.epilogue import gelu  # noqa: E402
+from cutegemm.epilogue import gelu, relu  # noqa: E402
+from cutegemm.epilogue import quantize as in_epilogue  # noqa: E402
 from cutegemm.torch import from_deep_gemm  # noqa: E402
 from cutegemm.torch.quantization import by_torch  # noqa: E402
 from tests.torch.block_scaled import RECIPES, Case, dequantized, factors, of_gemm  # noqa: E402
@@ -134,3 +135,65 @@ def test_quantize(kind, block, power_of_two):
                     found = ours.cpu().float()
                     assert torch.equal(found.isnan(), theirs.float().isnan())
                     assert torch.equal(found.nan_to_num(), theirs.float().nan_to_num())
+
+
+def are_equal(found, want):
+    """Return whether two tensors have the same bits, except in NaN."""
+    found, want = found.float(), want.float()
+    return torch.equal(found.isnan(), want.isnan()) and torch.equal(found.nan_to_num(), want.nan_to_num())
+
+
+@pytest.mark.parametrize("power_of_two", [False, True])
+@pytest.mark.parametrize("plan", ["sm90_64x128", "sm90_cluster_2x1", "sm90_cooperative"])
+def test_a_quantized_result(plan, power_of_two):
+    """Values and scales of one kernel are those of `quantize` of the f32 result; tensors have NaN around them."""
+    for m, n, k in ((1000, 1040, 512), (129, 2048, 300), (1, 128, 64), (500, 16, 4096)):
+        a, b = (
+            guarded(torch.randn(m, k, device="cuda").bfloat16()),
+            guarded(torch.randn(n, k, device="cuda").bfloat16()),
+        )
+        a[m // 2], bias = 0, torch.randn(n, device="cuda")
+        if m > 9:
+            a[3, k // 2], a[9, -1] = float("inf"), float("nan")
+        for name, dtype in (("e4m3", E4M3), ("e5m2", E5M2)):
+            given = {"bias": bias, "plan": plan}
+            wide = gemm(a, b.t(), epilogue=lambda acc, bias: relu(acc + bias), out_dtype=torch.float32, **given)
+            pitch = -(-m // 4) * 4
+            out = (
+                guarded(torch.zeros(m, n, device="cuda").to(dtype)),
+                guarded(torch.zeros(-(-n // 128), m, device="cuda"), 4).t(),
+            )
+            around = [torch.empty(0, device="cuda", dtype=each.dtype).set_(each.untyped_storage()) for each in out]
+            for each in out:
+                each.fill_(float("nan"))
+            quantized = lambda acc, bias, name=name: in_epilogue(relu(acc + bias), name, power_of_two)  # noqa: E731
+            found = gemm(a, b.t(), epilogue=quantized, out=out, **given)
+            assert all(map(are_equal, found, quantize(wide, (1, 128), dtype, power_of_two)))
+            finite = [int(each.float().isfinite().sum()) for each in around]
+            assert all(count <= each.numel() for count, each in zip(finite, out, strict=True))
+            again = gemm(a, b.t(), epilogue=quantized, **given)
+            assert all(map(are_equal, again, found))
+            assert again[1].stride(1) == pitch or again[1].shape[1] == 1
+
+
+@pytest.mark.parametrize("recipe", ALL, ids="-".join)
+def test_a_quantized_result_is_the_next_operand(recipe):
+    """By the chosen plan: values and scales give the f32 result back, and a second product reads them."""
+    for m, n, k in ((1000, 2112, 896), (16, 576, 1024), (130, 200, 300)):
+        case = between_nan(factors(m, n, k, *recipe, device="cuda"))
+        wide = scaled_mm(*case.arguments, output_dtype=torch.float32)
+        values, scales = scaled_mm(*case.arguments, output_dtype=E4M3, quantize=(1, 128))
+        back = values.float() * scales.repeat_interleave(128, 1)[:, :n]
+        assert ((back - wide).abs() <= wide.abs() * 2.0**-4 + scales.max() * 2.0**-9).all()
+        w, of_w = quantize(torch.randn(256, n, device="cuda"), (128, 128))
+        second = scaled_mm(
+            values, w.t(), scales, "BlockWise1x128", of_w, "BlockWise128x128", output_dtype=torch.float32
+        )
+        check(Case(values, w.t(), scales, of_w, ("1x128", "128x128")), second)
+
+
+def test_quantized_results_of_a_thousand_runs():
+    case = factors(1000, 1024, 1536, "1x128", "128x128", device="cuda")
+    first = scaled_mm(*case.arguments, output_dtype=E4M3, quantize=(1, 128))
+    for _ in range(1000):
+        assert all(map(are_equal, scaled_mm(*case.arguments, output_dtype=E4M3, quantize=(1, 128)), first))

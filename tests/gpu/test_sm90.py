@@ -106,7 +106,7 @@ def test_a_thousand_runs_are_one(name, once):
 
 
 def main(pattern: str) -> None:
-    """Prints a table, of as many processes at a time as there are processors for them."""
+    """Prints a table, of one process for each processor at a time."""
     begun = time.time()
     queue = [*groups([name for name in ALL if re.search(pattern, name)])]
     table: dict[str, dict[str, Any]] = {}

@@ -98,7 +98,7 @@ def test_sums_of_rows_take_no_plan_for_the_transposed_problem():
 def test_where_the_fastest_plan_cannot_end_so_the_next_one_that_can_is_taken(monkeypatch):
     """`gemm` chooses a plan that supports the epilogue.
 
-    A plan that the caller names is refused with a message if it does not.
+    A plan that the caller names is refused with a message if it does not fit.
     """
     operands, ending = Operands.of("bf16", layout="nt"), EpilogueSpec(parse_epilogue("relu(acc)"), {})
     extents, device = (128, 80, 6160, 1), device_named("h200")

@@ -20,8 +20,8 @@ from tests.kernels.mma_sync_forms import FED, form, small
 from tests.kernels.plans import check_each
 from tests.kernels.test_mma_sync import ldmatrices
 
-# k-blocks whose products stand in the code: of a k-tile in the loop, and of the last one of a tile. So do the reads
-# of the fragments, one k-block ahead: those of the first k-block of a tile come before the loop.
+# k-blocks whose products stand in the code: of a k-tile in the loop, and of the last one of a tile. So do the
+# reads of the fragments, one k-block early; the first k-block of a tile is read before the loop.
 _K_TILES = 2
 
 

@@ -28,7 +28,7 @@ from cutegemm.run.question import decide, prebuilt  # noqa: E402
 BF16 = Operands.of("bf16", layout="nt")
 # For a 4096 x 4096 weight: the fastest plan of 64 rows, a slow one of 2048 rows, and the fastest of 16 rows.
 NAMES = ("sm90_64x32_deep_1x2", "sm90_128x144_2x1", "swap_ab:gemv_16x16")
-# The CPU stands for a Hopper GPU until a kernel is called, which refuses the tensors. There is no DSL and no compiler.
+# The CPU stands for a Hopper GPU until a kernel is called, which refuses the tensors. It has no DSL and no compiler.
 ELSEWHERE = """
 import sys
 

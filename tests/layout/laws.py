@@ -705,7 +705,7 @@ def prepend(result: Any, layout: Layout, elem: Layout) -> str | None:
 
 
 def _parts(layout: Layout, coord: Any) -> tuple[list[Layout], list[tuple[Layout, Any]]]:
-    """The layouts of the modes at which a coordinate holds None, and (layout, coordinate) of the others."""
+    """The layouts of the modes whose coordinate is None, and (layout, coordinate) of the others."""
     if coord is None:
         return [layout], []
     if isinstance(coord, tuple):

@@ -128,7 +128,7 @@ def is_layout(values: Sequence[int]) -> bool:
 
 
 def gaps(offsets: Iterable[int], total: int) -> list[int] | None:
-    """The increasing offsets at which copies of a set must start to cover [0, total or more) once.
+    """The increasing starting offsets of copies of a set that cover [0, total or more) once.
 
     None if no copies do. They are unique: the first offset not yet covered must start the next copy.
     """

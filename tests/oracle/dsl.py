@@ -55,7 +55,7 @@ def missing() -> str | None:
     if importlib.util.find_spec("cutlass") is None:
         return "the CuTe DSL is not installed (pip install nvidia-cutlass-dsl)"
     if not hasattr(os, "fork"):
-        return "the oracle forks its process, which this system does not"
+        return "the oracle forks its process, which this system cannot do"
     return None
 
 

@@ -69,7 +69,7 @@ class SmemCase:
 
 
 def ask(cases: list[Any]) -> list[Any]:
-    """The DSL's answer to each case: a dict of layouts, in which a part may be Refused."""
+    """The DSL's answer to each case: a dict of layouts; a part may be Refused."""
     return dsl.ask(cases, evaluate)
 
 

@@ -80,7 +80,7 @@ def sizes(value: Any) -> Any:
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    """The parts in which two answers differ."""
+    """The parts that two answers do not share."""
     assert ours.keys() == theirs.keys()
     return [key for key in theirs if sizes(ours[key]) != sizes(theirs[key]) or ours[key] != theirs[key]]
 
@@ -206,7 +206,7 @@ def test_copies_that_tear_a_vector_apart_are_refused_where_the_dsl_is_wrong():
 
 
 def test_the_oracle_can_disagree():
-    """A wrong answer is seen: the transposed table of an atom does not pass for the plain one."""
+    """A wrong answer is found: the transposed table of an atom does not pass for the plain one."""
     [case] = [c for c in every_copy_atom() if c.atom.name == "ldmatrix.x4.f16"]
     [other] = [c for c in every_copy_atom() if c.atom.name == "ldmatrix.x4.trans.f16"]
     [theirs] = ask([case])

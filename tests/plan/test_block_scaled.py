@@ -24,7 +24,7 @@ E4M3 = Operands.of("e4m3", layout="nt", out="bf16")
 LARGE = {"schedule": "cooperative", "tile": (128, 128, 128)}
 
 
-# --- which scale belongs to which element ------------------------------------------------------------------------
+# --- the scale of each element ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("extent", [64, 96, 112, 128, 160, 192])

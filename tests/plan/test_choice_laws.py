@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,6 +18,7 @@ from cutegemm.choice.simt.choice import family as simt_family
 from cutegemm.choice.sm90.choice import family as sm90_family
 from cutegemm.errors import PlanError
 from cutegemm.plan import Operands, Problem
+from docs.evidence.files import read_record
 from docs.evidence.fitting import problems
 from docs.evidence.random_problems import drawn
 
@@ -109,7 +109,7 @@ def test_the_choice_among_all_families_is_near_the_best_that_was_timed(file, eve
     slow    bound of the share of problems that lose more than 8%
     """
     lost = []
-    for problem, device, us in list(problems(json.loads((DATA / f"{file}.json").read_text())))[::every]:
+    for problem, device, us in list(problems(read_record(DATA / f"{file}.json")))[::every]:
         timed = (us[one.recipe] for one in ranked(problem.operands, problem, device=device) if one.recipe in us)
         first = list(islice(timed, 1))
         lost += [one / min(us.values()) for one in first]

@@ -135,7 +135,7 @@ def test_a_tile_has_not_more_workers_than_pay():
     assert [u.k_count for u in units(k_division_of(FIXUP, 1, 1000, 132)) if u.splits] == [201, 200, 200, 200, 199]
 
 
-# --- of any division ---------------------------------------------------------------------------------------
+# --- laws of all divisions ---------------------------------------------------------------------------------------
 
 
 splits = st.one_of(

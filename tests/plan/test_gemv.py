@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
@@ -28,6 +27,7 @@ from cutegemm.plan.program.thread_schedule import direct
 from cutegemm.plan.program.thread_schedule import streamed as streamed_schedule
 from cutegemm.tile.mma_atoms import fma
 from cutegemm.tile.tiled_mma import TiledMma
+from docs.evidence.files import read_record
 
 DATA = Path(__file__).parents[2] / "docs" / "evidence" / "data"
 BF16 = Operands.of("bf16", layout="nt")
@@ -220,7 +220,7 @@ def test_few_columns_are_streamed_too():
 def test_times_beside_those_that_were_measured():
     """Small problems on an H100 after a flush of L2: as a rule within a tenth; and what is chosen among the plans that
     have a name is within a tenth of the best of all that were timed."""
-    found = json.loads((DATA / "choice_fit_gemv_h100.json").read_text())
+    found = read_record(DATA / "choice_fit_gemv_h100.json")
     h100, off, lost = device_named("h100"), [], []
     for row in found["rows"]:
         operands = Operands.of(DType.parse(row["dtype"]), layout="nt", out="bf16")

@@ -172,7 +172,7 @@ def test_a_plan_says_how_d_leaves():
 
 
 def test_float8_is_multiplied_from_sm_89_on():
-    """Where there is no wgmma; by sm_90a it is taken."""
+    """On architectures without wgmma; sm_90a uses wgmma."""
     float8, problem = Operands.of("e4m3", layout="nt", out="bf16"), Problem(256, 512, 1024)
     for arch in ("sm_89", "sm_90", "sm_120a"):
         recipe, plan = chosen(float8, problem, arch, default_device(arch))

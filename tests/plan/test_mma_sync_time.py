@@ -12,7 +12,7 @@ from cutegemm.choice.mma_sync.time import MmaCosts, Model, Tiles
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
 
-# Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
+# Powers of ten, so that the sum shows each term; what goes on at the same time: the slowest
 COSTS = MmaCosts(
     start=1000.0, round=100.0, fill=40.0, hot=0.0, latency=3.0, own_halves=0.25,
     quads=0.0, doubles=0.0, words=0.0, halves=0.0, peak=1.0, store=0.0, last=0.0, written=0.0, launch=10_000.0,

@@ -58,8 +58,8 @@ def test_each_consumer_sums_up_its_own_part(name):
 
 
 def test_columns_in_pieces_where_lines_would_be_torn():
-    """160 columns of bf16 lie in lines of 32; two warps of 80 take 16 of each in turn. Along K there are no such
-    lines, and each has its 80 together."""
+    """160 columns of bf16 lie in lines of 32; two warps of 80 take 16 of each in turn. K has no such lines,
+    and each has its 80 together."""
     plan = mma_tma_plan(Operands.of("bf16", layout="nn"), block=(256, 160, 64), warp=(64, 80))
     own = plan.column_of(1, np.arange(80))
     assert own.tolist() == [

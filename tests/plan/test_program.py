@@ -339,6 +339,8 @@ def all_plans() -> list[GemmPlan]:
     """Every form of plans with a pipeline."""
     made = [mma_form(name) for name in MMA_FORMS] + [form(name) for name in FORMS]
     made += [scaled_form(name) for name in SCALED]
+    quantizing = Operands.of("bf16", layout="nt", out="e4m3")
+    made.append(sm90_plan(quantizing, tile=(128, 128, 64), epilogue="quantize(acc)"))
     return [*(plan for plan in made if plan.body.has_roles), *(plan for plan, _, _ in PRINTED.values())]
 
 

@@ -259,7 +259,7 @@ FILL = ((TileScheduler(Raster("along_n"), FIXUP, grid_of(10)), PAIRS), (30, 50, 
 IN_ROWS = ((TileScheduler(Raster("along_m"), KSplit(3)), ClusterTile(TILE, idle_ctas=True)), (30, 50, 20), 2)
 IN_TURN = (*FILL, 2)
 
-# What is planted, what finds it, and in which work
+# What is planted, what finds it, and the work with it
 FAULTS = {
     "a k-tile less": (
         planted(KDivision, "work_tile", lambda w, n: replace(w, k_count=w.k_count - (n == 1))),
@@ -310,7 +310,7 @@ def test_a_planted_fault_is_found(name, monkeypatch):
         check(*work)
 
 
-# --- of plans ----------------------------------------------------------------------------------------------
+# --- schedulers of plans ----------------------------------------------------------------------------------------------
 
 
 def test_work_tiles_by_hand():

@@ -14,7 +14,7 @@ def modes(plan):
 
 
 def test_a_function_takes_what_its_epilogue_reads_and_writes():
-    """No C if it reads none, and operands in the order in which the expression has them."""
+    """No C if it reads none, and operands in the order of the expression."""
     plan = simt_plan()
     assert list(modes(plan.with_(epilogue=LINEAR))) == ["a", "b", "c", "d"]
     assert list(modes(plan.with_(epilogue=SCALED))) == ["a", "b", "d"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,13 +16,14 @@ from cutegemm.choice.simt.time import COSTS, Model, SimtCosts
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
 from docs.evidence.benchmark import operands_of
+from docs.evidence.files import read_record
 from docs.evidence.fit_simt import timed
 from docs.evidence.fitting import errors, fit, losses
 
 DATA = Path(__file__).parents[2] / "docs/evidence/data"
 TN, NT = (Operands.of("f32", layout=layout) for layout in ("tn", "nt"))
 H200, RATES = DEFAULT_DEVICE, DEFAULT_DEVICE.measured
-# Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
+# Powers of ten, so that the sum shows each term; what goes on at the same time: the slowest
 BY_HAND = SimtCosts(
     start=1000.0, alone=0.0, round=100.0, drain=0.0, latency=3.0, step=0.5, block=0.0,
     wide=0.0, narrow=0.0, transposes=0.0, reads=0.0, few=0.0, crowded=0.0, store=0.0,
@@ -102,7 +102,7 @@ def test_rounds_and_products():
 
 
 def test_d_is_written():
-    """In rows of 64 and of 256 elements, 2 and 8 cache lines; two CTAs of three rounds overlap, one does not."""
+    """In rows of 64 and of 256 elements, 2 and 8 cache lines; two CTAs of three rounds overlap, one runs alone."""
     costs = replace(BY_HAND, written=1.0, runs=0.5, latency=100.0)
     m = 64 * 396
     steps, d = 16 * (100 / 2 + 0.5), m * 256 * 4 / (RATES.thread_read_gb_s * 1e3)
@@ -202,7 +202,7 @@ def test_packing_is_paid_for():
 def test_the_first_is_near_the_fastest(file, mean, most):
     """Return, for each problem, the time of the plan with the lowest prediction over the time of the fastest timed
     plan."""
-    lost = losses(timed(json.loads((DATA / f"{file}.json").read_text())), COSTS)
+    lost = losses(timed(read_record(DATA / f"{file}.json")), COSTS)
     assert len(lost) > 5
     assert np.exp(np.mean(np.log(lost))) < mean
     assert max(lost) < most
@@ -211,7 +211,7 @@ def test_the_first_is_near_the_fastest(file, mean, most):
 def test_the_fit_finds_what_made_the_times():
     """Times that other costs predict: the fit starts at today's, and ends at ones that predict alike."""
     pytest.importorskip("scipy")
-    measured = timed(json.loads((DATA / "simt_fit_repacked_h100.json").read_text()))
+    measured = timed(read_record(DATA / "simt_fit_repacked_h100.json"))
     made = replace(COSTS, start=4 * COSTS.start, repack=COSTS.repack / 2)
     timed_so = [replace(one, us=tuple(one.predicted_us(made))) for one in measured]
     found = fit(timed_so, COSTS, 10, names=("start", "round", "latency", "repack"))

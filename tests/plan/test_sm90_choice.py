@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from functools import cache
@@ -27,6 +26,7 @@ from cutegemm.machine.arch import SMEM_RESERVED_BYTES, arch_named
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.work.split import FIXUP, KSplit
+from docs.evidence.files import read_record
 from docs.evidence.fit_sm90 import timed
 from docs.evidence.fitting import errors, fit, losses
 
@@ -48,7 +48,7 @@ CONTESTS = {
 @cache
 def recorded(file):
     """Plans that were timed, by problem."""
-    return timed(json.loads((BENCHMARKS / f"{file}.json").read_text()))
+    return timed(read_record(BENCHMARKS / f"{file}.json"))
 
 
 def divisions(name, operands, problem):
@@ -151,7 +151,7 @@ def test_how_fp8_is_summed_up(dtype):
     for shape in ((4096, 4096, 4096), (64, 4096, 4096), (128, 128, 65536)):
         assert not chosen(fp8, Problem(*shape))[1].body.promoted
         assert chosen(fp8, Problem(*shape), accumulate="promoted")[1].body.promoted
-    # With one k-tile there is no total to add its accumulators to
+    # With one k-tile no total exists to add its accumulators to
     short = [chosen(fp8, Problem(4096, 4096, k), accumulate="promoted")[1].body.promoted for k in (128, 144)]
     assert short == [False, True]
     whole = Operands.of("s8", layout="nt", out="s32")

@@ -20,7 +20,7 @@ from tests.kernels.sm90_forms import form
 from tests.simulator.plans import small_plan
 
 EVERY_CASE = ("simt", "pingpong")
-OF_TILES = ("residual", "three", "all_kinds")  # that read a tile, which a deferred plan does not
+OF_TILES = ("residual", "three", "all_kinds")  # that read a tile: a deferred plan reads none
 
 
 def ragged(plan, tiles=1):

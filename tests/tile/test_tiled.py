@@ -251,7 +251,7 @@ def retiled_wrongly(mma, copy, operand, thr, shape):
 
 
 def test_retile_follows_the_permutation_of_the_mma():
-    """Whatever the order in which a permutation runs the values of a thread."""
+    """Whatever the permuted order of a thread's values."""
     against, checked = 0, 0
     for mma in permuted_mmas(150, 23):
         for operand, (i, j) in MODES.items():

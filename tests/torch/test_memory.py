@@ -171,7 +171,7 @@ def test_gradients_are_modified_in_place():
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_functions_are_traced_by_jit(name):
-    """Of torch's own operations, as no kernel is seen by such a trace."""
+    """Of torch's own operations, as such a trace records no kernel."""
     call, *shapes = CALLS[name]
     given = tuple([normal(*shape) for shape in shapes])
     traced = torch.jit.trace(lambda *given: tuple(tensors_of(call(*given))), given)

@@ -41,12 +41,13 @@ class Claim:
 
 ACTIVATION = {"activation": "what `linear` adds: an activation in the kernel of the product"}
 OF_LINEAR = {**ACTIVATION, "batch_invariant": "torch has no such mode for a single call"}
+OF_SCALED_MM = {"quantize": "values and scales of a block-scaled result, which torch makes by further kernels"}
 CLAIMS = {
     "mm": Claim(cutegemm.mm, "mm", {"self": ("a", FACTORS), "mat2": ("b", FACTORS)}),
     "bmm": Claim(cutegemm.bmm, "bmm", {"self": ("a", FACTORS), "mat2": ("b", FACTORS)}),
     "addmm": Claim(cutegemm.addmm, "addmm", {"self": ("input", "the name that torch.addmm gives to self")}),
     "linear": Claim(cutegemm.linear, "linear", {"input": ("x", LAYER), "weight": ("w", LAYER)}, more=OF_LINEAR),
-    "scaled_mm": Claim(cutegemm.scaled_mm, getattr(F, "scaled_mm", None)),
+    "scaled_mm": Claim(cutegemm.scaled_mm, getattr(F, "scaled_mm", None), more=OF_SCALED_MM),
     "Linear": Claim(cutegemm.Linear, nn.Linear, more=ACTIVATION),
     "Linear.forward": Claim(cutegemm.Linear.forward, nn.Linear.forward),
 }  # fmt: skip

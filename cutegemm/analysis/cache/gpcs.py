@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpcReads:
-    """Bytes of A and B that CTAs ask for, and that reach L2.
+    """Bytes of A and B that CTAs request, and the bytes that reach L2 if each GPC joins equal requests.
 
-    asked   bytes of (A, B) that CTAs ask for; multicast bytes count once
-    apart   bytes of (A, B) that reach L2 if all equal reads of a GPC in the same wave are joined
+    asked   bytes of (A, B) that CTAs request; multicast bytes count once
+    apart   bytes of (A, B) that reach L2 if all equal requests of a GPC (a group of SMs) in one wave are joined
 
     >>> GpcReads((300.0, 100.0), (100.0, 100.0)).share
     0.5
@@ -46,12 +46,12 @@ class GpcReads:
 
     @property
     def share(self) -> float:
-        """Least share of the requested bytes that reaches L2: `apart` divided by `asked`, both summed over A and B."""
+        """Least share of the requested bytes that reaches L2, if each GPC joins equal requests; at most 1."""
         return sum(self.apart) / sum(self.asked) if sum(self.asked) else 1.0
 
 
 def gpc_reads(plan: GemmPlan, problem: Problem, device: Device, raster: Raster | None = None) -> GpcReads | None:
-    """Return the bytes of A and B that the CTAs of a persistent grid ask for, joined within each GPC.
+    """Return the bytes of A and B that a persistent grid requests, in total and if each GPC joins equal requests.
 
     raster    tile order to use instead of the plan's; None: the plan's
     returns   None if the GPC of each CTA is not known: if the device has no `tpc_rounds`, if clusters have more than
@@ -98,9 +98,11 @@ def gpc_reads(plan: GemmPlan, problem: Problem, device: Device, raster: Raster |
 
 
 def _gpcs(device: Device, cluster_size: int) -> np.ndarray | None:
-    """Return the GPC index of each cluster, in the order of their assignment; None if it is not known.
+    """Return the GPC (group of SMs) that runs each cluster, in the order of their assignment; None if it is not known.
 
+    device         device, whose groups of SMs may be known
     cluster_size   number of CTAs of a cluster
+    returns        integer array over the clusters that run at once
     """
     if not device.tpc_rounds or cluster_size > PAIR:
         return None

@@ -39,17 +39,19 @@ _known: dict[bytes, Moved] = {}
 
 @dataclass(frozen=True)
 class Work:
-    """Data that the work tiles of a grid read and write. Arrays over work tiles are in the order of their indices.
+    """Data that the work tiles of a grid (tiles of D with a range of K) read and write, for a simulation of L2.
 
-    clusters             cluster that takes each work tile
+    clusters             index of the cluster that takes each work tile
     tiles                index of the tile of D of each work tile; a tile here is that of a whole cluster
     k_first, k_last      range of K of each work tile, between 0 and 1
-    panels_a, panels_b   indices of the panels of A and of B that each tile reads: (tiles, panels)
+    panels_a, panels_b   indices of the panels (rows of A, columns of B) that each work tile reads: (tiles, panels)
     bytes_a, bytes_b     bytes of each panel
     bytes_d              bytes of D that a cluster writes for a tile
     bytes_partials       bytes of the accumulators that a cluster writes for a K split
-    all_write            whether all K splits of a tile write their accumulators; else all but the one that ends last
-    last_adds            whether the K split that ends last reads the accumulators of the others and writes D
+    all_write            True if all K splits of a tile write their accumulators; False if all but the last to end do
+                         so
+    last_adds            True if the K split that ends last reads the accumulators of the others and writes D; False
+                         if a second kernel does
     """
 
     clusters: np.ndarray
@@ -68,11 +70,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes that a grid moves between the levels of memory.
+    """Bytes that a grid moves between DRAM, the L2 partitions and the multiprocessors.
 
     dram_bytes        bytes of A and B that come from DRAM
     far_bytes         bytes that pass from one partition of the L2 to another
-    partials_bytes_   bytes of accumulators that were evicted and come from DRAM again
+    partials_bytes_   bytes of accumulators of K splits that were evicted from L2 and come from DRAM again
     """
 
     dram_bytes: float = 0.0
@@ -81,14 +83,14 @@ class Moved:
 
 
 def play(work: Work, pace: Pace, l2_bytes: int, partitions: int, *, pieces: int | None = None) -> Moved:
-    """Return the bytes that a grid loads from DRAM and moves between partitions of the L2, by simulating that cache.
+    """Simulate the L2 cache while a grid runs; return the bytes from DRAM and between the partitions of the L2.
 
-    Results of earlier calls with the same arguments are kept.
+    Results of earlier calls with the same arguments are cached.
 
     work         data that the work tiles read and write
     pace         times of the clusters that run at once
     l2_bytes     size of the L2 cache
-    partitions   number of its partitions
+    partitions   number of its partitions; each multiprocessor belongs to one
     pieces       number of sections of K that are simulated one after the other; None: chosen by the size of the grid
     """
     if len(work.tiles) == 0:
@@ -117,7 +119,7 @@ def _digest(*values: Any) -> bytes:
 
 
 def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) -> Moved:
-    """Simulate a grid, and return the bytes that it moves.
+    """Simulate the L2 cache while a grid runs, without caching the result; return the bytes that it moves.
 
     Each event is one piece of a tile, which a cluster reads. Events are executed in the order of time.
 
@@ -175,7 +177,7 @@ def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) 
 
 
 def _by_cluster(clusters: np.ndarray) -> list[list[int]]:
-    """Return the indices of the work tiles of each cluster that has any, in ascending order: one list per cluster.
+    """Return, for each cluster that has any, the list of its work tiles' indices, in ascending order.
 
     clusters   cluster that takes each work tile
     """
@@ -185,7 +187,12 @@ def _by_cluster(clusters: np.ndarray) -> list[list[int]]:
 
 
 class _Ends:
-    """Reads and writes that work tiles do when they end: of accumulators of K splits in the workspace, and of D."""
+    """What work tiles do at their end in the simulation of L2: they move accumulators of K splits, and write D.
+
+    work     data that the work tiles read and write
+    splits   number of K splits of each tile of D
+    cache    the simulated cache
+    """
 
     def __init__(self, work: Work, splits: list[int], cache: _Cache) -> None:
         self.work, self.splits, self.cache = work, splits, cache
@@ -194,7 +201,7 @@ class _Ends:
         self.partials_bytes_ = 0.0
 
     def end(self, tile: int, here: int) -> None:
-        """Record that a work tile of `tile` ends on a multiprocessor of the partition `here`.
+        """Do the reads and writes at the end of a work tile of `tile`, on a multiprocessor of the L2 partition `here`.
 
         tile   index of the tile of D
         here   index of the L2 partition
@@ -214,7 +221,7 @@ class _Ends:
         self._each(self.cache.write, tile, splits, here, work.bytes_d)
 
     def _each(self, touch: Callable[..., None], tile: int, k_split: int, here: int, size: float) -> None:
-        """Call `touch`, which reads or writes the cache, for the share of `size` bytes in each partition.
+        """Read or write `size` bytes in the simulated cache, an equal share of them for each home partition.
 
         touch     `_Cache.read` or `_Cache.write`
         tile      index of the tile of D
@@ -227,7 +234,11 @@ class _Ends:
 
 
 class _Cache:
-    """L2 partitions that each evict the least recently used line, and the bytes that they fetch."""
+    """The simulated L2: partitions that each evict the least recently used data, and counts of the bytes they fetch.
+
+    partitions   number of partitions
+    bytes_each   size of one partition
+    """
 
     def __init__(self, partitions: int, bytes_each: float) -> None:
         self.lines: list[OrderedDict[object, float]] = [OrderedDict() for _ in range(partitions)]
@@ -235,7 +246,7 @@ class _Cache:
         self.dram_bytes = self.far_bytes = 0.0
 
     def read(self, key: object, here: int, home: int, size: float) -> None:
-        """Read data with their home in the partition `home` from a multiprocessor of the partition `here`.
+        """Simulate that a multiprocessor of the partition `here` reads data whose home is the partition `home`.
 
         key    name of the data, which is hashable
         here   L2 partition of the multiprocessor
@@ -258,7 +269,7 @@ class _Cache:
         self._keep(key, here, size)
 
     def write(self, key: object, here: int, home: int, size: float) -> None:
-        """Write new data with their home in the partition `home` from a multiprocessor of the partition `here`.
+        """Simulate that a multiprocessor of the partition `here` writes new data whose home is the partition `home`.
 
         key    name of the data, which is hashable
         here   L2 partition of the multiprocessor
@@ -270,7 +281,7 @@ class _Cache:
             self._keep(key, here, size)
 
     def _keep(self, key: object, where: int, size: float) -> None:
-        """Insert data that the partition `where` does not have, and evict others if it is full.
+        """Insert data into an L2 partition that does not have them, and evict the least recently used if it is full.
 
         key     name of the data
         where   index of the partition

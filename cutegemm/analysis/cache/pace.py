@@ -36,9 +36,9 @@ WAIT = 0.1  # relative increase of the time of a tile if all that it reads comes
 
 @dataclass(frozen=True)
 class Pace:
-    """Times of the clusters of CTAs that run at once.
+    """How fast the clusters of CTAs that run at once compute tiles, for a simulation of L2.
 
-    time     time of each cluster for a tile, relative to the time of the MMAs
+    time     time of each cluster for a tile, relative to the time of the MMAs alone; array over the clusters
     jitter   relative standard deviation of a tile's time
     wait     relative increase of a tile's time if all that it reads comes from DRAM
     """
@@ -49,7 +49,7 @@ class Pace:
 
 
 def multicast(plan: GemmPlan) -> tuple[int, int]:
-    """Return the number of CTAs that receive each byte of A, and of B, from one load.
+    """Return the number of CTAs that receive each byte of A, and of B, from one load; (1, 1) without multicast.
 
     >>> from cutegemm.build import sm90_plan
     >>> multicast(sm90_plan(cluster=(2, 1)))
@@ -60,7 +60,7 @@ def multicast(plan: GemmPlan) -> tuple[int, int]:
 
 
 def demand(plan: GemmPlan, device: Device) -> float:
-    """Return the bytes of A and B per clock that a multiprocessor requests from L2 while its MMAs do not wait.
+    """Return the bytes of A and B per clock that a multiprocessor must load from L2 so that its MMAs do not wait.
 
     The result is 0 if the peak rate of the MMA is not known.
 
@@ -84,7 +84,7 @@ def demand(plan: GemmPlan, device: Device) -> float:
 def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
     """Return the times of the clusters of a plan that run at once, relative to the time of the MMAs.
 
-    units   number of clusters; they are in the order of `Work.place`
+    units   number of clusters that run at once
     """
     port = device.measured.cpc_bytes_per_clock
     time = np.maximum(1.0, _sharing(plan, device, units) * demand(plan, device) / port)
@@ -94,9 +94,10 @@ def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
 
 
 def tpc_of_ctas(device: Device, in_cluster: int) -> np.ndarray:
-    """Return the index of the TPC, a pair of multiprocessors, that receives each CTA, in the order of the grid.
+    """Return the TPC (pair of multiprocessors) that receives each CTA of a grid that fills the device once.
 
-    in_cluster   CTAs of a cluster
+    in_cluster   number of CTAs of a cluster
+    returns      integer array over the CTAs in the order of the grid: index of the TPC
 
     >>> from cutegemm.machine.device import device_named
     >>> [tpc_of_ctas(device_named("h100"), size)[10:14].tolist() for size in (1, 2)]
@@ -111,7 +112,7 @@ def tpc_of_ctas(device: Device, in_cluster: int) -> np.ndarray:
 
 
 def _sharing(plan: GemmPlan, device: Device, units: int) -> np.ndarray:
-    """Return, for each cluster, the number of multiprocessors that share its port to L2.
+    """Return, for each cluster, the number of multiprocessors that share its port to L2, as an array.
 
     units   number of clusters that run at once
     """

@@ -53,7 +53,7 @@ class Traffic:
 
     raster                order of the tiles
     waves                 number of waves of CTAs
-    resident_mn           different tiles of A and of B that an average wave reads
+    resident_mn           numbers of different tiles of A and of B that an average wave reads
     wave_bytes            bytes of A and B that an average wave reads, each counted once
     l2_read_bytes         bytes of A and B that CTAs request from L2; multicast bytes count once
     sm_read_bytes         bytes of A and B that arrive in multiprocessors
@@ -64,7 +64,7 @@ class Traffic:
     far_bytes             bytes of A, B and accumulators that pass from one L2 partition to another; None if not
                           simulated
     partials_read_bytes   bytes of accumulators of K splits that the GEMM reads again from DRAM; None if not simulated
-    dram_range            limits of `dram_read_bytes` over launches, see `range_in_time`; None if not computed
+    dram_range            limits of `dram_read_bytes` that are expected over launches; None if not computed
     """
 
     raster: str
@@ -83,17 +83,17 @@ class Traffic:
 
     @property
     def hit_share(self) -> float:
-        """Share of the bytes of A and B requested from L2 that are found there, and not fetched from DRAM."""
+        """Share of the requested bytes of A and B that L2 has, so that they are not fetched from DRAM."""
         return 1 - self.dram_read_bytes / self.l2_read_bytes if self.l2_read_bytes else 1.0
 
 
 def traffic(
     plan: GemmPlan, problem: Problem, *, ctas_per_wave: int, l2_bytes: int, raster: Raster | None = None
 ) -> Traffic:
-    """Return the bytes that a plan moves for a problem if CTAs run in step.
+    """Return the bytes that a plan moves for a problem, by a model of CTAs that run in step, wave by wave.
 
     ctas_per_wave   CTAs that run at once
-    l2_bytes        bytes of L2 that can keep panels
+    l2_bytes        bytes of L2 that can keep A and B
     raster          order of the tiles; None: the plan's
 
     >>> from cutegemm.build import simt_plan
@@ -134,7 +134,7 @@ def traffic(
     per_wave = mean_m * (bytes_a.mean() if grid_m else 0.0) + mean_n * (bytes_b.mean() if grid_n else 0.0)
     return Traffic(
         str(order), waves, (mean_m, mean_n), float(per_wave), int(asked), int(arrived), float(dram),
-        sum(problem.bytes_of(name) for name in plan.epilogue.outputs) + partials,
+        sum(problem.bytes_of(name) for name in (*plan.epilogue.outputs, *plan.epilogue.scales)) + partials,
         int(batch * (bytes_a.sum() + bytes_b.sum())),
         sum(problem.bytes_of(name) for name in read_always(plan)),
     )  # fmt: skip
@@ -143,7 +143,7 @@ def traffic(
 def traffic_in_time(
     plan: GemmPlan, problem: Problem, device: Device, *, ctas_per_wave: int, raster: Raster | None = None
 ) -> Traffic:
-    """Return the bytes that a plan moves for a problem on a device, by simulation: CTAs fall out of step.
+    """Return the bytes that a plan moves for a problem on a device, by a simulation with CTAs that fall out of step.
 
     ctas_per_wave   CTAs that run at once
     raster          order of the tiles; None: the plan's
@@ -163,7 +163,7 @@ def traffic_in_time(
 
 
 def range_in_time(plan: GemmPlan, problem: Problem, device: Device, simulated: Traffic, ctas_per_wave: int) -> Traffic:
-    """Return the traffic with `dram_range`, the expected range of the bytes that a launch reads from DRAM.
+    """Return simulated traffic with one more field: the range expected for the bytes that a launch reads from DRAM.
 
     The grid is simulated again: with three quarters of L2 and, if that changes the result, with 15% more L2 and with
     CTAs in step. If D is stored as partial sectors, L2 may read them first, which raises the upper limit.
@@ -175,7 +175,7 @@ def range_in_time(plan: GemmPlan, problem: Problem, device: Device, simulated: T
     work, pace = work_of(plan, problem, plan.scheduler.raster), pace_of(plan, device, running)
 
     def played(share: float, with_pace: Pace) -> float:
-        """Return the bytes that are read from DRAM, simulated with another size of L2 and other times of the clusters.
+        """Simulate the grid with another size of L2 and other times of the clusters; return the bytes read from DRAM.
 
         share       factor on the size of L2
         with_pace   times of the clusters
@@ -193,9 +193,9 @@ def range_in_time(plan: GemmPlan, problem: Problem, device: Device, simulated: T
 
 
 def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
-    """Return the bytes of results that are written as partial sectors.
+    """Return the bytes of results whose rows do not start at a multiple of 32 bytes and are stored from registers.
 
-    These are results stored from registers whose rows do not start at a multiple of 32 bytes.
+    Such rows are written as partial sectors, which L2 may have to read first.
     """
     if plan.store.layout is not None:
         return 0
@@ -210,7 +210,7 @@ def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
 def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
     """Return the data that the work tiles of a plan read and write, as the input of the simulation of L2.
 
-    raster   order of the tiles
+    raster   order of the tiles of D
     """
     (bm, bn, _), (across, along), ops = plan.mma_tile, plan.cluster_mn, problem.operands
     grid_m, grid_n, batch = plan.mma_grid(problem)
@@ -239,13 +239,13 @@ def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
 
 
 def _epilogue_bits(plan: GemmPlan, problem: Problem) -> int:
-    """Return the bits per element of D that pass L2 at the end of a tile: results, and tile operands that are read."""
+    """Return the bits that pass L2 per element of D at the end of a tile: results, and matrices that are read."""
     tiles = [name for name in read_always(plan) if name in plan.epilogue.tiles]
     return sum(problem.operands.matrix(name).dtype.bits for name in (*plan.epilogue.outputs, *tiles))
 
 
 def _extents(total: int, tile: int, count: int, loaded: int | None = None) -> np.ndarray:
-    """Return the rows of each tile as it is loaded. The last tile may have fewer.
+    """Return the rows that are loaded for each tile, as an array. The last tile may have fewer.
 
     total    rows of the matrix
     tile     rows from one tile to the next
@@ -258,9 +258,9 @@ def _extents(total: int, tile: int, count: int, loaded: int | None = None) -> np
 def _simulate(
     tiles: np.ndarray, bytes_a: np.ndarray, bytes_b: np.ndarray, tile_d: float, per_wave: int, l2_bytes: float
 ) -> tuple[float, list[int], list[int]]:
-    """Return the DRAM reads of CTAs that run in step, and the panels of each wave.
+    """Return the bytes that CTAs running in step read from DRAM, and how many panels of A and B each wave uses.
 
-    tiles      panel indices (m, n) of each tile, in the order of the raster
+    tiles      indices (m, n) of the panels (rows of A, columns of B) of each tile, in the order of the raster
     bytes_a    bytes of each panel of A
     bytes_b    bytes of each panel of B
     tile_d     bytes of D, and of what the epilogue reads, per tile
@@ -292,7 +292,7 @@ def _simulate(
 
 
 def _share_below(start: float, slope: float, bound: float) -> float:
-    """Return the share of the interval [0, 1] in which start + slope * x <= bound holds for x."""
+    """Return the share of the x in [0, 1] with start + slope * x <= bound."""
     if slope == 0:
         return float(start <= bound)
     x = min(1.0, max(0.0, (bound - start) / slope))
@@ -302,13 +302,14 @@ def _share_below(start: float, slope: float, bound: float) -> float:
 def compare_rasters(
     plan: GemmPlan, problem: Problem, *, ctas_per_wave: int, l2_bytes: int, groups: Sequence[int] = GROUPS
 ) -> list[Traffic]:
-    """Return the traffic of several rasters with CTAs in step, the one with the fewest DRAM reads first.
+    """Return the traffic of several rasters (orders of the tiles), the one with the fewest DRAM reads first.
 
-    If several rasters have equal DRAM reads, the plan's comes first, then the simplest.
+    CTAs are assumed to run in step. If several rasters have equal DRAM reads, the plan's comes first, then the
+    simplest.
 
     ctas_per_wave   CTAs that run at once
-    l2_bytes        bytes of L2 that can keep panels
-    groups          group sizes of the grouped rasters to compare
+    l2_bytes        bytes of L2 that can keep A and B
+    groups          band widths of the grouped rasters to compare, in tiles
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -333,12 +334,12 @@ def best_rasters(
     ctas_per_wave: int,
     most: int = 4,
 ) -> list[Traffic]:
-    """Return the simulated traffic of the plan's raster and the best others, the one with the fewest DRAM reads first.
+    """Return the simulated traffic of the plan's raster and of the best others, the fewest DRAM reads first.
 
-    If several rasters have equal DRAM reads, the plan's comes first.
+    A raster is an order of the tiles. If several have equal DRAM reads, the plan's comes first.
 
     ctas_per_wave   CTAs that run at once
-    most            number of rasters to simulate: the first ones by `compare_rasters`, and the plan's
+    most            number of rasters to simulate: the best ones by `compare_rasters`, and the plan's
     """
     capacity = device.l2_bytes // device.l2_partitions
     ranked = compare_rasters(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=capacity)

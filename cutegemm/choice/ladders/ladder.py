@@ -1,4 +1,4 @@
-"""Tutorial ladders: named plans, each of which changes one thing of the step before, with the reason."""
+"""Tutorial ladders: named plans that each change one thing of the step before, with the reason."""
 
 from __future__ import annotations
 

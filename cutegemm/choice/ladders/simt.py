@@ -1,4 +1,4 @@
-"""The SIMT ladder: the steps in which the literature teaches SGEMM, each a named plan.
+"""The SIMT ladder: the literature's steps to a fast SGEMM, each a named plan.
 
 It follows two worklogs: A, "How to write a CUDA kernel to achieve 95% cuBLAS performance" (2024, row-major), and B,
 "How to optimize SGEMM on NVIDIA GPUs" (2021, column-major). Matrices are row-major here ("nn"): A is K-major and B is
@@ -140,7 +140,7 @@ SIMT_LADDER = Ladder(
             "sgemm_10_swizzle", 10, "shared memory is swizzled: one bit of the lane moves its vectors to other banks",
             "The eight neighbours of a thread make the 128-bit reads of a quarter-warp hit only half of the banks. The "
             "swizzle spreads them over all banks; the transposed store has the same conflicts as before. One worklog "
-            "became as slow here as its first kernels: it swizzled the order in which a thread reads its two vectors, "
+            "became as slow here as its first kernels: it swizzled the order of a thread's two reads, "
             "not the memory. The thread index then selects registers, so the compiler puts them in local memory. A "
             "swizzled layout of shared memory leaves registers alone.",
             {**_FLAT, "stages": 2, **_BY_REGISTER, "shared_a": Shared("mn", swizzle=Swizzle(1, 2, 3)),
@@ -170,7 +170,7 @@ SIMT_LADDER = Ladder(
         ),
         _step(
             "sgemm_13_split_last", 13, "the CTA of a tile that ends last adds the accumulators",
-            "There is no second launch, and the addition overlaps with the work on other tiles. But only one CTA per "
+            "It needs no second launch, and the addition overlaps with the work on other tiles. But only one CTA per "
             "tile does it.",
             {**_WARPS, "shared_a": Shared("mn", pad=4), "split_k": 4, "split_order": "strided",
              "reduction": "last"},

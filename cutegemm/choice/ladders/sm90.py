@@ -1,4 +1,4 @@
-"""The Hopper ladder: named plans, each of which changes one thing of the step before, with the reason."""
+"""The Hopper ladder: named plans that each change one thing of the step before, with the reason."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from cutegemm.tile.mma_atoms import WGMMA_M
 _TILE_NAME = re.compile(r"sm90_(promoted_)?(\d{1,5})x(\d{1,5})(_deep|_coop)?(?:_(\d)x(\d)(?:x([1-9]))?)?", re.ASCII)
 DEEP = 2  # depth of a deep k-tile: twice 128 bytes along K
 COOPERATIVE = {"schedule": "cooperative"}
-# The stagger is the time in which a consumer converts its accumulators: meanwhile the other one uses the tensor cores.
+# The stagger is the time that a consumer takes to convert accumulators: meanwhile the other one uses the tensor cores.
 OVERLAPPED = {"overlapped": True, "stagger_cycles": 500}
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (4, 2), (2, 4))
 CLUSTER_K = (2, 3, 4, 5, 6, 8)  # CTAs of a cluster that split the K of a tile

@@ -1,4 +1,4 @@
-"""Access to a consumer's accumulators as 16-byte vectors, the unit in which CTAs exchange them."""
+"""Access to a consumer's accumulators as 16-byte vectors, the unit of their exchange between CTAs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The GEMM kernel for Hopper: TMA loads k-tiles to stages, wgmma multiplies them, and D is stored as the plan says.
 
-The plan's program of each role says which steps the role takes, in which order, and at which barriers it waits; see
+The plan's program of each role lists the role's steps in order, with the barriers that they wait at; see
 `plan.program`. On the host this file creates the tensor maps and launches the kernel. On the device it allocates
 shared memory, initializes the barriers, and traces the program of each role: the producer by `loads`, the consumers
 by `consumer`.
@@ -26,6 +26,7 @@ from cutegemm.kernels.repack import Repacker, region
 from cutegemm.kernels.sm90 import block_scaled as _block_scaled  # noqa: F401 - registers how its steps are traced
 from cutegemm.kernels.sm90 import line_store, register_store, tma_store  # noqa: F401  (how each store is traced)
 from cutegemm.kernels.sm90 import promoted as _promoted  # noqa: F401 - registers how its step is traced
+from cutegemm.kernels.sm90 import quantized as _quantized  # noqa: F401 - registers how its step is traced
 from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
 from cutegemm.kernels.sm90.groups import mapped

@@ -144,7 +144,7 @@ class StagedStorage(Storage):
 
     @property
     def holds_many(self) -> bool:
-        """Return whether a thread has so many accumulators that few registers are left for other values."""
+        """Return whether the accumulators of a thread leave few registers for other values."""
         return self.plan.registers()["accumulators"] > _MAX_ACCUMULATORS_WITH_WIDE_ROWS
 
     def spread_ahead(self, i: int, accumulators, own_mnl) -> dict[str, Spread]:
@@ -157,7 +157,7 @@ class StagedStorage(Storage):
         """
         if i in self.ahead:
             return self.ahead.pop(i)
-        names = [name for name in self.values.epilogue.tensors if self.plan.operands.matrix(name).broadcast]
+        names = [name for name in self.values.tail_part.tensors if self.plan.operands.matrix(name).broadcast]
         return {name: self.read_spread(name, accumulators, i, own_mnl) for name in names}
 
     def read_epi_stage(self, epi_stage: int, phase) -> cute.Tensor:

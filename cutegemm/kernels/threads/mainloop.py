@@ -1,4 +1,4 @@
-"""Base of the kernels in which all threads of a CTA follow one schedule.
+"""Base of the kernels with one schedule for all threads of a CTA.
 
 | when            | what                                                                                |
 |-----------------|-------------------------------------------------------------------------------------|

@@ -2,7 +2,7 @@
 
 expression     the nodes of an expression tree: the accumulator, operands, operations
 functions      functions that build expressions, such as `relu`, `halves` and `row_sum`
-epilogue       `Epilogue`: the expressions of all outputs, and the steps in which a kernel computes them
+epilogue       `Epilogue`: the expressions of all outputs, and a kernel's steps to compute them
 symbols        converts a Python function to an epilogue
 text           parses an epilogue from text
 dependencies   cache keys for Python functions that define epilogues

@@ -43,6 +43,7 @@ from cutegemm.plan.epilogue.expression import (
     Tile,
     distributed,
 )
+from cutegemm.plan.epilogue.quantized import BlockScale, Blockwise, Quantized
 
 _TAKEN = ("a", "b", "d", "acc")  # names that an operand of an epilogue cannot have
 LARGEST = 256  # operations of an epilogue; each is several instructions per element of D
@@ -138,7 +139,8 @@ class Epilogue(hooks.Shown):
     """The expressions that a kernel computes from its accumulators: D, auxiliary outputs and reductions.
 
     expression   expression of D. A name stands for the same operand in all expressions
-    aux          auxiliary outputs with the extents of D: (name, expression) pairs
+    aux          auxiliary outputs with the extents of D: (name, expression) pairs. If D is quantized, also its scales,
+                 one for every 128 columns of a row
     reductions   sums and maxima over rows, columns or all of D: (name, reduction) pairs
     raises       PlanError with every violated rule
 
@@ -183,7 +185,7 @@ class Epilogue(hooks.Shown):
         >>> [name for name, _ in Epilogue(Accumulator(), (("preact", Accumulator()),)).results]
         ['d', 'preact']
         """
-        return (("d", self.expression), *self.aux)
+        return (("d", self.expression), *[(name, each) for name, each in self.aux if name not in self.scales])
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -192,18 +194,36 @@ class Epilogue(hooks.Shown):
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Return the names of all results of this epilogue except D: auxiliary outputs, then reductions.
+        """Return the names of all results except D: auxiliary outputs, scales of a quantized D, then reductions.
 
         >>> acc = Accumulator()
         >>> Epilogue(acc, (("preact", acc),), (("largest", Reduction("max", ("n",), acc)),)).beside
         ('preact', 'largest')
         """
-        return (*self.outputs[1:], *self.reduced)
+        return (*self.outputs[1:], *self.scales, *self.reduced)
 
     @property
     def reduced(self) -> tuple[str, ...]:
         """Return the names of this epilogue's reductions: sums or maxima over rows, columns or all of D."""
         return tuple([name for name, _ in self.reductions])
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """Return the name of the scales of a quantized D, in a tuple; () if D is not quantized."""
+        return tuple([name for name, each in self.aux if isinstance(each, BlockScale)])
+
+    @cached_property
+    def quantized(self) -> Epilogue | None:
+        """Return the epilogue whose D is quantized by this one; None if this one does not quantize.
+
+        A kernel computes it for all columns of a tile before it computes scales and stores the first value.
+
+        >>> from cutegemm.plan.epilogue.functions import quantize, relu
+        >>> values, scales = quantize(relu(Accumulator()))
+        >>> print(Epilogue(values, (("scales", scales),)).quantized)
+        relu(acc)
+        """
+        return Epilogue(self.expression.child) if isinstance(self.expression, Quantized) else None
 
     @property
     def scalars(self) -> tuple[str, ...]:
@@ -296,7 +316,10 @@ class Epilogue(hooks.Shown):
         """Return the steps of this epilogue after `head`, as an epilogue of their own.
 
         A kernel applies them to one epilogue tile after the other; for alpha * acc + beta * c it is acc + beta * c.
+        If D is quantized, it is the accumulator alone: see `quantized`.
         """
+        if self.quantized is not None:
+            return Epilogue(Accumulator())
         return self._of(self.steps[self._count(lambda step: step.is_scaling) :])
 
     @cached_property
@@ -305,7 +328,7 @@ class Epilogue(hooks.Shown):
 
         For example, a Row operand becomes a Column.
 
-        raises   PlanError if the epilogue is gated
+        raises   PlanError if the epilogue is gated or quantizes
 
         >>> from cutegemm.plan.epilogue import Row
         >>> Epilogue(Accumulator() + Row("bias")).transposed.expression.right
@@ -316,6 +339,9 @@ class Epilogue(hooks.Shown):
                 f"it takes {self.gated} of the columns of A @ B; with swap A/B these are rows, of D^T = B^T A^T. "
                 "Use another plan."
             )
+            raise PlanError(f"epilogue {self}", [rule])
+        if self.quantized is not None:
+            rule = "it quantizes rows of D; with swap A/B these are columns, of D^T = B^T A^T. Use another plan."
             raise PlanError(f"epilogue {self}", [rule])
         aux = tuple([(name, _transposed(each)) for name, each in self.aux])
         reductions = tuple(
@@ -428,6 +454,7 @@ def _violations(epilogue: Epilogue) -> Iterator[str]:
         if isinstance(node, Constant) and not math.isfinite(node.value):
             yield f"it has the constant {node.value}, which is not finite. Use a finite number."
     yield from _wrongly_gated(epilogue)
+    yield from _wrongly_quantized(epilogue)
     for name in dict.fromkeys([*kinds, *epilogue.beside]):
         if not name.isidentifier() or name in _TAKEN:
             yield f"{name!r} is not a name of an operand. Use an identifier other than {', '.join(_TAKEN)}."
@@ -446,6 +473,22 @@ def _violations(epilogue: Epilogue) -> Iterator[str]:
                 f"{name} is {each}: the reduction {inner} is complete only after all of D, so no expression "
                 "can use it. Return it as a result of its own, after the first one."
             )
+
+
+def _wrongly_quantized(epilogue: Epilogue) -> Iterator[str]:
+    """Yield a sentence for each wrong use of `quantize` in an epilogue."""
+    wholes = [epilogue.expression, *[each for _, each in (*epilogue.aux, *epilogue.reductions)]]
+    if not any(isinstance(node, Blockwise) for each in wholes for node in each.nodes()):
+        return
+    values, *others = wholes
+    is_pair = isinstance(values, Quantized) and others == [BlockScale(values.child, values.dtype, values.power_of_two)]
+    if not is_pair or any(isinstance(node, Blockwise) for node in [*values.nodes()][:-1]):
+        yield (
+            "quantize() must be its last operation, and both results of quantize() its only results. Return "
+            "quantize(x), where x is an expression that does not quantize."
+        )
+    elif values.tiles:
+        yield f"it quantizes with the M x N operand {values.tiles[0]}. Add it in the GEMM or kernel before."
 
 
 def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutegemm.dtypes import DType
+from cutegemm.dtypes import DType, e4m3
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import shown
 from cutegemm.plan.epilogue.expression import (
@@ -28,6 +28,7 @@ from cutegemm.plan.epilogue.expression import (
     Where,
     expression_of,
 )
+from cutegemm.plan.epilogue.quantized import BlockScale, Quantized
 
 _LEAST_CAP, _MOST_CAP = 1e-30, 1e30  # bounds of softcap's cap, so that 1 / cap is a float32
 # Functions of one value that are nodes of an expression. The other functions are composed of nodes.
@@ -245,6 +246,26 @@ def cast(x: Any, dtype: DType | str) -> Expression:
     bf16(acc) * 2
     """
     return Cast(_expression("cast", x), DType.parse(dtype))
+
+
+def quantize(x: Any, dtype: DType | str = e4m3, power_of_two: bool = False) -> tuple[Expression, Expression]:
+    """Return (values, scales): x in float8, and one float32 scale for every 128 columns of each row of D.
+
+    An epilogue returns both, and nothing else. They are what `cutegemm.quantize` makes of x: the operand of a
+    block-scaled product, (M, N) values and (M, N/128) scales, rounded up.
+
+    dtype          e4m3 or e5m2
+    power_of_two   whether scales are rounded up to powers of two
+    raises         TypeError for another type
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> print(*quantize(relu(Accumulator())))
+    quantize(relu(acc), 'e4m3')[0] quantize(relu(acc), 'e4m3')[1]
+    """
+    kind, whole = DType.parse(dtype), _expression("quantize", x)
+    if kind.bits != 8 or not kind.is_float:
+        raise TypeError(f"quantize: dtype is {kind}; e4m3 or e5m2 is expected.")
+    return Quantized(whole, kind, bool(power_of_two)), BlockScale(whole, kind, bool(power_of_two))
 
 
 # --- gated: an element of D is computed from two columns of A @ B, and D has N / 2 columns ------------------------

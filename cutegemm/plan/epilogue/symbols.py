@@ -40,7 +40,7 @@ def returned(epilogue: Epilogue) -> tuple[Expression, ...]:
     >>> [str(each) for each in returned(epilogue_of(lambda acc: (relu(acc), row_sum(acc), acc), {}))]
     ['relu(acc)', 'row_sum(acc)', 'acc']
     """
-    whole = dict((*epilogue.results, *epilogue.reductions))
+    whole = dict((("d", epilogue.expression), *epilogue.aux, *epilogue.reductions))
     return tuple([whole[name] for name in ("d", *map(result_name, range(len(epilogue.beside))))])
 
 

@@ -43,7 +43,7 @@ from cutegemm.plan.epilogue.symbols import result_name
 _CALLED = (
     *functions.NAMES, "minimum", "maximum", "where", "equal", "not_equal", "clamp", "softcap", "halves", "pairs",
     "swiglu", "geglu", "reglu", "glu", "swiglu_oai", "row_sum", "row_max", "column_sum", "column_max", "total_sum",
-    "total_max",
+    "total_max", "quantize",
 )  # fmt: skip
 _CASTS = {kind.name: partial(functions.cast, dtype=kind) for kind in DTYPES}  # a cast is printed as a call of its type
 _BINARY: dict[type[ast.operator], type[Binary]] = {
@@ -111,11 +111,9 @@ def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) ->
     reader = _Reader(text, _symbols(kinds))
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "_":
         raise PlanError(f"epilogue {text!r}", ["an expression of acc, the accumulator of A @ B, is expected."])
-    nodes: list[tuple[str | None, ast.expr]] = []
-    for each in call.args:
-        nodes += [(None, part) for part in each.elts] if isinstance(each, ast.Tuple) else [(None, each)]
-    nodes += [(each.arg or "**", each.value) for each in call.keywords]
-    return _epilogue(text, kinds, [(name, reader.expression(node)) for name, node in nodes])
+    results: list[tuple[str | None, Expression]] = [(None, one) for each in call.args for one in reader.results(each)]
+    results += [(each.arg or "**", reader.expression(each.value)) for each in call.keywords]
+    return _epilogue(text, kinds, results)
 
 
 def written(expression: Expression) -> str:
@@ -176,9 +174,8 @@ def function_of(text: str) -> Callable[..., Any]:
         """
         given = {**dict(zip(names, accumulators, strict=False)), **operands}
         reader = _Reader(text, {name: expression_of(value) or value for name, value in given.items()})
-        if isinstance(body, ast.Tuple):
-            return tuple([reader.expression(part) for part in body.elts])
-        return reader.expression(body)
+        results = reader.results(body)
+        return results if len(results) > 1 or isinstance(body, ast.Tuple) else results[0]
 
     parameter = partial(inspect.Parameter, kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
     function.__signature__ = inspect.Signature([parameter(name) for name in names])  # type: ignore[attr-defined]
@@ -289,6 +286,16 @@ class _Reader:
         if found is None:
             raise self.refused(f"{value!r} is not a value of an element. Use an expression or a number.")
         return found
+
+    def results(self, node: ast.AST) -> tuple[Expression, ...]:
+        """Return the expressions of a syntax node: one, those of a tuple, or the two that `quantize` returns.
+
+        raises   PlanError if the node is not made of expressions and numbers
+        """
+        if isinstance(node, ast.Tuple):
+            return tuple([each for part in node.elts for each in self.results(part)])
+        value = self.value(node, 0) if isinstance(node, ast.Call) else None
+        return value if isinstance(value, tuple) else (self.expression(node),)
 
     def value(self, node: ast.AST, depth: int) -> Any:
         """Return the value of a Python syntax node: an expression, a number, a string, or a tuple (gate, up).

@@ -1,1 +1,1 @@
-"""Programs: what the roles of a kernel do, in the order in which things happen."""
+"""Programs: what the roles of a kernel do, step by step."""

@@ -191,7 +191,7 @@ def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayou
     said = f"the shared memory of {tile.name}, {layout}, does not agree with its TMA boxes of {width} x {rows}"
     said += f" and swizzle {kind!r}"
     do = (
-        f"Use a layout in which each column of boxes is {_text_of(tile, width, kind)}, or boxes that agree with "
+        f"Use a layout that makes each column of boxes {_text_of(tile, width, kind)}, or boxes that agree with "
         "the layout."
     )
     out = []

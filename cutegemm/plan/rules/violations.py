@@ -29,6 +29,7 @@ from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.rules.sliced_k import fragment_rules, sliced_k_rules
 from cutegemm.plan.rules.vectors import vector_rules
 from cutegemm.plan.rules.warp_roles import arch_rules, pipeline_rules
+from cutegemm.plan.store.quantized import quantize_rules
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
@@ -76,6 +77,7 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
             *_shared_budget(plan, arch),
             *_register_budget(plan, arch),
             *_reductions(plan),
+            *quantize_rules(plan),
             *fragment_rules(plan),
         ]
     if plan.body.has_roles:

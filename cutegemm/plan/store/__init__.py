@@ -5,7 +5,7 @@
     RegisterStore   threads store vectors of D directly from registers
     SharedStore     all threads pass the whole tile through shared memory, which A and B have used before
     TmaStore        consumers pass one epilogue tile after the other through epilogue stages, which TMA stores
-    LineStore       the same, but the threads of the consumer store the lines of an epilogue stage
+    LineStore       like it, but the threads of the consumer store the lines of an epilogue stage
 """
 
 from cutegemm.plan.store.base import Store

@@ -33,6 +33,7 @@ from cutegemm.plan.rows import Row, copy_row
 from cutegemm.plan.rules.bounds import MOST_STAGES, count_rule, extents_rule
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.store.base import Steps, Store
+from cutegemm.plan.store.quantized import quantize_steps
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
@@ -166,7 +167,7 @@ class StagedStore(Store):
     def accumulator_order(self, plan: GemmPlan, shape: tuple[int, int, int]) -> Layout:
         """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
 
-        Registers are in the order in which accumulators are stored: those of a warp's epilogue tile are adjacent.
+        Registers are in the order of the accumulators' stores: those of a warp's epilogue tile are adjacent.
 
         shape   (values of an atom, atoms along M, atoms along N) of a thread
         """
@@ -181,7 +182,8 @@ class StagedStore(Store):
 
     def steps(self, plan: GemmPlan) -> Steps:
         """Return the program steps that evaluate a tile's epilogue and store it, one epilogue tile after the other."""
-        return (Evaluate(HEAD), *self.first_wait(plan), ForEpiTiles((*_values(plan), *self.epi_tile_steps(plan))))
+        first = (Evaluate(HEAD), *quantize_steps(plan), *self.first_wait(plan))
+        return (*first, ForEpiTiles((*_values(plan), *self.epi_tile_steps(plan))))
 
     def barriers(self, plan: GemmPlan) -> Mapping[str, int]:
         """Return the number of mbarriers by name: {"c": n}, one for each epilogue stage that TMA fills with C."""

@@ -1,1 +1,1 @@
-"""Work of a CTA: which tile of D and which of its k-tiles it takes, and in which order."""
+"""Work of a CTA: its tiles of D and their k-tiles, in order."""

@@ -1,4 +1,4 @@
-"""The tile scheduler of a plan: which work tiles a problem has, and which cluster takes them in which order.
+"""The tile scheduler of a plan: a problem's work tiles, and each cluster's work tiles in order.
 
 A *work tile* is a tile of D of a whole cluster, with all its k-tiles or, if K is split, some of them.
 
@@ -60,7 +60,7 @@ _MAX_SPLITS = (1 << 15) - 1
 
 @dataclass(frozen=True)
 class TileScheduler:
-    """Which work tiles there are, and which cluster takes them in which order: a component of a plan.
+    """The work tiles, and each cluster's work tiles in order: a component of a plan.
 
     A scheduler with other work tiles derives from this class. It overrides `divide` and `received`, which return the
     work tiles on the host and in a kernel, and where needed `reads`, `rules`, `limits` and `describe`.
@@ -68,7 +68,7 @@ class TileScheduler:
     raster   the order of the tiles. A tile is that of a whole cluster
     split    the split of K: none, split-K or stream-K
     grid     `Persistent` or `OneEach`: how many clusters are launched
-    order    the order in which clusters take their first work tiles: that of their launch, or GPC by GPC
+    order    the order of clusters' first work tiles: that of their launch, or GPC by GPC
     """
 
     raster: Raster

@@ -19,7 +19,7 @@ class KSplit:
     splits      number of K splits of each tile; 1: no split-K
     waves       stream-K, instead of `splits`: the k-tiles of the tiles that do not fill the persistent grid, and of
                 `waves` - 1 full waves, are divided evenly among all CTAs. Other tiles are not split. 0: no stream-K
-    fixup       stream-K with `waves` = 1 in which each split tile has an owner, a CTA that takes most of its k-tiles.
+    fixup       stream-K with `waves` = 1; each split tile has an owner, a CTA that takes most of its k-tiles.
                 The rest is divided among the CTAs that the last wave leaves without a tile
     order       "strided": K split p takes the k-tiles p, p + splits, ...; "blocked": each K split takes adjacent
                 k-tiles, and the first ones take one more if `splits` does not divide their number. A K split may be

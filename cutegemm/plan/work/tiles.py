@@ -85,7 +85,7 @@ class TileGrid:
         return m if cm == 1 else least(m, m_tiles - 1), n if cn == 1 else least(n, n_tiles - 1), batch
 
     def host_divisors(self, divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple) -> tuple[Any, ...]:
-        """Return the divisors of the raster in the form in which the host passes them to a kernel.
+        """Return the divisors of the raster in the form of a kernel's arguments.
 
         divisors   converts non-negative integers to a form that is faster to divide by
         """
@@ -114,7 +114,7 @@ class TileGrid:
         return self.work(self.arithmetic.ceil_div(k, self.cluster.cta_tile[2]), tensors)
 
     def work(self, k_tiles: Any, tensors: Mapping[str, Any] | None = None) -> Work:
-        """Return the work tiles of a problem with these tiles of D, each of which has `k_tiles` k-tiles.
+        """Return the work tiles of a problem with these tiles of D, of `k_tiles` k-tiles each.
 
         tensors   see `TileScheduler.divide`; None: none
         """

@@ -77,7 +77,7 @@ class Work:
         raise NotImplementedError
 
     def exists(self, state: State) -> Any:
-        """Return whether there is a work tile of this state. If there is none, the cluster has taken its last one."""
+        """Return whether there is a work tile of this state. Without one, the cluster has taken its last one."""
         raise NotImplementedError
 
     def tile(self, state: State) -> WorkTile:
@@ -266,7 +266,7 @@ class Work:
         return replace(self, tiles=replace(self.tiles, arithmetic=ARRAYS), known_ends=self.ends)
 
     def assignment(self) -> Assignment:
-        """Return all work tiles that are not empty, in the order in which clusters start them.
+        """Return all work tiles that are not empty, in the order of their start.
 
         The extents must be integers, not traced values.
         """

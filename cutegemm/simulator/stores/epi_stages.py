@@ -8,6 +8,7 @@ import numpy as np
 
 from cutegemm.dtypes import round_to
 from cutegemm.layout import Layout
+from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.glu import Glu
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.store import staged
@@ -101,7 +102,7 @@ class EpiStageStorage:
         per = self.moved.shape[1]
         for consumer, elements in enumerate(self.elements):
             for i in range(down * across):
-                own = self._place_in_d(elements[:, i * per : (i + 1) * per])
+                own = self.place_in_d(elements[:, i * per : (i + 1) * per])
                 origin = self._origin(i)
                 want = self._in_tile(self.moved % epi_tile[0] + origin[0], self.moved // epi_tile[0] + origin[1])
 
@@ -127,7 +128,7 @@ class EpiStageStorage:
         out: np.ndarray = m + self.plan.consumer_tile[0] * n
         return out
 
-    def _place_in_d(self, elements: np.ndarray) -> np.ndarray:
+    def place_in_d(self, elements: np.ndarray) -> np.ndarray:
         """Return the index in the consumer's tile of D of the result that each accumulator contributes to.
 
         It differs from the accumulator's index if the epilogue is gated, because D then has half as many columns.
@@ -176,15 +177,21 @@ class EpiStageStorage:
                     if TMA loads none
         returns     an array (C, threads, registers of an epilogue tile) for each result
         """
-        per, kind, epilogue = self.moved.shape[1], self.plan.operands.d.dtype, self.plan.tail
+        out = self.evaluated(self.plan.tail, registers, i, group, fetched)
+        return {name: round_to(self.plan.operands.matrix(name).dtype, values) for name, values in out.items()}
+
+    def evaluated(
+        self, epilogue: Epilogue, registers: np.ndarray, i: int, group: CtaGroup, fetched: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the results of an epilogue for the i-th epilogue tile, before they are rounded; see `tail`."""
+        per, kind = self.moved.shape[1], self.plan.operands.d.dtype
         operands = {} if fetched is None else {self.plan.fetched_tile: fetched}
         for name in epilogue.tensors_read(self.task.scalars):
             if name not in operands:
                 operands[name] = self._operand(name, self.at(group, i), group)
         tensors = {name: np.moveaxis(values, -1, -3) for name, values in operands.items()}
         own = registers[..., i * per : (i + 1) * per]
-        out = results(epilogue, own, self.task.scalars, tensors, kind)
-        return {name: round_to(self.plan.operands.matrix(name).dtype, values) for name, values in out.items()}
+        return results(epilogue, own, self.task.scalars, tensors, kind)
 
     def store_aux(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
         """Store the auxiliary outputs of the i-th epilogue tile from registers to simulated global memory.

@@ -375,8 +375,8 @@ class AuxOutput:
 
 
 def aux_outputs(task: Task) -> dict[str, AuxOutput]:
-    """Return the simulated auxiliary outputs of a plan's epilogue by their names."""
-    names = task.plan.epilogue.outputs[1:]
+    """Return the simulated auxiliary outputs of a plan's epilogue, and the scales of a quantized D, by their names."""
+    names = (*task.plan.epilogue.outputs[1:], *task.plan.epilogue.scales)
     return {name: AuxOutput(task.matrices[name], task.report) for name in names}
 
 

@@ -17,11 +17,11 @@ from cutegemm.torch.modules import JoinedWeights, Linear
 
 
 def questions_of(model: Any, rows: Sequence[int]) -> list[tuple[Question, Sequence[int]]]:
-    """Return a `Question`, which the choice of a plan depends on, for each different kind of layer of a model.
+    """Return what the choice of a plan depends on (a `Question`), for each different kind of layer of a model.
 
     model     a module, or several
-    rows      numbers of rows of the inputs
-    returns   pairs of a `Question` and `rows`
+    rows      numbers of rows that the inputs of layers may have
+    returns   pairs of a `Question` (types, strides, extents, epilogue) and `rows`
     raises    UnsupportedError if cutegemm computes no layer of the model, or if a layer is not on a CUDA device
     """
     modules = [model] if isinstance(model, nn.Module) else list(model)
@@ -54,5 +54,5 @@ def questions_of(model: Any, rows: Sequence[int]) -> list[tuple[Question, Sequen
 
 
 def _weight(layer: Any) -> torch.Tensor:
-    """Return the first parameter of a layer or of its children that is a matrix."""
+    """Return the first parameter of a layer or of its children that is a matrix: the weight."""
     return next(each for each in layer.parameters() if each.dim() == 2)

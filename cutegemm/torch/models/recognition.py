@@ -26,7 +26,7 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 
 def activation_of(act: Any) -> str | None:
-    """Return the name of the activation that a module or function computes; None if it is unknown.
+    """Return the name, such as "gelu", of the activation that a module or function computes; None if it is unknown.
 
     >>> activation_of(nn.SiLU()), activation_of(nn.GELU("tanh")), activation_of(F.gelu), activation_of(nn.Softplus())
     ('silu', 'gelu_tanh', 'gelu', None)
@@ -39,7 +39,7 @@ def activation_of(act: Any) -> str | None:
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Return whether a module is a Conv1D, the linear layer of transformers' GPT-2, whose weight is K x N.
+    """Return True if a module is a Conv1D, the linear layer of transformers' GPT-2, whose weight is K x N.
 
     A subclass of Conv1D counts too.
     """
@@ -49,10 +49,10 @@ def is_conv1d(module: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Parts:
-    """Names of the child modules of an MLP, by what they do in it.
+    """Names of the child modules of an MLP, by their role.
 
     up     layers before the activation: one, or gate and up
-    act    activation; before `parts_of`, the names that it may have
+    act    the activation; in the table of known MLPs, all names that it may have
     down   layer after the activation
     last   modules that may come last, such as dropout
     """
@@ -64,7 +64,7 @@ class Parts:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the linear layers, in the order in which they compute."""
+        """Names of the MLP's linear layers, in the order of their computation."""
         return (*self.up, self.down)
 
 
@@ -78,11 +78,10 @@ MLPS = (
 
 
 def parts_of(module: nn.Module) -> Parts | None:
-    """Return the names of the children of an MLP, if a module has those of an MLP in a known library.
+    """Return the names of an MLP's children by their role, if they are those of an MLP in a known library; else None.
 
-    `act` and `last` of the result hold the names that the module has.
-
-    returns   None if the module lacks some of them, or has others
+    returns   the names; `act` and `last` are those that the module has. None if the module lacks some of the
+              children, or has others
     """
     children = dict(module.named_children())
     for parts in MLPS:
@@ -94,7 +93,7 @@ def parts_of(module: nn.Module) -> Parts | None:
 
 
 def is_on_meta(module: nn.Module) -> bool:
-    """Return whether some parameters of a module are on torch's meta device, which holds no numbers.
+    """Return True if some parameters of a module are on torch's meta device, which has shapes but no numbers.
 
     >>> is_on_meta(nn.Linear(2, 2)), is_on_meta(nn.Linear(2, 2, device="meta"))
     (False, True)
@@ -103,10 +102,10 @@ def is_on_meta(module: nn.Module) -> bool:
 
 
 def bare(module: nn.Module) -> nn.Module:
-    """Return a copy of a module and of its children, without hooks and without a `forward` of the instance.
+    """Return a copy of a module and of its children, without hooks and without a `forward` set on the instance.
 
-    It shares the parameters. Its buffers and its training mode are its own, so that a call of it changes nothing in
-    `module`.
+    The copy shares the parameters. Its buffers and its training mode are its own, so that calling it changes nothing
+    in `module`.
 
     >>> norm = nn.BatchNorm1d(2)
     >>> copy = bare(norm).train()
@@ -124,7 +123,7 @@ def bare(module: nn.Module) -> nn.Module:
 
 
 def with_numbers(module: nn.Module, parts: Parts) -> nn.Module:
-    """Return a copy of an MLP on the meta device, with small layers of random numbers instead of its own, to call it.
+    """Return a copy of an MLP on the meta device that can be called: small layers of random numbers replace its own.
 
     parts   names of its children
 
@@ -148,8 +147,9 @@ def _generator() -> torch.Generator:
 
 
 def _small(layer: Any, numbers: torch.Generator) -> Any:
-    """Return a small copy of a linear layer, with random parameters of its types.
+    """Return a small copy of a linear layer, with random parameters that have the types of its own.
 
+    layer     a Linear or Conv1D
     numbers   generator of the random numbers
     """
     copy = bare(layer)
@@ -168,7 +168,7 @@ def _small(layer: Any, numbers: torch.Generator) -> Any:
 
 
 def is_linear(conv1d: nn.Module) -> bool:
-    """Return whether a Conv1D computes x @ weight + bias for four random rows.
+    """Return True if a Conv1D computes x @ weight + bias, found by calling it with four random rows.
 
     A Conv1D on the meta device is tried with small random parameters.
     """
@@ -183,10 +183,11 @@ def is_linear(conv1d: nn.Module) -> bool:
 
 
 def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
-    """Return whether an MLP computes down(act(up(x))), or its gated form, for four random rows.
+    """Return True if an MLP computes down(act(up(x))), or its gated form, found by calling it with four random rows.
 
-    It must do so in training and in evaluation. A module on the meta device is tried `with_numbers`. A dropout that is
-    a module and comes last is switched off; a dropout that is a function shows as a difference. Hooks are not called.
+    The result must be right in training and in evaluation. A module on the meta device is tried with small random
+    layers. A dropout that is a module and comes last is switched off; a dropout that is a function shows as a
+    difference. Hooks are not called.
 
     parts        names of its children
     activation   name of the activation after its first layer
@@ -215,7 +216,7 @@ def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
 
 
 def _are_close(results: list[Any], expected: torch.Tensor) -> bool:
-    """Return whether all results are tensors of the expected shape and, up to rounding, of the expected values."""
+    """Return True if all results are tensors of the expected shape and, up to rounding, of the expected values."""
     if not all(isinstance(each, torch.Tensor) and each.shape == expected.shape for each in results):
         return False
     near = {"rtol": 0.02, "atol": 0.02 * float(expected.float().abs().max())}

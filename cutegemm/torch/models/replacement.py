@@ -37,10 +37,10 @@ _RECORD = "_cutegemm"  # attribute of a replaced MLP: a `Record`, or None after 
 
 @dataclass(frozen=True)
 class Record:
-    """What an MLP computed when `use` replaced it, to notice later changes.
+    """What an MLP computed when `use` replaced it; a call compares it with the MLP's present state to notice changes.
 
     parts        names of its children
-    activation   name of the activation, as for `mlp`
+    activation   name of the activation, such as "gelu" or "swiglu"
     act          module or function of the activation
     """
 
@@ -51,12 +51,12 @@ class Record:
 
 @dataclass
 class Replaced:
-    """The modules that `use` has replaced in a model, and those that it has left.
+    """The result of `use`: the modules that it has replaced in a model, and those that it has left.
 
     replaced   name of a module -> description of what replaces it
     left       name of a module -> reason why it was not replaced
 
-    `undo()` restores the model; used as a context manager, the object does so at the end.
+    `undo()` restores the model. Used as a context manager, this object calls `undo()` at the end.
     """
 
     replaced: dict[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Replaced:
     _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     def undo(self) -> None:
-        """Restore the replaced modules. Parameters keep their present values and their identity."""
+        """Restore the modules that `use` replaced. Parameters keep their present values and their identity."""
         while self._undo:
             self._undo.pop()()
 
@@ -75,7 +75,7 @@ class Replaced:
         self.undo()
 
     def __str__(self) -> str:
-        """Return a line for each kind of module that was replaced, and for each reason why others were not."""
+        """Return the report of `use` as text: one line for each kind of replaced module and each reason to keep one."""
         count = len(self.replaced)
         lines = [f"{count} module{'s' * (count != 1)} replaced, {len(self.left)} left"]
         for title, modules in (("replaced", self.replaced), ("left", self.left)):
@@ -97,9 +97,21 @@ def use(
 ) -> Replaced:
     """Let cutegemm compute the linear layers and MLPs of a model, in place.
 
+    model             a module; it may itself be a layer or an MLP
+    rows              numbers of rows of the inputs, such as range(1, 4097): the kernels of the forward pass are
+                      compiled at once, in parallel and with a progress bar, as by `cutegemm.prepare`. None: each at
+                      its first call
+    processes         number of processes that compile; None: the number of processors
+    batch_invariant   True to give each row of the results of layers and MLPs the same bits in every batch. Nothing is
+                      replaced if a layer or an MLP would be left to torch
+    returns           the modules that were replaced, and those that were not with the reason; `undo()` restores the
+                      model
+    raises            UnsupportedError if model is not a torch.nn.Module, or if it cannot be made batch invariant;
+                      with `rows`, the errors of `cutegemm.prepare`, after which the model is as before
+
     It replaces torch.nn.Linear, transformers' Conv1D, gated MLPs with the children gate_proj, up_proj, down_proj and
-    act_fn (Llama, Mistral, Qwen, Gemma), and MLPs of two layers with an activation between them (GPT-2 and others). The
-    activation becomes the epilogue of the layer before it. Modules change their class and keep their identity.
+    act_fn (Llama, Mistral, Qwen, Gemma), and MLPs of two layers with an activation between them (GPT-2 and others).
+    The activation becomes the epilogue of the layer before it. Modules change their class and keep their identity.
     Parameters keep their identity, names and values, so that optimizers and state dicts still work. The gate and up
     weights of a gated MLP become adjacent in memory: see `JoinedWeights` in `cutegemm/torch/modules.py`.
 
@@ -117,16 +129,6 @@ def use(
     forward, and through it its children, if a child is replaced, masked, parametrized, or given hooks or another
     `forward` (as adapters, pruning and accelerate do), if another attribute of the MLP is set, or if the `forward` of
     its class is replaced. A second call of `use` replaces new modules.
-
-    model       a module; it may itself be a layer or an MLP
-    rows        numbers of rows of the inputs, such as range(1, 4097): the kernels of the forward pass are compiled at
-                once, in parallel and with a progress bar, as by `cutegemm.prepare`. None: each at its first call
-    processes   number of processes that compile; None: the number of processors
-    batch_invariant   whether the result of a row of the layers and MLPs has the same bits in every batch: see
-                `cutegemm.batch_invariant`. Nothing is replaced if a layer or an MLP would be left to torch
-    returns     the modules that were replaced, and those that were not with the reason; `undo()` restores the model
-    raises      UnsupportedError if model is not a torch.nn.Module, or if it cannot be made batch invariant; with
-                `rows`, the errors of `cutegemm.prepare`, after which the model is as before
 
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     >>> with use(model) as replaced:
@@ -158,9 +160,10 @@ def use(
 
 
 def _make_invariant(model: nn.Module, report: Replaced) -> None:
-    """Make all layers and MLPs of a model that cutegemm computes batch invariant, until `report.undo()`.
+    """Make all layers and MLPs of a model that cutegemm computes batch invariant, until `report.undo()` is called.
 
-    raises   UnsupportedError, after undoing the replacements, if some are left to torch
+    report   what `use` has replaced in the model, and what it has left to torch
+    raises   UnsupportedError, after undoing the replacements, if some layers are left to torch
     """
     left = [f"{name or 'the model itself'}: {reason}" for name, reason in report.left.items()]
     if left:
@@ -178,15 +181,15 @@ def _make_invariant(model: nn.Module, report: Replaced) -> None:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Return whether a module is a layer or an MLP that cutegemm computes, after `use` or as a `cutegemm.Linear`."""
+    """Return True if a module is a layer or an MLP that cutegemm computes, after `use` or as a `cutegemm.Linear`."""
     return isinstance(module, (Linear, ReplacedConv1D)) or hasattr(module, _RECORD)
 
 
 class Replacement(fallback.Unscriptable):
-    """First base of the class that a replaced module gets. The second base is its original class.
+    """First base of the class that `use` gives a module; the second base is the module's original class.
 
     The original class's forward is called if cutegemm cannot compute the module. If results must not depend on the
-    batch (`batch_invariant`), it is refused.
+    batch (`batch_invariant`), an error is raised instead.
     """
 
     batch_invariant: bool | None = None
@@ -205,7 +208,7 @@ class Replacement(fallback.Unscriptable):
         return super().forward(*args, **kwargs) if y is None else y
 
     def _computed(self, x: Any) -> torch.Tensor | None:
-        """Return the result that cutegemm computes for x; None if the original forward has to compute it."""
+        """Return the result of this replaced module for x; None if the original forward has to compute it."""
         raise NotImplementedError
 
 
@@ -213,17 +216,17 @@ class Replacement(fallback.Unscriptable):
 
 
 class ReplacedConv1D(Replacement):
-    """A replaced Conv1D of transformers: returns x @ weight + bias, with a weight of K x N."""
+    """A Conv1D of transformers that `use` has replaced: returns x @ weight + bias, with a weight of K x N."""
 
     def _computed(self, x: Any) -> torch.Tensor | None:
         return linear(x, _by_rows(self), self.bias) if _may_compute(self, x) else None
 
 
 def _may_compute(layer: Any, x: Any) -> bool:
-    """Return whether a kernel, instead of the original forward, may compute a replaced Conv1D of x.
+    """Return True if a kernel may compute a replaced Conv1D of x, False if the original forward has to.
 
-    It may not if gradients are recorded and the weight is an inference tensor: the transpose of such a tensor does not
-    require gradients, even if the tensor does.
+    It may not if gradients are recorded and the weight is an inference tensor: the transpose of such a tensor does
+    not require gradients, even if the tensor does.
     """
     weight = layer.weight
     if is_replaced_forward(layer._cutegemm_original) or is_left_to_torch(x, weight, layer.bias):
@@ -232,7 +235,7 @@ def _may_compute(layer: Any, x: Any) -> bool:
 
 
 def _by_rows(layer: Any) -> torch.Tensor:
-    """Return the weight of a layer as N x K; that of transformers' Conv1D is K x N."""
+    """Return the weight of a linear layer as N x K; transformers' Conv1D stores it as K x N."""
     weight: torch.Tensor = layer.weight
     return weight.t() if is_conv1d(layer) else weight
 
@@ -249,7 +252,7 @@ def _replace_layer(name: str, module: nn.Module, report: Replaced) -> None:
 
 
 def _why_not_layer(module: Any) -> str:
-    """Return the reason, for messages, why `use` leaves a linear layer as it is; "" if it is replaced."""
+    """Return the reason, as a phrase for messages, why `use` leaves a linear layer as it is; "" if it replaces it."""
     kind = "Linear" if isinstance(module, nn.Linear) else "Conv1D"
     if type(module) is not nn.Linear and (kind == "Linear" or type(module).__name__ != kind):
         return f"{type(module).__name__}, a subclass of {kind}, may compute something else"
@@ -265,7 +268,7 @@ def _why_not_layer(module: Any) -> str:
 
 
 def _why_not_tensors(layer: Any) -> str:
-    """Return the reason, for messages, why no kernel computes with a layer's weight or bias; "" if one does."""
+    """Return the reason, as a phrase for messages, why no kernel can compute with a layer's weight or bias; else ""."""
     for name in ("weight", "bias"):
         tensor = getattr(layer, name, None)
         if isinstance(tensor, torch.Tensor) and (why := fallback.why_left_to_torch(tensor)):
@@ -277,7 +280,7 @@ def _why_not_tensors(layer: Any) -> str:
 
 
 class ReplacedGatedMLP(Replacement, JoinedWeights):
-    """A replaced gated MLP: returns down(act(gate(x)) * up(x)), gate and up by one kernel."""
+    """A gated MLP that `use` has replaced: returns down(act(gate(x)) * up(x)), with gate and up in one kernel."""
 
     def _computed(self, x: Any) -> torch.Tensor | None:
         record = _unchanged(self)
@@ -285,7 +288,7 @@ class ReplacedGatedMLP(Replacement, JoinedWeights):
 
 
 class ReplacedMLP(Replacement):
-    """A replaced MLP: returns down(act(up(x))), with the activation as the epilogue of the first layer's kernel."""
+    """An MLP that `use` has replaced: returns down(act(up(x))), with the activation in the first layer's kernel."""
 
     def _computed(self, x: Any) -> torch.Tensor | None:
         record = _unchanged(self)
@@ -305,16 +308,19 @@ class ReplacedMLP(Replacement):
 
 
 def _is_plain(layer: Any, x: Any) -> bool:
-    """Return whether a kernel may compute a layer of x without calling the layer: `is_plain`, or a replaced Conv1D."""
+    """Return True if a kernel may compute a linear layer of x without calling the layer, because it does nothing else.
+
+    That is so for a plain Linear (no hooks, adapters or own `forward`) and for a replaced Conv1D.
+    """
     if isinstance(layer, ReplacedConv1D):
         return type(layer) is layer._cutegemm_class and not is_customized(layer) and _may_compute(layer, x)
     return is_plain(layer) and not is_left_to_torch(x, layer.weight, layer.bias)
 
 
 def _unchanged(module: Any) -> Record | None:
-    """Return the record of a replaced MLP; None if anything but its layers has changed since `use` replaced it.
+    """Return what a replaced MLP was when `use` replaced it, or None if anything but its layers has changed since.
 
-    Then the original forward has to compute it.
+    If the result is None, the original forward has to compute the MLP.
     """
     record: Record | None = getattr(module, _RECORD)
     if record is None or is_replaced_forward(module._cutegemm_original):
@@ -355,7 +361,7 @@ def _replace_mlp(name: str, module: nn.Module, parts: Parts, report: Replaced) -
 
 
 def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str:
-    """Return the reason, for messages, why `use` leaves an MLP as it is; "" if it is replaced.
+    """Return the reason, as a phrase for messages, why `use` leaves an MLP as it is; "" if it replaces it.
 
     parts        names of its children
     activation   name of the activation between its layers; None if it is unknown
@@ -398,7 +404,10 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
 
 
 def _change(module: nn.Module, kind: type, report: Replaced) -> None:
-    """Change the class of a module to `kind` until `report.undo()`."""
+    """Change the class of a module to `kind`, and let `report.undo()` restore it.
+
+    report   what `use` has replaced; it gets one more entry to undo
+    """
     before = type(module)
 
     def become(kind: type) -> None:
@@ -435,10 +444,10 @@ def _based_on(own: type, kind: type, before: type) -> type:
 
 @cache
 def _derived(replacement: Any, original: Any) -> Any:
-    """Return a class with the bases `replacement` and `original`, and with the name of the original.
+    """Return the class that a replaced module gets: bases `replacement` and `original`, and the name of the original.
 
-    Its objects are copied and pickled by the two classes. An attribute that is set in an MLP, other than a child, its
-    mode or a private one, may change what its own forward computes: `_RECORD` becomes None.
+    Its objects are copied and pickled by naming the two classes. An attribute that is set in an MLP, other than a
+    child, its mode or a private one, may change what its own forward computes: `_RECORD` becomes None.
     """
 
     def reduced(self: Any, protocol: int) -> tuple[Any, ...]:
@@ -465,9 +474,9 @@ def _derived(replacement: Any, original: Any) -> Any:
 
 
 def _made(replacement: Any, original: Any) -> Any:
-    """Return an empty object of the class that `_derived` returns, for copies and pickles.
+    """Return an empty object of the class that `_derived` returns; copying and unpickling a replaced module calls this.
 
-    replacement, original   bases of the class, as for `_derived`
+    replacement, original   bases of the class
     """
     kind = _derived(replacement, original)
     return kind.__new__(kind)

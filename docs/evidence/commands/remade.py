@@ -59,10 +59,10 @@ def run_steps(
 
 
 def report(docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs")) -> None:
-    """Make the measured pages with their plots and tables from docs/evidence/data."""
+    """Make the measured pages with plots and tables from docs/evidence/data, and run the notebooks again."""
     data = docs / "evidence" / "data"
     if not data.is_dir():
-        raise UnsupportedError(f"report: there is no folder {data}, of whose measurements pages are made.")
+        raise UnsupportedError(f"report: cannot find the folder {data}, of whose measurements pages are made.")
     for path in pages.write(docs):
         print(path)
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from cutegemm.errors import UnsupportedError
+from docs.evidence.files import record_text
 
 Json = Annotated[bool, typer.Option("--json", help="For a program.")]
 
@@ -61,7 +62,7 @@ def ladder(
             name, [int(n) for n in sizes.split(",")], module.COUNTED_SIZE if counters else None,
             say=lambda line: print(line, file=sys.stderr),
         )  # fmt: skip
-    print(json.dumps(found, indent=1) if as_json else module.table(found))
+    print(record_text(found) if as_json else module.table(found))
 
 
 def functions(

@@ -28,7 +28,7 @@ _SMALL: dict[str, Any] = {"block": (128, 128, 8), "warp": (64, 32), "thread": (8
 
 
 def _spelled(family: str, options: dict[str, Any]) -> str:
-    """Return the text that spells a plan's options out, or the tile of the family's default plan if there are none."""
+    """Return the text that spells a plan's options out, or the tile of the family's default plan without options."""
     told = options or {"tile": (128, 128, 64)}
     return f"{family}:{','.join([f'{name}={written(value)}' for name, value in told.items()])}"
 

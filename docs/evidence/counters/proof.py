@@ -7,7 +7,6 @@ predictions for the same counters.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -27,7 +26,7 @@ from cutegemm.profile.compare import PROMISED_METRICS, Row
 from cutegemm.profile.run import count, median, resources_of
 from cutegemm.run.executed import executed_accesses
 from docs.evidence.counters.random_plans import Drawn, draw
-from docs.evidence.files import write_whole
+from docs.evidence.files import read_record, write_record
 from docs.evidence.machine import asked, this_machine
 
 
@@ -67,7 +66,7 @@ class Proof:
 
     machine   date, GPU, driver, versions and the command
     device    device of the predictions
-    cases     in the order in which they were sampled
+    cases     in the order of sampling
     failed    reasons why cases were not launched, by name
     """
 
@@ -163,9 +162,8 @@ def save(proof: Proof, found: Sequence[Comparison], path: Path) -> None:
             "time_ns": [_short(v) for r in comparison.rows if r.name == "time, ns" for v in (r.predicted, r.measured)],
             "counts": counts,
         }  # fmt: skip
-        rows.append(json.dumps(row))
-    text = json.dumps(head, indent=1)[:-2] + ',\n "cases": [\n' + ",\n".join(rows) + "\n]}\n"
-    write_whole(path, text)
+        rows.append(row)
+    write_record(path, {**head, "cases": rows})
 
 
 def _told(comparison: Comparison) -> list[Row]:
@@ -194,7 +192,7 @@ def load(path: Path) -> Proof:
     raises   CutegemmError for another file
     """
     try:
-        data = json.loads(path.read_text())
+        data = read_record(path)
         metrics = data["metrics"]
         fields = ("name", "plan", "dtype", "layout", "align_bytes", "extents")
         cases = tuple([

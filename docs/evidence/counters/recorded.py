@@ -5,10 +5,10 @@ A model can be developed with such a file without a GPU: `replay` computes every
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cutegemm.analysis import check
 from cutegemm.compile.cubin import ResourceReport
@@ -17,7 +17,7 @@ from cutegemm.machine.device import default_device
 from cutegemm.profile import Case, Comparison, compare
 from cutegemm.profile.run import Counted, count, median, resources_of
 from docs.evidence.counters.probes import ProbeCase
-from docs.evidence.files import write_whole
+from docs.evidence.files import read_record, write_record
 from docs.evidence.machine import asked, this_machine
 
 
@@ -56,18 +56,15 @@ class Evidence:
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Write a file with one line per launch."""
+        """Write a file with one line per case."""
         metrics = sorted({m for r in self.cases.values() for launch in r.launches for m in launch})
-        head = {"machine": dict(self.machine), "arch": self.arch, "device": self.device}
-        lines = [json.dumps(head)[1:-1], f'"failed": {json.dumps(dict(self.failed))}']
-        lines.append(f'"metrics": {json.dumps(metrics, indent=1)}')
-        rows = []
+        cases = []
         for name, r in self.cases.items():
-            counts = [[_short(launch.get(m)) for m in metrics] for launch in r.launches]
-            row = {"what": r.what, "registers": r.registers, "counts": counts}
-            rows.append(f"{json.dumps(name)}: {json.dumps(row)}")
-        lines.append('"cases": {\n' + ",\n".join(rows) + "\n}")
-        write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
+            row: dict[str, Any] = {"name": name, "what": r.what}
+            row |= {} if r.registers is None else {"registers": r.registers}
+            cases.append(row | {"counts": [[_short(launch.get(m)) for m in metrics] for launch in r.launches]})
+        head = {"machine": dict(self.machine), "arch": self.arch, "device": self.device, "failed": dict(self.failed)}
+        write_record(path, {**head, "metrics": metrics, "cases": cases})
 
     @staticmethod
     def load(path: Path) -> Evidence:
@@ -76,15 +73,15 @@ class Evidence:
         raises   CutegemmError for another file
         """
         try:
-            data = json.loads(path.read_text())
+            data = read_record(path)
             metrics = data["metrics"]
             cases = {
-                name: Recorded(
-                    row["what"], row["registers"],
+                row["name"]: Recorded(
+                    row["what"], row.get("registers"),
                     tuple([{m: v for m, v in zip(metrics, counts, strict=True) if v is not None}
                            for counts in row["counts"]]),
                 )
-                for name, row in data["cases"].items()
+                for row in data["cases"]
             }  # fmt: skip
             return Evidence(data["machine"], data["arch"], data["device"], cases, data["failed"])
         except (KeyError, TypeError, ValueError) as error:

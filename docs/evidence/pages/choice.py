@@ -54,7 +54,7 @@ on 1,911 problems that they had not seen, where the model loses 1.70%."""
 
 
 def pages(benchmarks: Path) -> dict[str, str]:
-    """Return the text of the page by its path below `docs`; nothing if there are no measurements."""
+    """Return the text of the page by its path below `docs`; nothing without measurements."""
     found = recorded(benchmarks, [*_FILES, *_CLASSES])
     parts = [_TEXT]
     for name in _FILES:

@@ -21,7 +21,7 @@ _COUNTERS = (
 
 
 def counters(benchmarks: Path, begin: str) -> list[str]:
-    """Return a section with the counters of the cases whose names start with `begin`; nothing if there are none."""
+    """Return a section with the counters of the cases whose names start with `begin`; nothing without one."""
     rows = []
     for group in _GROUPS:
         file = benchmarks / f"analysis_{group}.json"

@@ -10,6 +10,7 @@ from cutegemm.profile import Case
 from cutegemm.profile.compare import QUANTITIES
 from docs.evidence.counters.cases import GROUPS
 from docs.evidence.counters.recorded import Evidence, describe
+from docs.evidence.files import read_record
 
 FILE = Path("cutegemm/explore/assets/measured.json")  # from the root of the repository
 # If several files have times of a plan at a shape, the first of them is shown.
@@ -80,7 +81,7 @@ def _speeds(data: Path) -> list[list[Any]]:
         path = data / f"{name}.json"
         if not path.exists():
             continue
-        read = json.loads(path.read_text())
+        read = read_record(path)
         gpu, date = read["machine"]["gpu"].removeprefix("NVIDIA ").lower(), read["machine"]["date"][:10]
         for row in read["rows"]:
             if row.get("l", 1) == 1:

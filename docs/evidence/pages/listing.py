@@ -174,7 +174,7 @@ def note(step: steps.Step) -> str:
         case steps.Release(previous=True):
             return "one lane of each warp arrives: the stage of the previous k-tile is free"
         case steps.If(condition=steps.HAS_K_TILES):
-            return "for K = 0 there is no stage to release"
+            return "for K = 0 no stage is to be released"
         case steps.Evaluate(section=steps.HEAD):
             return "the part of the epilogue that needs no tile operand: `alpha * acc`"
         case steps.ForEpiTiles():

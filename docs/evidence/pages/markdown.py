@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from docs.evidence.files import read_record
 
 _NUMBER = re.compile(r"[-+]?[\d,.]*%?( \*\*!\*\*)?( \(.*\))?$|not yet counted$|exact$")
 
@@ -17,7 +18,7 @@ def recorded(benchmarks: Path, names: Iterable[str]) -> dict[str, dict[str, Any]
     for name in names:
         file = benchmarks / f"{name}.json"
         if file.exists():
-            held = json.loads(file.read_text())
+            held = read_record(file)
             rows = held.get("rows")
             if not rows or held.get("steps") or any("error" not in row for row in rows):
                 found[name] = held

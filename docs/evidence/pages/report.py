@@ -1,10 +1,10 @@
-"""Pages of the documents made from docs/evidence/data/*.json: `python -m docs.evidence report`."""
+"""Pages made from docs/evidence/data/*.json, and notebooks with outputs: `python -m docs.evidence report`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from docs.evidence.pages import analysis, choice, explored, ladder, proof, speed
+from docs.evidence.pages import analysis, choice, explored, ladder, notebooks, proof, speed
 
 _COUNTERS = "measured/counters.md"  # written by hand, but for its tables
 
@@ -19,11 +19,11 @@ def pages(docs: Path) -> dict[str, str]:
 
 
 def write(docs: Path) -> list[Path]:
-    """Write all pages and plots, the tables of docs/measured/counters.md, and the measurements of the explorer.
+    """Write all pages and plots, the tables of docs/measured/counters.md, the explorer's measurements, and notebooks.
 
     returns   the paths of the written files
     """
-    texts = pages(docs)
+    texts = {**pages(docs), **notebooks.notebooks(docs)}
     if (docs / _COUNTERS).exists():
         runs = analysis.Runs(docs / "evidence" / "data")
         texts[_COUNTERS] = analysis.regenerated((docs / _COUNTERS).read_text(), runs)

@@ -51,7 +51,7 @@ class Message:
 class Outcome:
     """Result of a tool in one run.
 
-    summary    the tool's last line, or the reason why there is none
+    summary    the tool's last line, or the reason why it is missing
     finished   whether the tool printed its summary
     errors     number of errors that the tool counts
     warnings   number of warnings that the tool counts

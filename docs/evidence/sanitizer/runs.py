@@ -6,7 +6,6 @@ stops nothing else. Extents are ragged and grids small: a CTA of a persistent gr
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem
 from cutegemm.profile import Case
 from cutegemm.profile.child import environment, launched, launcher, printed
-from docs.evidence.files import write_whole
+from docs.evidence.files import write_record
 from docs.evidence.sanitizer.output import TOOLS, Outcome, command, parse
 
 _SECONDS = 900  # that one case may take under one tool
@@ -177,4 +176,4 @@ def record(found: Found, machine: Mapping[str, str], path: Path) -> None:
     """Write the table as JSON, with the machine."""
     cases = {name: {tool: o.to_dict() for tool, o in outcomes.items()} for name, outcomes in found.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps({"machine": dict(machine), "cases": cases}, indent=1) + "\n")
+    write_record(path, {"machine": dict(machine), "cases": cases})

@@ -1,0 +1,54 @@
+"""Nodes of an epilogue that quantizes D by blocks: values of float8, and one scale for every 128 columns of a row.
+
+`functions.quantize` makes both. They are the results of an epilogue, D and its scales; no expression can use them.
+`plan.quantize` defines the scale of a block. It is known only after all 128 columns have been computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cutegemm.dtypes import DType
+from cutegemm.plan.epilogue.expression import Expression
+
+
+@dataclass(frozen=True)
+class Blockwise(Expression):
+    """Base class of the two results of `quantize`.
+
+    child          the expression that is quantized
+    dtype          element type of the values, e4m3 or e5m2
+    power_of_two   whether scales are rounded up to powers of two
+    """
+
+    child: Expression
+    dtype: DType
+    power_of_two: bool = False
+
+    place: ClassVar[int]  # index among the results of `quantize`
+
+    @property
+    def children(self) -> tuple[Expression, ...]:
+        return (self.child,)
+
+    def with_children(self, *children: Expression) -> Expression:
+        return type(self)(children[0], self.dtype, self.power_of_two)
+
+    def __str__(self) -> str:
+        power_of_two = ", 1" if self.power_of_two else ""
+        return f"quantize({self.child}, '{self.dtype}'{power_of_two})[{self.place}]"
+
+
+@dataclass(frozen=True)
+class Quantized(Blockwise):
+    """The values: the child multiplied by the reciprocal of its block's scale."""
+
+    place: ClassVar[int] = 0
+
+
+@dataclass(frozen=True)
+class BlockScale(Blockwise):
+    """The scales, M x N / 128 numbers of f32."""
+
+    place: ClassVar[int] = 1
