@@ -17,13 +17,13 @@ from cutegemm.machine.arch import CACHE_LINE_BYTES, MAX_THREADS_PER_BLOCK, WARPG
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
-from cutegemm.plan.groups import with_group_ends
 from cutegemm.plan.mainloop.base import Mainloop
 from cutegemm.plan.mainloop.block_scaled import GRANULARITIES, BlockScaled, column_scales, has_scales, with_scales
 from cutegemm.plan.mainloop.promoted import Promoted
 from cutegemm.plan.mainloop.register import RegisterShared
 from cutegemm.plan.mainloop.shared import SharedShared
 from cutegemm.plan.mainloop.single import LoadingAhead
+from cutegemm.plan.memory.groups import with_group_ends
 from cutegemm.plan.memory.repack import as_repacked, is_to_read, make_repacks, needs_transpose, repacked_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands

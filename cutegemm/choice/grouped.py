@@ -17,12 +17,12 @@ from cutegemm.choice.refusals import by_reason
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
-from cutegemm.plan.groups import ENDS
+from cutegemm.plan.memory.groups import ENDS
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.limits import limits
 
-_MOST_TRIED = 400  # candidates, the fastest first, of which one must suit groups
+_MOST_TRIED = 400  # candidates to try, the fastest first, until one suits groups
 
 
 def batch_of_equal_groups(problem: Problem) -> Problem:

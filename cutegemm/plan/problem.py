@@ -101,7 +101,7 @@ class Operands:
                  further operands of the mainloop, such as block scales
     groups       for a grouped GEMM of L groups: "m", "n" or "k", the mode that is divided among the groups. Operands
                  with this mode hold the rows, columns or k of all groups one after the other, and have no batch mode;
-                 see `plan.groups`. "" for all other GEMMs
+                 see `plan.memory.groups`. "" for all other GEMMs
     raises       PlanError with every violated rule
 
     >>> Operands.of("f32", layout="nt").b.major
@@ -243,7 +243,7 @@ class Operands:
         >>> Operands.of("f32").with_aux(bias=Operand(f32, "n"), x=Operand(f32, "n", modes=("n", "k/64"))).of_mainloop
         ('x',)
         """
-        return tuple([name for name, operand in self.aux if operand.modes[1:] and operand.modes[1][0] == "k"])
+        return tuple([name for name, operand in self.aux if operand.modes and operand.modes[1][0] in "k1"])
 
     def aligned(self, align_bytes: int) -> Operands:
         """Return these operands with the alignment of A, B, C and D reduced to at most `align_bytes`."""

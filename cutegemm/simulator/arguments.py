@@ -12,7 +12,7 @@ from cutegemm.dtypes import round_to, tf32
 from cutegemm.errors import PlanError
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.epilogue import LINEAR, Epilogue
-from cutegemm.plan.groups import ENDS, is_clipped, ragged_mode
+from cutegemm.plan.memory.groups import ENDS, is_clipped, ragged_mode
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem, check_is_problem
 from cutegemm.simulator.memory import GlobalMatrix, GroupsOf

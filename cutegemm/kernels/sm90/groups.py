@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cutlass.cute as cute
 
-from cutegemm.plan.groups import ROWS, is_clipped, ragged_mode, ragged_modes, ragged_origin
+from cutegemm.plan.memory.groups import ROWS, is_clipped, ragged_mode, ragged_modes, ragged_origin
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.work.grouped import GroupTile
 
@@ -12,8 +12,10 @@ _RAGGED_RANK = 4  # modes of a tensor map that clips at the end of a group
 
 
 def mapped(plan: GemmPlan, name: str, tensor: cute.Tensor) -> cute.Tensor:
-    """Return the tensor from which the tensor map of an operand is made: with the modes of `plan.groups.ragged` if TMA
-    has to clip its boxes at the ends of groups, otherwise the tensor as it is.
+    """Return the tensor from which the host makes the tensor map of an operand.
+
+    If TMA has to clip its boxes at the ends of groups, it has the modes of `plan.memory.groups.ragged`. Otherwise it is
+    the operand itself.
 
     name     name of the operand or result
     tensor   the operand in global memory: its two modes and L
@@ -40,7 +42,7 @@ def matrix_of(plan: GemmPlan, tensor: cute.Tensor, batch, tile: GroupTile) -> cu
     """Return the matrix (M, N) of one batch or group of D, or of an operand or result of the epilogue.
 
     tensor   (M, N, L) in memory, with stride 0 along L if groups divide one of its modes; or coordinates that TMA
-             takes, with the modes of `plan.groups.ragged`
+             takes, with the modes of `plan.memory.groups.ragged`
     batch    index of the batch or group
     tile     the work tile
     """
@@ -58,7 +60,7 @@ def tiles_along_k(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Ten
 
     Tiles start at any k. See `k_of` for the coordinates of a k-tile of a group.
 
-    mX     coordinates with the modes of `plan.groups.ragged`
+    mX     coordinates with the modes of `plan.memory.groups.ragged`
     tile   (b_MN, bK)
     step   rows or columns between the starts of neighbouring tiles
     """

@@ -38,8 +38,8 @@ from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS, Arch
-from cutegemm.plan.groups import ENDS
 from cutegemm.plan.launches import GEMM, REPACK, launches_of, uses_pdl
+from cutegemm.plan.memory.groups import ENDS
 from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.reduction import ACCUMULATOR_ALIGN_BYTES, exchanged

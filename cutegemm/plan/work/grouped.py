@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cutegemm.plan.groups import ENDS, ROWS, ragged_mode
+from cutegemm.plan.memory.groups import ENDS, ROWS, ragged_mode
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
 from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.division import WorkTile

@@ -137,7 +137,7 @@ def _wrong_operands(form: Form, text: str, tensors: Sequence[torch.Tensor]) -> l
         if form.operand(x, form.n if name in wide else form.n // columns) is None
     ]
     if reduces:
-        rules.append("the epilogue reduces, which grouped kernels do not. Reduce the result instead.")
+        rules.append("the epilogue reduces; grouped kernels cannot. Reduce the result instead.")
     return rules
 
 

@@ -1,7 +1,7 @@
 """Kernels of grouped GEMMs: choose and compile a plan for a signature of the arguments once, then launch it.
 
-TMA needs rows whose pitch is a multiple of 16 bytes, and clips matrices at the end of a group only along a mode that is
-not contiguous; see `plan.groups`. Other matrices are copied first, or results are stored to memory that is copied.
+TMA needs rows whose pitch is a multiple of 16 bytes, and clips a matrix at the end of a group only along a mode that is
+not contiguous; see `plan.memory.groups`. Other matrices are copied first. Such results are stored transposed and copied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cutegemm.choice.names import recipe_named
 from cutegemm.compile.plans import compile_plan
 from cutegemm.errors import CopyWarning, CutegemmError, PlanError
 from cutegemm.plan.epilogue import Input, Row, Scalar, Tensor, Tile, epilogue_of
-from cutegemm.plan.groups import ENDS, with_group_ends
+from cutegemm.plan.memory.groups import ENDS, with_group_ends
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.rules.limits import limits
@@ -234,7 +234,7 @@ def question(
         kinds[name], tensors[name] = _seen(read, name, x, form)
     epilogue = epilogue_of(read.function, kinds)
     if epilogue.reductions:
-        rule = f"the epilogue {epilogue} reduces, which grouped kernels do not. Reduce the result."
+        rule = f"the epilogue {epilogue} reduces; grouped kernels cannot. Reduce the result."
         raise PlanError("grouped_mm", [rule])
     first = epilogue.tiles[0] if epilogue.tiles else None
     aux = {name: _operand(kinds[name], tensors[name]) for name in epilogue.tensors if name != first}
