@@ -30,6 +30,7 @@ def batch_of_equal_groups(problem: Problem) -> Problem:
 
     problem   a grouped problem; its number of groups is L
 
+    >>> from cutegemm.plan import Operands
     >>> operands = Operands.of("bf16", batched=True, groups="m")
     >>> str(batch_of_equal_groups(Problem(1000, 64, 128, 8, operands)))
     '125x64x128x8'
@@ -75,10 +76,11 @@ def chosen_grouped(
                     or None if it cannot have it; None: plans are taken as they are
     raises          PlanError with the reasons if no plan can implement the problem
 
+    >>> from cutegemm.plan import Operands
     >>> operands = Operands.of("bf16", layout="nt", batched=True, groups="m")
     >>> recipe, plan = chosen_grouped(Problem(32768, 4096, 4096, 8, operands))
     >>> plan.scheduler.mode, plan.cta_tile
-    ('m', (256, 128, 64))
+    ('m', (128, 192, 64))
     """
     swap_ab = False if problem.operands.gated else None
     refusals: list[tuple[object, str]] = []

@@ -6,7 +6,7 @@ python -m docs.evidence grouped --form k --seed 7
 
 The rows of a problem are divided among its groups at random. Each problem is computed by the plan that is chosen, by
 the plans with the lowest predicted times, by torch, and by a loop that knows the sizes on the host. A dense GEMM of as
-many rows, and the bandwidth of a copy, stand beside them. Errors are those of some rows against float64.
+many rows and a copy are timed too. Errors are those of some rows against float64.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Contest:
 def timed(problem: Problem, form: str, seconds: float, plans: int, seed: int) -> Row:
     """Return the row of one problem: times in microseconds, errors, and ratios to the best of the others.
 
-    plans   number of plans that are timed beside the chosen one
+    plans   number of plans that are timed in addition to the chosen one
     """
     import torch
 
@@ -215,7 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--problem", action="append", default=[], help="groups,rows,N,K; repeat it")
     parser.add_argument("--form", choices=FORMS, action="append", default=[], help="what groups divide; default: both")
-    parser.add_argument("--plans", type=int, default=6, help="number of plans that are timed beside the chosen one")
+    parser.add_argument(
+        "--plans", type=int, default=6, help="number of plans that are timed in addition to the chosen one"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the sizes of the groups")
     parser.add_argument("--seconds", type=float, default=1.0, help="of measuring for each problem, at least")
     parser.add_argument("--json", type=Path, help="write all numbers there")

@@ -12,7 +12,7 @@ _RAGGED_RANK = 4  # modes of a tensor map that clips at the end of a group
 
 
 def mapped(plan: GemmPlan, name: str, tensor: cute.Tensor) -> cute.Tensor:
-    """Return the tensor from which the host makes the tensor map of an operand.
+    """Return the tensor that the tensor map of an operand describes.
 
     If TMA has to clip its boxes at the ends of groups, it has the modes of `plan.memory.groups.ragged`. Otherwise it is
     the operand itself.

@@ -52,8 +52,8 @@ def tiles_of(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Tensor:
 def loaded_mnl(plan: GemmPlan, work: Work, state: State, rank, mA: cute.Tensor, mB: cute.Tensor) -> tuple:
     """Return which tiles of A and B a CTA loads for a work tile: (m_tile of A, n_tile of B, batch).
 
-    If groups divide M, the first number is the first row of the tile of A, and the last one the group. If they divide N,
-    the second number is the first column of the tile of B.
+    If groups divide M, the first number is the first row of the tile of A; if they divide N, the second number is the
+    first column of the tile of B. The last number is then the group.
 
     work     work tiles of the grid
     state    state of the work tile

@@ -202,9 +202,9 @@ class GroupedScheduler(TileScheduler):
     >>> plan = sm90_plan(Operands.of("bf16", batched=True, groups="m"), ctas=2)
     >>> problem = Problem(500, 128, 64, 3, plan.operands)
     >>> work = plan.work(problem, {"ends": np.array([300, 300, 500]).reshape(3, 1, 1)})
-    >>> [(tile.group, tile.begin, tile.size) for tile in work.of_cluster(0)]
+    >>> [(tile.group, int(tile.begin), int(tile.size)) for tile in work.of_cluster(0)]
     [(0, 0, 300), (0, 0, 300), (2, 300, 200)]
-    >>> [work.tile_mnl(tile) for tile in work.of_cluster(0)]
+    >>> [tuple(map(int, work.tile_mnl(tile))) for tile in work.of_cluster(0)]
     [(0, 0, 0), (2, 0, 0), (1, 0, 2)]
     """
 
