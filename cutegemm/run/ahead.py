@@ -72,8 +72,7 @@ def prepare(
     processes            number of processes that compile; None: the number of processors
     raises               PlanError with every invalid tuple or number; CompileError if a process exits early
 
-    An error of compilation is in the result. A call that needs the plan raises it again. While the plans of a module
-    are chosen, calls of other threads return uninitialized results, so prepare a module before other threads call one.
+    An error of compilation is in the result. A call that needs the plan raises it again.
 
     >>> print(cutegemm.prepare([(4096, 4096, 4096), (64, 4096, 4096)]))  # doctest: +SKIP
     2 kernels: 2 compiled in 3.1 s, 0 existed before

@@ -9,12 +9,11 @@ from typing import Any
 from cutegemm.choice.sm90.choice import ACCUMULATIONS
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError, UnsupportedError, how_to_install
-from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import MOST_EXTENT
-from cutegemm.run.calls import How, shapes_of
+from cutegemm.run.calls import ASKING, How, shapes_of
 from cutegemm.run.views import MODES, Region, View, share_memory
 
 WITHOUT_A_GPU = (
@@ -123,16 +122,13 @@ def wrong_out_dtype(
     return wrong
 
 
-answered_for: Device | None = None  # device that tensors in any memory stand for, inside of `prepare.asking(device)`
-
-
 def wrong_devices(tensors: dict[str, Any]) -> list[str]:
     """Return a sentence for each rule that the devices of tensors break: all must be on one CUDA device.
 
     Inside of `prepare.asking(device)`, no rule is checked.
     """
     wrong: list[str] = []
-    if answered_for is not None:
+    if ASKING.device is not None:
         return wrong
     not_cuda = [name for name, tensor in tensors.items() if not tensor.is_cuda]
     if not_cuda:
