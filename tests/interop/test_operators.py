@@ -107,9 +107,15 @@ def test_odd_shapes_have_operators(provider, shape, layout):
     assert found(arguments(*shape, layout=layout), provider)
 
 
-def test_a_batch_has_operators(provider):
+@pytest.mark.parametrize("c_shape", [None, (3, 128, 96), (128, 96)])
+def test_a_batch_has_operators(provider, c_shape):
+    """A matrix C is read for each matrix of the batch."""
     a, b, d = matrix((3, 128, 64)), matrix((3, 64, 96), "t"), matrix((3, 128, 96))
-    assert found(ops.GemmArguments(a, b, d, torch.float32), provider)
+    epilogue = None
+    if c_shape is not None:
+        source = "def epilogue(accum, C):\n    D = accum + C\n    return D\n"
+        epilogue = ops.EpilogueArguments(source, C=matrix(c_shape), D=d)
+    assert found(ops.GemmArguments(a, b, d, torch.float32, epilogue), provider)
 
 
 def test_a_filter_comes_before_the_limit(provider):
@@ -260,6 +266,20 @@ def test_a_transport_and_another_d_are_refused(provider):
     args = arguments(epilogue=ops.EpilogueArguments(source, C=c, D=d.float()))
     with pytest.raises(UnsupportedError, match="Pass one tensor for both"):
         own.question_of(args, translated(args.epilogue))
+
+
+def test_tensors_that_were_converted_to_cute_are_refused(provider):
+    """Without TVM-FFI, the package converts tensors when the arguments are made."""
+    options = ops.GlobalOptions()
+    before = options.save()
+    try:
+        options.use_tvm_ffi = False
+        args = arguments()
+    finally:
+        options.restore(before)
+    assert found(args, provider) == []
+    with pytest.raises(UnsupportedError, match="use_tvm_ffi = True"):
+        own.question_of(args, None)
 
 
 def test_registering_may_be_repeated_and_may_come_first():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import cutlass.cute as cute
 import torch
 from cutlass.operators.arguments import DenseTensor, GemmArguments
 from cutlass.operators.metadata import DenseTensorConstraints, GemmOperandsMetadata
@@ -28,10 +29,18 @@ ARCH = "sm_90a"
 
 
 def tensor_of(wrapped: Any) -> torch.Tensor:
-    """Return the torch tensor of a TensorWrapper; one on the meta device if it is fake, or of another framework."""
+    """Return the torch tensor of a TensorWrapper; one on the meta device if it is fake, or of another framework.
+
+    raises   UnsupportedError for a `cute.Tensor`, which does not lead back to the tensor that it was made of
+    """
     own = wrapped._runtime_tensor
     if isinstance(own, torch.Tensor):
         return own
+    if isinstance(own, cute.Tensor):
+        raise UnsupportedError(
+            "gemm does not take a cute.Tensor. Pass tensors of a framework, and set "
+            "cutlass.operators.GlobalOptions().use_tvm_ffi = True, without which they are converted to cute.Tensor."
+        )
     dtype = torch_type_from_cutlass_type(wrapped.dtype)
     return torch.empty_strided(tuple(wrapped.shape), tuple(wrapped.stride), dtype=dtype, device="meta")
 
@@ -43,44 +52,48 @@ def question_of(args: Any, ending: Translated | None) -> Question:
     ending   its epilogue; None without one
     raises   UnsupportedError with every rule that the arguments break
     """
-    named = {"a": args.A, "b": args.B, "out": args.out}
-    scaled = [name for name, operand in named.items() if not isinstance(operand, DenseTensor)]
-    if not isinstance(args, GemmArguments) or scaled:
+    if not isinstance(args, GemmArguments) or any(not isinstance(x, DenseTensor) for x in (args.A, args.B, args.out)):
         raise UnsupportedError(
             "the arguments are not a dense GEMM. Pass GemmArguments whose A, B and out are tensors without scales."
         )
-    tensors = {name: tensor_of(operand.tensor) for name, operand in named.items()}
+    tensors = {"a": tensor_of(args.A.tensor), "b": tensor_of(args.B.tensor), "out": tensor_of(args.out.tensor)}
+    _check_types(tensors, args.accumulator_type)
+    m, n, k, l = args.problem_size  # noqa: E741
+    batched, spec = len(args.A.shape) == 3, None
     if ending is not None:
         _check_d(args.out, args.epilogue.tensors["D"])
-    _check_types(tensors, args.accumulator_type)
-    batched = len(args.A.shape) == 3
-    views = {
-        name: View.of(name, tensor, batched, wanted_mode(None, name, tensor.element_size(), ""))
-        for name, tensor in tensors.items()
-    }
-    m, n, k, l = args.problem_size  # noqa: E741
-    spec, c = None, None
-    if ending is not None:
         spec, c = _spec_of(args.epilogue.tensors, ending, (m, n, l if batched else None))
-    views["c"] = views["out"] if c is None else View.of("c", c, batched)
-    without = [name for name, view in views.items() if view.major is None]
-    if without or 0 in (m, n, l):
-        raise UnsupportedError(
-            f"neither of the last two strides of {' and of '.join(without)} is 1. Pass contiguous tensors."
-            if without
-            else "D is empty."
-        )
-    kinds = DTYPES[tensors["a"].dtype], DTYPES[tensors["out"].dtype]
-    b_kind, c_kind = DTYPES[tensors["b"].dtype], None if c is None else DTYPES[c.dtype]
+        tensors |= {} if c is None else {"c": c}
+    views = _views_of(tensors, batched)
+    kinds = {name: DTYPES[tensor.dtype] for name, tensor in tensors.items()}
     return Question(
-        lambda by_box: operands_of(views, *kinds, batched, by_box, c_kind, b_kind),
+        lambda by_box: operands_of(views, kinds["a"], kinds["out"], batched, by_box, kinds.get("c"), kinds["b"]),
         (m, n, k, l),
-        c is not None,
+        "c" in tensors,
         spec,
         "fast",
         ARCH,
         device(),
     )
+
+
+def _views_of(tensors: dict[str, torch.Tensor], batched: bool) -> dict[str, View]:
+    """Return the memory layouts of "a", "b", "c" and "out". Without a tensor c, it is that of "out".
+
+    raises   UnsupportedError if D is empty, or if neither of the last two strides of a tensor is 1
+    """
+    if not tensors["out"].numel():
+        raise UnsupportedError("D is empty, so that there is nothing to launch.")
+    views = {
+        name: View.of(name, tensor, batched, wanted_mode(None, name, tensor.element_size(), ""))
+        for name, tensor in tensors.items()
+    }
+    without = [name for name, view in views.items() if view.major is None]
+    if without:
+        raise UnsupportedError(
+            f"neither of the last two strides of {' and of '.join(without)} is 1. Pass contiguous tensors."
+        )
+    return {"c": views["out"], **views}
 
 
 def device() -> Device:
@@ -143,7 +156,8 @@ def _spec_of(
         result = tensor_of(values[output])
         view = View.of("out", result, batched)
         aux[name] = Operand(DTYPES[result.dtype], MODES["out"][view.major or 0], view.align)
-    return EpilogueSpec(epilogue, aux), tensors[tiles[0]] if tiles else None
+    c = tensors[tiles[0]] if tiles else None
+    return EpilogueSpec(epilogue, aux), c if c is None or l is None else c.expand(l, m, n)
 
 
 def operands_metadata(args: Any, question: Question, recipe: Recipe) -> Any:
