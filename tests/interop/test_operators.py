@@ -21,11 +21,13 @@ from cutegemm.interop.operators import operator as own
 from cutegemm.interop.operators import register
 from cutegemm.interop.operators.epilogue import translated
 from cutegemm.interop.operators.operator import Fma
+from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.epilogue import epilogue_of
 from cutegemm.plan.epilogue.dependencies import state_of
 from cutegemm.run.emulated import emulate
 from cutegemm.run.question import decide
 from cutegemm.simulator import simulate
+from tests.noted import note_launches
 
 
 @pytest.fixture
@@ -176,17 +178,22 @@ def test_a_kernel_is_compiled_for_hopper_and_computes_the_product(provider):
         operator.compile(args, target_sm="100a")
 
 
-def test_a_run_passes_the_tensors_and_the_plan_to_gemm(provider, monkeypatch):
-    calls = []
-    monkeypatch.setattr(own, "gemm", lambda a, b, **how: calls.append((a, b, how)))
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the list of the kernels that are launched, as if the CPU were a Hopper GPU with any stream."""
     monkeypatch.setattr(own, "_current", lambda stream, like: nullcontext())
-    a, b, d = matrix((64, 32)), matrix((32, 64), "t"), matrix((64, 64))
-    args = ops.GemmArguments(a, b, d, torch.float32)
-    operator = found(args, provider)[0]
-    operator.run(args, compiled_artifact=object())
-    ((passed_a, passed_b, how),) = calls
-    assert (passed_a is a, passed_b is b, how["out"] is d) == (True, True, True)
-    assert how["plan"] == operator.metadata.design.plan
+    return note_launches(monkeypatch, DEFAULT_DEVICE.sms)
+
+
+@pytest.mark.parametrize("shape", [(512, 384, 256), (1, 4096, 512), (33, 17, 19), (512, 1, 256)])
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+def test_a_run_launches_the_plan_that_was_compiled(provider, launched, shape, layout):
+    args = arguments(*shape, layout=layout)
+    for operator in found(args, provider):
+        operator.run(args, compiled_artifact=object())
+        assert launched[-1].plan == operator._decision(args).plan
+        passed = launched[-1].passed()
+        assert [passed[name].data_ptr() for name in "abd"] == [x.data_ptr for x in (args.A, args.B, args.out)]
 
 
 def linear(accum, alpha, bias, C):
@@ -195,8 +202,8 @@ def linear(accum, alpha, bias, C):
     return D, F
 
 
-def test_an_epilogue_is_fused(provider, monkeypatch):
-    """D and F are those of numpy, from the simulated plan; a run passes all tensors by name."""
+def test_an_epilogue_is_fused(provider, launched):
+    """D and F are those of numpy, from the simulated plan; a run passes all tensors to the kernel of this plan."""
     m, n, k = 40, 24, 48
     c, bias, d, f = matrix((m, n)), matrix((1, n))[0], matrix((m, n)), matrix((m, n))
     epilogue = ops.EpilogueArguments(linear, alpha=0.5, bias=bias, C=c, D=d, F=f)
@@ -212,14 +219,14 @@ def test_an_epilogue_is_fused(provider, monkeypatch):
     expected = a @ b * 0.5 + bias_values
     assert np.array_equal(result.aux["aux"], expected)
     assert np.array_equal(result.d, round_to(bf16, np.maximum(expected, 0) * 2 + c_values / 4))
-    calls = []
-    monkeypatch.setattr(own, "gemm", lambda a, b, **how: calls.append(how))
-    monkeypatch.setattr(own, "_current", lambda stream, like: nullcontext())
     operator.run(args, compiled_artifact=object())
-    (how,) = calls
-    assert (how["out"][0] is d, how["out"][1] is f) == (True, True)
-    by_name = {name: how[f"x{index}"] for index, name in enumerate(operator._ending.inputs)}
-    assert (by_name["C"] is c, by_name["bias"] is bias, by_name["alpha"]) == (True, True, 0.5)
+    assert launched[-1].plan == plan
+    passed = launched[-1].passed()
+    names = {f"x{index}": name for index, name in enumerate(operator._ending.inputs)} | {"d": "D", "aux": "F"}
+    tensors = {"C": c, "bias": bias, "D": d, "F": f}
+    assert {names[each] for each in passed if each in names} == {*tensors, "alpha"}
+    for each, name in names.items():
+        assert passed[each] == 0.5 if name == "alpha" else passed[each].data_ptr() == tensors[name].data_ptr()
 
 
 TEXTS = [
