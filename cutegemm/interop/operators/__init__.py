@@ -1,7 +1,7 @@
 """Offer the plans of cutegemm as operators of NVIDIA's package `nvidia-cutlass-operators`.
 
 `cutlass.operators.get_operators(args)` lists kernels that compute a GEMM. After `register()`, the list has up to ten
-plans of cutegemm for a Hopper GPU, the one with the lowest predicted time first.
+plans of cutegemm for a Hopper GPU: those that the tuner would time first, in the order of their predicted times.
 
     import cutlass.operators as ops
     from cutegemm.interop.operators import register

@@ -20,9 +20,10 @@ from cutegemm.choice.recipe import Recipe
 from cutegemm.compile.plans import compile_plan
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.interop.operators.epilogue import translated
-from cutegemm.interop.operators.problem import ARCH, operands_metadata, question_of
+from cutegemm.interop.operators.problem import ARCH, operands_metadata, question_of, signature_of
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.rules.limits import limits
+from cutegemm.run.calls import Calls
 from cutegemm.run.gemm import gemm
 from cutegemm.run.question import Decision, Question, decide
 from cutegemm.run.tune import to_time
@@ -89,6 +90,7 @@ class CutegemmOperator(Operator):
     def __init__(self, metadata: OperatorMetadata) -> None:
         super().__init__(metadata)
         self._ending = None if metadata.epilogue is None else translated(metadata.epilogue)
+        self._decisions = Calls()
 
     @classmethod
     def _generate_operators(
@@ -98,7 +100,10 @@ class CutegemmOperator(Operator):
         target_sm: TargetSm | None = None,
         args: Any = None,
     ) -> list[Operator]:
-        """Return the ten best plans for the arguments that pass the filter, the lowest predicted time first."""
+        """Return the first ten plans that the tuner would time for the arguments, the lowest predicted time first.
+
+        metadata_filter   function that returns whether a plan is offered; the others do not count
+        """
         if args is None or not (target_sm or TARGET).supports_operators_from([TARGET]):
             return []
         try:
@@ -141,12 +146,19 @@ class CutegemmOperator(Operator):
     def _decision(self, args: Any) -> Decision:
         """Return the plan for the arguments of a call, and the problem that it solves.
 
+        It is cached by the types, shapes, strides and alignments of the arguments.
+
         raises   CutegemmError with the reasons why the plan of this operator cannot implement them
         """
+        signature = signature_of(args)
+        decision: Decision | None = self._decisions.found.get(signature)
+        if decision is not None:
+            return decision
         decision = decide(question_of(args, self._ending), recipe_named(self.metadata.design.plan))
         too_large = list(limits(decision.plan, decision.problem))
         if too_large:
             raise UnsupportedError(" ".join(too_large))
+        self._decisions.keep(signature, decision)
         return decision
 
     def _supports(self, args: Any, target_sm: TargetSm | None = None) -> Status:

@@ -23,7 +23,7 @@ from cutegemm.run.checks import wanted_mode
 from cutegemm.run.fused import kind_of, operand_of
 from cutegemm.run.question import EpilogueSpec, Question
 from cutegemm.run.torch_ops import DTYPES, RESULTS, memory_of
-from cutegemm.run.views import MODES, View, operands_of
+from cutegemm.run.views import ALIGN_BYTES, MODES, View, operands_of
 
 ARCH = "sm_90a"
 
@@ -74,6 +74,22 @@ def question_of(args: Any, ending: Translated | None) -> Question:
         "fast",
         ARCH,
         device(),
+    )
+
+
+def signature_of(args: Any) -> tuple[Any, ...]:
+    """Return a key with everything that `question_of` reads of the arguments of an operator, for a cache."""
+    values = [getattr(operand, "tensor", operand) for operand in (args.A, args.B, args.out)]
+    if args.epilogue is not None:
+        values += args.epilogue.parameters
+    return (
+        args.accumulator_type,
+        *[
+            (value.dtype, value.shape, value.stride, value.data_ptr % ALIGN_BYTES)
+            if isinstance(value, TensorWrapper)
+            else type(value)
+            for value in values
+        ],
     )
 
 
