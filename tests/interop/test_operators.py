@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -299,6 +300,12 @@ def test_registering_may_be_repeated_and_may_come_first():
     finally:
         ops.available_providers.clear()
         ops.available_providers.update(before)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cutlass.operators", None)
+    with pytest.raises(UnsupportedError, match=r"nvidia-cutlass-operators cannot be imported .*operators\]'"):
+        register()
 
 
 def test_an_unknown_version_is_refused(monkeypatch):

@@ -18,7 +18,7 @@ from typing import Any
 
 from cutegemm.errors import UnsupportedError, how_to_install
 
-NAME = "cutegemm"  # of the provider
+NAME = "cutegemm"  # name of the provider
 KNOWN = "0.3."  # versions of nvidia-cutlass-operators whose interface is known start with this
 
 

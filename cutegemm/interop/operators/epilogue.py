@@ -52,7 +52,7 @@ class Translated:
     def operands(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the operands of `gemm` by name.
 
-        values   the same operands by their names in `cutlass.operators`, among other values
+        values   tensors and numbers by their names in `cutlass.operators`; others than the operands are ignored
         """
         return {f"x{index}": values[name] for index, name in enumerate(self.inputs)}
 

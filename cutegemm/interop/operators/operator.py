@@ -191,7 +191,7 @@ class CutegemmOperator(Operator):
 
 
 def _current(stream: Any, like: Any) -> AbstractContextManager[Any]:
-    """Return a context in which a stream is torch's current stream of a device.
+    """Return a context that makes a stream torch's current stream on the device of a tensor.
 
     stream   a torch stream, or an object whose integer is the handle of a CUDA stream
     like     a tensor on the device

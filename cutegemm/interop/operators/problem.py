@@ -99,7 +99,7 @@ def _views_of(tensors: dict[str, torch.Tensor], batched: bool) -> dict[str, View
     raises   UnsupportedError if D is empty, or if neither of the last two strides of a tensor is 1
     """
     if not tensors["out"].numel():
-        raise UnsupportedError("D is empty, so that there is nothing to launch.")
+        raise UnsupportedError("D is empty. There is nothing to launch.")
     views = {
         name: View.of(name, tensor, batched, wanted_mode(None, name, tensor.element_size(), ""))
         for name, tensor in tensors.items()
