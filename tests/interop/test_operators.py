@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ pytest.importorskip("cutlass.operators", reason="nvidia-cutlass-operators is not
 
 import cutlass.operators as ops
 import torch
+from cutlass.operators.metadata import EpilogueMetadata
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from cutegemm.dtypes import bf16, round_to
@@ -228,6 +230,17 @@ def test_an_epilogue_is_fused(provider, launched):
     assert {names[each] for each in passed if each in names} == {*tensors, "alpha"}
     for each, name in names.items():
         assert passed[each] == 0.5 if name == "alpha" else passed[each].data_ptr() == tensors[name].data_ptr()
+
+
+def test_an_operator_takes_an_epilogue_by_its_metadata(provider):
+    """Programs choose an operator first and fuse an epilogue into it later, such as torch's NVGEMM backend."""
+    metadata = found(arguments(), provider)[0].metadata
+    d, bias = matrix((512, 384)), matrix((1, 384))[0]
+    source = "def epilogue(accum, bias):\n    D = relu(accum + bias)\n    return D\n"
+    args = arguments(epilogue=ops.EpilogueArguments(source, D=d, bias=bias))
+    bound = metadata.operator_class(replace(metadata, epilogue=EpilogueMetadata.from_args(args.epilogue)))
+    assert bound.supports(args)
+    assert str(bound._decision(args).plan.epilogue) == "relu(acc + x0)"
 
 
 TEXTS = [
