@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 if TYPE_CHECKING:
+    from cutegemm.machine.device import Device
     from cutegemm.plan.plan import GemmPlan
+    from cutegemm.run.question import Question
 
 _MOST_SIGNATURES = 4096
 BLAS_SCALARS = {"alpha": 1.0, "beta": 0.0}  # defaults of `gemm` without an epilogue
@@ -74,6 +77,20 @@ def is_batch_invariant(wanted: bool | None = None) -> bool:
     return bool(ENTERED) if wanted is None else wanted
 
 
+class Asking(threading.local):
+    """What `prepare.asking` sets for calls of this thread, while it is active.
+
+    questions   the questions that it has collected; None: it is not active
+    device      device that tensors in any memory stand for; None: that of the tensors
+    """
+
+    questions: list[Question] | None = None
+    device: Device | None = None
+
+
+ASKING = Asking()
+
+
 def shapes_of(a: Any, b: Any) -> str:
     """Return the shapes of a and b as error messages print them: "(4, 8) by (8, 16)"."""
     return f"{tuple(a.shape)} by {tuple(b.shape)}"
@@ -101,8 +118,11 @@ class Calls:
     def keep(self, signature: Any, call: Any) -> None:
         """Add a prepared call to this cache under the signature (types, shapes, strides) of its arguments.
 
-        If the cache is full, it is emptied first.
+        If the cache is full, it is emptied first. Nothing is added inside of `prepare.asking`, whose calls launch
+        nothing.
         """
+        if ASKING.questions is not None:
+            return
         if len(self.found) >= self.most:
             self.found.clear()
         self.found[signature] = call

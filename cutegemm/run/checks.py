@@ -9,12 +9,11 @@ from typing import Any
 from cutegemm.choice.sm90.choice import ACCUMULATIONS
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError, UnsupportedError, how_to_install
-from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import MOST_EXTENT
-from cutegemm.run.calls import How, shapes_of
+from cutegemm.run.calls import ASKING, How, shapes_of
 from cutegemm.run.views import MODES, Region, View, share_memory
 
 WITHOUT_A_GPU = (
@@ -128,9 +127,6 @@ def wrong_out_dtype(
     return wrong
 
 
-answered_for: Device | None = None  # device that tensors in any memory stand for, inside of `prepare.asking(device)`
-
-
 def wrong_devices(tensors: dict[str, Any]) -> list[str]:
     """Return one sentence for each rule on devices that tensors violate: all must be on the same CUDA device.
 
@@ -139,7 +135,7 @@ def wrong_devices(tensors: dict[str, Any]) -> list[str]:
     tensors   the tensors of a call, by name
     """
     wrong: list[str] = []
-    if answered_for is not None:
+    if ASKING.device is not None:
         return wrong
     not_cuda = [name for name, tensor in tensors.items() if not tensor.is_cuda]
     if not_cuda:

@@ -732,7 +732,7 @@ def _aux_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool)
     """
     first = epilogue.tiles[0] if epilogue.tiles else None
     return {
-        name: _operand(epilogue.kinds[name], tensors[name], batched, name in epilogue.halved)  # type: ignore[arg-type]
+        name: operand_of(epilogue.kinds[name], tensors[name], batched, name in epilogue.halved)  # type: ignore[arg-type]
         for name in epilogue.tensors
         if name != first
     }
@@ -869,7 +869,7 @@ def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tenso
     return Tile if shape == (m, n) else None
 
 
-def _operand(kind: type[Tensor], tensor: Any, batched: bool, halved: bool = False) -> Operand:
+def operand_of(kind: type[Tensor], tensor: Any, batched: bool, halved: bool = False) -> Operand:
     """Return type, majorness and alignment of an epilogue's operand as the kernel gets it.
 
     kind      Element, Row, Column or Tile

@@ -19,8 +19,8 @@ from cutegemm.machine.device import Device
 from cutegemm.plan.mainloop.block_scaled import with_scales
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import limits
-from cutegemm.run import calls, checks, tune
-from cutegemm.run.calls import How, shapes_of
+from cutegemm.run import calls, tune
+from cutegemm.run.calls import ASKING, How, shapes_of
 from cutegemm.run.checks import (
     extents_of,
     refused,
@@ -73,27 +73,23 @@ def named(a: Any, b: Any, c: Any, out: Any, needed: Sequence[str] = ()) -> dict[
     return {name: value for name, value in matrices if value is not None or name in needed}
 
 
-_asked: list[Question] | None = None
-
-
 @contextmanager
 def asking(device: Device | None = None) -> Iterator[list[Question]]:
     """Make calls of `gemm` only collect what the choice of their plans depends on, while the context is active.
 
     Nothing is compiled or launched, and the calls return uninitialized tensors. The context yields a list with one
-    `Question` (types, extents, strides, epilogue and options) for each kind of call. The context affects all threads.
+    `Question` (types, extents, strides, epilogue and options) for each call. Calls of other threads are not affected.
 
     device   device to choose plans for, whatever memory the tensors are in, so that no GPU is needed; None: theirs
     """
-    global _asked
     calls.forget()
-    before, _asked = _asked, []
-    device_before, checks.answered_for = checks.answered_for, device
+    before = ASKING.questions, ASKING.device
+    questions: list[Question] = []
+    ASKING.questions, ASKING.device = questions, device
     try:
-        yield _asked
+        yield questions
     finally:
-        _asked, checks.answered_for = before, device_before
-        calls.forget()  # the calls that were prepared here launch nothing
+        ASKING.questions, ASKING.device = before
 
 
 def prepare(
@@ -170,7 +166,7 @@ def prepare(
     ordered = tuple([views[name] for name in ("a", "b", "c", "out")])
     if 0 in d_shape:
         return Prepared(None, ordered, d_shape, dtype)
-    index, stand_in = a.get_device(), checks.answered_for
+    index, stand_in = a.get_device(), ASKING.device
     if stand_in is None:
         arch, device = torch_ops.device_arch(index), torch_ops.device_of(index)
     else:
@@ -208,8 +204,8 @@ def prepare(
             background.need(decision.plan, arch, lambda: f"gemm of {shapes_of(a, b)}")
         return Prepared(compile_plan(decision.plan, arch), ordered, d_shape, dtype, decision.problem)
 
-    if _asked is not None:
-        _asked.append(question)
+    if ASKING.questions is not None:
+        ASKING.questions.append(question)
         return Prepared(None, ordered, d_shape, dtype)
     if plan is not None:
         return prepared(decide(question, recipe_named(plan) if isinstance(plan, str) else plan))

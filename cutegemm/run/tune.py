@@ -165,8 +165,7 @@ class Tuner:
             )
             return None
         started = time.perf_counter()
-        served = ((one, question.served(one.recipe)) for one in varied(question.compared()))
-        chosen = list(islice(((one, decision) for one, decision in served if decision is not None), self.best))
+        chosen = list(islice(to_time(question), self.best))
         if not chosen:
             return None
         chosen.sort(key=lambda pair: pair[0].us)
@@ -192,6 +191,17 @@ class Tuner:
         took = time.perf_counter() - started
         self.say(f"{subject}: {record.plan} takes {us[record.plan]:.1f} us{gain} ({took:.1f} s)")
         return recipe_named(kept.plan)
+
+
+def to_time(question: Question) -> Iterator[tuple[Candidate, Decision]]:
+    """Yield the candidates that can compute a call, with their plans, in the order in which they should be timed.
+
+    question   what the choice of the call's plan depends on
+    """
+    for candidate in varied(question.compared()):
+        decision = question.served(candidate.recipe)
+        if decision is not None:
+            yield candidate, decision
 
 
 def varied(compared: Sequence[Candidate]) -> list[Candidate]:
