@@ -432,7 +432,7 @@ def test_operands_are_packed_into_memory_of_the_stream(stream, split_k):
 
 
 def test_threads_of_one_stream_have_workspaces_of_their_own(stream):
-    """A call may launch a repack pass and then a GEMM. Those of another thread may be launched between the two."""
+    """A call may launch a repack pass and then a GEMM. Another thread may launch its kernels between the two."""
     ops = Operands.of("e4m3", layout="tn", out="f32")
     plan, calls = sm90_plan(ops, tile=(128, 128, 128), repack="ab", split_k=2), {}
     kernel = CompiledKernel(plan, "sm_90a", None, lambda *arguments: calls[threading.get_ident()].append(arguments))

@@ -57,7 +57,7 @@ def test_the_first_command_of_the_readme_runs_from_the_wheel(wheel: Path, tmp_pa
     pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
     venv.create(tmp_path / "venv", symlinks=True)
     programs = tmp_path / "venv" / "bin"
-    pip = Path(find_spec("pip").origin).parent  # of this environment; it installs for the Python that runs it
+    pip = Path(find_spec("pip").origin).parent  # pip of this environment, which installs for the Python that runs it
     installed = run(
         tmp_path, programs / "python", pip, "install", "-q", "--no-compile", "--no-deps", "--no-index", wheel
     )
