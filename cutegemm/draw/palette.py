@@ -99,12 +99,13 @@ NAMED = {
 
 
 def stylesheet(scope: str, used: frozenset[str] | set[str]) -> str:
-    """Return the CSS of the colour classes in `used`, for light and dark themes.
+    """Return the CSS of the colour classes in `used`, also those of `NAMED`, for light and dark themes.
 
     A class sets `color`. Shapes fill or stroke with `currentColor`.
 
     scope   CSS selector that precedes each class
-    used    names of classes: c0 to c31 for the palette, s0 to s15 for the ramp, or of `NAMED`; others are ignored
+    used    names of classes: c0 to c31 for distinct colours, s0 to s15 for a ramp from light to dark; other names are
+            ignored
     """
     tables = {f"c{i}": (LIGHT[i], DARK[i]) for i in range(COLOURS)}
     tables |= {f"s{i}": (LIGHT_RAMP[i], DARK_RAMP[i]) for i in range(RAMP)}

@@ -30,10 +30,8 @@ def recorded() -> Mapping[str, Any]:
 
     `python -m docs.evidence report` writes their file.
 
-    returns   "speeds"    list of entries: measured times of a plan, by index of the problem in "shapes"
-              "shapes"    list of problems (m, n, k)
-              "counted"   list of entries: hardware counters of a plan for one problem
-              "metrics"   names of the counters of an entry, in the same order
+    returns   "speeds": measured times of each plan, by problem. "counted": hardware counters of plans, each for one
+              problem. "metrics": names of these counters, in their order
     """
     text = files("cutegemm.explore.assets").joinpath("measured.json").read_text("utf-8")
     measurements: dict[str, Any] = json.loads(text)
@@ -61,7 +59,7 @@ def _speeds(state: State, selected: Chosen) -> Html | None:
             continue
         sources.add(f"{gpu}, {date}")
         for shape, us, ratio in timed:
-            m, n, k = recorded()["shapes"][shape]
+            m, n, k = recorded()["shapes"][shape]  # entries have problems by index
             if problem is not None and (m, n, k) == (problem.m, problem.n, problem.k):
                 marked = len(rows)
             size = link(state.with_(problem=f"{m}x{n}x{k}"), f"{m} x {n} x {k}")
