@@ -69,6 +69,12 @@ def test_notebook(notebook: Path) -> None:
     assert sum("image/svg+xml" in output.get("data", ()) for output in outputs) >= 2
 
 
+def test_the_readme_is_short() -> None:
+    """It has at most 900 words outside of code blocks."""
+    prose = re.sub(r"^```.*?^```", "", DOCUMENTS[0].read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len(prose.split()) <= 900
+
+
 def test_notebooks_are_small() -> None:
     assert sum(notebook.stat().st_size for notebook in NOTEBOOKS) < 2**20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
@@ -35,13 +36,11 @@ class Canvas:
     """An SVG document under construction; methods append elements, and `finish` returns the text.
 
     parts           SVG elements in drawing order
-    used            names of the style classes in use, for which `finish` writes colours
     right, bottom   largest x and y coordinates that elements reach, in pixels
     """
 
     def __init__(self) -> None:
         self.parts: list[str] = []
-        self.used: set[str] = set()
         self.right = 0.0
         self.bottom = 0.0
 
@@ -61,7 +60,6 @@ class Canvas:
         width, height   extents of the rectangle
         """
         self.reach(x + width, y + height)
-        self.used |= set(style.split())
         box = f'x="{num(x)}" y="{num(y)}" width="{num(width)}" height="{num(height)}"'
         self.add(f'<rect {box} class="{style}"{extra}/>')
 
@@ -101,13 +99,20 @@ class Canvas:
         description   details, for screen readers
         """
         width, height = num(np.ceil(self.right + PAD)), num(np.ceil(self.bottom + PAD))
-        style = _STYLE.format(s=SCOPE) + stylesheet(SCOPE, self.used)
+        body = f'<rect width="{width}" height="{height}" rx="6" class="fill paper"/>{"".join(self.parts)}'
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="cutegemm" viewBox="0 0 {width} {height}" '
             f'width="{width}" height="{height}" style="max-width:100%;height:auto" role="img">'
-            f"<title>{escape(title)}</title><desc>{escape(description)}</desc><style>{style}</style>"
-            f'<rect width="{width}" height="{height}" rx="6" class="fill paper"/>{"".join(self.parts)}</svg>'
+            f"<title>{escape(title)}</title><desc>{escape(description)}</desc><style>{_style_of(body)}</style>{body}</svg>"
         )
+
+
+def _style_of(body: str) -> str:
+    """Return the CSS rules of the classes that SVG elements use, and no others, which keeps files small."""
+    used = {name for names in re.findall(r'class="([^"]*)"', body) for name in names.split()}
+    rules = [(re.findall(r"\.(\w+)", rule.partition("{{")[0]), rule) for rule in re.findall(r".+?}}", _STYLE)]
+    kept = "".join([rule for names, rule in rules if not names or used & set(names)])
+    return kept.format(s=SCOPE) + stylesheet(SCOPE, used)
 
 
 def num(value: float) -> str:

@@ -61,7 +61,7 @@ def draw_grid(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> Non
         f'<rect width="{width}" height="{height}" class="fill empty"/>'
     )
     if grid.colours is not None:
-        canvas.add(_cells(canvas, grid.colours, "s" if grid.ramp else "c", cell_w, cell_h))
+        canvas.add(_cells(grid.colours, "s" if grid.ramp else "c", cell_w, cell_h))
     canvas.add(_lines(grid, cell_w, cell_h, detailed))
     if grid.trail is not None and len(grid.trail) > 1 and min(cell_w, cell_h) >= 8:
         canvas.add(_trail(grid.trail, cell_w, cell_h))
@@ -113,7 +113,7 @@ def _tick_step(needed: float, cell: int) -> int:
     return step
 
 
-def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h: int) -> str:
+def _cells(colours: np.ndarray, prefix: str, cell_w: int, cell_h: int) -> str:
     """Return the SVG of the coloured cells: one path per colour, with one stroke per run of neighbours.
 
     A run is drawn as one wide line along a row or a column, whichever direction needs fewer lines.
@@ -130,9 +130,7 @@ def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h
     table = colours.T if turned else colours
     for colour in np.unique(table):
         if colour >= 0:
-            name = f"{prefix}{colour}"
-            canvas.used.add(name)
-            out.append(f'<path class="{name}" d="{_strokes(runs(table == colour), turned)}"/>')
+            out.append(f'<path class="{prefix}{colour}" d="{_strokes(runs(table == colour), turned)}"/>')
     return "".join([*out, "</g>"])
 
 

@@ -57,11 +57,12 @@ def _speeds(state: State, selected: Chosen) -> Html | None:
     key = (plan.name, plan.operands.a.dtype.name, plan.operands.layout)
     rows: list[tuple[Html | str, ...]] = []
     marked, sources = None, set()
-    for name, dtype, layout, gpu, date, shapes in recorded()["speeds"]:
+    for name, dtype, layout, gpu, date, timed in recorded()["speeds"]:
         if (name, dtype, layout) != key:
             continue
         sources.add(f"{gpu}, {date}")
-        for m, n, k, us, ratio in shapes:
+        for shape, us, ratio in timed:
+            m, n, k = recorded()["shapes"][shape]  # entries have problems by index
             if problem is not None and (m, n, k) == (problem.m, problem.n, problem.k):
                 marked = len(rows)
             size = link(state.with_(problem=f"{m}x{n}x{k}"), f"{m} x {n} x {k}")
