@@ -40,7 +40,7 @@ MAX_REPACKED_BYTES = 12 << 20  # most bytes of a repack pass that the GEMM overl
 
 @dataclass(frozen=True)
 class Room:
-    """How many CTAs of one kernel a device has room for at once: CTAs per SM, in clusters of some CTAs.
+    """How many CTAs of one kernel fit a device at once, to decide whether the next kernel may start early (PDL).
 
     ctas_per_sm    number of CTAs that an SM holds
     cluster_ctas   number of CTAs of a cluster; 1 without clusters
@@ -76,11 +76,11 @@ class Room:
 class Launch:
     """How one kernel of a GEMM call overlaps with its neighbours in the stream by programmatic dependent launch (PDL).
 
-    waits      True if the kernel executes `griddepcontrol.wait` and is launched before the previous one has ended. The
-               exception is a GEMM after a large repack pass (a copy kernel that reorders A or B first): see `uses_pdl`
+    waits      True if the kernel executes `griddepcontrol.wait`. It is then launched before the previous kernel ends,
+               unless it is a GEMM after a large repack pass (a copy kernel that reorders A or B first); see `uses_pdl`
     releases   True if the kernel executes `griddepcontrol.launch_dependents`, so that the next one begins while it runs
     late       True if it executes `launch_dependents` at its end, not at its start
-    room       condition on the grid, `Room.is_left`, under which it executes `launch_dependents`; None for no condition
+    room       condition on the grid (`Room.is_left`) for `launch_dependents`; None for no condition
     """
 
     waits: bool
@@ -90,11 +90,10 @@ class Launch:
 
 
 def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
-    """Return the kernels that a call of a plan launches, in order: name -> how it overlaps with the others.
+    """Return the kernels that a call of a plan launches, in order: name -> how it overlaps with its neighbours.
 
-    The names are "repack" for the kernel that copies A or B to a better layout first, "gemm", "accumulators" for the
-    kernel that adds the accumulators of K splits, and "reduce NAME" for each reduction in the epilogue. Only "gemm" is
-    always there.
+    The names are "repack" (copies A or B to a better layout), "gemm", "accumulators" (adds the accumulators of K
+    splits), and "reduce NAME" for each reduction NAME of the epilogue. Only "gemm" is always there.
 
     arch   architecture, which decides whether kernels overlap by PDL (programmatic dependent launch); None for one with
            PDL
@@ -147,11 +146,11 @@ def launches_dependents(plan: GemmPlan) -> bool:
 def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:
     """Return whether a kernel is launched with PDL (programmatic dependent launch), before the previous one ends.
 
-    This needs `launch.waits`, and at most 12 MiB that the repack pass before it writes.
+    It is if `launch.waits`, unless a repack pass before it writes more than 12 MiB.
 
     launch           how the kernel overlaps with the kernels before and after it
     repacked_bytes   bytes that the repack pass (a copy of A or B to a better layout) writes before this kernel: an
-                     integer, or a host function's traced value; 0 without a repack pass
+                     integer, or a traced value in the kernel's host function; 0 without a repack pass
 
     >>> gemm = Launch(waits=True, releases=False)
     >>> uses_pdl(gemm, 1 << 20), uses_pdl(gemm, 1 << 30), uses_pdl(Launch(waits=False, releases=True))

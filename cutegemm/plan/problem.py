@@ -28,15 +28,15 @@ class Operand:
     """Element type, majorness and alignment of one operand of a GEMM.
 
     dtype         element type
-    major         "m", "n" or "k": the mode of stride 1
+    major         "m", "n" or "k": the mode with stride 1
     align_bytes   a power of two that divides the base address and, in bytes, every stride other than 1
     broadcast     modes along which the operand is broadcast: ("m",) for a row of N elements, ("n",) for a column of M
                   elements, ("m", "n") for a single element, () for a matrix
-    gated         for B, or a row operand of N elements, of a gated GEMM: "halves" if its columns j and j + N / 2 give
-                  column j of D, "pairs" if its columns 2j and 2j + 1 do. Otherwise ""
-    modes         for a further operand of the mainloop, such as block scales: ("m", "k") or ("n", "k"). A mode "k/128"
-                  or "n/128" has one element for every 128 of K or N. ("m", "n/128") for the scales of a quantized D. ()
-                  for all other operands, whose modes follow from their names
+    gated         for B, or a row operand of N elements, of a gated GEMM (GLU): "halves" if its columns j and j + N / 2
+                  give column j of D, "pairs" if its columns 2j and 2j + 1 do. Otherwise ""
+    modes         for block scales and other further operands of the mainloop: ("m", "k") or ("n", "k"). "k/128" or
+                  "n/128" instead has one element for every 128 of K or N. ("m", "n/128") for the scales of a quantized
+                  D. () for all other operands, whose modes follow from their names
     """
 
     dtype: DType
@@ -65,7 +65,7 @@ class Operand:
 
     @staticmethod
     def of_kind(kind: type[Tensor], dtype: DType, major: str = "n", align_bytes: int | None = None) -> Operand:
-        """Return the description of an epilogue's operand in global memory, such as a bias, from its class.
+        """Return the description of an epilogue's operand in global memory, such as a bias, from its class and type.
 
         kind          Tile (M x N), Row (N elements), Column (M elements) or Element (one)
         dtype         element type
@@ -252,7 +252,7 @@ class Operands:
         return self.b.gated
 
     def as_gated(self, by: str, rows: tuple[str, ...] = ()) -> Operands:
-        """Return these operands for a gated GEMM (GLU): C, D and the epilogue's tiles then have N / 2 columns.
+        """Return these operands for a gated GEMM (GLU): C, D and the epilogue's M x N operands then have N / 2 columns.
 
         by     how the columns of B are paired: "halves" (j and j + N / 2) or "pairs" (2j and 2j + 1); "" for operands
                that are not gated

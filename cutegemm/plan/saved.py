@@ -30,7 +30,7 @@ _TYPE = "type"  # JSON key of the name of a dataclass
 
 
 def saved(plan: Any) -> str:
-    """Convert a plan to JSON text that also names the version of the package. Equal plans give equal texts.
+    """Convert a plan to JSON text, with the version of the package. Equal plans give equal texts.
 
     raises   UnsupportedError if a field holds a value that cannot be saved: only dataclasses of the package, layouts,
              element types, tuples, None, booleans, numbers and texts can

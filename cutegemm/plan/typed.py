@@ -43,7 +43,7 @@ def not_as_annotated(value: Any) -> Iterator[str]:
 
 
 class _Kind(NamedTuple):
-    """One member of a type annotation, prepared for checks: `tuple[int, int] | None` has two of them.
+    """One member of a type annotation, prepared for checks of values. For example, `tuple[int, int] | None` has two.
 
     type         class that a value must be an instance of
     elements     for a tuple with annotated elements, what each element may be; a single entry for all elements if
@@ -62,8 +62,8 @@ class _Expected(NamedTuple):
     """All types that one annotation allows, prepared for checks of values.
 
     kinds    the members of the annotation: one, or several for a union
-    leaves   classes among them that need no check of elements or fields. A value of such a class is right; nearly all
-             are
+    leaves   classes among the members whose instances are right without a check of elements or fields. They are tested
+             first, because nearly all values are of such a class
     words    the types as English text for messages, such as "an integer or None"
     """
 

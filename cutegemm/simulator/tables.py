@@ -23,7 +23,7 @@ from cutegemm.tile.tma import TmaBox
 
 @dataclass(frozen=True)
 class OperandTables:
-    """Index tables of A or B: elements that each thread copies, their place in shared memory, and elements that it reads.
+    """Index tables of A or B: what each thread copies, its place in shared memory, and what each thread reads.
 
     An element of a tile is written as the index m + extent * k. The copies of a tile move E elements. The fragments of
     a k-block have F registers in all threads.

@@ -38,7 +38,7 @@ NAMES = (
 
 
 def _expression(of: str, value: Any) -> Expression:
-    """Convert an argument of an epilogue function to an expression; a number becomes a `Constant`.
+    """Convert an argument of an epilogue function, such as `relu`, to an expression; a number becomes a `Constant`.
 
     of       name of the epilogue function, for the message
     value    the argument
@@ -249,12 +249,13 @@ def cast(x: Any, dtype: DType | str) -> Expression:
 
 
 def quantize(x: Any, dtype: DType | str = e4m3, power_of_two: bool = False) -> tuple[Expression, Expression]:
-    """Return (values, scales): x in float8, and one float32 scale for every 128 columns of each row of D.
+    """Return (values, scales): x in float8, and one f32 scale for every 128 columns of each row of D.
 
-    An epilogue returns both, and nothing else. They are what `cutegemm.quantize` makes of x: the operand of a
-    block-scaled product, (M, N) values and (M, N/128) scales, rounded up.
+    An epilogue returns both, and nothing else. They have the form that block-scaled GEMMs take as an operand: (M, N)
+    values and (M, N/128) scales, N/128 rounded up. `cutegemm.quantize` makes the same from a matrix in memory.
 
-    dtype          e4m3 or e5m2
+    x              an expression
+    dtype          element type of the values, e4m3 or e5m2
     power_of_two   whether scales are rounded up to powers of two
     raises         TypeError for another type
 
@@ -299,9 +300,10 @@ def pairs(x: Any) -> tuple[Expression, Expression]:
 
 
 def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
-    """Return (gate, up): the two expressions that select half of the N columns of x each, for a gated activation.
+    """Split x into a gate and an up expression for a gated activation (GLU); each has half of the N columns of x.
 
     interleaved   True: columns 2j and 2j + 1 are gate and up of column j of D; False: columns j and j + N / 2 are
+    returns       (gate, up)
     raises        PlanError if x contains a gate or an up already
     """
     by = "pairs" if interleaved else "halves"

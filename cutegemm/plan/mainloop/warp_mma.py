@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Test(Step):
-    """Program step: test whether a stage is full or empty, early enough that the `Wait` for it costs nothing.
+    """Program step: test early whether a stage is full (or empty), so that the `Wait` for it a bit later costs nothing.
 
     barrier   "full" or "empty"
-    ahead     number of k-tiles from the role's position in the mainloop pipeline to the k-tile of the stage
+    ahead     number of k-tiles from the one that the role works on to the one whose stage is tested
     """
 
     barrier: str
@@ -40,7 +40,7 @@ class ReadFirst(Step):
 
 @dataclass(frozen=True)
 class MultiplyBlock(Step):
-    """Program step: issue the mma.sync of a k-block that has been read, and read the next fragments meanwhile.
+    """Program step: multiply a k-block by mma.sync, and meanwhile read the fragments of the next one to registers.
 
     k_block    index of the k-block in the k-tile
     ahead      what is read meanwhile: 0, the next k-block; 1, the first k-block of the next k-tile; None, nothing

@@ -24,7 +24,9 @@ def ceil_div(a: Any, b: Any) -> Any:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The functions that differ between integers, arrays and traced values.
+    """Functions for one kind of values: Python integers, numpy arrays, or traced values in a kernel.
+
+    With them the same formulas serve host, analysis and kernel.
 
     minimum, maximum   smaller and larger of two values
     ceil_div           quotient of two values, rounded up

@@ -23,7 +23,7 @@ class TileGrid:
     scheduler          the scheduler, which has the raster
     cluster            the tile of a cluster
     m_tiles, n_tiles   number of tiles along M and along N
-    count              number of tiles of all batches; None in a kernel, see `TileScheduler.from_values`
+    count              number of tiles of all batches; None inside of a kernel, which does not need it
     arithmetic         functions for the type of these values
     divisors           the divisors of the raster in a form that is faster to divide by; None: the raster computes them
 
@@ -44,12 +44,12 @@ class TileGrid:
     divisors: tuple[Any, ...] | None = None
 
     def tile_mnl(self, tile: Any, rank: Any = 0) -> tuple[Any, Any, Any]:
-        """Return the CTA tile (m_tile, n_tile, l) of D that one CTA of a cluster computes in a tile.
+        """Return the CTA tile (m_tile, n_tile, l) of D that one CTA of a cluster computes, for a tile of the cluster.
 
         It may lie past the edge of D.
 
-        tile   number of the tile
-        rank   rank of the CTA in its cluster; see `ClusterTile.rank_mn`
+        tile   number of the cluster's tile in the order of the raster
+        rank   rank of the CTA in its cluster, numbered along M first
         """
         (cm, cn), raster = self.cluster.cluster_mn, self.scheduler.raster
         m, n, batch = raster.tile(
@@ -85,9 +85,9 @@ class TileGrid:
         return m if cm == 1 else least(m, m_tiles - 1), n if cn == 1 else least(n, n_tiles - 1), batch
 
     def host_divisors(self, divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple) -> tuple[Any, ...]:
-        """Return the divisors of the raster in the form of a kernel's arguments.
+        """Return the divisors that the raster needs to find a tile, in the form of kernel arguments.
 
-        divisors   converts non-negative integers to a form that is faster to divide by
+        divisors   function that converts non-negative integers to a form that is faster to divide by
         """
         return divisors(self.scheduler.raster.divisors(self.m_tiles, self.n_tiles))
 
@@ -109,13 +109,17 @@ class TileGrid:
     def along(self, k: Any, tensors: Mapping[str, Any] | None = None) -> Work:
         """Return the work tiles of a problem with these tiles of D and extent `k` of K, in elements.
 
-        tensors   see `TileScheduler.divide`; None: none
+        A work tile is a tile of D with all or some of its k-tiles.
+
+        tensors   operands that the scheduler reads, as arrays by name; None: none, or their contents are not known
         """
         return self.work(self.arithmetic.ceil_div(k, self.cluster.cta_tile[2]), tensors)
 
     def work(self, k_tiles: Any, tensors: Mapping[str, Any] | None = None) -> Work:
-        """Return the work tiles of a problem with these tiles of D, of `k_tiles` k-tiles each.
+        """Return the work tiles of a problem with these tiles of D, each with `k_tiles` k-tiles.
 
-        tensors   see `TileScheduler.divide`; None: none
+        A work tile is a tile of D with all or some of its k-tiles.
+
+        tensors   operands that the scheduler reads, as arrays by name; None: none, or their contents are not known
         """
         return self.scheduler.divide(self, k_tiles, tensors or {})
