@@ -60,13 +60,13 @@ class GemmPlan(hooks.Shown):
     name, summary    name, and what distinguishes the plan
     family           "simt", "mma_sync" or "sm90": the kernel that carries the plan out
     arch             the oldest architecture that it runs on
-    operands         element types, majorness and alignment of A, B, C, D and the epilogue's operands
+    operands         types, majorness and alignment of A, B, C, D and the epilogue's operands
     cta_tile         (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
     tiled_mma        the MMA atom, and how warps, threads and values cover the tile
-    streams          what is loaded for each k-tile: A, B, and further operands of the mainloop
+    streams          how A, B and further operands are loaded for each k-tile
     store            how a tile of D gets from registers to global memory
-    scheduler        the work tiles, and each cluster's work tiles in order
-    body             how the threads of a CTA work: all by one `ThreadSchedule`, or in `WarpRoles`
+    scheduler        which cluster computes which tiles of D, in order
+    body             how threads work: all by one `ThreadSchedule`, or in `WarpRoles`
     roles            the warps of each role, with their registers
     cluster_mn       CTAs of a cluster along M and N
     repacks          operands that a kernel copies first, to a layout that the mainloop loads faster
@@ -859,8 +859,8 @@ class GemmPlan(hooks.Shown):
     def k_tiles(self, problem: Problem) -> int:
         """Return the number of k-tiles that cover the extent K of a problem.
 
-        If bK does not divide K, one k-tile is ragged. It is the first one if threads copy, which begins at K - k_tiles
-        * bK, and the last one for TMA, which fills with zeros beyond K.
+        If bK does not divide K, one k-tile is ragged. With TMA it is the last one, which is filled with zeros beyond K.
+        If threads copy, it is the first one, which begins at k = K - k_tiles * bK, below 0.
         """
         return -(-problem.k // self.cta_tile[2])
 

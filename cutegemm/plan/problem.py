@@ -32,11 +32,11 @@ class Operand:
     align_bytes   a power of two that divides the base address and, in bytes, every stride other than 1
     broadcast     modes along which the operand is broadcast: ("m",) for a row of N elements, ("n",) for a column of M
                   elements, ("m", "n") for a single element, () for a matrix
-    gated         for B, or a row operand of N elements, of a gated GEMM (GLU): "halves" if its columns j and j + N / 2
-                  give column j of D, "pairs" if its columns 2j and 2j + 1 do. Otherwise ""
-    modes         for block scales and other further operands of the mainloop: ("m", "k") or ("n", "k"). "k/128" or
-                  "n/128" instead has one element for every 128 of K or N. ("m", "n/128") for the scales of a quantized
-                  D. () for all other operands, whose modes follow from their names
+    gated         gated GEMM (GLU), for B or a row of N elements: "halves" if columns j and j + N / 2 give column j of
+                  D, "pairs" if 2j and 2j + 1 do. Otherwise ""
+    modes         for block scales only: ("m", "k") or ("n", "k"), where "k/128" or "n/128" stand for one element for
+                  every 128 of K or N, or ("m", "n/128") for a quantized D. () for all other operands, whose names
+                  decide
     """
 
     dtype: DType

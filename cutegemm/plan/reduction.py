@@ -23,18 +23,17 @@ ACCUMULATOR_VECTOR = 4  # accumulators that a thread sends or stores in one acce
 class SlicedK:
     """How accumulators are added in sliced-K, where the warps of a CTA multiply different k of the same tile.
 
-    If the CTAs of a cluster along M split K too, each CTA multiplies the rows of all of them, and stores its own rows.
-    After the mainloop:
+    CTAs of a cluster along M may split K too: then each multiplies the rows of all of them, and stores its own. After
+    the mainloop:
 
     1. Each warp writes its accumulators to its own region of shared memory.
-    2. Each thread of `added` adds the accumulators of all warps, in the order of the warps, for its elements of every
-    CTA's tile. It writes sums for another CTA's tile to that CTA's shared memory.
+    2. Each thread of `added` adds the accumulators of all warps, in order, for its elements of every CTA's tile. It
+    writes sums for another CTA's tile to that CTA's shared memory.
     3. These threads add the sums from all CTAs, in the order of their ranks.
 
-    added      tiled MMA whose C layout says which elements of the CTA's tile (bM, bN) each thread adds and stores
+    added      tiled MMA whose C layout says which elements of the tile (bM, bN) each thread adds and stores
     by_warp    layout (bM * CTAs, bN, warps) of the warps' accumulators in shared memory; offsets in elements
-    by_cta     layout (bM, bN, CTAs) of the sums received from each CTA, stored after those of `by_warp`; None if the
-               CTAs of a cluster do not split K
+    by_cta     layout (bM, bN, CTAs) of the sums from each CTA, after those of `by_warp`; None if only warps split K
     """
 
     added: TiledMma

@@ -73,9 +73,9 @@ class _Expected(NamedTuple):
 
 
 def _wrong_fields(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield (path, rest of the sentence) for each field of a dataclass instance whose value has a wrong type.
+    """Yield (path, text) for each field of a dataclass instance whose value has a wrong type.
 
-    A path names the field, such as "tile[0]"; the sentence continues it: "= '4'; an integer is expected."
+    The path names the field, such as "tile[0]"; the text continues the sentence: "= '4'; an integer is expected."
     """
     kind: Any = type(value)
     for name, expected in _fields(kind):
@@ -86,10 +86,10 @@ def _wrong_fields(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _wrong(value: Any, expected: _Expected) -> Iterator[tuple[str, str]]:
-    """Yield (path, rest of the sentence) for each part of `value` that has a wrong type.
+    """Yield (path, text) for each part of `value` that has a wrong type.
 
-    A path leads from `value` to the part: "" for `value` itself, "[0]" for its first element, ".warps" for a field. The
-    sentence continues it, such as "= '4'; an integer is expected."
+    The path leads from `value` to the part: "" for `value` itself, "[0]" for its first element, ".warps" for a field.
+    The text continues the sentence, such as "= '4'; an integer is expected."
 
     expected   the allowed types
     """

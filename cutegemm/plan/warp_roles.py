@@ -30,17 +30,16 @@ _MOST_CYCLES = 1 << 26  # stagger_cycles; with 32 consumers the sum fits the 32-
 class WarpRoles:
     """How the warps of a CTA divide the work: a producer warp loads k-tiles, consumers multiply and store tiles of D.
 
-    kind             "pingpong": the consumers alternate in taking the tiles of a CTA; one multiplies while another
-                     stores. "cooperative": they share each tile. "single": no producer; a lane of the consumers loads
-                     k-tiles ahead, between their MMAs
+    kind             "pingpong": the consumers take the tiles of a CTA in turn; one multiplies while another stores.
+                     "cooperative": they share each tile. "single": no producer; a lane of the consumers loads k-tiles,
+                     between their MMAs
     stages           number of k-tiles in shared memory
     consumers        number of consumers: warpgroups for wgmma, warps for mma.sync
     consumer_tile    (M, N) of D that a consumer computes at a time
-    mainloop         how a consumer multiplies the k-tiles of a work tile
-    stagger_cycles   cooperative: clock cycles that each consumer waits after the start of the one before, so that they
-                     do not all store at the same time
-    overlapped       cooperative: a consumer keeps its finished tile in registers, starts the next one, and stores an
-                     epilogue tile after the MMAs of each of its first k-tiles
+    mainloop         how a consumer multiplies the k-tiles of a tile
+    stagger_cycles   cooperative: clock cycles between the starts of consumers, so that they do not all store at once
+    overlapped       cooperative: a consumer keeps its finished tile in registers and stores it during the MMAs of the
+                     next
     consumer_warps   number of warps of a consumer: 4, a warpgroup, or 1
     cluster_k        number of CTAs of a cluster along N that split K. Each multiplies the columns of all of them by
                      some of the k-tiles, and receives the accumulators of its own columns from all; see
@@ -119,7 +118,7 @@ class WarpRoles:
         return WARP_THREADS * self.consumer_warps
 
     def bounds(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence for each number of these warp roles that is out of bounds. These rules are checked first."""
+        """Yield a sentence for each number of these warp roles that is out of bounds, such as a count below 1."""
         own = [*extents_rule("body.consumer_tile", self.consumer_tile)]
         yield from own
         if not own and min(plan.cta_tile) > 0 and any(map(gt, self.consumer_tile, plan.cta_tile)):

@@ -133,7 +133,7 @@ def _is_real(value: Any) -> bool:
 
 
 def _is_equal(value: Any, number: float) -> bool:
-    """Return whether a value, or the element of an array with one element, is a real number that equals `number`."""
+    """Return whether a value, or the only element of an array, is a real number that equals `number`."""
     value = _number(value)
     return _is_real(value) and float(value) == number
 

@@ -71,14 +71,14 @@ class BoxTables:
 def box_tables(
     name: str, modes: tuple[str, str], box: TmaBox, smem: SharedLayout, tile: tuple[int, int], inner: int
 ) -> BoxTables:
-    """Return the index tables of a tile that TMA copies, as the hardware places its elements in shared memory.
+    """Return the index tables of a tile that TMA copies, with each element at the offset where the hardware puts it.
 
-    They follow from the extents of the box and from what the hardware does with its swizzle. A box starts at the offset
-    of its first element in the plan's layout without swizzle. Its rows follow one another, and the swizzle permutes the
-    addresses.
+    The rule: a box starts at the offset of its first element in the plan's layout, taken without swizzle. Its rows
+    follow one another, and the box's swizzle permutes the addresses. So a layout that does not agree with the box is
+    found.
 
     name    name of the operand
-    modes   names of the two modes of its tile
+    modes   names of the two modes of its tile, such as ("m", "k")
     box     the TMA box
     smem    layout of shared memory in the plan
     tile    extents of the tile

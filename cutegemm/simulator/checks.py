@@ -50,7 +50,7 @@ def _shared(t: OperandTables, report: Report) -> None:
 
 
 def _copied(t: OperandTables, report: Report) -> None:
-    """Report elements of a tile that no thread copies, offsets that are written twice, and writes outside of the stage.
+    """Report elements that no thread copies, offsets of a stage that are written twice, and writes outside of it.
 
     t   index tables of A or B
     """

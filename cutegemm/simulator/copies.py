@@ -149,11 +149,11 @@ class OperandFlow(StageWatch):
         self._write(stage, values, mask)
 
     def _write(self, stage: int, values: np.ndarray, mask: np.ndarray | None) -> None:
-        """Write elements of a k-tile to a stage of simulated shared memory, except those that the mask excludes.
+        """Write elements of a k-tile to a stage of simulated shared memory.
 
         stage    index of the stage
         values   the E elements that a k-tile's copies move, for each of C CTAs: (E, C); or one value for all
-        mask     elements that are copied, same shape; None: all
+        mask     booleans (E, C), true for elements that are written; None: all
         """
         dest = self.tables.dest[stage]
         self.shared[dest] = values if mask is None else np.where(mask, values, self.shared[dest])
@@ -176,10 +176,12 @@ class OperandFlow(StageWatch):
                 self.report.add_each("hole", np.argwhere(holes), lambda at: self._hole(at, tile, stage, k_block))
 
     def _check_accesses(self, index: np.ndarray, mask: np.ndarray | None, k_start: int) -> None:
-        """Report accesses to global memory that are not aligned or, the first time, whose elements are not contiguous.
+        """Report accesses to global memory that are not aligned, or whose elements are not contiguous.
+
+        Contiguity is checked for the first k-tile only.
 
         index     index in global memory of each of E elements that are read, for each of C CTAs: (E, C)
-        mask      elements that are read, same shape; None: all
+        mask      booleans (E, C), true for elements that are read; None: all
         k_start   k of the k-tile's first element
         """
         vector = self.tables.copy_vector
@@ -247,9 +249,9 @@ class OperandFlow(StageWatch):
         return f"{self.tables.name}({self.tables.modes[0]} {row}, k {k})"
 
     def _hole(self, at: np.ndarray, tile: int, stage: int, k_block: int) -> str:
-        """Return the text of a fault: a thread reads a fragment element from shared memory that was never written.
+        """Return the text of a fault: a thread reads a fragment register from shared memory that was never written.
 
-        at        index of the fragment entry, and index of the CTA in the group
+        at        index of the fragment register, and index of the CTA in the group
         tile      index of the k-tile
         stage     index of the stage
         k_block   index of the k-block

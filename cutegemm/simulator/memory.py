@@ -15,10 +15,11 @@ _GUARD_UNITS = 65  # units of aligned elements before a matrix; odd, so that its
 
 
 def poison(shape: int | tuple[int, ...], dtype: DType) -> np.ndarray:
-    """Return an array of poison: values that mark simulated memory that nobody has written.
+    """Return an array filled with poison, i.e. with values that mark simulated memory that nobody has written.
 
     Floats are a NaN with a special payload. Integers have no such value; they are the smallest integer.
 
+    shape   shape of the array
     dtype   element type
 
     >>> from cutegemm.dtypes import f32
@@ -35,7 +36,7 @@ def poison(shape: int | tuple[int, ...], dtype: DType) -> np.ndarray:
 
 
 def is_poison(values: np.ndarray) -> np.ndarray:
-    """Return which values are poison, i.e. were never written in simulated memory; all False for integers.
+    """Return a boolean array: true for poison, i.e. for values that were never written. All False for integers.
 
     >>> from cutegemm.dtypes import f32
     >>> is_poison(np.append(poison(1, f32), np.float32([1, np.nan]))).tolist()

@@ -88,9 +88,10 @@ class PartialResults:
         return np.stack(out, axis=2)
 
     def _by_lanes(self, values: np.ndarray) -> np.ndarray:
-        """Combine the values over the lanes of a warp that hold the same result, by shuffles as in the kernel.
+        """Combine values of the same result (e.g. of one row) over the lanes of a warp, in the order of the shuffles.
 
-        values    (threads, units, results, CTAs)
+        values    (threads, units, results of a thread, CTAs), where a unit is a set of registers that is reduced at a
+                  time
         returns   same shape; the lanes of a result have equal values
         """
         lane = np.arange(len(values))

@@ -89,8 +89,10 @@ def _at(
 def _check(repack: Repack, tables: list[np.ndarray], report: Report) -> None:
     """Report elements that a repack pass does not copy exactly once to their own position, and misaligned vectors.
 
-    tables   four arrays, each with an entry for each element of each access: index in the tile that is read, index in
-             the repacked tile that is written, offset in shared memory that is written, and offset in shared memory
+    A repack pass is a kernel that copies A or B before the GEMM, through shared memory.
+
+    tables   four arrays, each with an entry for each element of each access: position in the tile that is read,
+             position in the repacked tile that is written, shared-memory offset that is written, shared-memory offset
              that is read
     """
     name, size = repack.name.upper(), repack.tile[0] * repack.tile[1]

@@ -16,17 +16,17 @@ class Fault:
     """All faults of one kind that a simulation has found: how many, with descriptions of the first ones.
 
     kind       copy: an element of a tile is copied never, twice, or to a wrong offset
-               shared: the layout of shared memory puts two elements at the same offset
-               fragment: a thread reads another element than the one that it multiplies
-               product: the products of a tile are not added exactly once
-               stage: a stage is read or overwritten too early; see `ThreadSchedule.hazards`
+               shared: two elements have the same offset in shared memory
+               fragment: a thread reads another element than it multiplies
+               product: products are not added exactly once
+               stage: a stage is read or overwritten too early (no warp roles)
                hole: an element is read that was never written
-               alignment: an access is not aligned to its width, or its elements are not contiguous
-               raster: a tile of D is taken never or twice, or does not exist
+               alignment: an access is not aligned or not contiguous
+               raster: a tile of D is taken never or twice
                split: a k-tile of a tile is multiplied never or twice
                outside: an access reaches outside of its matrix
                result: an element of D is written never or twice
-               protocol: a barrier is used wrongly, or a stage is read or overwritten too early
+               protocol: a barrier is used wrongly, or a stage too early (warp roles)
     count      number of faults
     examples   descriptions of the first faults
 

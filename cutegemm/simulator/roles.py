@@ -684,7 +684,7 @@ class Player(StepReader, Machine):
             self._store_epi_stage(process, op)
 
     def _epi_stage_done(self, position: int) -> None:
-        """Simulate the end of a bulk copy of an epilogue stage: a store to global memory, or a load of C.
+        """Simulate the end of a TMA copy of an epilogue stage: a store to global memory, or a load of C.
 
         position   index of the copy among those in flight
         """

@@ -85,7 +85,7 @@ def _multiply_block(expansion: Expansion, block: MultiplyBlock, at: State, i: in
 
 
 class WarpMma(Mainloop):
-    """Mainloop in which warps multiply by mma.sync, and read the fragments of the next k-block while they do."""
+    """Mainloop for mma.sync: warps multiply a k-block while they read the next one's fragments from shared memory."""
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
         """Return the program steps for all k-tiles of a work tile.

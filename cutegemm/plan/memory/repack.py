@@ -35,8 +35,9 @@ _CHUNK_BITS = 3  # 8 vectors of 16 bytes lie side by side in the banks of shared
 class Repack:
     """How a kernel before the GEMM (a repack pass) copies A or B to a layout that the mainloop loads faster.
 
-    Each CTA copies one tile, through shared memory. Each run, i.e. a row or column of the repacked matrix along its
-    contiguous mode, is padded with zeros to whole cache lines. So TMA can load the matrix, and stores are aligned.
+    Each CTA copies one tile, through shared memory. A row or column of the copy along its contiguous mode, called a
+    run, is padded with zeros to whole cache lines. So TMA can load the matrix, and a warp's stores of 512 bytes touch
+    four lines, not five.
 
     name     "a" or "b"
     major    "m", "n" or "k": the contiguous mode of the repacked matrix
@@ -45,8 +46,6 @@ class Repack:
     put      copy of the same elements of a thread to shared memory, along the contiguous mode of the repacked matrix
     smem     layout of the tile in shared memory, (rows of A or columns of B, k)
     store    copy from shared memory to the repacked matrix (rows of A or columns of B, k, L)
-
-    Why whole cache lines: the 512 bytes that a warp stores are then four lines, not five.
     """
 
     name: str

@@ -298,7 +298,7 @@ def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
 
 @functools.lru_cache(maxsize=1024)
 def _hazards(schedule: ThreadSchedule, is_async: bool, k_tiles: int, k_blocks: int | None) -> tuple[str, ...]:
-    """Return the errors of a schedule as `ThreadSchedule.hazards` does, from a cache.
+    """Return a sentence for each error of a schedule, as `ThreadSchedule.hazards` does; results are cached.
 
     Many plans that differ only in their layouts have the same schedule.
     """
@@ -318,9 +318,10 @@ def _height(step: Step) -> int:
 def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") -> Iterator[str]:
     """Yield the printed lines of some steps of a thread schedule.
 
+    steps     steps, e.g. the prologue
     depth     levels of indentation
-    tile      name of the k-tile that `ahead` counts from: "0" before the loop, "k" in it
-    k_block   name that k-block indices are added to: "i" in a loop over k-blocks, "" outside
+    tile      name of the k-tile that is multiplied: "0" before the loop, "k" in it
+    k_block   name of the loop variable that k-block indices are added to: "i" in a loop over k-blocks, "" outside
     """
     for step in steps:
         yield "  " * depth + _line(step, tile, k_block)
@@ -329,10 +330,10 @@ def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") ->
 
 
 def _line(step: Step, tile: str, k_block: str) -> str:
-    """Return the printed line of one step of a thread schedule, without indentation.
+    """Return the printed line of a step of a thread schedule, without indentation, e.g. "fetch    A[k + 2], B[k + 2]".
 
-    tile      name of the k-tile that the step's `ahead` counts from: "0" before the loop, "k" in it
-    k_block   name that the step's k-block is added to: "i" in a loop over k-blocks, "" outside
+    tile      name of the k-tile that is multiplied: "0" before the loop, "k" in it
+    k_block   name of the loop variable that the k-block index is added to: "i" in a loop over k-blocks, "" outside
     """
     if isinstance(step, Repeat):
         turns = [str(turn * step.stride) for turn in range(step.times)]
@@ -434,9 +435,10 @@ class StageWatch:
             self.found.append(message)
 
     def apply(self, tile: int, step: Step) -> None:
-        """Execute one step of the thread schedule on the modelled stages and registers, and record its errors.
+        """Execute one step of the thread schedule on a model of stages and registers, and record its errors.
 
         tile   the k-tile that is multiplied; the step's `ahead` counts from it
+        step   the step, such as `Fetch` or `Sync`
         """
         if isinstance(step, Fetch):
             self._fetch(tile + step.ahead, step.chunk, step.chunks)
@@ -478,9 +480,11 @@ class StageWatch:
             self.fail(f"{which} of k-tile {tile} {'is' if len(found) == 1 else 'are'} {often}.")
 
     def _overwrite(self, tile: int) -> int:
-        """Assign a stage of shared memory to a k-tile that is loaded, and return the index of the stage.
+        """Choose the stage of shared memory for a k-tile that is loaded, mark it as overwritten, and return its index.
 
-        Records an error if the earlier content of the stage is still in use.
+        An error is recorded if other threads may still read the stage, or a copy to it has not ended.
+
+        tile   index of the k-tile
         """
         stage = tile % self.stages
         if stage in self.read_since_sync:
@@ -521,7 +525,7 @@ class StageWatch:
             self.open_group.append(tile)
 
     def _store(self, tile: int) -> None:
-        """Check and record the effect of a `Store` step, which writes k-tile `tile` from registers to its stage."""
+        """Check and record a `Store` step, which writes k-tile `tile` from registers to its stage of shared memory."""
         if self.is_async or tile >= self.k_tiles:
             return
         if self.registers != tile:
@@ -531,7 +535,7 @@ class StageWatch:
         self.registers = None
 
     def _sync(self) -> None:
-        """Record a `Sync` step: copies that have ended become visible to all threads, and earlier reads are over."""
+        """Record a `Sync` step, a barrier of all threads: ended copies become visible, and earlier reads are over."""
         self.read_since_sync.clear()
         for stage, tile in enumerate(self.held):
             if tile is not None and self.landed[stage] and not self.visible[stage]:
@@ -539,7 +543,7 @@ class StageWatch:
                 self.shown(tile, stage)
 
     def _read(self, tile: int, k_block: int) -> None:
-        """Check and record the effect of a `Read` step, which reads a k-block to its buffer of fragments.
+        """Check and record a `Read` step, which reads a k-block from its stage to a buffer of fragments in registers.
 
         tile      k-tile that is read
         k_block   index of the k-block in it
@@ -567,7 +571,7 @@ class StageWatch:
         self.read_into(tile, stage, k_block, k_block % self.fragments)
 
     def _multiply(self, tile: int, k_block: int) -> None:
-        """Check and record the effect of a `Multiply` step: the buffer must hold this k-block of k-tile `tile`."""
+        """Check and record a `Multiply` step: the buffer of fragments must hold k-block `k_block` of k-tile `tile`."""
         held = self.buffers[k_block % self.fragments]
         if held != (tile, k_block):
             self.fail(

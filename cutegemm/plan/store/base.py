@@ -207,7 +207,7 @@ class Store:
     # --- rules --------------------------------------------------------------------------------------------------
 
     def bounds(self) -> Iterable[str]:
-        """Return a sentence for each number of this store that is out of bounds. These rules are checked first."""
+        """Return a sentence for each number of this store that is out of bounds, such as a count below 1."""
         return ()
 
     def needs(self, plan: GemmPlan) -> Iterable[str]:

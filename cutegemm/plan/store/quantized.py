@@ -60,7 +60,7 @@ def _quantize_tile(expansion: Expansion, quantize: QuantizeTile, at: State, i: i
 
 
 def quantize_steps(plan: GemmPlan) -> tuple[Step, ...]:
-    """Return the program step that quantizes a tile before its first value is stored; () without quantization."""
+    """Return the program step that quantizes a tile of D, in a tuple; () if the epilogue does not quantize."""
     epilogue = plan.epilogue
     return tuple([QuantizeTile(name, epilogue.tensors) for name in epilogue.scales])
 

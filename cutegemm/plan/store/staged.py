@@ -134,11 +134,11 @@ class StagedStore(Store):
         return i % self.count, i // self.count
 
     def results(self, plan: GemmPlan) -> tuple[str, ...]:
-        """Return the names of the results that are stored through epilogue stages; "d" is the last.
+        """Return the names of the results that are stored through epilogue stages (shared memory); "d" is the last.
 
-        Each result of an epilogue tile takes a stage of its own. Results of another type or majorness than D are stored
-        from registers. So are all but D if TMA loads an M x N operand, if the epilogue is overlapped, or if the
-        epilogue stages do not divide the epilogue tiles.
+        Each result of an epilogue tile takes a stage of its own. An auxiliary output is stored from registers instead
+        in these cases: its type or majorness is not that of D, TMA loads an M x N operand, the epilogue is overlapped,
+        or the epilogue stages do not divide the epilogue tiles.
         """
         if plan.fetched_tile or plan.body.overlapped or self.has_remainder(plan.consumer_d_tile):
             return ("d",)
@@ -209,7 +209,7 @@ class StagedStore(Store):
         return (*out, copy_row("epilogue stage to D", self.to_global, self.epi_tile))
 
     def least_count(self, plan: GemmPlan) -> int:
-        """Return the smallest number of epilogue stages that each consumer needs: 1."""
+        """Return the smallest number of epilogue stages that each consumer needs: 1 in this store."""
         return 1
 
     def may_have_remainder(self, plan: GemmPlan) -> bool:

@@ -154,7 +154,8 @@ class TmaStore(StagedStore):
     def epi_tile_steps(self, plan: GemmPlan) -> Steps:
         """Return the program steps that store one epilogue tile through its epilogue stage by TMA.
 
-        The wait for earlier stores comes as late as possible, so that conversion and shared-memory writes overlap it:
+        They include a wait for earlier stores of the stages, as late as possible, so that conversion and shared-memory
+        writes overlap it:
 
         - If TMA loads C, the wait comes right after the store, because the load of a later epilogue tile follows it.
         - If each warp stores its own rows, it waits for its own stores before it writes.

@@ -40,7 +40,7 @@ class Arithmetic:
     ceil_div: Callable[[Any, Any], Any] = ceil_div
 
     def is_below(self, value: Any, bound: Any) -> Any:
-        """Return 1 if an integer is less than a bound, else 0: a comparison without a branch.
+        """Return 1 if an integer is less than a bound, else 0, computed without a branch so that it works in a kernel.
 
         >>> [INTEGERS.is_below(value, 2) for value in range(4)], ARRAYS.is_below(np.arange(4), 2).tolist()
         ([1, 1, 0, 0], [1, 1, 0, 0])

@@ -58,11 +58,12 @@ class ClusterTile:
         return KSplit(self.cluster_k).k_range(self.rank_mn(rank)[1], k_tiles, minimum)
 
     def share_of(self, work_tile: WorkTile, rank: Any) -> WorkTile:
-        """Return a work tile with only the k-tiles that one CTA of the cluster takes.
+        """Return what one CTA of the cluster multiplies of a work tile, as a work tile with some of its k-tiles.
 
         Unless the cluster splits K, these are all k-tiles of the work tile.
 
-        rank   rank of the CTA in its cluster
+        work_tile   a tile of D with all or some of its k-tiles
+        rank        rank of the CTA in its cluster
         """
         if self.cluster_k == 1:
             return work_tile

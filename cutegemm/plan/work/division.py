@@ -71,10 +71,9 @@ class KDivision:
     shared       number of tiles whose K is split
     span         k-tiles of a split tile on the line
     workers      number of workers
-    run          k-tiles of a worker's run
-    longer       number of workers, the first ones, whose run has one more k-tile
-    columns      a worker's work tiles have the numbers column, column + columns, and so on. Without fixup, a column is
-                 a worker. With fixup, the first `shared` columns are the owners, and the workers follow
+    run, longer  k-tiles of a worker's run; the first `longer` workers have one more
+    columns      a worker's work tiles have the numbers column, column + columns, and so on. A column is a worker. With
+                 fixup, `shared` columns for the owners come first
     pieces       most work tiles of a worker
     count        number of work tiles in all, including empty ones and tiles that are not split
     slots        number of workspace slots for accumulators
@@ -172,15 +171,15 @@ class KDivision:
         return WorkTile(tile, kept + first - tile * span, count, splits * least(count, 1), k_split, slot)
 
     def _either(self, is_first: Any, first: WorkTile, second: WorkTile) -> WorkTile:
-        """Return `first` if `is_first` is 1, or `second` if it is 0: a selection without a branch."""
+        """Return `first` if `is_first` is 1, or `second` if it is 0, computed without a branch, as kernels need it."""
         names = [f.name for f in fields(WorkTile)]
         pairs = [(getattr(first, name), getattr(second, name)) for name in names]
         return WorkTile(*[there + is_first * (here - there) for here, there in pairs])
 
     def sums_of(self, tile: Any) -> tuple[Any, Any]:
-        """Return (number of K splits of a split tile, workspace slot of its first K split).
+        """Return (number of K splits of a tile, workspace slot of its first K split), for a tile whose K is split.
 
-        tile   index of a tile, below `shared`
+        tile   index of the tile; the tiles whose K is split are those below `shared`
 
         >>> from cutegemm.plan.work.split import KSplit
         >>> [k_division_of(KSplit(waves=1), 3, 5, 4, least_run=1).sums_of(tile) for tile in range(3)]

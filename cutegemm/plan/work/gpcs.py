@@ -127,7 +127,10 @@ class GpcRaster:
             )
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield violations of GPC-aware rasterization: it needs wgmma and a persistent grid that the rounds cover."""
+        """Yield a sentence for each reason why a plan cannot order clusters GPC by GPC.
+
+        That needs wgmma, and a persistent grid with no more clusters than `rounds` has.
+        """
         clusters = plan.scheduler.resident(plan.cluster_tile)
         if not plan.tiled_mma.atom.is_of_warpgroup:
             yield "gpc_raster needs wgmma; plans with mma.sync do not support it. Leave gpc_raster out."
@@ -144,7 +147,7 @@ class GpcRaster:
 
     @property
     def clusters(self) -> int:
-        """Return the number of clusters that the rounds assign: the largest grid for which places are defined."""
+        """Return the largest number of clusters that a grid with this order may have: the sum of `rounds`."""
         return sum(self.rounds)
 
     @property

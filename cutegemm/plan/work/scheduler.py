@@ -105,12 +105,12 @@ class TileScheduler:
         return TileGrid(self, cluster, m_tiles, n_tiles, m_tiles * n_tiles * l, arithmetic)
 
     def divide(self, tiles: TileGrid, k_tiles: Any, tensors: Mapping[str, Any]) -> Work:
-        """Return the work tiles of a problem.
+        """Return the work tiles of a problem: its tiles of D, divided along K as the scheduler's `split` says.
 
         tiles     the tiles of D
         k_tiles   number of k-tiles of each tile
-        tensors   the operands that `reads` names, as arrays (rows, columns, L), or {} if their contents are not known:
-                  on the host of a kernel, and in the analysis
+        tensors   the operands that `reads` names, as arrays (rows, columns, L); {} if their contents are not known, as
+                  on the host of a kernel and in the analysis
         """
         arithmetic, cluster = tiles.arithmetic, tiles.cluster
         count, division = tiles.count, None
@@ -167,7 +167,7 @@ class TileScheduler:
     # --- rules, text and cost -------------------------------------------------------------------------------------
 
     def bounds(self) -> Iterator[str]:
-        """Yield a sentence for each field of the scheduler that is out of bounds. These rules are checked first."""
+        """Yield a sentence for each number of the scheduler that is out of bounds, such as a count below 1."""
         yield from self.grid.bounds()
         yield from self.order.bounds()
 
@@ -338,10 +338,10 @@ class WorkGrid(Work):
         return WorkTile(tile, self.k_first, self.k_tiles, 1, 0, 0)
 
     def split_of(self, tile: Any, k_split: Any) -> WorkTile:
-        """Return the work tile of a K split, if K splits are rows of the launched grid.
+        """Return the work tile of a K split, for a launched grid whose rows are the K splits.
 
-        tile      blockIdx.x
-        k_split   blockIdx.y
+        tile      blockIdx.x, the index of the tile
+        k_split   blockIdx.y, the index of the K split
         """
         split = self.scheduler.split
         k_first, k_count = split.k_range(k_split, self.k_tiles, self.tiles.arithmetic.minimum)
@@ -377,9 +377,9 @@ class WorkGrid(Work):
 
     @property
     def splits_are_rows(self) -> bool:
-        """Return whether each K split is a row of the launched grid: blockIdx.y is the K split.
+        """Return whether blockIdx.y of the launched grid is the K split.
 
-        The grid then has all rows, even if K has fewer k-tiles than K splits.
+        The grid then has a row for each K split, even if K has fewer k-tiles than K splits.
         """
         return self.tiles.cluster.idle_ctas and self.scheduler.split.splits > 1
 

@@ -17,13 +17,12 @@ class KSplit:
     """How the k-tiles of a tile of D are divided among several CTAs: split-K or stream-K.
 
     splits      split-K: number of K splits of each tile; 1: no split-K
-    waves       stream-K, instead of `splits`: the tiles that do not fill the persistent grid, and those of `waves` - 1
-                full waves, are divided evenly among all CTAs. Other tiles are not split. 0: no stream-K
-    fixup       stream-K with `waves` = 1; each split tile has an owner, a CTA that takes most of its k-tiles. The rest
-                is divided among the CTAs that the last wave leaves without a tile
-    order       "strided": K split p takes the k-tiles p, p + splits, ...; "blocked": each K split takes adjacent
-                k-tiles, and the first ones take one more if `splits` does not divide their number. A K split may be
-                empty
+    waves       stream-K: the tiles that do not fill the persistent grid, and those of `waves` - 1 full waves, are
+                divided evenly among all CTAs; other tiles are not split. 0: no stream-K
+    fixup       stream-K with `waves` = 1: each split tile has an owner, a CTA that takes most of its k-tiles. CTAs that
+                the last wave leaves without a tile take the rest
+    order       "strided": K split p takes the k-tiles p, p + splits, ...; "blocked": it takes adjacent k-tiles, and the
+                first splits take one more if needed. A K split may be empty
     reduction   "kernel": a second kernel adds the accumulators of all K splits; "last": the CTA that ends last does
     raises      PlanError with every rule that is broken
 

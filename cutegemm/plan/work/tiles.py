@@ -63,12 +63,12 @@ class TileGrid:
     def loaded_mnl(self, tile_mnl: tuple[Any, Any, Any], m_tiles: Any, n_tiles: Any) -> tuple[Any, Any, Any]:
         """Return (m_tile of A, n_tile of B, l) that a CTA loads for its tile of D.
 
-        Past the edge of D these are the last m_tile and n_tile. The results are not used, but a TMA box outside of the
-        matrix takes longer, and the whole cluster waits for it: e4m3, 813 x 2400 x 11168, tile 128 x 160, cluster
-        1 x 2 takes 48.2 us, and 56.0 us with boxes past the edge (H100, 2026-11-22). With cluster split-K, the CTAs
-        that split K load the same n_tile, which has the columns of all of them.
+        They are those of the tile. Past the edge of D they are the last m_tile and n_tile: the results are not used,
+        but a TMA box outside of the matrix takes longer, and the whole cluster waits for it (e4m3, 813 x 2400 x 11168,
+        tile 128 x 160, cluster 1 x 2: 56.0 us, and 48.2 us without boxes past the edge; H100, 2026-11-22). CTAs of a
+        cluster that splits K load the same n_tile, which has the columns of all of them.
 
-        tile_mnl           the CTA's tile of D; see `tile_mnl`
+        tile_mnl           the CTA's tile of D: (m_tile, n_tile, l)
         m_tiles, n_tiles   number of tiles of A along M, and of B along N
 
         >>> from cutegemm.plan.work.scheduler import TileScheduler
@@ -92,9 +92,9 @@ class TileGrid:
         return divisors(self.scheduler.raster.divisors(self.m_tiles, self.n_tiles))
 
     def order(self) -> np.ndarray:
-        """Return (m_tile, n_tile, l) of every CTA as int64 array (count, CTAs of a cluster, 3).
+        """Return the CTA tiles of all clusters in the order of the raster: (m_tile, n_tile, l) of each CTA.
 
-        The extents must be integers, not traced values.
+        It is an int64 array (count, CTAs of a cluster, 3). The extents must be integers, not traced values.
 
         >>> from cutegemm.plan.work.scheduler import TileScheduler
         >>> from cutegemm.tile.raster import Raster

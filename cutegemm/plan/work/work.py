@@ -182,7 +182,7 @@ class Work:
         return self.k_tiles
 
     def of_rank(self: _Work, rank: Any) -> _Work:
-        """Return the work tiles with only the k-tiles that one CTA of each cluster takes.
+        """Return these work tiles with only the k-tiles that one CTA of each cluster multiplies.
 
         Unless the cluster splits K, these are all k-tiles.
 
@@ -209,7 +209,7 @@ class Work:
 
     @property
     def splits_are_rows(self) -> bool:
-        """Return whether each K split is a row of the launched grid: blockIdx.y is the K split. By default False."""
+        """Return whether blockIdx.y of the launched grid is the K split. By default False."""
         return False
 
     def peers(self, tile: Any) -> WorkTile:
@@ -223,7 +223,11 @@ class Work:
         return WorkTile(tile, 0, 0, 1, 0, 0)
 
     def slot_of(self, work_tile: WorkTile, k_split: Any) -> Any:
-        """Return the workspace slot for the accumulators of K split `k_split` of a work tile's tile."""
+        """Return the workspace slot for the accumulators of a K split.
+
+        work_tile   any work tile of the same tile of D
+        k_split     index of the K split
+        """
         return work_tile.slot + k_split
 
     # --- the places of clusters -----------------------------------------------------------------------------------
@@ -291,7 +295,7 @@ class Work:
         return replace(self, tiles=replace(self.tiles, arithmetic=ARRAYS), known_ends=self.ends)
 
     def assignment(self) -> Assignment:
-        """Return all work tiles that are not empty, in the order of their start.
+        """Return all work tiles that are not empty, with the cluster that takes each, in the order of their start.
 
         The extents must be integers, not traced values.
         """
@@ -329,12 +333,15 @@ class Assignment:
         return len(self.cluster)
 
     def where(self, which: Any) -> Assignment:
-        """Return the selected work tiles, by a boolean mask or an array of indices."""
+        """Return the selected work tiles.
+
+        which   boolean mask, or array of indices
+        """
         work_tile = self.work_tile.map(lambda of: of[which])
         return Assignment(self.tiles, self.cluster[which], self.turn[which], work_tile)
 
     def tile_mnl(self, rank: int = 0) -> tuple[Any, Any, Any]:
-        """Return arrays (m_tile, n_tile, l) of the CTA tiles of D that the CTAs of a rank compute.
+        """Return the CTA tile of D for one CTA rank in every work tile: three arrays (m_tile, n_tile, l).
 
         rank   rank of the CTA in its cluster
         """

@@ -89,10 +89,10 @@ class ClusterSplitK:
         return poison(self.layout.cosize(), self.plan.operands.acc)
 
     def _places(self, sender: int, consumer: int) -> np.ndarray:
-        """Return the offsets in shared memory of the accumulators that one CTA has sent: (threads, registers).
+        """Return the shared-memory offsets where a CTA receives another CTA's accumulators: (threads, registers).
 
         sender     index of the sending CTA among those that split K
-        consumer   index of the consumer of the receiving CTA
+        consumer   index of the consumer in the receiving CTA
         """
         _, threads, vectors, *_ = self.layout.shape
         thread, register = np.indices((threads, ACCUMULATOR_VECTOR * vectors))

@@ -146,8 +146,8 @@ class Machine:
     def choices(self) -> list[int]:
         """Return the events that may happen next in this machine, as integers.
 
-        An integer is the index of a process (role of a CTA) that can go on, or the number of processes plus the index
-        of a bulk copy that may land.
+        With P processes (roles of CTAs), i < P means that process i executes its next operation. P + i means that the
+        i-th bulk copy in flight ends.
         """
         self.look()
         first, copies = len(self.at), len(self.flights) + len(self.epi_stages.flights)
@@ -184,9 +184,11 @@ class Machine:
         return event_text(self.event(choice))
 
     def event(self, choice: int) -> Event:
-        """Return the event that an element of `choices` stands for: (who, operation, whether it is the end of a copy).
+        """Return the event for an element of `choices`: (who, operation, whether it is the end of a copy).
 
         "Who" is the process (role of a CTA) that executes the operation, or the index of the CTA where a load ends.
+
+        choice   an element of `choices`, i.e. an index of a process or of a copy in flight
         """
         processes = self.protocol.processes
         if choice < len(processes):
@@ -368,13 +370,13 @@ class Machine:
         self._count(op.barrier, op.index, process.cta, 1, op.size_bytes, str(process))
 
     def _count(self, name: str, index: int, cta: int, count: int, size_bytes: int, who: str) -> None:
-        """Count arrivals and bytes at a barrier. If none are missing any more, the next phase starts.
+        """Count arrivals and bytes at a barrier. If the phase lacks none any more, the next phase starts.
 
         name         name of the barrier
         index        index of the barrier among those of this name
         cta          CTA that has the barrier
         count        number of arrivals
-        size_bytes   bytes that are expected, or, if negative, that have landed
+        size_bytes   bytes to wait for, or, if negative, bytes that have landed
         who          what arrives, for the message
         raises       ProtocolError if there are more arrivals than a phase needs
         """
@@ -528,10 +530,10 @@ class Machine:
         self._flag(number, op.flag, op.value)
 
     def _flag(self, number: int, flag: str, value: bool) -> None:
-        """Set or clear a flag of a process (role of a CTA).
+        """Set or clear a flag of a process (role of a CTA). Flags decide the branches of its program.
 
-        number   index of the process
-        flag     name of the flag, a run-time condition that decides branches
+        number   index of the process in the list of all simulated processes
+        flag     name of the flag, such as "last" for the K split of a tile that ends last
         value    new value
         """
         flags = self.flags[number] - {flag}

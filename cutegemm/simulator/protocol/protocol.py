@@ -63,7 +63,10 @@ class Protocol:
 
     @cached_property
     def of_cta(self) -> dict[int, list[int]]:
-        """Return the indices of the processes (roles) of each CTA: CTA -> list of indices in `processes`."""
+        """Return which processes each CTA has: index of the CTA -> indices in `processes`.
+
+        A process is a role of a CTA.
+        """
         return {
             cta: [number for number, process in enumerate(self.processes) if process.cta == cta]
             for cta in range(len(self.operands))
