@@ -134,7 +134,7 @@ def _per_sm(plan: GemmPlan) -> str:
 
 
 def _memory(plan: GemmPlan) -> list[Row]:
-    """Return the lines of a plan's description for shared memory, copies, epilogue and stores.
+    """Return the lines of a plan's printed description for shared memory, copies, epilogue and stores.
 
     A line is (level, count, shape, details).
     """
@@ -184,10 +184,10 @@ def _memory(plan: GemmPlan) -> list[Row]:
 
 
 def _epilogue_rows(plan: GemmPlan) -> list[Row]:
-    """Return the lines (level, count, shape, details) of a plan's description for its epilogue.
+    """Return the lines of a plan's printed description for its epilogue: instructions, operands, auxiliary outputs.
 
-    If the epilogue needs instructions for any values of its scalars, the lines give their number, the operands that are
-    loaded, and the auxiliary outputs that are stored.
+    A line is (level, count, shape, details). If no values of the scalars make the epilogue need instructions, a single
+    line has its formula.
     """
     epilogue, acting = plan.epilogue, plan.epilogue.acting()
     if not acting.steps:
@@ -206,7 +206,10 @@ def _epilogue_rows(plan: GemmPlan) -> list[Row]:
 
 
 def _pipeline(plan: GemmPlan) -> list[Row]:
-    """Return the lines (level, count, shape, details) of a plan's description for roles, barriers and registers."""
+    """Return the lines of a plan's printed description for warp roles, barriers and registers.
+
+    A line is (level, count, shape, details).
+    """
     rows: list[Row] = []
     for role in plan.roles:
         registers = f"{role.registers} registers" if role.registers else ""

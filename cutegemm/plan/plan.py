@@ -289,7 +289,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def multicast_mn(self) -> tuple[int, int]:
-        """Return how many CTAs of a cluster share a load: (along M, along N).
+        """Return how many CTAs of a cluster share each load by multicast: (along M, along N).
 
         CTAs along M share a tile of B, CTAs along N share a tile of A. CTAs that split K load different k-tiles and
         share nothing.
@@ -384,9 +384,9 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def stored_by_threads(self) -> np.ndarray:
-        """Return the elements of a CTA's tile of D that each thread stores, as an integer array (threads, elements).
+        """Return which elements of a CTA's tile of D each thread stores: an integer array (threads, elements).
 
-        An entry is the index m + bM * n of an element in the tile. The elements are in the order of the thread's
+        An entry is the index m + bM * n of an element in the tile. The entries of a thread are in the order of its
         accumulators.
         """
         (bm, bn, _), glu = self.cta_tile, self.glu
@@ -593,10 +593,10 @@ class GemmPlan(hooks.Shown):
         return (*streams, *self.store.buffers(self))
 
     def smem_bytes(self) -> dict[str, int]:
-        """Return the bytes of shared memory of each buffer of this plan, with the padding after it, by name.
+        """Return the bytes of shared memory of each buffer of this plan, with the padding after it: name -> bytes.
 
-        The names are "a", "b", further operands, "d", and others such as "barriers". If D shares the memory of A and B,
-        "d" is what it needs beyond them.
+        The names are "a", "b", further operands, "d", and others such as "barriers". If D uses the shared memory of A
+        and B, "d" counts only what D needs in addition.
         """
         ops, out = self.operands, {}
         every = self.buffers
@@ -616,10 +616,10 @@ class GemmPlan(hooks.Shown):
         return out
 
     def registers(self) -> dict[str, int]:
-        """Return the number of 32-bit registers that the data of a thread takes, by use.
+        """Return the number of 32-bit registers that a thread needs for its data: use -> number.
 
-        For example {"accumulators": 64, "fragments": 32}; k-tiles in flight are a use too. The compiler adds registers
-        for addresses, counters and predicates.
+        For example {"accumulators": 64, "fragments": 32}; k-tiles on their way through registers are a use too. The
+        compiler adds registers for addresses, counters and predicates.
         """
         ops, mma = self.operands, self.tiled_mma
         bm, bn, _ = self.mma_tile
@@ -650,7 +650,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def by_registers(self) -> dict[str, TiledCopy]:
-        """Return the tiled copies that load A or B through registers to shared memory, by "a" and "b".
+        """Return the tiled copies that load A or B through registers to shared memory: "a" or "b" -> copy.
 
         Operands that cp.async or TMA loads directly to shared memory are absent.
         """
@@ -710,9 +710,9 @@ class GemmPlan(hooks.Shown):
 
     @property
     def piece_n(self) -> int:
-        """Return how many adjacent columns one consumer takes before the next consumer's columns begin.
+        """Return how many adjacent columns of the CTA's tile belong to one consumer, before those of the next begin.
 
-        If the consumers do not interleave their columns, it is the width of a consumer's tile.
+        It is the width of a consumer's tile, unless the consumers interleave their columns.
         """
         along_n = self.tiled_mma.permutation_mnk[1]
         return int(along_n[1].stride) if isinstance(along_n, Layout) else self.consumer_tile[1]
@@ -775,11 +775,11 @@ class GemmPlan(hooks.Shown):
         return m_tile * down + consumer // across, n_tile * across + consumer % across, batch
 
     def tile_of_own(self, own_mnl: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], Any]:
-        """Return the CTA's tile that contains a consumer's tile, and the consumer's index: inverse of `own_tile`.
+        """Return the CTA's tile that contains a consumer's tile, and the index of the consumer: inverse of `own_tile`.
 
-        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
-        returns   ((m_tile, n_tile, batch) counted in tiles of a CTA, index). The index is 0 if each consumer has a CTA
-                  tile of its own
+        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        returns   ((m_tile, n_tile, batch) counted in tiles of a CTA, index of the consumer). The index is 0 if each
+                  consumer has a CTA tile of its own
 
         >>> from cutegemm.build import sm90_plan
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").tile_of_own((7, 5, 0))
@@ -869,7 +869,7 @@ class GemmPlan(hooks.Shown):
 
         Plans with equal orders give the same accumulators, bit for bit. Only stream-K orders depend on M, N and L.
 
-        problem   the problem as the plan solves it: D^T = B^T A^T if the plan swaps A and B
+        problem   the problem with the plan's A and B: if the plan swaps A and B, it is D^T = B^T A^T
 
         >>> from cutegemm.build import sm90_plan
         >>> print(sm90_plan(tile=(64, 64, 64), split_k=2).accumulation_order(Problem(64, 64, 4096)))

@@ -182,10 +182,10 @@ class Operands:
         return Operands(a, of_b, d, d, total, batched)
 
     def matrix(self, name: str) -> Operand:
-        """Return the description of the operand called `name`.
+        """Return the type, majorness and alignment of the operand called `name`.
 
-        It is "a", "b", "c", "d" or a name in `aux`. Any other name gives C. Epilogue operands that are like C need no
-        entry in `aux`.
+        It is "a", "b", "c", "d" or a name in `aux`. Any other name gives C: operands of the epilogue that are like C
+        need no entry in `aux`.
 
         >>> operands = Operands.of("f32")
         >>> operands.matrix("a") is operands.a, operands.matrix("residual") is operands.c
@@ -224,10 +224,12 @@ class Operands:
         return replace(self, **parts)
 
     def fitted(self, m: int, n: int, k: int) -> Operands:
-        """Return these operands with alignments reduced to what compact matrices of the given extents have.
+        """Return these operands with the alignments that compact matrices of the given extents have, if lower.
 
-        m, n, k   extents. The alignment of A, B, C and D is halved until it divides their leading stride in bytes. E.g.
-                  rows of 6 f32 elements have 24 bytes, so they are aligned to 8
+        The alignment of A, B, C and D is halved until it divides their leading stride in bytes. E.g. rows of 6 f32
+        elements have 24 bytes, so they are aligned to 8.
+
+        m, n, k   extents of the problem
 
         >>> Operands.of("f32").fitted(64, 6, 5).b.align_bytes
         8
@@ -471,7 +473,7 @@ class Problem:
     def min_bytes(self) -> int:
         """Return the minimum global memory traffic in bytes: each operand read once, each result written once.
 
-        It counts A, B, D and the operands and results of `aux`, but not C.
+        C is not counted. A, B, D and the operands and results in `aux` are.
         """
         return sum(self.bytes_of(name) for name in ("a", "b", "d", *dict(self.operands.aux)))
 

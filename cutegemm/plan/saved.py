@@ -108,7 +108,7 @@ def _from_data(data: Any) -> Any:
 
 
 def _class_named(name: Any) -> Any:
-    """Return the dataclass of this package that has the given name in a saved plan, such as "plan.work.split.KSplit".
+    """Return the dataclass of this package for a name in a saved plan, such as "plan.work.split.KSplit".
 
     raises   UnsupportedError if the subpackages `plan` and `tile` have no dataclass of this name
     """

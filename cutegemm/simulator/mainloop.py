@@ -70,7 +70,7 @@ def run_mainloop(
 
 
 def as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray:
-    """Return values of A or B as the MMA multiplies them: tf32 is rounded, others are converted to the accumulator type.
+    """Return values of A or B as the MMA multiplies them: tf32 is rounded, others get the accumulator's type.
 
     fragments   values as they are in memory
     dtype       element type of the operand

@@ -106,7 +106,7 @@ class _Reader:
         self._of_globals: Any = itemgetter(*names) if names else None
 
     def read(self, function: FunctionType) -> list[Any]:
-        """Return the objects that a function reads: defaults, global variables and closure variables.
+        """Return the objects that a function reads: defaults, global variables and closure variables, in a list.
 
         The first two entries are its positional and its keyword defaults.
 

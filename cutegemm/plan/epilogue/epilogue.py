@@ -236,15 +236,15 @@ class Epilogue(hooks.Shown):
     def tiles(self) -> tuple[str, ...]:
         """Return the names of this epilogue's M x N operands, such as "c".
 
-        Scalars may decide whether a kernel reads them.
+        For some values of the scalars a kernel does not read them: e.g. not c if beta is 0.
         """
         return self._whole.tiles
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of this epilogue's operands in global memory.
+        """Return the names of this epilogue's operands in global memory, such as "c" and "bias".
 
-        Scalars may decide whether a kernel reads them.
+        For some values of the scalars a kernel does not read them: e.g. not c if beta is 0.
         """
         return self._whole.tensors
 

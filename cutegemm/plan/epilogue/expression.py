@@ -24,9 +24,12 @@ from cutegemm.layout.inttuple import shown
 
 
 class Expression(hooks.Shown):
-    """Base class of the expressions of an epilogue. An expression has a value for each element of D.
+    """Base class of the expressions of an epilogue: trees of operations.
 
-    `+`, `-`, `*`, `/` and comparisons accept another expression or a number. Python's `abs` works as well.
+    An expression has a value for each element of D.
+
+    The operators `+`, `-`, `*`, `/` and comparisons, and Python's `abs`, build larger expressions. They accept
+    expressions and numbers.
 
     precedence   how strongly the printed operator binds: 0 comparison, 1 sum, 2 product, 3 sign, 4 name or call
     """
@@ -553,9 +556,9 @@ class Function(_Called):
 
 @dataclass(frozen=True)
 class Reduction(_Called):
-    """The sum or maximum of an epilogue's expression over rows, columns or all of D.
+    """The sum or maximum of an expression over rows, columns or all of D: a separate result of an epilogue.
 
-    A reduction is a separate result of an epilogue. It cannot be an operand of another expression.
+    It cannot be an operand of another expression.
 
     operation   "sum" or "max"
     along       modes of D that are reduced: ("n",) gives a number for each row, ("m",) for each column, ("m", "n") one

@@ -87,9 +87,9 @@ def parse_expression(text: str, kinds: Mapping[str, type[Input]] | None = None) 
 def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) -> Epilogue:
     """Parse an epilogue from text, such as "relu(acc + bias), pre = acc + bias".
 
-    text     the expression of D, then `expression` or `name = expression` for each further result. Results without a
-             name are called "aux", "aux2" and so on. Or a lambda of the accumulator and of operands by name, which
-             returns one expression or a tuple
+    text     expressions with commas between them. The first is D; each other one is an auxiliary output or reduction,
+             with a name ("pre = ...") or without ("aux", "aux2" and so on). Or a lambda of the accumulator and of
+             operands by name, such as "lambda acc, bias: relu(acc + bias)"
     kinds    class of each operand, such as Row or Scalar, by its name; None for no operands
     raises   PlanError if the text is not an epilogue
     """
@@ -266,9 +266,9 @@ class _Reader:
         self.text, self.names = text, names
 
     def refused(self, rule: str) -> PlanError:
-        """Return the error to raise for an epilogue's text that violates a rule.
+        """Return the error to raise for an epilogue's text that violates a rule, with the text in its message.
 
-        rule   sentence for the message
+        rule   sentence that says what is wrong
         """
         return PlanError(f"epilogue {self.text!r}", [rule])
 

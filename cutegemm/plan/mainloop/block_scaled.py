@@ -37,9 +37,10 @@ LANES = WARP_THREADS  # k-tiles whose block scales the lanes of a warp hold
 
 
 def with_scales(operands: Operands, scales: tuple[str, str]) -> Operands:
-    """Return the operands with f32 block scales of A and of B, named "scale_a" and "scale_b".
+    """Return the operands with f32 block scales of A and of B added, under the names "scale_a" and "scale_b".
 
-    scales   granularity for A and for B: "1x128", a scale for each row of A (column of B) and 128 of K; or "128x128"
+    scales   (granularity for A, granularity for B). "1x128": a scale for each row of A (column of B) and 128 of K.
+             "128x128": a scale for each block of 128 rows (columns) and 128 of K
 
     >>> str(with_scales(Operands.of("e4m3", layout="nt", out="bf16"), ("1x128", "128x128")).matrix("scale_b"))
     'f32 k-major, 4-byte aligned'
@@ -271,7 +272,7 @@ class BlockScaled(Promoted):
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
         """Yield the reads of 128 x 128 block scales from global memory, for the analysis.
 
-        A lane reads one element for each scale of a k-tile.
+        Each lane of a warp reads the scales of one k-tile, element by element.
         """
         warps = plan.consumer_warps * plan.body.readers
         for scales in block_scales_of(plan):
@@ -280,7 +281,7 @@ class BlockScaled(Promoted):
     def operands(self, plan: GemmPlan) -> Iterable[str]:
         """Return the names of all operands with block scales.
 
-        Some are loaded with k-tiles, those of 128 x 128 blocks are read from global memory.
+        Scales of single rows or columns are loaded with k-tiles by TMA; those of 128 x 128 blocks are read by threads.
         """
         return plan.operands.of_mainloop
 

@@ -72,9 +72,9 @@ class Promoted(Mainloop):
     factor: ClassVar[str] = ""
 
     def read(self, plan: GemmPlan) -> Steps:
-        """Return the program steps that read the factors of a k-tile's accumulators, such as scales; () for none.
+        """Return the program steps that read the factors of a k-tile's accumulators, e.g. block scales; () for none.
 
-        They run while the stage of the k-tile is full, after the accumulators of the k-tile before have been added.
+        They come when the stage of the k-tile is full, and the accumulators of the previous k-tile have been added.
         """
         return ()
 
@@ -86,9 +86,9 @@ class Promoted(Mainloop):
         return ()
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the program steps that set the total (and accumulators that are added first) to 0, before any MMA.
+        """Return the program steps before any MMA: set to 0 the total, and the accumulators that are added to it first.
 
-        If they came after MMAs, ptxas would make the MMAs wait for each other.
+        After MMAs these steps would cost time: ptxas would make the MMAs wait for each other.
         """
         return (Clear("total"),) if self.at_once else (Clear("total"), Clear(self.partial_accumulators(plan)))
 
@@ -107,9 +107,10 @@ class Promoted(Mainloop):
         return () if self.at_once else (*super().epilogue(plan), self.promote(self.partial_accumulators(plan)))
 
     def accumulation(self, plan: GemmPlan, runs: tuple[tuple[int, int], ...]) -> Total:
-        """Return in what order products are added: each k-tile has an accumulator of its own, and these are added.
+        """Return in what order products are added: each k-tile has its own accumulator, and these are added in order.
 
-        runs   ranges (first k, end) of the k-tiles, in the order of the MMAs
+        runs      ranges (first k, end) of the k-tiles, in the order of the MMAs
+        returns   a `Sum` with a `Chain` for each k-tile
         """
         bk = plan.cta_tile[2]
         k_tiles = [Chain(((k, k + bk),)) for first, end in runs for k in range(first, end, bk)]

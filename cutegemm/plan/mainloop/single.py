@@ -29,6 +29,6 @@ class LoadingAhead(Mainloop):
     def epilogue(self, plan: GemmPlan) -> Steps:
         """Return the program step after the last k-tile: the wait for its MMAs.
 
-        Without a producer, no stage is released.
+        No stage is released, as no producer waits.
         """
         return (WaitMma(0),)

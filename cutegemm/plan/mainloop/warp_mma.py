@@ -53,7 +53,7 @@ class MultiplyBlock(Step):
 
     @property
     def takes_mma_time(self) -> bool:
-        """Return True: the step takes the time of the MMAs of its k-block."""
+        """Return True: in drawings of a program over time, the step takes as long as the MMAs of its k-block."""
         return True
 
     def __str__(self) -> str:
@@ -88,9 +88,9 @@ class WarpMma(Mainloop):
     """Mainloop for mma.sync: warps multiply a k-block while they read the next one's fragments from shared memory."""
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the program steps for all k-tiles of a work tile.
+        """Return the program steps for all k-tiles of a tile: a loop, and then the last k-tile.
 
-        The last k-tile follows the loop, because nothing is read ahead there.
+        The last one has steps of its own, because no fragments of a next k-tile are read there.
         """
         loop = ForKTiles(tuple(_k_blocks(plan.k_blocks, reads_on=True)), but_last=True)
         last = _k_blocks(plan.k_blocks, reads_on=False)
@@ -102,10 +102,10 @@ class WarpMma(Mainloop):
 
 
 def _k_blocks(count: int, reads_on: bool) -> list[Step]:
-    """Return the program steps for one k-tile, k-block after k-block, with mma.sync.
+    """Return the program steps for one k-tile with mma.sync: multiply each k-block, and read the next one meanwhile.
 
     count      number of k-blocks of a k-tile
-    reads_on   whether fragments of the next k-tile are read; its barrier is tested one k-block before it is needed
+    reads_on   whether the last steps read fragments of the next k-tile; its barrier is tested one k-block earlier
     """
     steps: list[Step] = []
     for k_block in range(count):

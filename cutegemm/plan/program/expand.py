@@ -266,9 +266,11 @@ class Expansion(StepReader):
             yield self.released(self.stage(position)[0])
 
     def released(self, stage: int) -> Op:
-        """Return the operation that releases a stage of the mainloop pipeline: arrivals on its empty barriers.
+        """Return the operation that releases a stage of the mainloop pipeline: it arrives on its "empty" barriers.
 
-        A lane of each warp arrives in every CTA that loads to the stage.
+        One lane of each warp arrives, in every CTA that loads to the stage.
+
+        stage   index of the stage
         """
         return op.Arrive("empty", stage, self.role.warps // self.place.warps, self.sources)
 

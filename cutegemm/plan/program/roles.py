@@ -144,7 +144,7 @@ def _semaphore(plan: GemmPlan) -> Steps:
 def _early(plan: GemmPlan) -> Steps:
     """Return the program steps that load C before the MMAs of a tile; () if K is split.
 
-    If K is split, only the K split that ends last reads C, so it loads C after its MMAs; see `_leave`.
+    If K is split, only the K split that ends last reads C, so C is loaded after the MMAs.
     """
     return () if plan.scheduler.split.is_split else plan.store.prologue(plan)
 
@@ -159,7 +159,7 @@ def _leave(plan: GemmPlan) -> Steps:
 
 
 def _end(plan: GemmPlan, leave: Steps) -> Steps:
-    """Return the program steps of a consumer from the accumulators of one work tile to D.
+    """Return the program steps of a consumer after the MMAs of a work tile: combine accumulators, and store D.
 
     With cluster split-K, the CTAs of the cluster first exchange accumulators. With split-K or stream-K, only the K
     split that ends last stores D, after it has added the accumulators of the others.

@@ -156,7 +156,7 @@ class WaitMma(Step):
     """Program step: wait until at most the last `pending` groups of MMAs are unfinished (wgmma.wait_group).
 
     pending   number of groups that may be unfinished
-    of        name of what a group multiplies, for printing: a k-tile, half of its columns, or a k-block
+    of        what the MMAs of a group multiply, for printing: a k-tile, half of its columns, or a k-block
     """
 
     pending: int
@@ -217,8 +217,8 @@ class Advance(Step):
 class Clear(Step):
     """Program step: set accumulators to 0.
 
-    what   "total", the f32 sum of accumulator promotion; or the name of accumulators, as in `Multiply`, if they are
-           added to the total before any k-tile has been multiplied
+    what   "total": the f32 sum of accumulator promotion. Or the name of a set of accumulators (see `Multiply`) that is
+           added to the total once before any k-tile has been multiplied
     """
 
     what: str
@@ -240,7 +240,10 @@ class OpenOrder(Step):
 
 @dataclass(frozen=True)
 class AwaitOrder(Step):
-    """Program step: wait at the order barrier until the pingpong consumer before this one has issued its MMAs."""
+    """Program step: wait for the turn to issue MMAs, i.e. until the previous pingpong consumer has issued its MMAs.
+
+    Each pingpong consumer has an order barrier that the previous one signals.
+    """
 
     def __str__(self) -> str:
         return "wait     order of this consumer"
@@ -248,7 +251,7 @@ class AwaitOrder(Step):
 
 @dataclass(frozen=True)
 class PassOrder(Step):
-    """Program step: signal the order barrier of the next pingpong consumer, so that it can issue its MMAs."""
+    """Program step: signal the order barrier of the next pingpong consumer, which may then issue its MMAs."""
 
     def __str__(self) -> str:
         return "signal   order of the next consumer"
@@ -325,7 +328,7 @@ class AddAccumulators(Step):
 class AwaitConsumed(Step):
     """Program step of cluster split-K: wait until all CTAs have added the accumulators that this CTA sent last.
 
-    After that no other CTA arrives at a barrier of this CTA, so it may end.
+    Only then may the CTA end: before, other CTAs may still arrive at its barriers.
     """
 
     def __str__(self) -> str:
@@ -571,7 +574,7 @@ class ForAhead(Block):
 
 @dataclass(frozen=True)
 class ForStages(Block):
-    """Loop of a program: run the steps once for each stage of the mainloop pipeline, from the role's position on."""
+    """Loop of a program: run the steps once for each stage of the mainloop pipeline, from the present stage on."""
 
     changes: ClassVar[tuple[str, ...]] = ("stage", "phase")
 

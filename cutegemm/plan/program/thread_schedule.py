@@ -92,7 +92,7 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Loop in a thread schedule: repeat steps, with `stride` added to their k-block indices in each iteration.
+    """Loop in a thread schedule over k-blocks. In iteration i, i * `stride` is added to the k-block index of each step.
 
     times    number of iterations
     stride   k-blocks from one iteration to the next
@@ -174,6 +174,8 @@ class ThreadSchedule(hooks.Listing):
 
     def fragment_buffers(self, mma_order: str) -> tuple[int, int]:
         """Return how many k-blocks' fragments a thread holds at once: (of A, of B).
+
+        Both are `fragments` of this schedule.
 
         mma_order   not used here, but by the same method of `WarpRoles`
         """
@@ -595,7 +597,7 @@ def single_stage(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
     """Return the thread schedule of the textbook's tiled GEMM: load a k-tile, barrier, multiply, barrier.
 
     k_blocks   number of k-blocks of a k-tile
-    unroll     k-blocks that are unrolled in an iteration of the loop over k-blocks, a divisor of `k_blocks`; None: all
+    unroll     number of k-blocks in each iteration of the loop over k-blocks, a divisor of `k_blocks`; None: all
     """
     blocks = _in_turn(k_blocks, unroll)
     return ThreadSchedule(1, 1, (), (Fetch(0), Commit(), Store(0), Wait(0), Sync(), *blocks, Sync()))
@@ -607,7 +609,7 @@ def direct() -> ThreadSchedule:
 
 
 def streamed(k_blocks: int, load_chunks: int = 2) -> ThreadSchedule:
-    """Return the thread schedule that reads fragments ahead from global memory, without shared memory.
+    """Return the thread schedule without shared memory: fragments are read from global memory during other MMAs.
 
     k_blocks      number of k-blocks of a k-tile. Registers hold the fragments of all of them
     load_chunks   number of equal groups of k-blocks, a divisor of `k_blocks`. While one group is multiplied, the reads
@@ -632,12 +634,12 @@ def streamed(k_blocks: int, load_chunks: int = 2) -> ThreadSchedule:
 
 
 def prefetched(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
-    """Return the thread schedule with one stage that loads the next k-tile to registers while one is multiplied.
+    """Return the thread schedule with one stage: while a k-tile is multiplied, the next one is loaded to registers.
 
     It needs two barriers for each k-tile.
 
     k_blocks   number of k-blocks of a k-tile
-    unroll     k-blocks that are unrolled in an iteration of the loop over k-blocks, a divisor of `k_blocks`; None: all
+    unroll     number of k-blocks in each iteration of the loop over k-blocks, a divisor of `k_blocks`; None: all
     """
     blocks = _in_turn(k_blocks, unroll)
     first = (Fetch(0), Commit(), Store(0), Wait(0), Sync())
@@ -647,17 +649,18 @@ def prefetched(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
 def multistage(
     stages: int, k_blocks: int, unroll: int | None = None, *, load_chunks: int = 1, fragments: int = 2
 ) -> ThreadSchedule:
-    """Return the thread schedule that loads `stages` - 1 k-tiles ahead and reads fragments one k-block ahead.
+    """Return the thread schedule with several stages: k-tiles are loaded `stages` - 1 iterations early.
 
-    It needs one barrier for each k-tile. With two stages and copies through registers it is double buffering.
+    Fragments are read one k-block before they are multiplied. Each k-tile needs one barrier. With two stages and copies
+    through registers it is double buffering.
 
     stages        number of k-tiles in shared memory, 2 or more
     k_blocks      number of k-blocks of a k-tile, 1 or more
-    unroll        k-blocks that are unrolled in an iteration of the loop over k-blocks, an even divisor of `k_blocks`.
-                  The last `unroll` k-blocks follow the loop. None: no loop. A loop takes fewer registers, because the
-                  compiler cannot move all reads of a k-tile to its start
+    unroll        number of k-blocks in each iteration of a loop over k-blocks, an even divisor of `k_blocks`. The last
+                  `unroll` k-blocks follow the loop. None: no loop. A loop takes fewer registers, because the compiler
+                  cannot move all reads of a k-tile to its start
     load_chunks   number of pieces of the copies of a k-tile. They are issued with different k-blocks, not all at once
-    fragments     2, or 1: each k-block is read just before it is multiplied
+    fragments     2; or 1: each k-block is read just before it is multiplied
 
     >>> [type(step).__name__ for step in multistage(2, 2).k_tile]
     ['Read', 'Fetch', 'Commit', 'Multiply', 'Store', 'Wait', 'Sync', 'Read', 'Multiply']

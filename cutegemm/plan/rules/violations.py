@@ -51,11 +51,12 @@ def violated_on(plan: GemmPlan, arch: Arch) -> list[str]:
 
 
 def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
-    """Return all violations of a plan on an architecture.
+    """Return a sentence for each rule that a plan breaks on an architecture; [] if none.
+
+    If fields have wrong types or bounds, or a gated epilogue is wrong, only these violations are returned: the other
+    rules cannot be evaluated.
 
     problem   adds the rules for its extents, strides and alignment; None checks the plan alone
-    returns   a sentence for each violation. If the plan's fields have wrong types or bounds, or its gated epilogue is
-              wrong, only these violations are returned: the other rules cannot be evaluated
     """
     kinds = list(kind_rules(plan)) or list(gated_rules(plan))
     if kinds:
@@ -274,9 +275,9 @@ def _shared_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    """Yield a violation if a thread needs more registers than its role has.
+    """Yield a sentence if a thread needs more registers than its warp role has.
 
-    For roles without a register count it is the count that `ctas_per_sm` CTAs on an SM leave for each thread.
+    A role without a register count has as many as each thread gets if `ctas_per_sm` CTAs share an SM.
     """
     parts = plan.registers()
     needed = sum(parts.values()) + _COMPILER_REGISTERS
@@ -298,7 +299,10 @@ def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _reductions(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of reductions: wrong operands for their results, or a layout that cannot be reduced by warps."""
+    """Yield a sentence for each error of an epilogue's reductions (sums and maxima over D).
+
+    Errors are wrong types or kinds of their results, and accumulators that warps cannot reduce by shuffles.
+    """
     acc = plan.operands.acc
     wide = acc if acc.bits > 32 else f32
     for name, reduction in plan.epilogue.reductions:

@@ -117,10 +117,7 @@ def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield a sentence for each rule on the overlapped epilogue that a plan breaks.
-
-    With it, a finished tile is stored during the MMAs of the next tile.
-    """
+    """Yield a sentence for each broken rule on the overlapped epilogue: a tile is stored during the next one's MMAs."""
     if pipeline.kind != "cooperative" or not plan.scheduler.grid.is_persistent:
         yield "an overlapped epilogue needs cooperative consumers and a persistent grid. Leave overlapped out."
     if not plan.store.stored_by_tma:

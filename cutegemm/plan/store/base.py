@@ -71,7 +71,10 @@ class Store:
 
     @property
     def options(self) -> Mapping[str, int]:
-        """Return the options of a plan's builder that this store was made from, by name; {} if it has none."""
+        """Return the options of a plan's builder that describe this store, e.g. its number of stages: name -> number.
+
+        {} if it has none.
+        """
         return {}
 
     @property
@@ -219,5 +222,5 @@ class Store:
         return ()
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Return a sentence for each other rule of this store that the plan breaks; only for plans with warp roles."""
+        """Return a sentence for each further rule of this store that the plan breaks; only for plans with warp roles."""
         return ()

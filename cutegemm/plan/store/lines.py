@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LineStore(StagedStore):
-    """Store of D through epilogue stages in shared memory, which threads copy line by line to global memory.
+    """Store of D through epilogue stages in shared memory, which threads copy row by row to global memory.
 
-    The accesses are as wide as D is aligned.
+    A row here is along D's contiguous mode. The accesses are as wide as D is aligned.
 
     copy   tiled copy of a stage to global memory
     """

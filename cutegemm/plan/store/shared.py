@@ -70,7 +70,7 @@ class SharedStore(Store):
         return (copy_row("shared to D", self.copy, plan.d_tile),)
 
     def needs(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence if the plan has warp roles: all threads copy the tile."""
+        """Yield a sentence if the plan has warp roles: this store needs all threads of the CTA to copy the tile."""
         if plan.body.has_roles:
             yield (
                 "the store is a SharedStore; with warp roles D is stored through epilogue stages or from registers. "

@@ -222,7 +222,7 @@ class StagedStore(Store):
         yield from count_rule("store.count", self.count, most=MOST_STAGES)
 
     def needs(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence if the plan has a thread schedule: consumers store through epilogue stages."""
+        """Yield a sentence if the plan has no warp roles: this store needs consumers, which write epilogue stages."""
         if not plan.body.has_roles:
             yield (
                 "the store has epilogue stages; they need warp roles. Use another store: in a thread schedule all "
