@@ -463,11 +463,11 @@ class Player(StepReader, Machine):
 
     @reads(step.Reduce)
     def reduce(self, reduce: step.Reduce, number: int, process: Process, op: Compute) -> None:
-        """Simulate the program step that folds the values of an epilogue tile into the reductions.
+        """Simulate the step that adds the values of an epilogue tile to the reductions (sums or maxima over D).
 
         reduce    the step
         number    index of `process` in the list of all simulated processes
-        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        process   the simulated consumer (a warp role of one CTA) that executes the step
         op        the simulated operation that wraps the step; `op.tag` is (tile, epilogue tile)
         """
         (tile, i), storage = op.tag, self.storage
@@ -510,7 +510,7 @@ class Player(StepReader, Machine):
     def columns_of(self, accumulators: str) -> slice:
         """Return the columns of a consumer's tile that a set of accumulators covers: all, or the left or right half.
 
-        accumulators   name of the set, such as `LEFT`
+        accumulators   name of the set: `LEFT` or `RIGHT` for a half, any other name for all
         """
         half = self.plan.consumer_mma_tile[1] // 2
         return {step.LEFT: slice(half), step.RIGHT: slice(half, None)}.get(accumulators, slice(None))

@@ -121,11 +121,12 @@ def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
 
 
 def kept(along: tuple[str, ...], m: Any, n: Any) -> Any:
-    """Return the index of the reduction's result that element (m, n) of D contributes to.
+    """Return which result of a reduction over D the element (m, n) contributes to, as an index.
 
-    It is m for a reduction along N, n for a reduction along M, and 0 if all of D is reduced.
+    It is m if rows are reduced (along N), n if columns are (along M), and 0 if all of D is.
 
     along   modes of D that are reduced: ("n",), ("m",) or both
+    m, n    coordinates of the element: integers, arrays or traced values
     """
     return m * 0 if len(along) == 2 else m if along == ("n",) else n
 

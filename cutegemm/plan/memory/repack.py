@@ -94,9 +94,10 @@ class Repack:
         return ceil_div(elements, self.line) * self.line
 
     def extents(self, rows: Any, columns: Any, maximum: Any = max) -> tuple[Any, Any]:
-        """Return (rows of A or columns of B, k) of the repacked matrix with its padding.
+        """Return (rows of A or columns of B, k) of the repacked matrix with its padding, in elements.
 
-        A k-major matrix has at least one column: TMA has no extent of 0.
+        The contiguous mode is padded to whole cache lines. A k-major matrix has at least one column: TMA has no extent
+        of 0.
 
         rows      rows of A, or columns of B
         columns   extent along K
@@ -207,9 +208,9 @@ def repacked_for_wgmma(operands: Operands) -> str:
 
 
 def needs_transpose(operand: Operand) -> bool:
-    """Return whether wgmma needs a k-major copy of an operand.
+    """Return whether wgmma needs a k-major copy of an operand, because it cannot read its present majorness.
 
-    It does if the operand is m- or n-major and its elements do not have 16 bits.
+    wgmma reads m- or n-major operands only if their elements have 16 bits.
     """
     return operand.dtype.bits != 16 and operand.major != "k"
 

@@ -148,9 +148,9 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _d_rules(plan: GemmPlan, layout: SharedLayout) -> Iterator[str]:
-    """Yield a sentence if the shared memory of D does not agree with the TMA boxes of D and C.
+    """Yield a sentence if the shared memory of D does not have the layout that the TMA boxes of D and C write and read.
 
-    layout   shared memory of D
+    layout   the plan's layout of the shared memory of D
     """
     ops, tile_mn = plan.operands, plan.store.tile(plan)
     if product_each(layout.shape) != plan.store.smem_extents(plan):

@@ -222,5 +222,5 @@ class Store:
         return ()
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Return a sentence for each further rule of this store that the plan breaks; only for plans with warp roles."""
+        """Return a sentence for each other rule of this store that the plan breaks, for plans with warp roles."""
         return ()

@@ -81,9 +81,9 @@ class TileScheduler:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Return the names of the operands that the scheduler itself reads from device memory. By default none.
+        """Return the names of the operands that the scheduler itself reads from device memory. By default ().
 
-        A scheduler of grouped GEMMs reads e.g. where each group begins.
+        A scheduler whose work tiles depend on the contents of an operand names that operand here.
         """
         return ()
 

@@ -175,7 +175,7 @@ def protocol_for(
     """Return what the warp roles of a plan do for given work tiles, operation by operation, with the barriers.
 
     work       for each cluster, its work tiles (tiles of D with all or some of their k-tiles) in order
-    warps      whether each warp of a consumer is a process of its own
+    warps      True: each warp of a consumer is simulated on its own; False: a consumer is one process
     programs   role -> program that replaces the plan's; None: no replacement
     reads_c    whether the epilogue reads C
     """
