@@ -13,7 +13,7 @@ from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle
 def to_cute(layout: Layout | ComposedLayout | Swizzle) -> Any:
     """Return the same layout, composed layout or swizzle as an object of the CuTe DSL (`cutlass.cute`).
 
-    Call it inside a function that the DSL traces. Coordinates and offsets are in the same units.
+    Call it inside a function that the DSL traces. The result maps the same coordinates to the same offsets.
 
     raises   LayoutError if the layout has strides over F2 (offsets joined by XOR), which the DSL does not have; see
              `to_swizzled`. UnsupportedError if the DSL is not installed
