@@ -73,7 +73,7 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
 
 
 def by_simt(dtype: DType) -> bool:
-    """Return whether SIMT plans (on CUDA cores) multiply elements of a type, and tensor cores do not: f32 and f64.
+    """Return whether plans multiply elements of a type on CUDA cores (SIMT) instead of tensor cores: f32 and f64.
 
     >>> by_simt(f32), by_simt(DType.parse("tf32"))
     (True, False)
@@ -124,7 +124,7 @@ def chosen(
 
     operands        operands with the alignments that A and B have for loads by TMA
     with_c          whether the epilogue reads a C
-    accumulate      "fast" or "promoted" accumulation of fp8: see `Request`
+    accumulate      accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     swap_ab         True: plans for D^T = B^T A^T only; False: plans for D only; None: both
     can_implement   further condition on a plan, such as room for an epilogue; None: no condition. If no plan meets it,
                     the fastest plan is returned nevertheless
@@ -150,13 +150,13 @@ def _chosen(
     swap_ab: bool | None,
     can_implement: CanImplement | None,
 ) -> tuple[Recipe, GemmPlan]:
-    """Return (recipe, plan) of the fastest candidate that can be built and meets `can_implement`.
+    """Return (recipe, plan) of the candidate with the lowest predicted time that can be built and meets a condition.
 
     If none meets it, the fastest one that can be built is returned. A recipe is the name and arguments of a plan.
 
     operands, by_threads   operands with the alignments for loads by TMA, and for loads by threads
     with_c                 whether the epilogue reads a C
-    accumulate             "fast" or "promoted" accumulation of fp8: see `Request`
+    accumulate             accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     swap_ab                True: plans for D^T = B^T A^T only; False: plans for D only; None: both
     can_implement          condition on a plan; None: no condition
     raises                 PlanError if no candidate can be built
@@ -243,7 +243,7 @@ def ranked(
     No plan is built yet.
 
     operands     operands with the alignments that A and B have for loads by TMA
-    accumulate   "fast" or "promoted" accumulation of fp8: see `Request`
+    accumulate   accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     swap_ab      True: plans for D^T = B^T A^T only; False: plans for D only; None: both
     by_threads   `operands` with the alignments that A and B have for loads by threads; None: as `operands`
     with_c       whether the epilogue reads a C
@@ -297,7 +297,7 @@ def _families(request: Request, problem: Problem) -> list[Family]:
 def _is_small(problem: Problem) -> bool:
     """Return whether a problem is so small that mma.sync plans may be faster than wgmma plans, and should be tried.
 
-    K must be short, or D must be small and have few rows or few columns.
+    It is small if K is short, or if D is small and has few rows or few columns.
     """
     elements = problem.m * problem.n * problem.l
     is_short = problem.k <= _SHORT_K and elements <= _SHORT_ELEMENTS
@@ -325,8 +325,8 @@ def candidates(
     device: Device = DEFAULT_DEVICE,
     accumulate: str = "fast",
 ) -> list[Candidate]:
-    """Return all candidate plans for a problem, in ascending order of predicted time, as a list: see `ranked`.
+    """Return all candidate plans for a problem, in ascending order of predicted time, as a list.
 
-    accumulate   "fast" or "promoted" accumulation of fp8: see `Request`
+    accumulate   accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     """
     return list(ranked(operands, problem, arch, device, accumulate))

@@ -32,7 +32,7 @@ class Weight:
     n, k         extents of the weight
     arch         architecture to compile for
     device       device whose times are predicted
-    accumulate   accumulation of float8, "fast" or "promoted": see `gemm`
+    accumulate   accumulation of float8: "fast" as the tensor cores do, or "promoted" to f32 after each k-tile
     """
 
     operands: Operands
@@ -87,7 +87,8 @@ class ServedRows:
 class Orders:
     """Finds the summation order along K of plans, given as recipes (name and arguments), for a weight.
 
-    Few plans are built, because recipes with equal `accumulates_as` have the same order: see `Recipe.accumulates_as`.
+    To find an order, a plan must be built, which takes time. Recipes with equal keys `accumulates_as` have the same
+    order, so one plan is built for each key.
 
     operands     operands of the GEMM, with the alignments for loads by TMA
     by_threads   `operands` with the alignments that A and B have for loads by threads

@@ -35,7 +35,8 @@ class BuildTarget:
     arch         architecture, such as "sm_90a"; its shared memory limits mma.sync plans
     sms          number of multiprocessors, which the clusters of a persistent grid fill
     with_c       whether the kernel of a Hopper plan must be able to read C
-    tpc_rounds   order in which the hardware hands out the CTAs of a grid: see `Device`
+    tpc_rounds   order in which the hardware hands out the CTAs of a grid: number of TPCs (pairs of SMs) that get a CTA
+                 in each round; () if unknown
     """
 
     arch: str
@@ -91,7 +92,10 @@ class Recipe(ABC):
 
     @property
     def _split_text(self) -> str:
-        """Return the suffix of this recipe's name that says how K is divided, such as "/k4"; "" if it has none."""
+        """Return the suffix of this recipe's name that says how K is divided; "" if it has none.
+
+        E.g. "/k4" is four K splits.
+        """
         split = self.split
         if split is None:
             return ""
@@ -107,7 +111,7 @@ class Recipe(ABC):
     def division(self) -> KSplit:
         """Return how K is split by this recipe's plan: as its name says, else without a split.
 
-        Subclasses may also read their options.
+        A name that ends with "/k4" means four K splits. Subclasses may also read their options.
         """
         return self.split or KSplit()
 

@@ -52,7 +52,7 @@ class Streams:
     ctas            CTAs of a cluster; they split K among them
     ctas_per_sm     CTAs that an SM holds
     warps           warps of a CTA
-    deep            elements along K that a CTA takes at a time (its k-tile)
+    deep            elements of a CTA's k-tile along K
     latency_us      latency of loading a k-tile, in microseconds
     busy_us         microseconds that the instructions of a k-tile take, if its CTA has the SM to itself
     """

@@ -28,7 +28,7 @@ class MmaSyncFamily(Model):
 
     It implements `candidate.Family`, the interface that the choice of the fastest plan uses.
 
-    may_be_whole   array of flags: is the plan a candidate without split-K? Not if it would spill: see `spills`
+    may_be_whole   array of flags: is the plan a candidate without split-K? False for plans that would spill registers
     """
 
     recipes: tuple[MmaSyncRecipe, ...] = ()
@@ -87,5 +87,5 @@ def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[MmaS
 
 
 def _rule(plan: GemmPlan) -> str:
-    """Return why a plan must not be used, if its large tile is loaded 2 bytes at a time; "" for other plans."""
+    """Return an error text for a plan that must not be used: it loads a large tile 2 bytes at a time. "" for others."""
     return "elements of 2 bytes are loaded one at a time, and threads hold too many of them." if by_halves(plan) else ""

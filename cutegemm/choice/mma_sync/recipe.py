@@ -153,8 +153,8 @@ class MmaSyncRecipe(Recipe):
         """Yield the pairs (bK, stages) to try, the deepest k-tiles first; `build_for` takes the first that works.
 
         operands   operands as the kernel sees them: transposed if it swaps A and B
-        tile       (bM, bN, largest size of a k-tile along K in bytes)
-        room       bytes of shared memory that a CTA may use
+        tile       (bM, bN, bytes of a k-tile along K, at most)
+        room       shared memory in bytes that a CTA may use
         """
         (bm, bn, k_bytes), bits = tile, operands.a.dtype.bits
         rows, deepest = bm + bn, k_bytes * 8 // bits

@@ -147,7 +147,7 @@ def _loads(plan: GemmPlan) -> list[TiledCopy]:
 def _ahead(plan: GemmPlan) -> int:
     """Return the number of k-tiles whose loads are in flight while one k-tile is multiplied, at least 1.
 
-    It is the number of stages minus one, or 1 if A or B is loaded through registers.
+    It is the number of stages minus one. If A or B is loaded through registers, it is 1.
     """
     by_registers = any(not load.atom.is_async for load in _loads(plan))
     return 1 if by_registers else max(1, plan.stages - 1)
@@ -219,7 +219,8 @@ class Model:
         def steps_us(at_a_time: Column) -> Column:
             """Return the microseconds of all k-tiles of the CTAs that one SM runs at the same time.
 
-            at_a_time   number of these CTAs, one entry per candidate; few CTAs hide less of the load latency
+            at_a_time   number of these CTAs, an array with one entry per candidate. The fewer they are, the less of the
+                        load latency is hidden
             """
             slower = np.sqrt(ctas / np.maximum(1.0, at_a_time))
             return k_tiles * together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * slower)
@@ -240,9 +241,9 @@ class Model:
             us = np.full(len(us), np.inf)
 
         def bounds() -> dict[str, Column]:
-            """Return the microseconds that each possible bottleneck, such as "DRAM", would take alone, as arrays.
+            """Return name of a possible bottleneck, such as "DRAM" -> microseconds that it alone would take.
 
-            Each array has one entry per candidate.
+            Values are arrays with one entry per candidate of the enclosing prediction.
             """
             k_tiles_of_sm = k_tiles * per_sm
             waited = latency_us * k_tiles * (rounds + is_rest)

@@ -71,14 +71,15 @@ class SimtFamily(Model):
 
     @cached_property
     def _may_share(self) -> Column:
-        """Return an array of flags, one per plan: is stream-K tried for it? Cached; see the function `may_share`."""
+        """Return an array of flags, one per plan: is stream-K (k-tiles divided evenly among CTAs) tried? Cached."""
         return may_share(self.tiles)
 
 
 def may_share(tiles: Tiles) -> Column:
     """Return an array of flags, one per SIMT plan: is stream-K (k-tiles divided evenly among CTAs) tried for it?
 
-    It is tried only within limits of tile and stages. Outside of them, stream-K takes longer than predicted.
+    It is tried only for some sizes of tiles and numbers of stages, because other plans with stream-K take longer than
+    predicted.
 
     tiles   properties of the plans
     """

@@ -45,7 +45,8 @@ class Sm90Family(Model):
     """The Hopper plans that can implement given operands, for D and for D^T (swap A/B), and their time model.
 
     It implements `candidate.Family`, the interface that the choice of the fastest plan uses. Its properties are arrays
-    with one entry per plan. Most are limits that a problem must meet so that the plan is a candidate for it.
+    with one entry per plan. Most are limits, e.g. the largest number of tiles, that a problem must meet so that the
+    plan is a candidate.
     """
 
     recipes: tuple[Sm90Recipe, ...] = ()
@@ -223,7 +224,7 @@ def family(request: Request, k: int) -> Sm90Family:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, variants: tuple[bool, ...], promotes: bool, with_c: bool, device: Device) -> Sm90Family:
-    """Return the Hopper plans that store D in large enough pieces (see `_stores_well`), with their time model. Cached.
+    """Return the Hopper plans that store D in pieces large enough to be fast, with their time model. Cached.
 
     variants   values of `swap_ab` to include: False for plans that compute D, True for plans that compute D^T
     promotes   whether accumulators of fp8 are added to a total in f32 after each k-tile, as they are with block scales
@@ -266,12 +267,14 @@ def _can_store(operands: Operands, swap_ab: bool) -> bool:
 
 
 def _stores_well(shapes: Shapes, d: Operand) -> Column:
-    """Return an array of flags, one per plan of `shapes`: does it store D in large enough pieces?
+    """Return an array of flags, one per plan of `shapes`: does it store D in pieces large enough to be fast?
 
-    An epilogue tile of eight columns stores only 16 or 32 bytes of each row of D, but whole lines of a D^T: bf16 5000 x
-    5000 x 5000 with 256 x 152 tiles takes 453 us for D and 430 us for D^T (H200, 2026-11-26).
+    Plans with epilogue tiles of eight columns store only 16 or 32 bytes of each row of D. They are left out, except for
+    D^T, where they store whole lines: bf16 5000 x 5000 x 5000 with 256 x 152 tiles takes 453 us for D and 430 us for
+    D^T (H200, 2026-11-26).
 
-    d   the problem's D: its type and majorness
+    shapes   properties of the plans
+    d        the problem's D: its type and majorness
     """
     own = shapes.bn // shapes.cluster_k
     has_lines = ~shapes.by_eight | (shapes.swap_ab != (d.major == "m"))

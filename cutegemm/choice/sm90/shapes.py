@@ -42,7 +42,8 @@ class TileShape:
     depth                    k-tiles of 128 bytes in a stage; they are waited for together
     cluster_k                CTAs of a cluster that split the K of a tile
     ctas_per_sm              CTAs that share an SM
-    alone                    whether a CTA computes one tile only; its consumers share it if `may_share` allows it
+    alone                    whether a CTA computes one tile only; its consumers share it if D is aligned and has 16
+                             bits
     """
 
     tile: tuple[int, int]
@@ -67,7 +68,7 @@ class TileShape:
     def is_pingpong(self, operands: Operands) -> bool:
         """Return whether this plan's two consumer warpgroups take tiles in turn (pingpong), not sharing each tile.
 
-        They also do if `alone` asks them to share a tile, but `may_share` is False for the operands.
+        If a CTA has one tile only, its consumers share the tile, unless D has a type or alignment that excludes it.
         """
         return self.epilogue == "pingpong" or (self.alone and is_pingpong(self.tile) and not may_share(operands))
 
@@ -105,10 +106,10 @@ class TileShape:
 
 
 def may_share(operands: Operands) -> bool:
-    """Return whether consumer warpgroups may share the only tile of a CTA, given the type and alignment of D.
+    """Return whether the consumer warpgroups of a CTA with a single tile may share that tile, for these operands.
 
-    Only for a D of 16 bits that TMA can store: the epilogue stages of a D of 32 bits would take the room of a mainloop
-    stage, and a D that TMA cannot store was not timed.
+    They may if D has 16 bits and TMA can store it. Otherwise they take tiles in turn, as in CTAs with several tiles:
+    epilogue stages of a 32-bit D would take the room of a mainloop stage, and a D that TMA cannot store was not timed.
 
     >>> may_share(Operands.of("bf16")), may_share(Operands.of("tf32")), may_share(Operands.of("bf16", align_bytes=2))
     (True, False, False)
@@ -134,15 +135,15 @@ class Shapes:
     """Properties of many Hopper plans for given operands, as arrays with one entry per plan. `TileShape` is one plan's.
 
     bm, bn             tile (bM, bN)
-    loaded_n           columns of B that are loaded for a k-tile: see `columns_loaded`
+    loaded_n           columns of B that are loaded for a k-tile: those of the tile, or more to fill cache lines
     cm, cn             CTAs of a cluster along M and N
     cooperative        whether a CTA issues no MMAs while it stores a tile
     overlapped         whether the epilogue is overlapped with the next tile's MMAs
-    alone              whether a CTA computes one tile only: see `TileShape`
+    alone              whether a CTA computes one tile only
     band               rows of tiles in a band of the rasterization
     gpc_aware          whether clusters take tiles in GPC-aware order, on devices whose order is known
     along_m, along_n   whether consecutive tiles lie along M, and along N
-    late               1 / (stages - 1): share of a load's latency that a k-tile waits
+    late               share of a load's latency that a k-tile waits: 1 / (stages - 1)
     epi_tiles          epilogue tiles of a consumer
     epi_tile_n         columns of an epilogue tile; 0 if they follow from the tile
     depth              k-tiles of 128 bytes that are waited for together
@@ -287,7 +288,7 @@ class Shapes:
     def streams(self) -> Column:
         """Return an array of flags, one per plan: do the loads of A take most of its time?
 
-        So it is with cluster split-K and a tile of few columns: see `TileShape.streams`.
+        They do with cluster split-K and a tile of few columns.
         """
         return _streams(self.cluster_k, self.bn)
 

@@ -146,9 +146,9 @@ class Model:
         us = us + repacking_us
 
         def bounds() -> dict[str, Column]:
-            """Return the microseconds that each possible bottleneck, such as "L2", would take alone, as arrays.
+            """Return name of a possible bottleneck, such as "L2" -> microseconds that it alone would take.
 
-            Each array has one entry per candidate.
+            Values are arrays with one entry per candidate of the enclosing prediction.
             """
             k_tiles_of_sm = waves * k_tiles
             us_of = (
@@ -200,17 +200,18 @@ class Model:
     def _latency_us(self) -> Column:
         """Return the microseconds of each k-tile that are neither its MMAs nor the transfer of its data, for each plan.
 
-        They are the constants `step`, `asks` and `load` of `Sm90Costs`. `load`, the latency of a load, counts with the
-        share that the other stages do not hide.
+        They are fitted constants for a k-tile and its requests, plus the share of the latency of a load that the other
+        stages do not hide.
         """
         costs, shapes = self.costs, self.shapes
         return (costs.step + costs.asks * shapes.single + costs.load * shapes.late) * shapes.waits
 
     @cached_property
     def _waits_squared(self) -> Column:
-        """Return `_mma_us` squared plus `_latency_us` squared; `predict` adds the square of the L2 time.
+        """Return the squared microseconds of a k-tile's MMAs, plus those of its latency, for each plan.
 
-        The three overlap, and the root of the sum is the time of a k-tile.
+        The caller adds the square of the time to load the k-tile from L2. The three overlap, and the root of the sum is
+        the time of a k-tile.
         """
         return self._mma_us**2 + self._latency_us**2
 
@@ -251,9 +252,9 @@ class Model:
 
     @cached_property
     def _along(self) -> tuple[Column, Column]:
-        """Return two arrays of flags: do tiles follow each other along D's rows, and do D's rows run along M?
+        """Return two arrays of flags: do consecutive tiles lie along D's contiguous mode, and is that mode M?
 
-        M is that of the kernel. A row of D is contiguous in memory here: for an M-major D it runs along M.
+        M is that of the kernel, i.e. N of the problem for plans that swap A and B.
         """
         across = self.shapes.swap_ab != (self.operands.d.major == "m")
         return np.where(across, self.shapes.along_m, self.shapes.along_n), across
@@ -264,8 +265,7 @@ class Model:
 
         The lanes that store a line form runs, and a run must divide the columns of the tile. So the factor is large if
         only a small power of two divides the columns. Runs of less than a sector, or little more, are slow: 4920 x 3236
-        x 104 of bf16 takes 51 us in 128 x 168, and 27 us in 128 x 176 (H100, 2026-11-26). See
-        `EpiStageBuilder.padded_epi_stages`.
+        x 104 of bf16 takes 51 us in 128 x 168, and 27 us in 128 x 176 (H100, 2026-11-26).
         """
         columns = (self.shapes.bn // self.shapes.cluster_k).astype(int)
         run_bytes = (columns & -columns) * (self.operands.d.dtype.bits // 8)
@@ -306,7 +306,8 @@ class Model:
     def _asked_us(self, problem: Problem, tiling: Tiling) -> Column:
         """Return the microseconds that first k-tiles take longer because many CTAs request the same cache lines.
 
-        The operand counts whose lines have more requests. A line with several short rows has one request for each.
+        Only the operand whose lines have more requests counts. A line that holds several short rows gets one request
+        for each row.
 
         tiling   how the tiles of each plan cover D
         """
@@ -436,7 +437,7 @@ class Model:
 
         They are less than `long_us` for a short problem, which ends before the chip reaches the limit.
 
-        long_us   time at the sustained rate: see `_long_us`
+        long_us   microseconds of the problem's MMAs at the rate that the power limit sustains
         """
         return long_us * long_us / (long_us + self.costs.burst)
 
