@@ -80,11 +80,12 @@ def shapes_of(a: Any, b: Any) -> str:
 
 
 class Calls:
-    """A cache of prepared calls: (signature of the arguments) -> (kernel that is compiled and ready to launch).
+    """A cache of prepared calls of `gemm`, from the signature of the arguments to functions that run the call.
 
-    The signature consists of everything that the choice of the kernel depends on, such as types, shapes and strides.
+    They allocate the result and launch the compiled kernel. The signature consists of everything that the choice of the
+    kernel depends on, such as types, shapes and strides.
 
-    found   the entries: signature -> prepared call. It is a plain dictionary, which `gemm` reads directly
+    found   the entries: signature -> prepared call; a plain dictionary, because that is the fastest to read
     most    largest number of entries. Adding one to a full cache empties it first
 
     >>> calls = Calls()

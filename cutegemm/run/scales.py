@@ -115,7 +115,7 @@ def granularities(a: Any, b: Any, scales: Mapping[str, Any]) -> tuple[str, str]:
     """Return the granularity of the block scales of a and of b, "1x128" or "128x128" each.
 
     a, b     the factors
-    scales   the two tensors of scales by name, whose shapes `wrong_scales` accepts
+    scales   the two tensors of scales by name, whose shapes are known to be valid
     """
     of_a, of_b = _of_each(a, b, scales)
     assert of_a is not None
