@@ -95,9 +95,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predicted times of many candidate plans for one problem, as arrays with one entry per candidate.
+    """Predicted times of many candidate plans for one problem; the method `bounds_of` explains one of them.
 
-    us       microseconds, starting with an empty L2 cache; infinite if the device cannot run the plan
+    us       array of microseconds, one entry per candidate, starting with an empty L2 cache; infinite if the device
+             cannot run the plan
     bounds   function that returns a dict: name of a possible bottleneck, such as "DRAM" -> the microseconds that it
              would take alone, as an array over the candidates, or as one number that holds for all
     """
@@ -151,7 +152,9 @@ class Variants:
     def of(cls, recipes: Sequence[Recipe]) -> Variants:
         """Return one candidate per recipe (name and arguments of a plan), with K divided as the recipe says.
 
-        A name can end with /k3 (three K splits of each tile), or with /fixup (stream-K fixup), for example.
+        A name that ends with /k3 means three K splits of each tile, and one with /fixup means stream-K fixup.
+
+        recipes   one entry per candidate
 
         >>> from cutegemm.choice.names import recipe_named
         >>> variants = Variants.of([recipe_named(name) for name in ("sm90_epi_stages/k3", "sm90_epi_stages/fixup")])
@@ -207,7 +210,10 @@ class Family(Protocol):
         """Return the candidates for a problem: plans that may be the fastest, each with the divisions of K to try."""
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of the candidates `variants` for a problem, as arrays in the same order."""
+        """Return the predicted times of candidates for a problem, in microseconds and in their order.
+
+        variants   the candidates: plans, each with one way to divide K
+        """
 
 
 def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:

@@ -44,10 +44,11 @@ class Weight:
 
     @staticmethod
     def of(operands: Operands, n: int, k: int, arch: str, device: Device, accumulate: str) -> Weight:
-        """Return the `Weight` of a GEMM with these operands. Alignment and the majorness of A and D are ignored.
+        """Return the weight B of a GEMM, as far as a fixed order of summation along K may depend on it.
 
+        operands     types, majorness and block scales; alignment and the majorness of A and D are ignored
         n, k         extents of B
-        accumulate   accumulation of float8, "fast" or "promoted"
+        accumulate   accumulation of float8: "fast" as the tensor cores do, or "promoted" to f32 after each k-tile
         """
         letters = f"n{'t' if operands.b.major == 'k' else 'n'}"
         types = {"b": operands.b.dtype, "out": operands.d.dtype, "acc": operands.acc}
@@ -134,8 +135,9 @@ class Orders:
 def served_rows(weight: Weight) -> ServedRows:
     """Return the summation order along K for a weight that costs the least time over all numbers of rows in `ROWS`.
 
-    For each number of rows, the time of the fastest plan with the order is divided by that of the fastest plan of all.
-    The order with the lowest mean is chosen. Every number of rows must have a plan with this order.
+    With one order, a row of D has the same bits in every batch. For each order and number of rows, the slowdown is the
+    time of the fastest plan with the order, divided by that of the fastest plan of all. The order with the lowest mean
+    slowdown is chosen, among those that have a plan for every number of rows.
 
     weight    extents N and K, operands and device
     returns   the order, and the fastest recipe with it for each number of rows

@@ -87,7 +87,8 @@ class _Table:
     The slowdown is the time of the recipe's plan / the least time of any plan, for the same number of rows of A.
 
     slower    slowdowns, shape (recipes, rows)
-    serving   shape (recipes,): can the recipe implement every number of rows? If none can, any recipe may come first
+    serving   flags, shape (recipes,): can the recipe implement every number of rows? The first chosen recipe must, if
+              any can
     rows      the numbers of rows, in ascending order
     """
 

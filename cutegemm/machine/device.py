@@ -172,8 +172,8 @@ class Device:
     def measured(self) -> Measured:
         """Rates that kernels reach on this device, such as DRAM reads by TMA loads in a GEMM.
 
-        If they were not measured on this device, they are those of an H200, scaled by the ratio of the data sheets'
-        numbers.
+        Without measurements on this device, they are those of an H200, each scaled by the ratio of the two devices in
+        the data sheets.
 
         >>> [round(device_named(name).measured.tma_read_gb_s) for name in ("h200", "h100", "h100-pcie")]
         [4280, 2900, 1818]

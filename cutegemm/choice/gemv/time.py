@@ -86,10 +86,11 @@ class Streams:
 
     @cached_property
     def after_kernel_us(self) -> Column:
-        """Return the extra microseconds of each gemv plan after another kernel, whose results are still in L2.
+        """Return the microseconds that each gemv plan is charged extra, to compare it with wgmma plans.
 
-        They are `AFTER_KERNEL_US` for plans of more than 8 columns without cluster split-K, and 0 for others: wgmma
-        plans, with which they compete, gain more from a filled L2.
+        Predicted times are for an empty L2, but mostly another kernel has just left its results there. Wgmma plans gain
+        more from that. So gemv plans of more than 8 columns without cluster split-K are charged `AFTER_KERNEL_US`; the
+        others 0.
         """
         return AFTER_KERNEL_US * ((self.ctas == 1) & (self.columns > _ATOM_MN[1]))
 

@@ -43,9 +43,10 @@ _ADDED_AT_ONCE = 16  # K splits whose accumulators a thread loads at once
 class MmaCosts:
     """Fitted constants of the time model of mma.sync plans, in microseconds unless called a factor or an exponent.
 
-    start                           from the kernel's start to its first loads, plus from its last store to its end
-    round                           for each round of CTAs (those that run at the same time): arrival of the first
-                                    k-tile and store of D, without MMAs
+    start                           time from the kernel's start to its first loads, plus that from its last store to
+                                    its end
+    round                           time of each round of CTAs (those that run at the same time) that is not MMAs:
+                                    arrival of the first k-tile, store of D
     fill                            addition to `round` for each `_FILLED` bytes of the first k-tiles
     hot                             addition to `round` for each sector of the first k-tiles that all CTAs together
                                     request from one slice of L2
@@ -309,12 +310,14 @@ class Model:
         return most
 
     def _sectors_of_line(self, name: str, extent: int, tile: Column, problem: Problem) -> Column:
-        """Return the sectors of an operand's k-tile, divided by the number of cache lines that L2 delivers at a time.
+        """Return the number of 32-byte sectors of an operand's k-tile that come from one cache line, for each plan.
 
-        name      "a" or "b"
-        extent    M for A, N for B
-        tile      bM or bN of each plan
-        returns   array with one entry per plan
+        If the k-tile has several lines, their sectors are divided by the number of lines, up to `_LINES_AT_A_TIME`,
+        because L2 delivers that many lines at the same time.
+
+        name     "a" or "b"
+        extent   M for A, N for B
+        tile     bM or bN of each plan
         """
         operand = getattr(self.operands, name)
         along_mn, along_k = np.minimum(extent, tile), np.minimum(problem.k, self.tiles.bk)

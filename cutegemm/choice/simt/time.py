@@ -51,10 +51,10 @@ _FULL_ACCUMULATORS = 128  # accumulators of a thread; with more, few registers a
 class SimtCosts:
     """Fitted constants of the time model of SIMT plans, in microseconds unless called a factor or an exponent.
 
-    start            from the kernel's start to its first loads, plus from its last store to its end
+    start            time from the kernel's start to its first loads, plus that from its last store to its end
     alone            additional start, divided by the CTAs that fit an SM, since these start side by side
-    round            for each round of CTAs (those that run at the same time): arrival of the first k-tile, during which
-                     nothing is multiplied
+    round            time of each round of CTAs (those that run at the same time) until the first k-tile arrives and
+                     MMAs can begin
     drain            factor on the multiply-adds of the last k-tile, if each warp has a scheduler to itself; nothing is
                      loaded meanwhile
     latency          latency of loading a k-tile from memory
@@ -316,7 +316,7 @@ class Model:
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
         """Return the predicted times of SIMT candidates, including their repack passes.
 
-        A repack pass copies an operand before the GEMM.
+        A repack pass is a kernel that copies an operand before the GEMM.
 
         variants   the candidates: indices of plans, each with a division of K (split-K or stream-K)
         """
@@ -437,9 +437,12 @@ class Model:
         return d_us * (1 + costs.runs * of_rows(tiles.runs, recipes) + costs.torn * torn)
 
     def _memory_us(self, problem: Problem) -> tuple[Column, Column]:
-        """Return the microseconds (to read A and B from memory, of the repack passes that copy A or B) for each plan.
+        """Return two arrays of microseconds, one entry per plan: time to read A and B from DRAM, time of repack passes.
 
-        The first time leaves out operands that are repacked.
+        A repack pass is a kernel that copies A or B before the GEMM. The first time leaves out the operands that are
+        repacked.
+
+        problem   extents and operands of the GEMM
         """
         costs, tiles, rates = self.costs, self.tiles, self.device.measured
         a_bytes = problem.m * problem.k * problem.l * self.operands.a.dtype.bits / 8

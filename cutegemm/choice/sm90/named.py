@@ -150,9 +150,10 @@ def _with_tiles(named: tuple[Sm90Recipe, ...], promoted: bool) -> tuple[Sm90Reci
 
 
 def _is_usual(recipe: Sm90Recipe) -> bool:
-    """Return whether a recipe is the same plan as the one whose name spells out its tile and cluster.
+    """Return whether a recipe is what the name of its tile and cluster alone, e.g. sm90_128x144_2x1, stands for.
 
-    Such a plan has the default order of tiles, and is listed only once. A recipe is the name and arguments of a plan.
+    The lists of plans show such a recipe under that name only. A recipe is the name and arguments of a plan; others
+    differ, e.g. in the order of tiles.
     """
     shape = recipe.shape
     has_usual_order = shape.raster == TileShape.raster and shape.ctas_per_sm == 1

@@ -255,9 +255,10 @@ class Shapes:
 
     @cached_property
     def has_other_form(self) -> Column:
-        """Return an array of flags: is the plan for one tile per CTA, and does its tile size have a plan for several?
+        """Return an array of flags: is the plan for grids of one tile per CTA, and one of two with its tile size?
 
-        Only clusters of at most two CTAs have such pairs of plans.
+        The other one of the two is for grids with several tiles per CTA. Only clusters of at most two CTAs have such
+        pairs.
         """
         return self.alone & ~self.is_large_cluster
 
@@ -280,7 +281,8 @@ class Shapes:
     def is_joint(self) -> Column:
         """Return an array of flags, one per plan: do consumer warpgroups share a tile of few columns?
 
-        The MMAs of such a tile are too short to hide the waiting at barriers.
+        Such plans suit only a D of few columns, because the MMAs of a narrow tile are too short to hide waiting at
+        barriers.
         """
         return self.cooperative & ~self.single & (self.bn <= _JOINT_COLUMNS)
 
@@ -317,7 +319,7 @@ class Shapes:
 
     @cached_property
     def waits(self) -> Column:
-        """Return the factor on the waiting time per 128 bytes of K, if a plan waits for several k-tiles at once.
+        """Return the factor on the time that a plan waits for each 128 bytes of K; below 1 if it waits for several at once.
 
         It is 1 / sqrt(depth), where `depth` is the number of k-tiles of 128 bytes that are waited for together.
         """

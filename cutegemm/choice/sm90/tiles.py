@@ -222,9 +222,10 @@ def _is_within(tile: tuple[int, int], columns: Mapping[int, tuple[int, int]]) ->
 
 
 def _is_alone(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
-    """Return whether a cluster of two is also tried with one tile per CTA, shared by all its consumer warpgroups.
+    """Return whether a plan with one tile per CTA is tried in addition to the plan with several tiles per CTA.
 
-    Larger clusters always have one tile per CTA.
+    The consumer warpgroups of the CTA share its tile. It is tried only for clusters of two; larger clusters have one
+    tile per CTA anyway.
 
     tile, cluster   (bM, bN), and CTAs of a cluster along M and N
     """

@@ -90,7 +90,7 @@ class Model:
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
         """Return the predicted times of Hopper candidates, including their repack passes.
 
-        A repack pass copies an operand before the GEMM.
+        A repack pass is a kernel that copies an operand before the GEMM.
 
         variants   the candidates: indices of plans in `shapes`, each with a division of K
         """
@@ -235,7 +235,7 @@ class Model:
 
     @cached_property
     def _rows_us(self) -> tuple[Column, Column]:
-        """Return the microseconds to load from L2 (a row of A, a row of B) while all SMs load, for each plan.
+        """Return (microseconds to load a row of A from L2, those for a row of B) while all SMs load, for each plan.
 
         A row has 128 bytes along K. Multicast divides the time among the CTAs that share the row. Without multicast,
         loads coalesce in GPC-aware order.
@@ -444,11 +444,12 @@ class Model:
     def _line_factors(self, problem: Problem, aligned: str, mn_major: str = "") -> tuple[Column, Column]:
         """Return (factor for A, factor for B) on the time to load from L2, relative to TMA boxes of whole cache lines.
 
-        Boxes narrower than a line, and rows that do not begin at lines, touch more lines.
+        A factor is above 1 if more cache lines are touched: by boxes narrower than a line, or if rows do not begin at
+        lines.
 
         aligned    names of the operands whose rows begin at lines, in "ab"
-        mn_major   names of the operands that are M-major or N-major, although `operands` describes their repacked
-                   copies
+        mn_major   names of the operands whose original is M-major or N-major; `operands` describes their K-major
+                   copies, which a repack pass makes
         """
         a_lines, b_lines = [
             touched(CACHE_LINE_BYTES if name in aligned else self._row_bytes(name, problem, mn_major)) for name in "ab"
@@ -472,10 +473,11 @@ class Model:
         return widths if widths.any() else None
 
     def _row_bytes(self, name: str, problem: Problem, mn_major: str = "") -> int:
-        """Return the stride of an operand in bytes, i.e. from one contiguous row (or column) to the next.
+        """Return the bytes from one contiguous row (or column) of an operand to the next.
 
         name       "a", "b" or "d"
-        mn_major   names of the operands to treat as M-major or N-major, whatever `operands` says
+        mn_major   names of the operands whose original is M-major or N-major, and is meant here; `operands` describes
+                   their K-major copies, which a repack pass makes
         """
         operand = getattr(self.operands, name)
         major = "m" if name == "a" and name in mn_major else "n" if name in mn_major else operand.major
@@ -509,9 +511,10 @@ def predicted_us(
 
 
 def _rows(extent: Column, tile: Column, loaded: Column, missing: float) -> Column:
-    """Return the mean cost of loading one operand of a tile, in units of a needed row (or column).
+    """Return the mean cost of the rows (or columns) of one operand that are loaded for a tile, in units of one row.
 
-    Rows within D cost 1, other loaded rows `missing`. A CTA whose whole tile is beyond D loads the last tile again.
+    A row within D costs 1; a row that is loaded but not needed costs `missing`. The mean is over the tiles along D. A
+    CTA whose whole tile is beyond D loads the last tile again.
 
     extent    M or N of D, one entry per plan
     tile      bM or bN
