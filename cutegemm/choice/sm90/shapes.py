@@ -319,7 +319,7 @@ class Shapes:
 
     @cached_property
     def waits(self) -> Column:
-        """Return the factor on the time that a plan waits for each 128 bytes of K; below 1 if it waits for several at once.
+        """Return the factor on a plan's waiting time for each 128 bytes of K; below 1 if it waits for several at once.
 
         It is 1 / sqrt(depth), where `depth` is the number of k-tiles of 128 bytes that are waited for together.
         """
