@@ -252,7 +252,7 @@ class _Builder(PipelineBuilder):
         most = MAX_STAGES if stages is None else stages
 
         def worth(candidate: StagedStore) -> tuple[int, int]:
-            """Return the sort key of a candidate store: (mainloop stages next to it, elements in its stages)."""
+            """Return the sort key of a way to store D: (mainloop stages that fit, elements in its epilogue stages)."""
             return min(most, self.stages_that_fit(candidate.smem)), product(candidate.epi_tile) * candidate.count
 
         return max(divided, key=worth, default=None)

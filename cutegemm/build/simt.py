@@ -160,7 +160,7 @@ class _SimtBuilder(Builder):
 
     @property
     def accessed(self) -> Operands:
-        """Operands of this plan with their alignment limited to `access_bits`, so that no access is wider."""
+        """Operands of this plan with their alignment limited to `access_bits`, so that no access to memory is wider."""
         if self.access_bits >= ACCESS_BITS:
             return self.operands
         return self.operands.aligned(max(self.access_bits, self.operands.a.dtype.bits) // 8)

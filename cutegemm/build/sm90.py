@@ -264,12 +264,12 @@ class _Accumulators:
 
     @property
     def per_thread(self) -> int:
-        """Registers per thread that hold the accumulators of the consumer's whole tile once."""
+        """Registers per thread that hold one accumulator for each element of the consumer's tile."""
         return product(self.tile) * self.bits // (32 * WARPGROUP_THREADS)
 
     @property
     def _are_halves(self) -> bool:
-        """True if a wgmma computes half of the tile's columns, because promotion of all needs too many registers."""
+        """True if a wgmma computes half of the tile's columns, since promoting all at once needs too many registers."""
         is_much = 3 * self.per_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
         return self.promoted and not self.at_once and is_much and self.tile[0] == WGMMA_M
 

@@ -64,7 +64,7 @@ class Request:
 
     @property
     def variants(self) -> tuple[bool, ...]:
-        """Return the values of swap A/B to try: (False, True) if `swap_ab` is None, else only its own value."""
+        """Return whether to try plans that compute D, D^T (swap A/B) or both: (False,), (True,) or (False, True)."""
         return (False, True) if self.swap_ab is None else (self.swap_ab,)
 
 
@@ -84,7 +84,7 @@ class Candidate:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Return the microseconds that each possible bottleneck, such as "L2", would take alone for this candidate."""
+        """Return bottleneck -> microseconds that it alone would take, for each possible bottleneck, such as "L2"."""
         return self.find_bounds()
 
     @property

@@ -68,8 +68,8 @@ class ServedRows:
     All numbers of rows of A then give bitwise the same results per row.
 
     order     the order of accumulation
-    recipes   for each number of rows in `ROWS`, the recipe (name and arguments of a plan) with the lowest predicted
-              time
+    recipes   for each number of rows in `ROWS` (the powers of two from 1 to 8192), the recipe (name and arguments of a
+              plan) with the lowest predicted time
     """
 
     order: AccumulationOrder
@@ -133,7 +133,7 @@ class Orders:
 
 @lru_cache(maxsize=1024)
 def served_rows(weight: Weight) -> ServedRows:
-    """Return the summation order along K for a weight that costs the least time over all numbers of rows in `ROWS`.
+    """Return the summation order along K for a weight that costs the least time over many numbers of rows of A.
 
     With one order, a row of D has the same bits in every batch. For each order and number of rows, the slowdown is the
     time of the fastest plan with the order, divided by that of the fastest plan of all. The order with the lowest mean
@@ -174,7 +174,7 @@ def restored(weight: Weight, recipes: Sequence[Recipe]) -> ServedRows | None:
     """Rebuild the result of `served_rows` from recipes that were remembered, without predicting any time.
 
     weight    the weight for which they were chosen
-    recipes   names and arguments of plans, one for each number of rows in `ROWS`
+    recipes   names and arguments of plans, one for each number of rows in `ROWS` (the powers of two from 1 to 8192)
     returns   None if the number of recipes is wrong or if their plans do not all have the same summation order
     """
     known = Orders(weight.operands, weight.operands, weight)

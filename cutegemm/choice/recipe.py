@@ -109,7 +109,7 @@ class Recipe(ABC):
 
     @property
     def division(self) -> KSplit:
-        """Return how K is split by this recipe's plan: as its name says, else without a split.
+        """Return how this recipe's plan splits K among CTAs; without a suffix of its name, K is not split.
 
         A name that ends with "/k4" means four K splits. Subclasses may also read their options.
         """

@@ -161,7 +161,7 @@ def plans(
 
 
 def _group(name: str) -> str:
-    """Return the key in `_GROUPS` of the heading under which `cutegemm plans` lists a plan, e.g. "sm90 ladder".
+    """Return the group of plans in which `cutegemm plans` lists a plan, e.g. "sm90 ladder".
 
     name   name of the plan
     """

@@ -180,7 +180,10 @@ def _drawn(call: Call, state: State) -> Html | None:
 
 
 def _bits(state: State) -> int:
-    """Return the element width in bits that the user has selected; it decides the bank of each offset."""
+    """Return the element width in bits that the user has selected; it decides the bank of each offset.
+
+    state   the user's choices on the web page
+    """
     return state.number("bits", _MOST_BITS + 1, 16) or 1
 
 

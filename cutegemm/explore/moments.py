@@ -239,7 +239,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
 
 
 def _words(name: str) -> str:
-    """Return a CamelCase class name as lower-case words.
+    """Return a CamelCase class name as lower-case words, e.g. "WaitFull" as "wait full".
 
     >>> _words("StoreEpiStage")
     'store epi stage'

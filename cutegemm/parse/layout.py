@@ -361,7 +361,7 @@ class Reader(Scanner):
             self.fail("'o'")
 
     def peek(self) -> re.Match[str] | None:
-        """Return the next token of the statement as a regular-expression match without reading it; None at the end."""
+        """Return the next token of the statement as a regular-expression match; do not move past it. None at the end."""
         return _TOKEN.match(self.text, self.position)
 
     def build(self, at: int, make: Callable[..., Any], *parts: Any) -> Any:
@@ -385,7 +385,7 @@ class _Grouped(tuple[Any, ...]):
 
 
 def _plain(value: Any) -> Any:
-    """Return a parsed value without redundant parentheses: a `_Grouped` entry such as (8) becomes 8, at any depth."""
+    """Return a parsed value without redundant parentheses: a single value (8) becomes 8, at any depth."""
     if isinstance(value, _Grouped):
         return _plain(value[0])
     return tuple([_plain(entry) for entry in value]) if isinstance(value, tuple) else value

@@ -387,7 +387,7 @@ class Comparison:
 
     @property
     def misses(self) -> tuple[Row, ...]:
-        """Rows of this comparison whose prediction is less accurate than promised."""
+        """Rows of this comparison whose prediction is less accurate than promised; () if all promises hold."""
         return tuple(row for row in self.rows if row.holds is False)
 
 

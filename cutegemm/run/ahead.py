@@ -104,7 +104,7 @@ def _are_modules(what: Any) -> bool:
 def chip(name: str | None) -> Device:
     """Return the device model (rates and sizes that predicted times depend on) for a name such as "h100".
 
-    name   name of a device; None: the GPU of this machine, or `DEFAULT_DEVICE` if it has none
+    name   name of a device; None: the GPU of this machine, or an H200 if it has none
     """
     if name is not None:
         return device_named(name)

@@ -31,7 +31,10 @@ class How:
 
     @property
     def options(self) -> tuple[Any, ...]:
-        """Return the values of all fields of these options, in order. Dynamo cannot trace `dataclasses.astuple`."""
+        """Return the values of all fields of these options, in order, as part of a key.
+
+        It replaces `dataclasses.astuple`, which Dynamo cannot trace.
+        """
         return self.plan, self.accumulate, self.allow_tf32, self.varying_rows, self.tune, self.batch_invariant
 
 

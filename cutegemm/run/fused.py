@@ -135,7 +135,7 @@ class _Result:
 
     @property
     def identity(self) -> float:
-        """Return the value of this reduction over no elements: 0 for a sum, -inf for a maximum; 0 for other results."""
+        """Return the value of this result if D is empty: 0 for a sum, -inf for a maximum, 0 for other results."""
         return 0.0 if self.reduction is None else self.reduction.identity
 
     def wrong(self, name: str, out: Any) -> Iterator[str]:

@@ -195,7 +195,10 @@ class Question:
 
     @cached_property
     def weight(self) -> Weight:
-        """Return what the order of accumulation of this batch-invariant call depends on: everything except A's rows."""
+        """Return what the order of accumulation of this batch-invariant call depends on: B, types, device.
+
+        The number of rows of A is left out.
+        """
         return Weight.of(self.boxed, *self.extents[1:3], self.arch, self.device, self.accumulate)
 
     @cached_property
@@ -212,7 +215,10 @@ class Question:
 
     @cached_property
     def orders(self) -> Orders:
-        """Return an object that computes the order of accumulation of recipes (named plan options) for this call."""
+        """Return an object whose method `of` finds the order in which a recipe's plan adds products, for this call.
+
+        A recipe is a named set of options that gives a plan. The order matters if the call is batch invariant.
+        """
         return Orders(self.boxed, self.problem.operands, self.weight, self.has_c)
 
     def ranked(self, rows: int | None = None) -> Iterator[Candidate]:
@@ -258,7 +264,11 @@ class Question:
         return [first, *takewhile(lambda candidate: candidate.us <= first.us * _NEAR, candidates)]
 
     def in_order(self) -> Iterator[Recipe]:
-        """Yield all recipes (named plan options) with the fixed order of accumulation, best for these rows first."""
+        """Yield all recipes (named plan options) with the order of accumulation that batch-invariant calls use.
+
+        First come those for this number of rows, by predicted time. Then come those that are best for other numbers of
+        rows.
+        """
         yield from (candidate.recipe for candidate in self.ranked())
         yield from self.served_rows.nearest(self.extents[0])
 
@@ -295,7 +305,7 @@ class Question:
 
     @property
     def but_rows(self) -> tuple[Any, ...]:
-        """Return a hashable key with everything of this call except the rows of A; all calls of one layer share it."""
+        """Return a hashable key of this call without the number of rows of A; all calls of one layer share the key."""
         ending = self.ending
         epilogue = None if ending is None else (ending.epilogue, tuple(ending.aux.items()))
         operands = (self.boxed, self.problem.operands)
@@ -420,8 +430,8 @@ def _decide_in_order(question: Question, wanted: GemmPlan | Recipe | None, varyi
 def prebuilt(question: Question) -> Decision | None:
     """Return the plan with the lowest predicted time among those that a loaded library contains a compiled kernel for.
 
-    If the DSL is installed, other plans could be compiled. The plan's predicted time must then be at most `MOST_LOSS`
-    times the least of all plans.
+    If the DSL is installed, other plans could be compiled. The plan's predicted time must then be at most 10%
+    (`MOST_LOSS`) above the least of all plans.
 
     question   all that the choice depends on: types, extents, alignments, epilogue, device
     returns    None without a library, or if no plan in it is suitable

@@ -130,7 +130,7 @@ class Region:
 
     @staticmethod
     def of(tensor: Any) -> Region:
-        """Return the `Region` of a torch tensor: the bytes that its elements occupy."""
+        """Return the bytes that the elements of a torch tensor occupy, as offsets from the tensor's address."""
         return Region(tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size())
 
 

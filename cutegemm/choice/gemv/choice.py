@@ -48,7 +48,7 @@ class GemvFamily(Model):
         """Return an array of flags, one per plan: may the plan be the fastest for a D with `columns` columns?
 
         columns    columns of D as the kernel sees it, i.e. rows of the problem's D with swap A/B
-        is_small   whether D has at most `SMALL` elements; only then plans whose CTAs split K are tried
+        is_small   whether D has few elements, at most `SMALL`; only then plans whose CTAs split K are tried
         """
         streams = self.streams
         can_implement = is_small | (streams.ctas == 1)

@@ -95,7 +95,10 @@ class Streams:
         return AFTER_KERNEL_US * ((self.ctas == 1) & (self.columns > _ATOM_MN[1]))
 
     def take(self, rows: Column) -> Streams:
-        """Return the properties of the gemv plans at the indices `rows`, as arrays in the order of `rows`."""
+        """Return the properties of some of these gemv plans.
+
+        rows   indices of the plans, which give the order of the result
+        """
         return Streams(*[getattr(self, field.name).take(rows) for field in fields(self)])
 
     def resident(self, device: Device) -> Column:

@@ -38,7 +38,7 @@ class MmaSyncFamily(Model):
         """Return the mma.sync candidates for a problem: plans without split-K, and with several numbers of K splits.
 
         The largest number of K splits is the one for which all CTAs run at the same time, but at most one split per
-        k-tile. All smaller numbers in `SPLITS` are tried too.
+        k-tile. Smaller numbers (2, 3, 4, 6, 8, ...) are tried too.
         """
         tiles, sms = self.tiles, self.device.sms
         resident = np.minimum(sms * tiles.ctas // np.maximum(1, tiles.tiles_of(problem)), MAX_SPLITS)

@@ -44,9 +44,9 @@ class SimtFamily(Model):
     def candidates(self, problem: Problem) -> Variants:
         """Return the SIMT candidates for a problem: plans that do not divide K, and plans with split-K or stream-K.
 
-        Numbers of K splits to try are the one for which all CTAs run at the same time, the next larger number in
-        `SPLITS`, and all smaller ones. Stream-K divides the k-tiles of the tiles that do not fill the grid evenly among
-        CTAs.
+        Numbers of K splits to try are 2, 3, 4, 6, 8 and so on, up to the first one for which not all CTAs run at the
+        same time, and the largest one for which they do. Stream-K divides the k-tiles of the tiles that do not fill the
+        grid evenly among CTAs.
         """
         tiles, sms = self.tiles, self.device.sms
         count, at_once = tiles.tiles_of(problem), sms * tiles.ctas
@@ -66,7 +66,7 @@ class SimtFamily(Model):
 
     @cached_property
     def _has_thirds(self) -> Column:
-        """Return an array of flags, one per plan: does its tile have 48, 96 or 192 rows or columns (multiples of 3)?"""
+        """Return an array of flags, one per plan: is a side of its tile a multiple of 3, i.e. 48, 96 or 192?"""
         return (self.tiles.bm % 3 == 0) | (self.tiles.bn % 3 == 0)
 
     @cached_property

@@ -98,8 +98,8 @@ class Sm90Family(Model):
         """Return an array of flags, one per plan: is the plan a candidate only if each CTA has at most one tile of D?
 
         True for plans that are 5 to 30% slower than others if CTAs have several tiles: those with one warpgroup,
-        clusters of four or eight CTAs, deep k-tiles, or cluster split-K. The limit is used only for a D of more than
-        `FEW_ROWS` rows and columns.
+        clusters of four or eight CTAs, deep k-tiles, or cluster split-K. The limit is used only for a D of many (more
+        than `FEW_ROWS`) rows and columns.
         """
         shapes = self.shapes
         is_deep = shapes.is_deep & ~shapes.is_two
@@ -118,8 +118,8 @@ class Sm90Family(Model):
     def _most_tiles(self) -> Column:
         """Return, for each plan, the largest number of tiles of D for which it is a candidate without split-K.
 
-        The limit is used for a D of more than `FEW_ROWS` rows and columns. It is finite only for plans that are slow if
-        CTAs have several tiles.
+        The limit is used for a D of many (more than `FEW_ROWS`) rows and columns. It is finite only for plans that are
+        slow if CTAs have several tiles.
         """
         shapes = self.shapes
         most = self.grid * most_waves(shapes.cm * shapes.cn, shapes.bm * shapes.bn)
@@ -168,7 +168,12 @@ class Sm90Family(Model):
 
     @cached_property
     def _may_split(self) -> Column:
-        """Return an array of flags, one per plan: is split-K tried for it?"""
+        """Return an array of flags, one per plan: is split-K tried with it?
+
+        It is not tried with large tiles, with a single consumer warpgroup, or with cluster split-K, which splits K
+        already. In clusters of one or two CTAs, plans that are meant for few columns or for one tile per CTA are left
+        out too.
+        """
         shapes = self.shapes
         is_usual = self._is_small & ~shapes.single & ~shapes.splits_k_in_cluster
         return is_usual & (shapes.is_large_cluster | ~(shapes.is_for_few | shapes.has_other_form))

@@ -19,8 +19,8 @@ def touched(step_bytes: int) -> tuple[float, ...]:
     """Return how many cache lines TMA boxes touch on average per 128 bytes of a row, by the width of the box.
 
     step_bytes   stride of the rows of the matrix, in bytes
-    returns      one number for each box width in `WIDTHS_BYTES`: 1 if each row of a box is exactly one line, more for
-                 narrower boxes and for rows that are not aligned to lines
+    returns      one number for each width of a box, 128, 64 and 32 bytes: 1 if each row of a box is exactly one line,
+                 more for narrower boxes and for rows that are not aligned to lines
 
     >>> touched(256)[:2], touched(10000)[:2]
     ((1.0, 1.4), (1.875, 2.75))

@@ -118,7 +118,9 @@ class Sm90Recipe(Recipe):
 
     @property
     def division(self) -> KSplit:
-        """Return how this plan splits K: as its name says, else as its options say.
+        """Return how this plan splits K among CTAs (split-K or stream-K), if at all.
+
+        A suffix of the plan's name, such as "/k4" for four K splits, decides. Without one, the plan's options do.
 
         >>> Sm90Recipe("mine", "", {"tile": (128, 128), "fixup": True}).division.fixup
         True

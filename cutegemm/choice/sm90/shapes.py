@@ -91,7 +91,7 @@ class TileShape:
         return is_usual and is_gpc_aware(self.tile, self.cluster)
 
     def pipeline_state(self, operands: Operands) -> tuple[int, int]:
-        """Return (stages of the mainloop pipeline, epilogue tiles of a consumer) of this plan for given operands.
+        """Return (mainloop stages, epilogue tiles of a consumer) of this plan for given operands, without building it.
 
         >>> TileShape((128, 192)).pipeline_state(Operands.of("bf16", layout="nt"))
         (4, 6)
@@ -225,7 +225,10 @@ class Shapes:
         return cls(**{name: _as_floats(np.array(column, kind)) for name, column in columns.items()})
 
     def take(self, rows: Column) -> Shapes:
-        """Return the properties of the plans at the indices `rows`, in the order of `rows`."""
+        """Return the properties of some of these Hopper plans.
+
+        rows   indices of the plans, which give the order of the result
+        """
         return Shapes(*[column.take(rows) for column in self._columns()])
 
     @classmethod
@@ -346,7 +349,7 @@ def _streams(cluster_k: Any, columns: Any) -> Any:
 
 
 def _as_floats(column: Column) -> Column:
-    """Convert an array of numbers to floats, so that later arithmetic need not; return one of booleans unchanged."""
+    """Convert an array to floats, so that later arithmetic need not; an array of booleans is returned unchanged."""
     return column if column.dtype == bool else column.astype(float)
 
 

@@ -224,12 +224,12 @@ class Model:
 
     @cached_property
     def _does_not_stop(self) -> Column:
-        """Return 1 for each plan whose CTAs issue MMAs of the next tile while they store a tile, else 0."""
+        """Return, for each plan, 1 if its CTAs issue MMAs of the next tile while they store a tile, else 0."""
         return 1.0 - self.shapes.cooperative
 
     @cached_property
     def _epi_tiles_us(self) -> Column:
-        """Return the fixed microseconds of a tile's epilogue tiles, without the time that depends on the bytes."""
+        """Return the microseconds of a tile's epilogue that do not depend on bytes: a fixed time per epilogue tile."""
         factor = np.where(self.shapes.by_eight & ~self.shapes.splits_k_in_cluster, _EIGHT_COLUMNS, 1.0)
         return self.costs.epi_tile * factor * self.shapes.epi_tiles
 
@@ -462,7 +462,7 @@ class Model:
 
     @cached_property
     def _box_widths(self) -> Column | None:
-        """Return the width of the TMA boxes that load the kernel's B in each plan, as an index into `WIDTHS_BYTES`.
+        """Return the width of the TMA boxes that load B in each plan, as an index into (128, 64, 32) bytes.
 
         None if the boxes of all plans have whole cache lines.
         """
