@@ -300,8 +300,8 @@ def _gpc_raster(
 
     b            builder that collects a violation if the order is requested, but not known
     requested    True, False, or None if the caller leaves it open
-    tpc_rounds   how the hardware assigns CTAs to TPCs (pairs of SMs): number of TPCs of each round, see `Device`; () if
-                 it is not known
+    tpc_rounds   how the hardware assigns CTAs to TPCs (pairs of SMs): number of TPCs of each round; () if it is not
+                 known
     cluster      CTAs of a cluster along M and N
     ctas         CTAs of the persistent grid; None: one CTA for each tile
     """

@@ -53,7 +53,7 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
              `simt_plan`, "mma_sync:block=128x128x64,stages=3" for `mma_sync_plan`,
              "mma_tma:block=256x128x64,warp=64x64" for `mma_tma_plan`, or
              "sm90:tile=128x128x64,cluster=2x1,epi_stages=4" for `sm90_plan`. "swap_ab:" before a name gives its plan
-             for `operands.transposed`, as `gemm` launches it. See `choice.names`
+             for `operands.transposed`, as `gemm` launches it.
     with_c   whether the kernel of an `sm90_plan` must be able to read C; other kernels always can
     arch     architecture, such as "sm_90a"; its shared memory limits mma.sync plans
     raises   UnsupportedError for an unknown name; PlanError if `operands` is not an Operands, or breaks rules of the
@@ -122,13 +122,15 @@ def chosen(
 ) -> tuple[Recipe, GemmPlan]:
     """Return the recipe (name and arguments) of the plan with the lowest predicted time, and the plan itself.
 
-    operands        operands with the alignments that A and B have for loads by TMA
+    operands        types, majorness and alignment of A to D. For A and B, it is the alignment that counts for TMA
+                    (address, strides)
     with_c          whether the epilogue reads a C
     accumulate      accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     swap_ab         True: plans for D^T = B^T A^T only; False: plans for D only; None: both
     can_implement   further condition on a plan, such as room for an epilogue; None: no condition. If no plan meets it,
                     the fastest plan is returned nevertheless
-    by_threads      `operands` with the alignments that A and B have for loads by threads; None: as `operands`
+    by_threads      `operands` with the alignments that count for loads by threads (also row length); None: as
+                    `operands`
     raises          PlanError with the reasons if no plan can implement the operands or the problem
 
     >>> bf16 = Operands.of("bf16", layout="nt")
@@ -194,8 +196,9 @@ def built(
 
     A repack pass is a kernel that copies A or B before the GEMM, because the GEMM could not load it well.
 
-    operands     operands with the alignments that A and B have for loads by TMA
-    by_threads   `operands` with the alignments that A and B have for loads by threads
+    operands     types, majorness and alignment of A to D. For A and B, it is the alignment that counts for TMA
+                 (address, strides)
+    by_threads   `operands` with the alignments that count for loads by threads (also row length)
     with_c       whether the epilogue reads a C
     raises       PlanError if the operands or the architecture break rules of the plan; TooLargeError if the problem's
                  extents do
@@ -242,10 +245,11 @@ def ranked(
 
     No plan is built yet.
 
-    operands     operands with the alignments that A and B have for loads by TMA
+    operands     types, majorness and alignment of A to D. For A and B, it is the alignment that counts for TMA
+                 (address, strides)
     accumulate   accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     swap_ab      True: plans for D^T = B^T A^T only; False: plans for D only; None: both
-    by_threads   `operands` with the alignments that A and B have for loads by threads; None: as `operands`
+    by_threads   `operands` with the alignments that count for loads by threads (also row length); None: as `operands`
     with_c       whether the epilogue reads a C
     raises       PlanError if no named plan can implement the operands on the architecture
 
@@ -308,11 +312,12 @@ def _is_small(problem: Problem) -> bool:
 def _to_repack(name: str, operands: Operands, by_threads: Operands) -> Operand:
     """Return A or B with its alignment for the loads of a repack pass (a copy kernel before the GEMM).
 
-    It is the smaller one of the alignments in `operands` and `by_threads`.
+    A and B may be aligned differently for TMA (address, strides) and for threads (also row length). A repack pass needs
+    the smaller alignment.
 
     name         "a" or "b"
-    operands     operands with the alignments that A and B have for loads by TMA
-    by_threads   `operands` with the alignments that A and B have for loads by threads
+    operands     operands with the alignments that count for TMA
+    by_threads   operands with the alignments that count for loads by threads
     """
     boxed, read = getattr(operands, name), getattr(by_threads, name)
     return replace(boxed, align_bytes=min(boxed.align_bytes, read.align_bytes))

@@ -180,14 +180,18 @@ class Recipe(ABC):
         return plan.with_(swap_ab=True) if self.swap_ab else plan
 
     def to_repack(self, operands: Operands) -> str:
-        """Return which operands should go through a repack pass (a copy kernel before the GEMM): "", "a", "b" or "ab".
+        """Return which operands need a repack pass (a copy kernel before the GEMM): "", "a", "b" or "ab".
+
+        Each kernel family has its own rule, e.g. operands that TMA cannot load. The default is "".
 
         operands   as the kernel sees them: transposed if this recipe swaps A and B
         """
         return ""
 
     def repacked(self, operands: Operands) -> str:
-        """Return which operands this plan does copy by a repack pass before the GEMM: "", "a", "b" or "ab".
+        """Return which operands this plan copies by a repack pass before the GEMM: "", "a", "b" or "ab".
+
+        The recipe's options may name them. If they ask for a repack pass where needed, `to_repack` decides.
 
         operands   as the kernel sees them: transposed if this recipe swaps A and B
         """

@@ -82,7 +82,7 @@ def explain(
 def _outcomes(
     operands: Operands, problem: Problem, device: Device, accumulate: str, batch_invariant: bool
 ) -> Iterator[tuple[Candidate, GemmPlan | PlanError]]:
-    """Yield every candidate plan with the built plan, or the error that refuses it; lowest predicted time first.
+    """Yield (candidate, its plan or the error that refuses it), lowest predicted time first.
 
     operands, problem   the GEMM
     device              device whose rates predict the times

@@ -45,7 +45,7 @@ class Why:
     stand_in: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the reason, the predicted time and the other fields of this answer as plain data for JSON."""
+        """Return the fields of this object, such as the reason and the predicted time, as a dict for JSON."""
         return dict(vars(self))
 
     def __str__(self) -> str:

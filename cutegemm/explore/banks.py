@@ -79,7 +79,7 @@ def _one(state: State, plan: GemmPlan, access: Access, cost: Wavefronts) -> Html
 
     state    the user's choices on the web page; "warp" and "request" (index of the instruction) select what is shown.
              By default it is the instruction with the most conflicts
-    access   the shared-memory access to show
+    access   the plan's access to shared memory, such as the reads of A, whose instruction is shown
     cost     its wavefronts and conflicts
     """
     layout = buffer_layout(plan, access.buffer)

@@ -56,7 +56,7 @@ def from_cute(layout: Any) -> Any:
 
 
 def _static(value: Any, layout: Any) -> Any:
-    """Convert integers, basis vectors (E<0>, ...) or nested tuples of the CuTe DSL to this package's types.
+    """Convert an extent or stride of the CuTe DSL (integer, basis vector, nested tuple) to this package's types.
 
     layout   layout that `value` was taken from, for the error message
     raises   LayoutError if a value is known only at run time

@@ -83,8 +83,9 @@ class _Call:
     reduced    index of a result -> `_Result`, for the results that are sums or maxima
     reads      (name, memory region) of each tensor that is read; None until a call passes tensors for results
     writes     memory region of each result that the caller passed a tensor for; None for a new tensor
-    written    function that tells autograd that a tensor has changed
-    plan       the caller's plan. The signature has its id, so it must not be freed
+    written    function of a tensor; it tells autograd that the tensor has changed
+    plan       the plan that the caller passed, kept alive because the signature contains its ids id, so it must not be
+               freed
     """
 
     __slots__ = ("launch", "new", "plan", "prepared", "reads", "reduced", "results", "writes", "written")

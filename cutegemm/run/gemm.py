@@ -39,7 +39,7 @@ class _Call:
     kernel    the kernel's text for error messages
     check     function of a, b, c and `out` that raises UnsupportedError if `out` overlaps one of the others
     written   function that tells autograd that `out` has changed
-    plan      the caller's plan. The signature has its id, so it must not be freed
+    plan      the plan that the caller passed, kept alive because the signature contains its id
     """
 
     __slots__ = ("check", "into", "kernel", "new", "plan", "written")

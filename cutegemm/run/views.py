@@ -81,7 +81,7 @@ class View:
         name      "a", "b", "c" or "out"
         tensor    the tensor
         batched   True if the tensor has a batch mode in front
-        wanted    mode to be major, if the shape leaves both modes possible; None for no preference
+        wanted    mode (0 or 1) to count as contiguous, if both could, because an extent is 1; None for no preference
         raises    UnsupportedError if elements of "out" may share memory
         """
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
@@ -94,11 +94,14 @@ class View:
 
     @staticmethod
     def fresh(shape: tuple[int, ...], element_bytes: int, batched: bool, wanted: int | None = None) -> View:
-        """Return the memory layout of a compact row-major tensor that is not allocated yet; torch aligns its address.
+        """Return the memory layout of a compact row-major tensor that is not allocated yet.
 
-        element_bytes   size of an element
+        Its address counts as aligned, since torch aligns new tensors.
+
+        element_bytes   size of an element in bytes
         batched         True if the tensor has a batch mode in front
-        wanted          mode to be major, if the shape leaves both modes possible; None for no preference
+        wanted          mode (0 or 1) to count as contiguous, if both could, because an extent is 1; None for no
+                        preference
         """
         strides, running = [], 1
         for extent in reversed(shape):

@@ -24,9 +24,9 @@ _MOST_COLUMNS = 128  # columns of a small D; plans were not timed with more
 
 @dataclass(frozen=True, eq=False)
 class GemvFamily(Model):
-    """The gemv plans (for a D of few rows or columns) that can implement given operands, and their time model.
+    """The gemv plans that can implement given operands: selects those to try for a problem, and predicts their times.
 
-    It implements `candidate.Family`, the interface that the choice of the fastest plan uses.
+    A gemv plan is for a D of few columns or, computing D^T, of few rows.
     """
 
     recipes: tuple[GemvRecipe, ...] = ()

@@ -24,9 +24,7 @@ _IS_BETWEEN = ~np.isin(np.arange(MAX_SPLITS + 1), (0, 1, *SPLITS))  # by number 
 
 @dataclass(frozen=True, eq=False)
 class MmaSyncFamily(Model):
-    """The mma.sync plans that can implement given operands, and their time model.
-
-    It implements `candidate.Family`, the interface that the choice of the fastest plan uses.
+    """The mma.sync plans that can implement given operands: selects those to try, and predicts their times.
 
     may_be_whole   array of flags: is the plan a candidate without split-K? False for plans that would spill registers
     """

@@ -33,10 +33,10 @@ _DEEPEST, _WIDE, _NARROW, _MOST_CTAS = 8, 256, 16, 3
 
 @dataclass(frozen=True, eq=False)
 class SimtFamily(Model):
-    """The SIMT plans that can implement given operands, and their time model.
+    """The SIMT plans that can implement given operands: selects those to try for a problem, and predicts their times.
 
-    It implements `candidate.Family`, the interface that the choice of the fastest plan uses. A plan is listed twice,
-    without and with repack passes (copies of operands), if these make an operand faster to load.
+    A plan is listed twice, without and with repack passes (copies of operands before the GEMM), if these make an
+    operand faster to load.
     """
 
     recipes: tuple[SimtRecipe, ...] = ()

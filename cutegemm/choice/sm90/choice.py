@@ -42,11 +42,10 @@ _FIXUP_STAGES = 4  # stages of the mainloop pipeline that stream-K fixup needs
 
 @dataclass(frozen=True, eq=False)
 class Sm90Family(Model):
-    """The Hopper plans that can implement given operands, for D and for D^T (swap A/B), and their time model.
+    """The Hopper plans that can implement given operands: selects those to try for a problem, and predicts their times.
 
-    It implements `candidate.Family`, the interface that the choice of the fastest plan uses. Its properties are arrays
-    with one entry per plan. Most are limits, e.g. the largest number of tiles, that a problem must meet so that the
-    plan is a candidate.
+    They compute D, or D^T (swap A/B). Its properties are arrays with one entry per plan. Most are limits, e.g. the
+    largest number of tiles, that a problem must meet so that the plan is a candidate.
     """
 
     recipes: tuple[Sm90Recipe, ...] = ()
@@ -193,7 +192,7 @@ class Sm90Family(Model):
 
 
 def most_waves(ctas: Column, elements: Column) -> Column:
-    """Return the largest number of waves for which a plan is tried, if it is meant for one tile per CTA.
+    """Return the largest number of waves for which a plan that is meant for one tile per CTA is a candidate.
 
     A wave is one tile of D per multiprocessor. The result is 1, or more for large tiles in large clusters.
 
@@ -211,8 +210,8 @@ def family(request: Request, k: int) -> Sm90Family:
 
     They compute D, D^T (swap A/B), or one of both, as the request says.
 
-    k        extent along K. The accumulators of a single k-tile are not promoted, because there is no total to add them
-             to, unless block scales multiply them
+    k        extent along K; if it is a single k-tile, accumulators are not promoted, since there is no total to add
+             them to (except with block scales, which multiply them)
     raises   PlanError if `request.accumulate` is unknown
 
     >>> from cutegemm.choice.candidate import ranked
