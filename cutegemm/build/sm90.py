@@ -393,8 +393,8 @@ def pipeline_of(
     consumer_tile            (M, N) of D that a consumer (warpgroup) stores
     consumers                number of consumers
     epi_tile_n, epi_stages   columns of an epilogue tile and epilogue stages per consumer; None: chosen
-    is_direct                True if D is stored from registers, as it also is if no epilogue tiles fill the tile; then
-                             there are 0 epilogue tiles
+    is_direct                True if D is stored from registers, without epilogue tiles. D is also stored that way if no
+                             epilogue tiles fill the tile
     cluster_k                CTAs of a cluster that split K, whose accumulators need shared memory
     ctas_per_sm              CTAs that share the shared memory of a multiprocessor
     """
@@ -476,10 +476,10 @@ class _Builder(PipelineBuilder):
         return max(0, row_bytes) * 8 // self.operands.d.dtype.bits
 
     def cluster_k(self, requested: int, cluster: tuple[int, int]) -> int:
-        """Check the number of CTAs of a cluster that split K, and return it; 1 if the tile's columns do not divide.
+        """Check the number of CTAs of a cluster that split K, and return it; 1 if they cannot share the tile's columns.
 
-        Two rules are checked, and collected as violations: each CTA stores an equal number of the tile's columns; and
-        the cluster has one tile along N, since its CTAs along N are those that split K.
+        Two rules are checked; `check` raises an error for broken ones. Each CTA must store an equal number of the
+        tile's columns. The cluster must have one tile along N, since its CTAs along N are those that split K.
 
         requested   number of CTAs that split K, as the user gave it
         cluster     CTAs of a cluster along M and N that have different tiles

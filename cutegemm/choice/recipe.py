@@ -180,7 +180,7 @@ class Recipe(ABC):
         return plan.with_(swap_ab=True) if self.swap_ab else plan
 
     def to_repack(self, operands: Operands) -> str:
-        """Return which operands need a repack pass (a copy kernel before the GEMM): "", "a", "b" or "ab".
+        """Return which operands need a repack pass (a copy before the GEMM): "", "a", "b" or "ab".
 
         Each kernel family has its own rule, e.g. operands that TMA cannot load. The default is "".
 

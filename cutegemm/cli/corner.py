@@ -109,7 +109,7 @@ class _Execution:
 
     @property
     def successive_tiles(self) -> int:
-        """Largest number of work tiles that one CTA processes one after the other; per consumer, for a ping-pong plan."""
+        """Largest number of work tiles that one CTA (one consumer of a ping-pong plan) processes in succession."""
         consumers = self.plan.body.tiles_in_flight
         return int(np.max(np.bincount(self.assignment.cluster), initial=0)) // consumers
 

@@ -87,10 +87,10 @@ def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
 
 
 def automatic(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
-    """Return the options that a plan's name may leave out, by name, with the values that the builder uses then.
+    """Return option -> value as text, for the options that a plan's name may leave out.
 
-    A value is the builder's default, or what the builder derived for `plan`, as text. An option is left out if neither
-    is known.
+    The value is what the builder uses without the option: its default, or what it derived for `plan`. An option is
+    missing if neither is known.
 
     recipe   kernel family and options that the plan's name describes
     plan     the plan that was built from them

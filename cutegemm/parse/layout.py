@@ -361,7 +361,7 @@ class Reader(Scanner):
             self.fail("'o'")
 
     def peek(self) -> re.Match[str] | None:
-        """Return the next token as a regular-expression match without moving past it; None at the end of the statement."""
+        """Return the next token as a regular-expression match without moving past it; None at the statement's end."""
         return _TOKEN.match(self.text, self.position)
 
     def build(self, at: int, make: Callable[..., Any], *parts: Any) -> Any:

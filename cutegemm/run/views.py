@@ -20,9 +20,9 @@ MODES = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}  # names of the row mode 
 class View:
     """The memory layout of a matrix or of a batch of matrices, as the choice of a kernel needs it.
 
-    major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1. If an extent is 0 or 1, both modes
-              may be major; then it is the mode that the plan wants, if any
-    align     alignment in bytes of the address, the strides and the length of a row; a power of two up to `ALIGN_BYTES`
+    major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1. If an extent is 0 or 1, both may
+              count as contiguous; then it is the mode that the plan wants, if any
+    align     alignment in bytes of the address, the strides and the length of a row; a power of two, at most 16
     boxed     alignment for TMA, which ignores the length of a row. It is the size of an element if a stride is 0, which
               TMA does not support
     strides   strides with which the tensor is passed to a kernel instead of its own; None: its own. They differ in

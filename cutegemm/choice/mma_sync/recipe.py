@@ -150,7 +150,7 @@ class MmaSyncRecipe(Recipe):
         raise error
 
     def _depths(self, operands: Operands, tile: tuple[int, int, int], room: int) -> Iterator[tuple[int, int]]:
-        """Yield the pairs (bK, stages) to try, the deepest k-tiles first; `build_for` takes the first that works.
+        """Yield the pairs (bK, stages) to try for a tile, largest bK first; the first pair that works is used.
 
         operands   operands as the kernel sees them: transposed if it swaps A and B
         tile       (bM, bN, bytes of a k-tile along K, at most)

@@ -150,10 +150,10 @@ def _with_tiles(named: tuple[Sm90Recipe, ...], promoted: bool) -> tuple[Sm90Reci
 
 
 def _is_usual(recipe: Sm90Recipe) -> bool:
-    """Return whether a recipe is what the name of its tile and cluster alone, e.g. sm90_128x144_2x1, stands for.
+    """Return whether a recipe is the plan that a name with only tile and cluster, e.g. sm90_128x144_2x1, stands for.
 
-    The lists of plans show such a recipe under that name only. A recipe is the name and arguments of a plan; others
-    differ, e.g. in the order of tiles.
+    Such a plan has the default order of tiles and default epilogue tiles. It is listed once, under that name. A recipe
+    is the name and arguments of a plan.
     """
     shape = recipe.shape
     has_usual_order = shape.raster == TileShape.raster and shape.ctas_per_sm == 1

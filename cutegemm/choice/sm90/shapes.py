@@ -66,7 +66,7 @@ class TileShape:
         return bool(_streams(self.cluster_k, self.tile[1]))
 
     def is_pingpong(self, operands: Operands) -> bool:
-        """Return whether this plan's two consumer warpgroups take tiles in turn (pingpong), not sharing each tile.
+        """Return whether this plan's consumer warpgroups take tiles in turn (pingpong) instead of sharing each tile.
 
         If a CTA has one tile only, its consumers share the tile, unless D has a type or alignment that excludes it.
         """

@@ -55,7 +55,8 @@ class Model:
     """Time model of many Hopper plans for given operands on a device. Methods return arrays with one entry per plan.
 
     shapes     the properties of the plans, as arrays
-    operands   operands of the problem for D as the GEMM loads them, after repack passes (copies of operands)
+    operands   types, majorness and alignment of the problem's A to D. If a repack pass copies an operand before the
+               GEMM, they are those of the copy
     repacked   names of the operands that are repacked, in "ab"; their rows begin at cache lines
     with_c     whether the epilogue reads a C; `shapes` must be made with the same value
     costs      fitted constants of the model
