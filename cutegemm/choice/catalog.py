@@ -156,7 +156,8 @@ def _chosen(
 
     If none meets it, the fastest one that can be built is returned. A recipe is the name and arguments of a plan.
 
-    operands, by_threads   operands with the alignments for loads by TMA, and for loads by threads
+    operands, by_threads   types, majorness and alignment of A to D, with the alignments that count for TMA, and with
+                           those that count for loads by threads
     with_c                 whether the epilogue reads a C
     accumulate             accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     swap_ab                True: plans for D^T = B^T A^T only; False: plans for D only; None: both

@@ -158,7 +158,7 @@ def _accumulators_content(what: object) -> str:
 def _stages(machine: Machine, count: int) -> tuple[Place, ...]:
     """Return what each mainloop stage of CTA 0 contains: (description by operand, number of roles that read it).
 
-    machine   the simulation
+    machine   the simulation, whose state is read
     count     number of stages
     """
     operands = machine.protocol.operands[0]

@@ -15,8 +15,8 @@ def to_cute(layout: Layout | ComposedLayout | Swizzle) -> Any:
 
     Call it inside a function that the DSL traces. The result maps the same coordinates to the same offsets.
 
-    raises   LayoutError if the layout has strides over F2 (offsets joined by XOR), which the DSL does not have; see
-             `to_swizzled`. UnsupportedError if the DSL is not installed
+    raises   LayoutError if the layout has strides over F2 (offsets joined by XOR), which the DSL does not have;
+             `to_swizzled` converts such a layout. UnsupportedError if the DSL is not installed
     """
     _require("to_cute")
     from cutegemm.kernels import lower

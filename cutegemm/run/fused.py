@@ -849,10 +849,10 @@ def _results_of(
 
 
 def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tensor] | None:  # noqa: E741
-    """Return the kind of an epilogue's operand by its shape; None for a shape that fits no kind.
+    """Classify an operand of an epilogue by its shape, and return its class; None for a shape that fits none.
 
-    The kinds are Element (one number), Row (N elements), Column (M elements) and Tile (M x N elements). A shape that
-    fits several kinds, since M or N is 1, gets the first of them in this order.
+    The classes are Element (one number), Row (N elements), Column (M elements) and Tile (M x N elements). A shape that
+    fits several classes, since M or N is 1, gets the first of them in this order.
 
     shape   shape of the operand, with or without a batch mode in front
     m, n    extents of D

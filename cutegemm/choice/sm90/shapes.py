@@ -301,7 +301,7 @@ class Shapes:
     def is_for_few(self) -> Column:
         """Return an array of flags, one per plan: is it tried only for a D of few columns?
 
-        The time of such problems is mostly that of loading A from memory.
+        Loading A takes most of the time of such problems.
         """
         return self.is_joint | self.streams | (self.is_deep & (self.cm > 1) & (self.cn == 1))
 

@@ -449,8 +449,8 @@ class Model:
         lines.
 
         aligned    names of the operands whose rows begin at lines, in "ab"
-        mn_major   names of the operands whose original is M-major or N-major; `operands` describes their K-major
-                   copies, which a repack pass makes
+        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix; the factor is that
+                   of this matrix, not of the K-major copy
         """
         a_lines, b_lines = [
             touched(CACHE_LINE_BYTES if name in aligned else self._row_bytes(name, problem, mn_major)) for name in "ab"
@@ -477,8 +477,8 @@ class Model:
         """Return the bytes from one contiguous row (or column) of an operand to the next.
 
         name       "a", "b" or "d"
-        mn_major   names of the operands whose original is M-major or N-major, and is meant here; `operands` describes
-                   their K-major copies, which a repack pass makes
+        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix; the result is that
+                   of this matrix, not of the K-major copy
         """
         operand = getattr(self.operands, name)
         major = "m" if name == "a" and name in mn_major else "n" if name in mn_major else operand.major
