@@ -88,9 +88,9 @@ class Streams:
     def after_kernel_us(self) -> Column:
         """Return the microseconds that each gemv plan is charged extra, to compare it with wgmma plans.
 
-        Predicted times are for an empty L2, but mostly another kernel has just left its results there. Wgmma plans gain
-        more from that. So gemv plans of more than 8 columns without cluster split-K are charged `AFTER_KERNEL_US`; the
-        others 0.
+        Predicted times are for an empty L2, but often another kernel has just left its results there, and wgmma plans
+        gain more from that. Half of the difference, `AFTER_KERNEL_US`, is charged for gemv plans of more than 8 columns
+        without cluster split-K, and 0 for the others.
         """
         return AFTER_KERNEL_US * ((self.ctas == 1) & (self.columns > _ATOM_MN[1]))
 
