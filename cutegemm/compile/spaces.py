@@ -49,10 +49,10 @@ class Spaces:
         self._kept = _Kept()
 
     def taker(self, sizes: Sizes) -> Callable[[Any], tuple[Any, ...]]:
-        """Return a function that provides a kernel's workspace arguments, given any tensor argument of the launch.
+        """Return a function that allocates or reuses a kernel's workspace, and returns it as arguments of the launch.
 
-        The function returns (semaphores, workspace), or (workspace,) if `sizes.counters` is None, on the tensor's
-        device and for the current stream there.
+        Its argument is any tensor of the launch, whose device and current stream count. It returns (semaphores,
+        workspace), or (workspace,) if `sizes.counters` is None.
 
         sizes   sizes of the kernel's workspace
         """

@@ -51,7 +51,11 @@ def measured(state: State, selected: Chosen) -> list[Html]:
 
 
 def _speeds(state: State, selected: Chosen) -> Html | None:
-    """Return an HTML table of the recorded times of the selected plan, one row per problem; None without any."""
+    """Return an HTML table of the recorded times of the selected plan, one row per problem; None without any.
+
+    state      the user's choices on the web page, which links of the table keep
+    selected   the plan, which must not be None, and the problem
+    """
     plan, problem = selected.plan, selected.problem
     assert plan is not None
     key = (plan.name, plan.operands.a.dtype.name, plan.operands.layout)
@@ -81,6 +85,9 @@ def _counted(state: State, selected: Chosen) -> Html | None:
     """Return an HTML table of predicted and measured hardware counters for the selected plan and problem.
 
     None if they were not measured.
+
+    state      the user's choices on the web page
+    selected   the plan, which must not be None, and the problem
     """
     plan = selected.plan
     assert plan is not None

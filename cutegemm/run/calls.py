@@ -34,7 +34,10 @@ class How:
 
     @property
     def options(self) -> tuple[Any, ...]:
-        """Return the values of all fields of these options, in order. Dynamo cannot trace `dataclasses.astuple`."""
+        """Return the values of all fields of these options, in order, as part of a key.
+
+        It replaces `dataclasses.astuple`, which Dynamo cannot trace.
+        """
         return self.plan, self.accumulate, self.allow_tf32, self.varying_rows, self.tune, self.batch_invariant
 
 
@@ -97,11 +100,12 @@ def shapes_of(a: Any, b: Any) -> str:
 
 
 class Calls:
-    """A cache of prepared calls: (signature of the arguments) -> (kernel that is compiled and ready to launch).
+    """A cache of prepared calls of `gemm`, from the signature of the arguments to functions that run the call.
 
-    The signature consists of everything that the choice of the kernel depends on, such as types, shapes and strides.
+    They allocate the result and launch the compiled kernel. The signature consists of everything that the choice of the
+    kernel depends on, such as types, shapes and strides.
 
-    found   the entries: signature -> prepared call. It is a plain dictionary, which `gemm` reads directly
+    found   the entries: signature -> prepared call; a plain dictionary, because that is the fastest to read
     most    largest number of entries. Adding one to a full cache empties it first
 
     >>> calls = Calls()

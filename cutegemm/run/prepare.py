@@ -42,7 +42,7 @@ class Prepared:
     """The compiled kernel for one signature (types, shapes, strides, options) of `gemm`, and what is needed to call it.
 
     kernel    the compiled kernel; None if D is empty
-    views     memory layouts of a, b, c and out
+    views     memory layouts of a, b, c and out: contiguous mode, alignment, strides
     shape     shape of D
     dtype     torch dtype of D
     problem   the problem that the kernel solves, D^T = B^T A^T if the plan swaps A and B; None if D is empty
@@ -56,7 +56,12 @@ class Prepared:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """Return the function that launches this kernel; it allocates the kernel's workspace if there is one."""
+        """Return the function that launches this kernel, called with the same tensors and numbers as the kernel.
+
+        For D = alpha * A @ B + beta * C it is called as (a, b, c, d, alpha, beta), or (a, b, d, alpha) if the kernel
+        does not read C. With an epilogue expression it takes a, b, the expression's tensors, the results and its
+        scalars. It provides the kernel's workspace in global memory.
+        """
         assert self.kernel is not None
         assert self.problem is not None
         problem = self.problem
@@ -113,8 +118,8 @@ def prepare(
     beta        factor of c
     how         options of `gemm`
     ending      the epilogue; None for alpha * acc + beta * c
-    trial       function that makes a call for the tuner from a Prepared. The call must not write to the caller's
-                tensors. None: the tuner is not used
+    trial       function from a `Prepared` to a function that launches it and that the tuner times; it must not write to
+                the caller's tensors. None: the tuner is not used
     scales      granularity of the block scales of a and of b, "1x128" or "128x128"; None without block scales
     returns     the prepared kernel; or the names of the matrices without a stride of 1 in their last two modes, which
                 must be copied

@@ -39,10 +39,10 @@ _written = 0
 class Recalled:
     """A kernel that was found in the disk cache without choosing a plan, and how to call it.
 
-    function   function of a, b, c if `reads_c`, d, and the numbers of the plan's epilogue. It allocates its workspace
+    function   function that launches the kernel, called with a, b, c (only if `reads_c`), d, alpha, and beta (only if
+               `reads_c`)
     reads_c    True if the kernel can read C
-    strides    for a, b, c and the result: strides that the kernel needs instead of the tensor's; None for the
-               tensor's
+    strides    for a, b, c and the result: None, or strides with which the tensor is passed instead of its own
     shape      shape of the result
     dtype      torch dtype of the result
     kernel     text of the kernel for error messages
