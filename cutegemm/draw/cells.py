@@ -21,7 +21,7 @@ Size = tuple[int, int, bool]  # width and height of a cell in pixels, and True i
 
 
 def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float, float]:
-    """Return (left, top): the space that a grid's index labels and titles need beside and above its cells, in pixels.
+    """Return (left, top): the space that a grid's index labels and titles need around its cells, in pixels.
 
     grid   table of cells with its heading, index labels and mode names
     size   (width of a cell, height of a cell, True if cells have text), in pixels

@@ -169,7 +169,7 @@ def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: A
 
 
 def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
-    """Return an operand's shared-memory offsets in all pipeline stages, in a short form for the page: (offsets, shifts).
+    """Return an operand's shared-memory offsets in all pipeline stages in a short form for the page: (offsets, shifts).
 
     If every stage has the offsets of the first one plus a constant, the result has the first stage's offsets and these
     constants. Otherwise it has the offsets of all stages, and None.

@@ -141,7 +141,7 @@ def protocol_timeline(
     store: float = Durations.store,
     title: str = "pipeline",
 ) -> Timeline:
-    """Simulate warp roles that synchronise by barriers and return the timeline: operations start once barriers allow it.
+    """Simulate warp roles that synchronise by barriers and return the timeline of their operations.
 
     A role does one thing at a time. An operation that overlaps the role's MMAs is drawn after them.
 
