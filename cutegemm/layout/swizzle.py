@@ -237,8 +237,7 @@ class ComposedLayout(hooks.Shown):
         return self(*coord)
 
     def _inner_at(self, offset: Any) -> Any:
-        """Return the inner function's value at `offset`, the sum of this composed layout's offset and its outer layout's
-        value.
+        """Return the inner function's value at `offset`, the sum of this layout's offset and the outer layout's value.
 
         An inner layout takes the sum as its coordinate: an integer, or one with several modes.
 

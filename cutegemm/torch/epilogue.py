@@ -233,7 +233,11 @@ def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], num
 
 @constant
 def _raise(rule: str) -> str:
-    """Raise a PlanError with the message `rule`. Dynamo, which cannot trace raising, runs it as a constant."""
+    """Raise a PlanError with the message `rule`.
+
+    Under torch.compile, Dynamo cannot trace a raise statement, so it calls this function instead and takes the "result"
+    as a constant.
+    """
     raise PlanError("epilogue", [rule])
 
 

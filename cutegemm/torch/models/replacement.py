@@ -51,7 +51,7 @@ class Record:
 
 @dataclass
 class Replaced:
-    """The result of `use`: the modules that it has replaced in a model, and those that it has left.
+    """The result of `cutegemm.use(model)`: which modules cutegemm now computes, and which ones it has left to torch.
 
     replaced   name of a module -> description of what replaces it
     left       name of a module -> reason why it was not replaced
@@ -186,10 +186,11 @@ def is_replaced(module: nn.Module) -> bool:
 
 
 class Replacement(fallback.Unscriptable):
-    """First base of the class that `use` gives a module; the second base is the module's original class.
+    """Base of the classes that `use` gives to a model's modules, so that cutegemm computes them.
 
-    The original class's forward is called if cutegemm cannot compute the module. If results must not depend on the
-    batch (`batch_invariant`), an error is raised instead.
+    A replaced module gets a class with two bases: this one, and its original class. If cutegemm cannot compute a call,
+    the original class's `forward` is called. If results must not depend on the batch (`batch_invariant`), an error is
+    raised instead.
     """
 
     batch_invariant: bool | None = None
@@ -318,9 +319,10 @@ def _is_plain(layer: Any, x: Any) -> bool:
 
 
 def _unchanged(module: Any) -> Record | None:
-    """Return what a replaced MLP was when `use` replaced it, or None if anything but its layers has changed since.
+    """Return the record of a replaced MLP (its activation and children), or None if the MLP has changed since.
 
-    If the result is None, the original forward has to compute the MLP.
+    A change is anything that `use` could not expect, such as another activation module; new weights do not count. If
+    the result is None, the original forward has to compute the MLP.
     """
     record: Record | None = getattr(module, _RECORD)
     if record is None or is_replaced_forward(module._cutegemm_original):
@@ -404,8 +406,9 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
 
 
 def _change(module: nn.Module, kind: type, report: Replaced) -> None:
-    """Change the class of a module to `kind`, and let `report.undo()` restore it.
+    """Change the class of a module, so that cutegemm computes the module, and let `report.undo()` restore the class.
 
+    kind     the new class
     report   what `use` has replaced; it gets one more entry to undo
     """
     before = type(module)
