@@ -41,7 +41,7 @@ Times = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Call:
-    """The options of a GEMM with an epilogue, from which its gradients can be computed, together with saved tensors.
+    """The options of a GEMM with an epilogue. Its gradients are computed from them and from saved tensors.
 
     text        the epilogue as text, e.g. "lambda acc, bias: relu(acc + bias)"
     scalars     values of the epilogue's numbers, which are its last operands
@@ -427,7 +427,7 @@ def _saved(call: Call, tensors: Tensors, results: Tensors, needs: Sequence[bool]
 
 
 def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch.Tensor | None]:
-    """Return the gradients of a GEMM with an epilogue by a, by each tensor of b and by each operand, in this order.
+    """Return the gradients of a GEMM with an epilogue for a, the tensors of b and the operands, in this order.
 
     A gradient that is not wanted is None.
 

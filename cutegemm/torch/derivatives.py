@@ -24,7 +24,7 @@ Term = tuple[Expression, Callable[[], Any]]
 
 
 class ExpressionRules:
-    """The operations on symbolic expressions that build an epilogue's derivatives, besides + - * / and comparisons.
+    """The operations on symbolic expressions that build an epilogue's derivatives, in addition to + - * / etc.
 
     With them, the derivative of an epilogue is an expression too, which can be the epilogue of a backward pass. A
     subclass has the same operations on tensors.
@@ -77,7 +77,7 @@ class ExpressionRules:
 
 
 class TensorRules(ExpressionRules):
-    """The operations on tensors that derivatives of an epilogue are computed by, besides + - * / and comparisons.
+    """The operations on tensors that derivatives of an epilogue are computed by, in addition to + - * / etc.
 
     If torch has an operation for a whole derivative, it is used, in one pass over memory.
 
