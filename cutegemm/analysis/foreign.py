@@ -102,7 +102,7 @@ def check_part(
 
 
 def _part(part: Any, side: str, operand: str) -> Part:
-    """Convert a thread-value layout, of this package or another one, to the elements that each thread accesses.
+    """Convert a layout, tiled copy or tiled MMA to a table of the elements that each thread accesses.
 
     part      layout, tiled copy or tiled MMA of this package or the CuTe DSL, its printed text, or a Triton linear
               layout
@@ -127,7 +127,7 @@ def _part(part: Any, side: str, operand: str) -> Part:
 
 
 def _printed_copy(text: str) -> Part:
-    """Convert the text that the CuTe DSL prints for a tiled copy to the elements that each thread accesses."""
+    """Convert the text that the CuTe DSL prints for a tiled copy to a table of the elements of each thread."""
     layout, tiler, kind = _TV.search(text), _TILER.search(text), _TYPE.search(text)
     if layout is None or tiler is None:
         raise LayoutError("check_part: the text has 'TV Layout tiled', but it lacks 'Tiler MN: (m:1,n:1)'.")
@@ -136,7 +136,7 @@ def _printed_copy(text: str) -> Part:
 
 
 def _linear(part: Any) -> Part:
-    """Convert a linear layout of Triton to the elements that each thread accesses.
+    """Convert a linear layout of Triton to a table of the elements that each thread accesses.
 
     Its inputs "lane" and "warp" give the thread, "register" the value. The bases of "block" (CTAs) are ignored.
     """

@@ -162,7 +162,7 @@ class Analysis:
     def _in_grid(self, access: Sectors) -> GridSectors:
         """Return the cost of an access to global memory over the whole grid of this plan's GEMM.
 
-        If a second kernel stores some tiles of D, only those that the GEMM stores count.
+        If K is split and a second kernel stores some tiles of D, only the tiles that the GEMM itself stores count.
 
         access   cost of the access for one CTA
         """
