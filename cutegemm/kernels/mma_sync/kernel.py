@@ -46,12 +46,12 @@ def host_function(plan: GemmPlan, arch: Arch) -> Any:
 
 
 class MmaSyncGemm(ScheduledGemm):
-    """The kernel of an mma.sync plan whose threads all follow one schedule, without warp roles."""
+    """The kernel of an mma.sync plan without warp roles: each thread loads, multiplies and stores, by one schedule."""
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
         """Set up how this thread reads the fragments of A and of B from shared memory.
 
-        parts    the thread's tiles; they get the readers
+        parts    the thread's tiles; the objects that read fragments are stored here
         tid      index of the thread
         sA, sB   shared memory of A and B, with all stages
         """

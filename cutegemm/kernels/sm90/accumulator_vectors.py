@@ -12,9 +12,9 @@ from cutegemm.tile.copy_atoms import universal_copy
 
 
 class AccumulatorVectors:
-    """Base class of the split-K reductions of a Hopper consumer: moves and adds accumulators by vectors.
+    """Base class for adding the accumulators of K splits in a Hopper kernel: moves them in vectors and adds them.
 
-    The methods are plain Python that runs while the kernel is traced.
+    The methods are plain Python that runs while the DSL traces the kernel.
     """
 
     def __init__(self, plan: GemmPlan) -> None:

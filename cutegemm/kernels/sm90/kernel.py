@@ -61,7 +61,7 @@ def host_function(plan: GemmPlan, arch: Arch) -> Sm90Gemm:
 class Sm90Gemm:
     """The kernel of a Hopper plan (TMA and wgmma with warp roles), with the host code that launches it.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
     """
 
     def __init__(self, plan: GemmPlan, arch: Arch) -> None:
@@ -276,7 +276,7 @@ class Sm90Gemm:
 
         consumers        emits the code
         pipeline_state   stages in shared memory, and their barriers
-        work             work tiles of the grid
+        work             the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
         warp_idx         index of the warp among the consumers' warps
         rank, cluster    rank of the CTA in its cluster, and place of the cluster
         """
