@@ -29,13 +29,13 @@ from cutegemm.emulator.state import (
 
 @dataclass
 class _Copies:
-    """The copies of one cp.async instruction that have not finished, one for each thread.
+    """The unfinished copies of one cp.async instruction, one for each thread that executed it.
 
     threads   (threads,) numbers of the threads
     flat      (threads,) destinations, as indices in the flattened array of shared memory
     data      uint8 (threads, bytes), the bytes that are copied
     state     uint8 (threads, bytes), the state of each byte after the copy: initialized or not
-    group     (threads,) number of the thread's cp.async group that the copy belongs to
+    group     (threads,) number of the cp.async group (by the thread's commits) that the copy belongs to
     """
 
     threads: np.ndarray
@@ -52,7 +52,7 @@ class _Copies:
 
 @dataclass
 class _UnderWay:
-    """All cp.async copies of a machine (CTAs that run together) that have started and have not been waited for.
+    """All cp.async copies of the CTAs that are emulated together that have started and have not been waited for.
 
     copies   the copies of each instruction
     closed   (threads,) number of cp.async groups that each thread has committed
