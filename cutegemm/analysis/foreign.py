@@ -156,7 +156,7 @@ def _linear(part: Any) -> Part:
         raise LayoutError(f"check_part: the linear layout has {len(sizes)} outputs instead of two, rows and columns.")
 
     def columns(name: str) -> list[int]:
-        """Return the position in the tile of each basis vector of one input of the Triton layout, such as "lane"."""
+        """Return the tile position that each bit of one input of a Triton layout, such as "lane", is mapped to."""
         return [row + sizes[0] * column for row, column in bases.get(name, ())]
 
     threads, values = [*columns("lane"), *columns("warp")], columns("register")

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ends:
-    """Counts of what CTAs do at the end of work tiles (tiles with a range of K), over all CTAs of the GEMM.
+    """How often CTAs store D, move accumulators and use semaphores at the end of work tiles, over the whole GEMM.
+
+    A work tile is a tile of D with a range of K.
 
     stores       number of stores of a tile of D
     writes       number of writes of the accumulators of a K split to the workspace
     reads        number of reads of the accumulators of a K split from the workspace
     semaphores   number of increments of a semaphore, each followed by a write of its value to shared memory
-    asked        number of reads of such a value by a warp
+    asked        number of times that a warp reads a semaphore's value from shared memory
     """
 
     stores: int

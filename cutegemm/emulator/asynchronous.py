@@ -63,7 +63,7 @@ class _UnderWay:
 
 
 def _under_way(m: Machine) -> _UnderWay:
-    """Return the machine's record of cp.async copies that have not been waited for. The first call creates it."""
+    """Return the record of cp.async copies that threads have not waited for yet. The first call creates it."""
     under_way = m.private.get("cp.async")
     if under_way is None:
         under_way = m.private["cp.async"] = _UnderWay([], np.zeros(m.total, np.int64))

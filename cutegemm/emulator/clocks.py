@@ -173,7 +173,7 @@ class Clocks:
             raise Race(place, int(others[place][clash[place]][0]), "written at the same time by")
 
     def _check_after_writes(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
-        """Raise Race if an earlier write to the units is not ordered before the present accesses of the warps.
+        """Raise Race if any unit was written by a warp or copy whose write is not ordered before the present access.
 
         units   (n, count) units that each access touches, numbered over all CTAs
         slots   (n,) index of the CTA among those that are emulated together

@@ -293,7 +293,7 @@ class GlobalOrder:
     def _clock_of(self, row: int, warp: int, cta: int) -> np.ndarray:
         """Return the present vector clock of a warp, with an entry for each warp of the launch.
 
-        row    row of the warp in `Clocks.known`
+        row    row of the warp in the table of vector clocks, `Clocks.known`
         warp   number of the warp in the launch
         cta    number in the grid of the warp's CTA
         """
@@ -304,7 +304,7 @@ class GlobalOrder:
     def _learn(self, row: int, clock: np.ndarray) -> None:
         """Raise a warp's vector clock to `clock`, which has an entry for each warp of the launch.
 
-        row   row in `Clocks.known` of the warp whose clock is raised
+        row   row in the table of vector clocks, `Clocks.known`, of the warp whose clock is raised
         """
         clocks = self.clocks
         known, slot = clocks.known[row], row // clocks.agents
@@ -450,7 +450,10 @@ class GlobalOrder:
 
 
 def _thread(accesses: np.ndarray) -> np.ndarray:
-    """Extract the threads, numbered over the launch, from entries of a `_Log` (access index << 32 | thread)."""
+    """Return the threads that are packed into records of accesses, integers (access index << 32 | thread).
+
+    Threads are numbered over all CTAs of the launch.
+    """
     return accesses & ((1 << _THREAD_BITS) - 1)
 
 

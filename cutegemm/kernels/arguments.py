@@ -87,7 +87,7 @@ def scalar_type(plan: GemmPlan) -> Any:
 
 
 def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
-    """Return placeholder tensors and scalars with which a plan's kernel is traced, in the order of `LaunchArguments`.
+    """Return placeholder tensors and scalars with which a plan's kernel is traced, in the order of its arguments.
 
     The tensors have symbolic extents and strides, with the divisors (alignments) that the plan assumes.
     """

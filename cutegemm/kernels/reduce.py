@@ -128,7 +128,10 @@ class Fold:
 
 
 class Folds:
-    """All reductions of an epilogue (sums and maxima over D) for one tile, by name."""
+    """Computes all reductions of an epilogue (sums and maxima over rows or columns of D) for one tile of D.
+
+    Values of D are added register by register; each reduction is found by its name.
+    """
 
     def __init__(self, plan: GemmPlan, results: dict[str, Any], tile_mnl, tid, extents) -> None:
         self.by_name = {

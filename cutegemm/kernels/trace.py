@@ -62,12 +62,14 @@ class Who:
 
 @dataclass
 class At:
-    """A role's position in its program, and the values that its steps use there. None: not known at this position.
+    """A warp role's position in its program: which tile, k-tile and pipeline stage its next step works on.
+
+    Most fields are values known at run time; None: not known at this position.
 
     stage, phase                   pipeline state: index of the stage and parity of its phase
     last                           stage of the previous k-tile
-    state                          state of the cluster's first work tile; in the loop over work tiles, of the current
-                                   one. See `Work`
+    state                          numbers that determine the cluster's first work tile; in the loop over work tiles,
+                                   the current one
     tile                           the current work tile
     k_count                        its number of k-tiles; 0 if the work tile does not exist
     is_tile                        whether the work tile exists
@@ -82,7 +84,7 @@ class At:
     left                           epilogue tiles that remain of the tile that is kept in registers (overlapped
                                    epilogue)
     overlapped_m, _n, _l           coordinates of that tile
-    loaded_m, loaded_n, loaded_l   coordinates of the tiles that a producer loads: see `loaded_mnl`
+    loaded_m, loaded_n, loaded_l   coordinates of the tiles that a producer loads
     """
 
     stage: Any = None
@@ -378,7 +380,7 @@ class Tracer(StepReader):
     def forget(self) -> None:
         """Overwrite dead registers of this role, so that the compiler does not preserve their values.
 
-        By default nothing.
+        A subclass overrides it; by default nothing is overwritten.
         """
 
     def condition(self, branch: step.If, at: At):

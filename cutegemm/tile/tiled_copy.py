@@ -279,15 +279,13 @@ class ThrCopy:
     thr_idx: int
 
     def partition_S(self, target: Target) -> Tensor:
-        """Return the elements of a source that this thread reads, as a tensor.
-
-        Its form is ((value, atom), rest_m, rest_n, ...).
+        """Return the elements of a source that this thread reads, as a tensor ((value, atom), rest_m, rest_n, ...).
 
         "value" counts the elements of one execution of the copy instruction, "atom" the executions within a tile, and
         the rest modes count tiles.
 
-        target    tensor (M, N, ...); a layout stands for the tensor of its offsets
-        returns   Tensor, a view of the target; the view of a layout has offsets as elements
+        target    tensor (M, N, ...); a layout is taken as a tensor whose elements are the offsets
+        returns   Tensor, a view of the target
 
         >>> from cutegemm.dtypes import f32
         >>> from cutegemm.layout.tensor import make_identity_tensor
@@ -299,14 +297,12 @@ class ThrCopy:
         return self._partition(self.tiled_copy.tidfrg_s, target)
 
     def partition_D(self, target: Target) -> Tensor:
-        """Return the elements of a destination that this thread writes, as a tensor.
-
-        Its form is ((value, atom), rest_m, rest_n, ...).
+        """Return the elements of a destination that this thread writes: a tensor ((value, atom), rest_m, rest_n, ...).
 
         "value" counts the elements of one execution of the copy instruction, "atom" the executions within a tile, and
         the rest modes count tiles.
 
-        target    tensor (M, N, ...); a layout stands for the tensor of its offsets
+        target    tensor (M, N, ...); a layout is taken as a tensor whose elements are the offsets
         returns   Tensor, a view of the target
         """
         return self._partition(self.tiled_copy.tidfrg_d, target)

@@ -118,7 +118,7 @@ def _into(
     out_dtype: OutDtype,
     how: How,
 ) -> Tensors:
-    """Compute an epilogue of a @ b into tensors of the caller, and return all results, D first.
+    """Compute a @ b with an epilogue, write the results to tensors of the caller, and return all results, D first.
 
     In a graph of torch.compile, results are copied to these tensors, unless D is the only one.
 
@@ -155,7 +155,7 @@ def by_operator(
     dtype: OutDtype,
     how: How,
 ) -> Tensors:
-    """Compute an epilogue of a @ b by an operator of torch.library, which a graph of torch.compile can contain.
+    """Compute a @ b with an epilogue by an operator of torch.library, which a graph of torch.compile can contain.
 
     a        M x K, or a batch of such matrices
     b        matrices K x N_i that stand side by side as the columns of one

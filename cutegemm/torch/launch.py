@@ -242,7 +242,7 @@ def scaled_by_torch(
     out_dtype: OutDtype,
     outs: Outs = None,
 ) -> list[torch.Tensor]:
-    """Compute an epilogue of a block-scaled a @ b by operations of torch, on dequantized factors.
+    """Compute a block-scaled a @ b with an epilogue by operations of torch, on dequantized factors.
 
     a, b        factors in float8
     scales      float32 block scales of a and of b, one for 128 elements along K and 1 or 128 rows or columns
@@ -267,7 +267,7 @@ def by_gemm(
     outs: Outs = None,
     scales: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
-    """Compute an epilogue of a @ b by a kernel; tensors that a kernel cannot load are copied first.
+    """Compute a @ b with an epilogue by a kernel, and return the results; tensors that it cannot load are copied first.
 
     a           M x K, or a batch of such matrices
     b           one K x N matrix, or a batch

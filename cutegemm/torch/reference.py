@@ -318,7 +318,7 @@ def by_torch(
     out_dtype: OutDtype,
     outs: Outs = None,
 ) -> list[torch.Tensor]:
-    """Compute an epilogue of a @ b by operations of torch, which can be differentiated and transformed.
+    """Compute a @ b with an epilogue by operations of torch, which can be differentiated and transformed.
 
     a, b        factors
     read        the epilogue

@@ -30,7 +30,7 @@ def barriers_of(machine: Machine, slot: int) -> MBarriers:
 def barrier_key(slot: int, offset: int, phase: int) -> tuple[str, int, int, int]:
     """Return a key for one phase of an mbarrier, under which the race detector stores the clocks of arriving warps.
 
-    See `Clocks.release`.
+    It names the phase by CTA, mbarrier and number.
 
     slot     index of the CTA among those that are emulated together
     offset   offset of the mbarrier in its shared memory

@@ -230,7 +230,11 @@ class AsyncProxy:
             )
 
     def _memory(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bytes of the accessed CTA's shared memory, and their states, each as (units, bytes of a unit)."""
+        """Return all bytes of the accessed CTA's shared memory, and the state of each byte.
+
+        Both are uint8 views (units, bytes of a unit). A state says whether the byte is written, unwritten or being
+        copied to.
+        """
         shared, shape = self.machine.shared, (-1, request.unit_bytes)
         return shared.data[request.slot].reshape(shape), shared.state[request.slot].reshape(shape)
 
@@ -265,7 +269,7 @@ class AsyncProxy:
 
 
 def proxy_of(machine: Machine) -> AsyncProxy:
-    """Return the record of a machine's asynchronous accesses to shared memory. The first call creates it."""
+    """Return the record of asynchronous accesses (TMA, st.async, wgmma) to shared memory. The first call creates it."""
     proxy = machine.private.get("proxy")
     if proxy is None:
         proxy = machine.private["proxy"] = AsyncProxy(machine)

@@ -171,7 +171,7 @@ class BoxUnits:
 
 @functools.lru_cache(maxsize=256)
 def _read(raw: bytes) -> TensorMap:
-    """Decode the 128 bytes of a tensor map. The result is cached; see `TensorMap.decode`."""
+    """Decode the 128 bytes of a tensor map. The result is cached."""
     words = [int(word) for word in np.frombuffer(raw, np.uint32)]
     rank, code = (words[2] >> 4 & 7) + 1, words[2] >> 7 & 15
     if rank > TMA_MAX_RANK or code >= len(_ELEMENTS) or len(words) * 4 != TENSOR_MAP_BYTES:

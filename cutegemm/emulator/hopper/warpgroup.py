@@ -71,7 +71,7 @@ class _Warpgroup:
 
 
 def _warpgroups(machine: Machine) -> dict[int, _Warpgroup]:
-    """Return the unfinished wgmmas of each warpgroup that has issued any: number of its first thread -> wgmmas."""
+    """Return the unfinished wgmmas of each warpgroup, as a dictionary: number of its first thread -> wgmmas."""
     if "warpgroups" not in machine.private:
         machine.private["warpgroups"] = {}
     return machine.private["warpgroups"]

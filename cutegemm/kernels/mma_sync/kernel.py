@@ -32,7 +32,8 @@ __all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
 def host_function(plan: GemmPlan, arch: Arch) -> Any:
     """Return the host function that launches an mma.sync plan's kernels, to be compiled for an architecture.
 
-    Its arguments are those of `LaunchArguments`.
+    Its arguments are a, b, further mainloop operands (such as block scales), epilogue inputs, d, further results,
+    workspace, scalars, and the stream.
     """
     if plan.body.has_roles:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm

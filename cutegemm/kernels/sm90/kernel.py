@@ -53,7 +53,8 @@ __all__ = ["Sm90Gemm", "fake_arguments", "host_function"]
 def host_function(plan: GemmPlan, arch: Arch) -> Sm90Gemm:
     """Return the host function that launches a Hopper plan's kernels, to be compiled for an architecture.
 
-    Its arguments are those of `LaunchArguments`.
+    Its arguments are a, b, further mainloop operands (such as block scales), epilogue inputs, d, further results,
+    workspace, scalars, and the stream.
     """
     return Sm90Gemm(plan, arch)
 
@@ -90,7 +91,7 @@ class Sm90Gemm:
 
         Runs on the host.
 
-        arguments   in the order of `LaunchArguments`
+        arguments   a, b, further mainloop operands, epilogue inputs, d, further results, workspace, scalars, stream
         """
         plan, given = self.plan, launch_arguments(self.plan, arguments)
         a, b, stream = given.a, given.b, given.stream

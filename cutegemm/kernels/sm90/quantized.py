@@ -20,7 +20,7 @@ from cutegemm.plan.store.quantized import SHARERS, QuantizeTile, block_groups
 def quantize_tile(tracer: ConsumerTracer, quantize: QuantizeTile, at: At) -> None:
     """Evaluate the epilogue for all accumulators of a thread, store the scales, and multiply by their reciprocals.
 
-    Magnitudes are compared as integers: see `kernels.quantize`.
+    Magnitudes are compared as integers, since the bits of floats without sign are in the order of their values.
     """
     plan, storage, accumulators = tracer.plan, tracer.storage, tracer.accumulators
     _evaluate(tracer)

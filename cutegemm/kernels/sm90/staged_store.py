@@ -330,7 +330,7 @@ class StagedStorage(Storage):
         return self.store.epi_stage_at(self.plan.epi_stage_number(i, result))[0]
 
     def target_of(self, result: str):
-        """Return (TMA copy that stores a result, the coordinate tensor that it takes).
+        """Return the TMA copy that stores a result to global memory, and the coordinate tensor to copy to, as a pair.
 
         result   "d", or the name of an auxiliary output
         """

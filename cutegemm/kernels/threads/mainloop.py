@@ -74,7 +74,7 @@ class ThreadCopy:
     cX   coordinates (mn, k) of the elements, with the shape of gX
     sX   shared memory (V, REST_MN, REST_K, stages)
     rX   registers (V, REST_MN, REST_K), if the tile is not copied by cp.async. If 16-bit elements are loaded one by
-         one, each has a 32-bit register: see `load_half`
+         one, each has a 32-bit register
     pX   predicates: whether an access lies within the extent along M or N, (V / vector, REST_MN, REST_K)
     """
 
@@ -127,7 +127,7 @@ class ThreadTiles:
 def reread(register: str, *, loc=None, ip=None) -> Int32:
     """Return the value of a PTX special register, such as "%ctaid.x", read at this position of the code.
 
-    Reading it again is cheaper than keeping the value in a register.
+    Reading it again is cheaper than keeping the value in a register through a long loop.
     """
     text = f"mov.u32 $0, {register};"
     asm = assembler(loc, ip)
@@ -533,7 +533,7 @@ class ScheduledGemm(ScheduledEpilogue):
             cute.copy(load.copy, source[None, i, j], held[None, i, j], pred=inside[None, i, j])
 
     def load_anew(self, load: ThreadCopy, step: Fetch, k_tile, is_there) -> None:
-        """Load a k-tile of one operand from global memory to new registers, 32 bits at a time: see `load_words`.
+        """Load a k-tile of one operand from global memory to new registers, 32 bits at a time.
 
         load       the thread's copies of the operand
         step       the Fetch step, which names the chunks

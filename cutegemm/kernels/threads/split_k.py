@@ -51,7 +51,7 @@ _ADDED_BY_LAST = 16  # accumulators that a thread reads at once if it also has a
 
 @dsl_user_op
 def opaque(value: Int32, *, loc=None, ip=None) -> Int32:
-    """Return the value through an opaque move, so that the compiler does not hoist code that depends on it."""
+    """Return the same value, moved by inline assembly, so that the compiler does not hoist code that depends on it."""
     asm = assembler(loc, ip)
     operands = [Int32(value).ir_value(loc=loc, ip=ip)]
     return Int32(asm(T.i32(), operands, "mov.b32 $0, $1;", "=r,r"))
@@ -340,7 +340,7 @@ class SplitKGemm(ScheduledGemm):
         """View a thread's accumulators of one K split in the workspace: (elements of a vector, vectors).
 
         tid    index of the thread
-        slot   index of the K split's buffer: see `slot_of`
+        slot   index of the K split's buffer in the workspace
         """
         layout = partials_layout(self.plan, 1)
         vector, by_thread, by_vector, by_slot = layout.stride

@@ -224,10 +224,10 @@ class ReplacedConv1D(Replacement):
 
 
 def _may_compute(layer: Any, x: Any) -> bool:
-    """Return True if a kernel may compute a replaced Conv1D of x, False if the original forward has to.
+    """Return True if a kernel may compute a replaced Conv1D for the input x, False if the original forward has to.
 
-    It may not if gradients are recorded and the weight is an inference tensor: the transpose of such a tensor does
-    not require gradients, even if the tensor does.
+    It may not if gradients are recorded and the weight is an inference tensor: the transpose of such a tensor does not
+    require gradients, even if the tensor does.
     """
     weight = layer.weight
     if is_replaced_forward(layer._cutegemm_original) or is_left_to_torch(x, weight, layer.bias):
@@ -449,8 +449,8 @@ def _based_on(own: type, kind: type, before: type) -> type:
 def _derived(replacement: Any, original: Any) -> Any:
     """Return the class that a replaced module gets: bases `replacement` and `original`, and the name of the original.
 
-    Its objects are copied and pickled by naming the two classes. An attribute that is set in an MLP, other than a
-    child, its mode or a private one, may change what its own forward computes: `_RECORD` becomes None.
+    Its objects are copied and pickled by naming the two classes. If any other attribute than a child, the mode or a
+    private one is set in a replaced MLP, the original forward may compute something else. From then on it is called.
     """
 
     def reduced(self: Any, protocol: int) -> tuple[Any, ...]:
