@@ -51,7 +51,7 @@ class Access:
 
     name           description of the access, such as "read A"
     buffer         "a", "b", "d" or "accumulators"
-    op             operation, one of `shared.OPS`, such as "load" or "ldmatrix"
+    op             operation, such as "load", "ldmatrix" or "cp.async"
     elements       index in the tile of each value of each lane: (warps, lanes, values). There are fewer than 32 lanes
                    if the instruction does not use the addresses of the others
     element_bits   bits of an element

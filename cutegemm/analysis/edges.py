@@ -116,7 +116,7 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
 
     Tiles of one kind have the same cost of every access, so that one of them is evaluated for all.
 
-    name   "a", "b", or a matrix with the extents of D
+    name   "a", "b", or another matrix, which has the extents of D
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem

@@ -111,7 +111,7 @@ class Clocks:
         self.now += 1
 
     def acquire(self, key: Hashable, agents: np.ndarray) -> None:
-        """Raise the vector clocks of warps or copies to what others of their CTA have released under a key.
+        """Let warps or copies take over, by the maximum, the vector clocks that others of their CTA stored under a key.
 
         key      what they synchronize on, such as a phase of an mbarrier
         agents   (n,) numbers of the warps or copies, over all CTAs

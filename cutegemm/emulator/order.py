@@ -213,10 +213,10 @@ class GlobalOrder:
     def strong_read(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
         """Record in the race detector that warps make strong reads (e.g. ld.acquire) of global memory.
 
-        The warps then know what strong writes have stored at these addresses: what happened before those writes.
+        What happened before strong writes to these addresses is then ordered before what the warps do next.
 
-        An acquire read does so at once, any other strong read at the next fence. Call this method after `read` has
-        recorded the accesses.
+        An acquire read has this effect at once, any other strong read at the next fence. Call this method after `read`
+        has recorded the accesses.
 
         threads     (n,) numbers over all CTAs that are emulated together
         addresses   (n,) generic addresses

@@ -202,7 +202,7 @@ class Scheduler:
     def spin(self, threads: np.ndarray) -> None:
         """Let threads continue with the next instruction only after all others have run.
 
-        They may be in a polling loop, and need the others to make progress.
+        This is for polling loops, which need other threads to make progress.
 
         threads   numbers over all CTAs that are emulated together
         """

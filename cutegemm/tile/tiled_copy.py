@@ -29,7 +29,7 @@ class TiledCopy(hooks.Shown):
     """A copy instruction repeated over threads, and over the values of each thread, to copy a tile.
 
     atom             the instruction
-    layout_tv        (thread, value) -> colexicographic index in the tile, for the side of the copy that is in
+    layout_tv        (thread, value) -> colexicographic index in the tile, for the elements that threads hold in
                      registers
     tiler_mn         the tile: for each mode an extent, or a layout of its elements
     fragment_shape   (value, rest_m, rest_n), the shape of a thread's fragment of one tile of the TiledMma for

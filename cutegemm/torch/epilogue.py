@@ -131,9 +131,9 @@ def types_text(out_dtype: OutDtype) -> str:
 
 
 def types_read(text: str | None) -> OutDtype:
-    """Return the types of results from the text that `types_text` wrote; None for None.
+    """Return the torch dtypes of results that a text in a graph of torch.compile stands for; None for None.
 
-    text     text in a graph of torch.compile
+    text     text that `types_text` has written
     raises   UnsupportedError for the name of a type that no kernel stores
 
     >>> types_read("float32"), types_read(", float32")

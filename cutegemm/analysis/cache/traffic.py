@@ -339,7 +339,7 @@ def best_rasters(
     A raster is an order of the tiles. If several have equal DRAM reads, the plan's comes first.
 
     ctas_per_wave   CTAs that run at once
-    most            number of rasters to simulate: the best ones by `compare_rasters`, and the plan's
+    most            number of rasters to simulate: the best ones if CTAs ran in step, and the plan's
     """
     capacity = device.l2_bytes // device.l2_partitions
     ranked = compare_rasters(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=capacity)

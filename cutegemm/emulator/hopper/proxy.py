@@ -152,7 +152,7 @@ class AsyncProxy:
             self.machine.clocks.release(key, np.array([self._agent(copy)]))
 
     def _agent(self, copy: Request) -> int:
-        """Give a copy a vector clock in race detection, equal to the one that its issuing thread had.
+        """Give an asynchronous copy a vector clock in the race detector: a copy of its issuing thread's clock.
 
         returns   the number of the copy in the race detector, over all CTAs
         """

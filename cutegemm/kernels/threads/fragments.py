@@ -115,10 +115,10 @@ def _turned(swizzle: Swizzle) -> int:
 
 
 class Addresses:
-    """Addresses of the elements of a swizzled tile in shared memory that one thread reads.
+    """Computes the addresses of those elements of a swizzled tile in shared memory that one thread reads.
 
-    part      (V, REST_MN, k_blocks, stages): the thread's elements, in the layout without the swizzle
-    swizzle   in units of elements
+    part      the thread's elements (V, REST_MN, k_blocks, stages), at their offsets before the swizzle
+    swizzle   swizzle that permutes offsets, counted in elements
     kind      type that is read at an address
     """
 
