@@ -324,9 +324,9 @@ class Values:
     def carry_out(self, step: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
         """Apply a step of the epilogue to a fragment in place if it has an effect. Its operands are loaded only then.
 
-        step           the step
-        accumulators   the fragment
-        fetch          loads an operand's values for the fragment, by the operand's name
+        step           the step, such as "+ beta * C"
+        accumulators   the fragment: some accumulators of a thread, in registers
+        fetch          function of an operand's name that loads and returns the operand's values for the fragment
         """
         if self.acts(step):
             self.apply(step, accumulators, {name: fetch(name) for name in step.tensors})
@@ -341,8 +341,8 @@ class Values:
     def carry_out_all(self, steps: Sequence[Step], accumulators: cute.Tensor, fetch: Callable[[str], Any]) -> None:
         """Apply steps of the epilogue in order to a fragment in place, each only if it has an effect.
 
-        accumulators   the fragment
-        fetch          loads an operand's values for the fragment, by the operand's name
+        accumulators   the fragment: some accumulators of a thread, in registers
+        fetch          function of an operand's name that loads and returns the operand's values for the fragment
         """
         if not accumulators.element_type.is_float and steps:
             self._whole(tuple(steps), accumulators, fetch)
@@ -355,7 +355,7 @@ class Values:
         """Apply steps of the epilogue to a fragment of integer accumulators exactly: in f64, rounded once at the end.
 
         accumulators   the fragment, changed in place
-        fetch          loads an operand's values for the fragment, by the operand's name
+        fetch          function of an operand's name that loads and returns the operand's values for the fragment
         """
         if self.any_acts(steps):
             branch()
@@ -381,7 +381,8 @@ class Values:
 
         It is used for epilogues with several results, and for gated ones.
 
-        fetch     loads an operand's values for the fragment, by the operand's name; all operands are loaded first
+        fetch     function of an operand's name that loads and returns its values for the fragment; all operands are
+                  loaded first
         ups       up accumulators, if `accumulators` are gates; else None
         returns   function of a result's name and its type, which returns a fragment of its values, computed at each
                   call; for a reduction, the values that are reduced

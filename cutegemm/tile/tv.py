@@ -51,7 +51,7 @@ def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, .
 
 @lru_cache(maxsize=4096)  # many plans share a layout
 def _layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, ...], Layout]:
-    """Return (tiler_mn, layout_tv) as `make_layout_tv` does, for arguments that are known to be valid layouts.
+    """Return the tile that threads and their values cover, and the layout of each thread's elements, without checks.
 
     thr_layout   (m, n) -> thread
     val_layout   (m, n) -> value of a thread

@@ -74,7 +74,7 @@ def wrong_derivatives(tensors: Mapping[str, Any], why: str = _WITHOUT) -> list[s
     """Return a list with one error message if a tensor of a block-scaled product requires gradients, else [].
 
     tensors   all tensors that the call reads, by name; other values are ignored
-    why       sentence for the message: why gradients are not possible
+    why       sentence for the message that says why gradients are not possible
     """
     names = checks.requiring_gradients(tensors)
     if not names:

@@ -48,7 +48,10 @@ class GpcReads:
 
     @property
     def share(self) -> float:
-        """Least share of the requested bytes that reaches L2, if each GPC joins equal requests; at most 1."""
+        """Least share of the requested bytes that L2 must deliver; at most 1.
+
+        It assumes that each GPC (group of SMs) joins equal requests.
+        """
         return sum(self.apart) / sum(self.asked) if sum(self.asked) else 1.0
 
 

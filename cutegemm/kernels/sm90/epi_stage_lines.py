@@ -56,7 +56,7 @@ class Lines:
         return count, (elements + self.atom.values - 1) >> _log2(self.atom.values)
 
     def copy(self, first, count: int, left) -> None:
-        """Copy `count` lines of an epilogue stage to D: those of this thread from its line number `first` on.
+        """Copy `count` lines of an epilogue stage to D: this thread's lines from number `first` on.
 
         left   number of vectors of a line that are inside of D
         """
