@@ -176,7 +176,7 @@ def _wait(instruction: Instruction) -> Action | None:
 
 
 def _land(m: Machine, copies: _Copies, due: np.ndarray) -> None:
-    """Write the data of finished cp.async copies to shared memory.
+    """Write the data of finished cp.async copies to shared memory, with a check for races.
 
     For race detection, this counts as a write by the warp that waits for the copies.
 

@@ -151,7 +151,7 @@ class _Log:
 class GlobalOrder:
     """Race detector for the accesses of one launch to global memory, by vector clocks.
 
-    ctas            number of CTAs of the launch; only some of them are in flight at a time
+    ctas            number of CTAs of the launch; only some of them are emulated at a time
     block_threads   threads of a CTA
     columns         columns that the clocks of each machine need for the warps of other CTAs: one for each warp of the
                     launch, or 0 if no instruction of the program orders CTAs

@@ -161,7 +161,7 @@ class Scheduler:
 
     @property
     def machine(self) -> Machine:
-        """Return this object, typed as the derived class `Machine`."""
+        """Return this object itself, for the type checker as an object of the derived class `Machine`."""
         return cast("Machine", self)
 
     def run(self) -> None:

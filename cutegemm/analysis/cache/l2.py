@@ -120,13 +120,13 @@ def _digest(*values: Any) -> bytes:
 def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) -> Moved:
     """Simulate the L2 cache while a grid runs, without caching the result; return the bytes that it moves.
 
-    Each event is one piece of a tile, which a cluster reads. Events are executed in the order of time.
+    An event is that a cluster reads one piece (a range of K) of its tile. Events are executed in the order of time.
 
     work         data that the work tiles read and write
     pace         times of the clusters that run at once
     l2_bytes     size of the L2 cache
     partitions   number of its partitions
-    steps        number of pieces that K is cut into
+    steps        number of pieces that K is cut into; the pieces of a tile are read one after another
     """
     count, running = len(work.tiles), len(pace.time)
     splits = np.bincount(work.tiles.astype(np.intp, copy=False))

@@ -289,7 +289,7 @@ def _check_free(
 
 
 def _execute(machine: Machine, warpgroup: _Warpgroup, wgmmas: list[_Wgmma]) -> None:
-    """Compute wgmma instructions of a warpgroup in order.
+    """Compute the results of wgmma instructions of a warpgroup, in the order of the list.
 
     Accumulators are written to registers after the last of them.
     """
