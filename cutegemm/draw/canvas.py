@@ -32,10 +32,10 @@ _STYLE = (
 
 
 class Canvas:
-    """An SVG document under construction: methods append rectangles and texts, and `finish` returns the document.
+    """An SVG document under construction; methods append elements, and `finish` returns the text.
 
-    parts           SVG elements in drawing order, as texts
-    used            names of the CSS classes in use, for which `finish` writes colours
+    parts           SVG elements in drawing order
+    used            names of the style classes in use, for which `finish` writes colours
     right, bottom   largest x and y coordinates that elements reach, in pixels
     """
 

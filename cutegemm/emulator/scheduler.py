@@ -210,9 +210,9 @@ class Scheduler:
         self._spinning[self.at + 1] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
     def notify(self) -> None:
-        """Let parked threads execute their instruction again, since what they wait for may have happened.
+        """Let all waiting threads execute their instruction again, since what they wait for may have happened.
 
-        Parked threads are those that could not finish an instruction, such as a wait for a barrier.
+        Waiting (parked) threads are those that could not finish an instruction, such as a wait for a barrier.
         """
         self._events += 1
         self._wake()
@@ -252,7 +252,7 @@ class Scheduler:
         return at, threads[goes] if held is None else np.sort(np.concatenate([threads[goes], held]))
 
     def _wake(self) -> None:
-        """Make all parked threads ready to execute the instruction again that they could not finish."""
+        """Make all waiting (parked) threads ready to run: they execute the unfinished instruction again."""
         parked, self._parked = self._parked, {}
         for at, threads in parked.items():
             self.resume(at, threads)

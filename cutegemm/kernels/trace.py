@@ -110,11 +110,11 @@ class At:
     loaded_l: Any = None
 
     def get(self, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """Return the values of some fields of this role's position in its program, in the order of `names`."""
+        """Return the values of some fields of this object, such as "stage" and "phase", in the order of `names`."""
         return tuple([getattr(self, name) for name in names])
 
     def put(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-        """Set some fields of this role's position in its program to these values, in the order of `names`."""
+        """Set some fields of this object, such as "stage" and "phase", to the values, in the order of `names`."""
         for name, value in zip(names, values, strict=True):
             setattr(self, name, value)
 
@@ -176,7 +176,7 @@ class Tracer(StepReader):
         self.line = first
 
     def inside(self, steps: tuple[Step, ...], at: At, names: tuple[str, ...], values: tuple, **known) -> tuple:
-        """Emit the steps of a loop or branch, and return the new values of the variables that it carries.
+        """Emit the steps inside of a loop or branch, and return the new values of the variables that it may change.
 
         at              the role's position before; it is not changed
         names, values   names of the loop-carried variables, such as "stage", and their values at the start

@@ -214,10 +214,10 @@ class Selection:
 
 
 class _Table:
-    """How much slower each recipe is than the fastest one, for each sample of a group of calls.
+    """Predicted slowdown of each recipe, compared with the fastest one, for each sample of a group of `gemm` calls.
 
-    A recipe is a named set of options that gives a plan. The slowdown is its predicted time divided by the
-    least predicted time of any recipe.
+    A recipe is a named set of options that gives a plan. The slowdown is its predicted time divided by the least
+    predicted time of any recipe.
 
     samples   calls of one group, which the same kernels can compute
     """
@@ -274,7 +274,7 @@ def _plan_of(sample: Sample, recipe: Recipe) -> GemmPlan | None:
 
 
 def _selection(samples: Sequence[Sample], recipes: tuple[Recipe, ...], loss: float) -> Selection:
-    """Return the selection of recipes for a group of calls, together with their plans.
+    """Return a `Selection` for a group of `gemm` calls: the selected recipes, their plans and their mean slowdown.
 
     samples   calls of the group. A recipe has the same plan for all of them that it can compute
     recipes   the selected recipes (named plan options)

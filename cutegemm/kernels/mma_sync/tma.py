@@ -35,7 +35,7 @@ from cutegemm.plan.work.work import State
 
 @dataclass
 class Products:
-    """The fragments and accumulators of a consumer warp of an mma.sync plan with warp roles.
+    """The fragments and accumulators of one consumer warp, i.e. a warp that multiplies by mma.sync while another loads.
 
     The MMAs of a k-block are two nested loops, over M and over N. The fragments of the inner mode are double-buffered.
 

@@ -33,7 +33,7 @@ class AccumulatorVectors:
         )
 
     def read(self, held, first, place) -> None:
-        """Copy consecutive vectors of accumulators from memory to the registers `held`, as many as `held` has room for.
+        """Copy consecutive vectors of accumulators from memory to the registers `held`, as many as fit.
 
         held    registers (elements of a vector, vectors)
         first   index of the first vector of `place` that is copied

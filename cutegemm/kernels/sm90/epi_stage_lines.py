@@ -70,7 +70,7 @@ class Lines:
             copy_vector(self.atom, held[None, i], target, condition(inside))
 
     def of_line(self, line, place, left) -> list[tuple[Any, Any, Any]]:
-        """Return what a thread copies of a line: (vector in the epilogue stage, vector in D, is it inside?) per piece.
+        """Return for each piece of a line the vector that a thread copies: (place in the stage, in D, is it inside?).
 
         A vector is inside if its first element is inside of D.
 

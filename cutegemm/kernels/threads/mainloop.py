@@ -368,7 +368,7 @@ class ScheduledGemm(ScheduledEpilogue):
         self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
-        """Prepare what `read` and `multiply` of a derived class need in addition to `parts`. By default nothing.
+        """Set up what a subclass needs to read fragments and to multiply, in addition to `parts`; by default nothing.
 
         parts    the thread's tiles and fragments
         tid      index of the thread

@@ -75,7 +75,7 @@ class Replaced:
         self.undo()
 
     def __str__(self) -> str:
-        """Return the report of `use` as text: one line for each kind of replaced module and each reason to keep one."""
+        """Return as text what `use` has replaced: a line for each kind of module and for each reason to keep one."""
         count = len(self.replaced)
         lines = [f"{count} module{'s' * (count != 1)} replaced, {len(self.left)} left"]
         for title, modules in (("replaced", self.replaced), ("left", self.left)):
