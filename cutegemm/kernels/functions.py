@@ -252,7 +252,7 @@ def sigmoid(x: Any) -> Any:
 def _times_share(x: Any, share: Callable[[Any], Any]) -> Any:
     """Return x * share(x), such as x * sigmoid(x), without NaN for x = minus infinity, where the factor is 0.
 
-    x is clamped from below to a number at which the product is 0 already. Infinity times 0 would be NaN.
+    x is clamped from below to a number whose product is 0 already. Infinity times 0 would be NaN.
 
     share   function of x that returns the factor, which goes to 0 as x goes to minus infinity
     """

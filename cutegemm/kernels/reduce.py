@@ -157,7 +157,7 @@ class Reducer:
     The GEMM writes one partial result per tile and row (or column) of D to the workspace. For each reduction, one
     kernel after the GEMM combines them to the final results.
 
-    launches   kernels of a call by name, with the way in which each overlaps with its neighbours (PDL)
+    launches   kernels of a call by name; each entry says how the kernel overlaps with its neighbours (PDL)
     """
 
     def __init__(self, plan: GemmPlan, launches: dict[str, Launch]) -> None:

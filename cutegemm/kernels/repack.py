@@ -171,7 +171,7 @@ class Repacker:
         cute.copy(store, tPrX, giver.partition_D(gP), pred=inside)
 
     def turn(self, repack: Repack, loaded: cute.Tensor, put: cute.Tensor) -> None:
-        """Copy the values that a thread has loaded to registers in the order in which it writes them to shared memory.
+        """Copy the values that a thread has loaded to registers in the order of its writes to shared memory.
 
         loaded   registers (V, REST_MN, REST_K)
         put      registers that receive the values

@@ -124,7 +124,7 @@ def _reduced(basis: dict[int, tuple[int, int]], image: int, bits: int) -> tuple[
 
 
 def _solve(basis: dict[int, tuple[int, int]], image: int) -> int | None:
-    """Return an argument that a matrix over F2 (bits, with XOR as addition) maps to `image`; None if there is none.
+    """Return an argument that a matrix over F2 (bits, with XOR as addition) maps to `image`; None if no argument does.
 
     basis   top bit -> (value with that top bit, argument that the matrix maps to this value)
     image   the wanted value, written as an integer

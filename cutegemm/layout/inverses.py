@@ -21,7 +21,7 @@ Mode = tuple[int, int, int]  # stride, index of the second element, extent
 
 
 def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
-    """Return the layout C of the offsets at which copies of L can start without overlap, until they cover a space.
+    """Return the layout C of starting offsets for copies of L that do not overlap, until they cover a space.
 
     For example, 4:2 in a space of 16 has the complement (2,2):(1,8). Law: the sums L(i) + C(j), over the distinct
     offsets of L, are distinct. C increases. It repeats the *period* of L, its largest stride times extent, until the

@@ -309,7 +309,7 @@ def needed(text: str, wanted: frozenset[str]) -> Needed:
 
 
 def _substitute(node: Expression, stored: Mapping[Expression, Tensor]) -> Expression:
-    """Return an expression in which subexpressions that the forward pass has stored are replaced by operands.
+    """Return an expression after replacing subexpressions that the forward pass has stored by operands.
 
     For example, if D = tanh(acc) is stored, 1 - tanh(acc)**2 becomes 1 - d**2.
 

@@ -205,7 +205,7 @@ def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[
 
 
 def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None]) -> list[str]:
-    """Return error messages for block scales that no kernel supports; empty if there are none.
+    """Return error messages for block scales that no kernel supports; empty for good ones.
 
     A block scale is one for 128 elements along K. Three uses are wrong: if only one of the two factors has block
     scales, if the factors are int8, and if a tensor requires gradients.

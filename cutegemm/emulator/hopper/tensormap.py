@@ -141,7 +141,7 @@ class TensorMap:
     def shared_units(self, start: int) -> np.ndarray:
         """Return the shared-memory address of each 16-byte unit of a box of this tensor map, with the swizzle applied.
 
-        start     shared-memory address at which the box begins
+        start     shared-memory address of the start of the box
         returns   int array (units,), in the order of the box without swizzle: the contiguous mode first
         raises    RuleViolation if `start` is not aligned to 128 bytes
         """

@@ -229,7 +229,7 @@ def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: A
 
 
 def blocks_of(tracer: ConsumerTracer, scales: Scales, at: At) -> list[Int32]:
-    """Return in which block of 128 rows (or columns), i.e. under which scale, each run of the thread's rows lies.
+    """Return the block of 128 rows (or columns), i.e. the scale, for each run of the thread's rows.
 
     A run is a set of neighbouring rows that share a scale. A run beyond the last block of the matrix gets the last
     block.

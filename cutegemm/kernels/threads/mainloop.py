@@ -434,8 +434,8 @@ class ScheduledGemm(ScheduledEpilogue):
     def tiled(self, mX, of_d=None) -> tuple[Any, Any, Any]:
         """Return A or B as (matrix, coordinates, extent): threads compare coordinates with the extent.
 
-        An element exists if its first coordinate is less than the extent. For a gated epilogue, the columns of B are
-        rearranged in the order in which tiles take them.
+        An element exists if its first coordinate is less than the extent. For a gated epilogue, B's
+        columns are rearranged in the order of the tiles that take them.
 
         mX     A (M, K, L) or B (N, K, L)
         of_d   number of columns of D for B; None for A
