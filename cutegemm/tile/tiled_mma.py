@@ -73,7 +73,7 @@ class TiledMma(hooks.Shown):
     def _torn(self) -> list[str]:
         """Return one phrase for each operand (A, B, C) whose elements of a thread cannot be written as a layout.
 
-        This happens if the permutation of the tile splits the values of a thread irregularly. Otherwise the list is empty.
+        This happens if the permutation of the tile splits a thread's values irregularly. Otherwise the list is empty.
         """
         rules = []
         for operand in _MODES:
