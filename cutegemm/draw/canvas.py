@@ -77,9 +77,11 @@ class Canvas:
         self.add(f'<text x="{num(x)}" y="{num(y)}" class="{style}">{escape(content)}</text>')
 
     def series(self, items: Sequence[tuple[float, float, str]], style: str, size: float) -> None:
-        """Append texts (x, y, content) that share a style, in one group.
+        """Append several texts of one style to this SVG document.
 
-        style, size   as in `text`
+        items   (x, y, content) of each text, in pixels; a text starts at x, with its baseline at y
+        style   CSS class names, separated by spaces; the class `mid` centres texts at x, `end` lets them end at x
+        size    font size in pixels
         """
         for x, y, content in items:
             self._reach_text(x, y, content, style.split(), size)
@@ -88,7 +90,14 @@ class Canvas:
     def _reach_text(
         self, x: float, y: float, content: str, kinds: Sequence[str], size: float, mono: bool = True
     ) -> None:
-        """Extend the size of the document so that it contains a text of these classes."""
+        """Extend the size of this SVG document so that it contains a text.
+
+        x, y      position of the text's baseline in pixels
+        content   the text
+        kinds     CSS classes; `mid` means that the text is centred at x, `end` that it ends at x, else it starts there
+        size      font size in pixels
+        mono      True if the font is monospaced
+        """
         wide = text_width(content, size, mono)
         self.reach(x + (wide / 2 if "mid" in kinds else 0 if "end" in kinds else wide), y + size * 0.3)
 
@@ -125,7 +134,11 @@ def num(value: float) -> str:
 
 
 def texts(items: Iterable[tuple[float, float, str]]) -> str:
-    """Return the SVG of texts (x, y, content). Neighbours with the same y share a group, which keeps files small.
+    """Return the SVG of several texts, each with its position.
+
+    Neighbouring items with the same y are put into one SVG group, which keeps files small.
+
+    items   (x, y, content) of each text, in pixels
 
     >>> texts([(1, 9, "a"), (2, 9, "b"), (1, 20, "c")])
     '<g transform="translate(0 9)"><text x="1">a</text><text x="2">b</text></g><text x="1" y="20">c</text>'
