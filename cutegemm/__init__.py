@@ -239,7 +239,10 @@ def __dir__() -> list[str]:
 
 
 def _notebook(thing: Any) -> Any:
-    """Return the HTML that a Jupyter notebook displays for a layout or a plan."""
+    """Return the HTML text that a Jupyter notebook displays for a layout or a plan: its picture as SVG.
+
+    thing   layout, plan or other object of this package; what cannot be drawn is shown as text
+    """
     return import_module(f"{__name__}.draw").notebook(thing)
 
 
@@ -256,6 +259,8 @@ _hooks.fused.register(_fused)
 def _through_torch(arguments: Any) -> Any:
     """Run a call of `gemm` as a registered torch operator, so that torch.compile sees it as one operation.
 
+    Returns what `gemm` returns.
+
     arguments   the parameters of `gemm` and their values, as a dict
     """
     from cutegemm.torch.gemm import gemm_in_torch  # an import statement: Dynamo does not trace `import_module`
@@ -268,6 +273,8 @@ _graph.through_torch.register(_through_torch)
 
 def _by_torch(arguments: Any) -> Any:
     """Compute a call of `gemm` by torch's own operations instead of a kernel of this package.
+
+    Returns what `gemm` returns. It serves calls whose kernel is still being compiled.
 
     arguments   the parameters of `gemm` and their values, as a dict
     """

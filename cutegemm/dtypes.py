@@ -19,7 +19,7 @@ ROUNDINGS = ("rne", "rna", "rz")
 
 @dataclass(frozen=True)
 class DType:
-    """An element type of a matrix, or the type of the accumulator, such as bf16.
+    """An element type of matrices or accumulators, such as bf16: its size, range and rounding.
 
     name            PTX name: f16, bf16, tf32, f32, f64, e4m3, e5m2, s8 or s32
     bits            size of an element in memory; 32 for tf32
@@ -147,7 +147,9 @@ def round_to(dtype: DType, values: Any, rounding: str | None = None) -> np.ndarr
 
 
 def _rounded(exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
-    """Return float64 values rounded to the mantissa bits of a floating type. Overflow is left for `_bounded`.
+    """Return float64 values rounded to the mantissa bits of a floating type.
+
+    Values beyond the largest finite value of the type are kept; the caller replaces them.
 
     exact   values of any shape
     mode    rne (nearest, ties to even), rna (nearest, ties away from zero) or rz (towards zero)
@@ -173,11 +175,13 @@ def _to_integer(values: np.ndarray, mode: str) -> np.ndarray:
 
 
 def _bounded(out: np.ndarray, exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
-    """Return the rounded values `out`, where those beyond `dtype.largest` are saturated or replaced by infinity.
+    """Limit rounded values to the range of a type: larger ones become its largest value, or infinity.
+
+    Values become the largest one if the type saturates, or if the mode is rz and the exact value is finite.
 
     out     rounded values, not yet limited to the range of `dtype`
     exact   unrounded values, of the same shape
-    mode    one of rne, rna and rz; rz never rounds a finite value to infinity
+    mode    one of rne, rna and rz
     """
     bounded: np.ndarray
     too_large = np.abs(out) > dtype.largest

@@ -1,4 +1,4 @@
-"""Search for sentences that break a rule of style, in docstrings, comments, messages and Markdown pages.
+"""Search for sentences that break a rule of style, in docstrings, comments, messages, pages and notebooks.
 
 R1   a description starts with a verb or a noun: "Bytes of results", and not "Of results"
 R2   a number has its name: "`count` elements"
@@ -13,6 +13,7 @@ R9   data is loaded, stored, copied or sent
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,9 +101,9 @@ def broken(kind: str, sentence: str) -> list[str]:
 
 
 def hits(file: Path) -> Iterator[Hit]:
-    """Yield the sentences of a Python file or a Markdown page that break a rule."""
-    source = file.read_text()
-    for kind, start, text in _page(source) if file.suffix == ".md" else _python(source):
+    """Yield the sentences of a Python file, a Markdown page or a notebook that break a rule."""
+    texts = {".py": _python, ".md": _page, ".ipynb": _notebook}[file.suffix]
+    for kind, start, text in texts(file.read_text("utf-8")):
         for line, sentence in _sentences(kind, text):
             for rule in broken(kind, sentence):
                 yield Hit(file, start + line, rule, sentence)
@@ -111,6 +112,13 @@ def hits(file: Path) -> Iterator[Hit]:
 def _page(source: str) -> Iterator[_Text]:
     """Yield a Markdown page, with its blocks of code replaced by empty lines."""
     yield _Text("page", 1, _without(_FENCE, source))
+
+
+def _notebook(source: str) -> Iterator[_Text]:
+    """Yield the Markdown cells of a notebook, with their numbers from 0 as lines."""
+    for number, cell in enumerate(json.loads(source)["cells"]):
+        if cell["cell_type"] == "markdown":
+            yield _Text("page", number, _without(_FENCE, "".join(cell["source"])))
 
 
 def _without(pattern: re.Pattern[str], text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import cutegemm
@@ -131,6 +133,24 @@ class TestCalls:
             gemm(x, w.t(), epilogue=ending, bias=bias, varying_rows=True)
             assert launched[-1].plan.key() in plans
             assert launched[-1].plan == launched[-2].plan
+
+    def test_other_threads_launch_while_plans_are_asked_for(self, launched):
+        """A call of another thread is launched. The call that is asked about is not, until the context has ended."""
+        import torch
+
+        from cutegemm.run.gemm import gemm
+        from cutegemm.run.prepare import asking
+
+        a, b = torch.zeros(8, 16), torch.zeros(16, 24)
+        with asking() as asked:
+            gemm(a, b)
+            other = threading.Thread(target=gemm, args=(a, b))
+            other.start()
+            other.join()
+        assert len(asked) == 1
+        assert len(launched[-1].calls) == 1
+        gemm(a, b)
+        assert len(launched[-1].calls) == 2
 
     def test_modules(self, launched):
         torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
 import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -99,6 +102,34 @@ def test_a_signature_is_prepared_once(launched):
     gemm(A[:4], B)
     assert [k.plan.name for k in launched[1:2]] == ["simt_64x64"]
     assert len(launched) == 3
+
+
+def test_first_calls_from_several_threads(launched):
+    """Each of four threads calls two new signatures at the same time, and each call is launched."""
+    gate, shapes = threading.Barrier(4), [(9, 12), (10, 12)]
+
+    def call(_):
+        gate.wait()
+        return [gemm(torch.randn(shape), B).shape for shape in shapes]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(call, range(4)))
+    assert found == [[(9, 16), (10, 16)]] * 4
+    assert sum(len(kernel.calls) for kernel in launched) == 8
+
+
+def test_a_fork_calls_what_the_parent_prepared(launched):
+    """A process that `fork` made launches with the caches of its parent, and prepares new signatures."""
+    gemm(A, B)
+    child = os.fork()
+    if child == 0:
+        try:
+            gemm(A, B)
+            gemm(A[:5], B)
+            os._exit(sum(len(kernel.calls) for kernel in launched))
+        finally:
+            os._exit(255)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
 def test_out_of_other_majorness_and_alignment(launched):

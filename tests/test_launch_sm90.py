@@ -431,6 +431,27 @@ def test_operands_are_packed_into_memory_of_the_stream(stream, split_k):
     assert calls[1][-2] is not calls[2][-2]
 
 
+def test_threads_of_one_stream_have_workspaces_of_their_own(stream):
+    """A call may launch a repack pass and then a GEMM. Another thread may launch its kernels between the two."""
+    ops = Operands.of("e4m3", layout="tn", out="f32")
+    plan, calls = sm90_plan(ops, tile=(128, 128, 128), repack="ab", split_k=2), {}
+    kernel = CompiledKernel(plan, "sm_90a", None, lambda *arguments: calls[threading.get_ident()].append(arguments))
+
+    def call():
+        calls[threading.get_ident()] = []
+        for _ in range(2):
+            kernel(Memory(256, 1000), Memory(1000, 512), "d", 1.0)
+
+    call()
+    other = threading.Thread(target=call)
+    other.start()
+    other.join()
+    (first, again), (second, _) = calls.values()
+    for place in (3, 4):  # semaphores and workspace
+        assert first[place] is again[place]
+        assert first[place] is not second[place]
+
+
 @pytest.mark.parametrize("modes", list(itertools.product([torch.inference_mode, torch.enable_grad], repeat=2)))
 def test_a_workspace_serves_calls_in_every_mode(stream, modes):
     """A workspace that was allocated under `torch.inference_mode` can be zeroed by later calls outside of it."""

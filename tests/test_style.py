@@ -36,7 +36,7 @@ def found() -> list[Hit]:
     """Return all hits in the project's prose, with paths from its root."""
     files = [ROOT / "README.md"]
     for folder in FOLDERS:
-        files += [path for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".py", ".md")]
+        files += [path for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".py", ".md", ".ipynb")]
     return [hit._replace(file=path.relative_to(ROOT)) for path in files for hit in hits(path)]
 
 

@@ -51,7 +51,7 @@ class Access:
 
     name           description of the access, such as "read A"
     buffer         "a", "b", "d" or "accumulators"
-    op             operation, one of `shared.OPS`, such as "load" or "ldmatrix"
+    op             operation, such as "load", "ldmatrix" or "cp.async"
     elements       index in the tile of each value of each lane: (warps, lanes, values). There are fewer than 32 lanes
                    if the instruction does not use the addresses of the others
     element_bits   bits of an element
@@ -83,11 +83,11 @@ class Access:
         return self.bits or widest_access(table, self.elements, self.element_bits)
 
     def addresses(self, layout: Layout | ComposedLayout) -> tuple[np.ndarray, int]:
-        """Return the byte addresses of this access for a layout of the tile, and the bits that a lane accesses.
+        """Return the byte addresses of this access for a layout of the tile, and the bits per lane and instruction.
 
         The addresses are an array (warps, requests, lanes). A request is one execution of the instruction.
 
-        Together they are the first two arguments of `shared.cost`.
+        Together, the array and the number of bits are the first two arguments of `shared.cost`.
         """
         table = layout.offsets()
         bits = self.width(table)
@@ -175,7 +175,9 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
 
 
 def _stored_through_shared(plan: GemmPlan, problem: Problem | None) -> Iterator[Access]:
-    """Yield the accesses to the shared memory that D passes through: writes, reads of C, and reads by a copy to D.
+    """Yield the shared-memory accesses of results that are stored through shared memory, and of C if loaded there.
+
+    They are: registers are written to the buffer, C is read from it, and threads read it to copy D to global memory.
 
     problem   problem whose D gives the strides, so that the alignment of each row is known; None: rows are aligned
               and far apart
@@ -237,7 +239,9 @@ def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
 
 
 def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
-    """Return the access of threads that write zeros to all stages of A or B, before a tile that reaches past an edge.
+    """Return the shared-memory access of threads that write zeros to all stages of A or B.
+
+    They do so before a tile that reaches past an edge of the matrix.
 
     name     "A" or "B"
     extent   rows of A or columns of B of a k-tile
@@ -265,9 +269,9 @@ def read_always(plan: GemmPlan) -> tuple[str, ...]:
 def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     """Return how often a CTA executes an access to shared memory while it multiplies `k_tiles` k-tiles.
 
-    If K is split, this is the average over the K splits of a tile or the CTAs of a cluster. Steps after the last
-    k-tile that a CTA's threads still execute load nothing from global memory, but their stores and reads of shared
-    memory count.
+    If K is split, this is the average over the K splits of a tile or the CTAs of a cluster. A software pipeline runs a
+    few steps beyond the last k-tile: they load nothing from global memory, but their stores and reads of shared memory
+    count.
 
     access    an access of `shared_accesses(plan)`
     k_tiles   number of k-tiles of a tile of D: K divided by bK, rounded up
@@ -291,7 +295,7 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 
 
 def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
-    """Return how often a CTA that multiplies `k_tiles` k-tiles executes an access to shared memory.
+    """Return how often a CTA that multiplies `k_tiles` k-tiles executes a shared-memory access, by counting its steps.
 
     The steps of the threads are counted for one and for two k-tiles; each further k-tile adds the difference.
     """
@@ -317,7 +321,7 @@ def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarr
 
 
 def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple[int, int]:
-    """Return the strides in global memory along both modes of a matrix's tile, in elements.
+    """Return the strides of a matrix in global memory along the two modes of its tile, in elements.
 
     name      name of the matrix, such as "a" or "d"
     problem   problem whose matrix gives the strides; None: those of a large compact matrix
@@ -336,15 +340,18 @@ def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple
 def _rotated_vectors(
     plan: GemmPlan, tile: tuple[int, int], elements: np.ndarray, memory: np.ndarray, phase: int
 ) -> np.ndarray:
-    """Return the elements that lanes store as vectors of an epilogue tile, after the rotation that aligns lines.
+    """Return the elements of an epilogue tile that each lane stores, if rows that are not aligned are rotated.
 
-    A row that does not start at a cache line is rotated: its lanes start at its first aligned address.
+    Without rotation, neighbouring lanes store neighbouring vectors from the start of a row on. If the row does not
+    start at an aligned address, the vectors are shifted along the lanes, and around the end of the row, so that each
+    run of lanes stores an aligned block.
 
     tile       (M, N) of the epilogue tile
-    elements   indices in the tile of the elements without the rotation: (warps, lanes, values)
-    memory     byte offset of each element of the epilogue tile in D
+    elements   indices in the tile of the elements that lanes store without rotation: (warps, lanes, values). The values
+               of a lane are one or more vectors
+    memory     byte offset in D of each element of the tile, by index in the tile: (elements,)
     phase      bytes from the start of a cache line to the tile's first element
-    returns    indices after the rotation: (warps, lanes, values)
+    returns    indices of the elements with rotation, of the shape of `elements`
     """
     assert plan.store.line_copy is not None
     vectors = elements.reshape(*elements.shape[:2], -1, plan.store.line_copy.atom.values)

@@ -26,10 +26,11 @@ _MOST_WARPS = 8
 
 
 def with_tile(plan: GemmPlan, problem: Problem, tile_mn: tuple[int, int]) -> str | None:
-    """Return the text of a plan like the given one with another tile of D; None if all such plans violate a rule.
+    """Return the text that names a plan like the given one with another tile of D; None if every such plan is invalid.
 
     `plan_named` builds the plan from the text, such as "simt:block=64x128x16,warp=32x64,thread=8x8".
 
+    problem   problem that the plan must be able to compute
     tile_mn   (M, N) of D that a CTA stores, or that the CTAs of a cluster store together if they split K
 
     >>> from cutegemm.build import simt_plan
@@ -64,7 +65,10 @@ def stored_together(plan: GemmPlan) -> tuple[int, int]:
 
 
 def larger(plan: GemmPlan, problem: Problem) -> str | None:
-    """Return the text of a plan with a larger tile of D (2 or 1.5 times the rows or columns); None if none is valid."""
+    """Return the text that names a plan with a larger tile of D; None if every such plan is invalid.
+
+    Tiles with 2 or 1.5 times the rows or columns are tried.
+    """
     bm, bn = stored_together(plan)
     for tile in ((bm, 2 * bn), (2 * bm, bn), (bm, bn * 3 // 2), (bm * 3 // 2, bn)):
         text = with_tile(plan, problem, tile)

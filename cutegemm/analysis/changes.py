@@ -32,8 +32,8 @@ _BINDING = 0.1  # the binding level is not reported if it exceeds the next one b
 class Change:
     """A flaw of a plan with its cost, and the change that repairs it, for a report.
 
-    loss     share of the predicted time that the flaw costs; 0 if another bound hides it
-    hidden   share of the time of the affected roofline level that the flaw costs
+    loss     share of the predicted time that the flaw costs; 0 if another level of the roofline is the bottleneck
+    hidden   share of the time of the affected roofline level (such as shared memory) that the flaw costs
     what     the flaw as text, with its numbers
     advice   the change as text
     cost     the cost as text if the model has no number for it; else ""
@@ -123,7 +123,7 @@ def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list
 
 
 def _such_as(text: str | None) -> str:
-    """Return the end of an advice: ", such as" and a plan's text, or a remark that no such plan satisfies the rules.
+    """Return the end of a sentence of advice: ", such as PLAN", or a remark that no such plan satisfies the rules.
 
     text   text of the plan; None if the builder has no valid one
     """

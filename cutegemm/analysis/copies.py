@@ -35,7 +35,7 @@ _CHUNKS = _LINE // _CHUNK  # chunks of a line; also the most lanes that share a 
 def copy_wavefronts(
     table: np.ndarray, sources: np.ndarray | None, bits: int, active: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shared-memory wavefronts of each cp.async request, and the fewest that its bytes allow.
+    """Return the shared-memory wavefronts (cycles) of each cp.async request, and the fewest that its bytes allow.
 
     table     byte address in shared memory that each lane writes: (requests, lanes)
     sources   byte address in global memory that each lane reads, same shape; None: contiguous

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """Tiles of one matrix that have the same part inside the matrix and the same offset within a cache line.
+    """Tiles of one matrix for which every access costs the same: equal ragged edges, and equal cache-line offset.
 
-    Every access costs the same for all tiles of one kind.
+    All these tiles have the same elements inside the matrix, and start equally far from a cache line.
 
     first, last   elements from `first` up to, but without, `last` are inside: (mn, k) in a tile of A or B, (m, n) in
                   D
@@ -99,7 +99,7 @@ def grid_of_loads(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
 
 
 def sharers_mn(plan: GemmPlan) -> tuple[int, int]:
-    """Return (along M, along N): how many CTAs of a cluster share one tile and split its K between them.
+    """Return how many CTAs of a cluster split the K of one tile between them, along M and along N of the cluster.
 
     All of them load the same rows of A and the same columns of B. The result is (1, 1) without cluster split-K.
 
@@ -116,7 +116,7 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
 
     Tiles of one kind have the same cost of every access, so that one of them is evaluated for all.
 
-    name   "a", "b", or a matrix with the extents of D
+    name   "a", "b", or another matrix, which has the extents of D
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -189,7 +189,8 @@ def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) ->
 
     extent   elements of the matrix along the mode
     tile     elements from one tile to the next
-    count    number of tiles that are loaded. Tiles beyond the extent load the last tile again
+    count    number of tiles that are loaded; 0: as many as cover the extent. Tiles beyond the extent load the last tile
+             again
     loaded   elements that are loaded for each tile, so that tiles may overlap; None: `tile`
     """
     width, tiles = loaded or tile, -(-extent // tile)
@@ -226,7 +227,7 @@ def _joined(
     bits: int,
     times: int,
 ) -> list[Kind]:
-    """Combine the tiles along two modes of a matrix, and group them by what is inside and by their cache-line offset.
+    """Combine tiles along two modes to tiles of a matrix, grouped by the part inside and by their cache-line offset.
 
     modes   runs of equally spaced tiles along the first and along the second mode
     steps   strides of both modes and of the batch, in elements

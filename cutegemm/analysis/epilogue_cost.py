@@ -117,8 +117,8 @@ def epilogue_cost(
 
     accesses      the plan's accesses to global memory
     ctas_per_sm   CTAs that a multiprocessor holds
-    problem       problem for the bytes of matrices in memory; None: these stay None
-    returns       None if the epilogue has no step that is executed for every value of the scalars
+    problem       problem for the total bytes of matrices in memory; None: these fields stay None
+    returns       None if the epilogue computes nothing for some values of its scalars, such as alpha * acc + beta * c
     """
     counted = plan.epilogue.acting()
     if not counted.steps:
@@ -155,7 +155,7 @@ def overlapped_seconds(mainloop_seconds: float, epilogue_seconds: float, tiles: 
     mainloop_seconds   seconds of the mainloop of a tile
     epilogue_seconds   seconds of the epilogue of a tile
     tiles              number of tiles of the multiprocessor
-    alternating        number of tiles that it works on at once
+    alternating        number of tiles that it works on at once, e.g. 2 for two CTAs per multiprocessor
 
     >>> [overlapped_seconds(10.0, 4.0, 6, at_once) for at_once in (1, 2, 3)], overlapped_seconds(10.0, 14.0, 6, 2)
     ([84.0, 64.0, 64.0], 94.0)

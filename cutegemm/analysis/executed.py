@@ -22,9 +22,9 @@ _MATRICES = ("ldmatrix", "stmatrix")
 
 @dataclass(frozen=True)
 class ExecutedAccesses:
-    """Shared-memory accesses of a compiled kernel, counted by executing it in the emulator, over all CTAs of a problem.
+    """Cost of a compiled kernel's shared-memory accesses, counted by executing its PTX on the CPU for all CTAs.
 
-    counts      cost by operation: load, store, ldmatrix, stmatrix, cp.async
+    counts      cost by operation: "load", "store", "ldmatrix", "stmatrix", "cp.async"
     rewritten   True if the machine code has wider accesses than the PTX that was executed, so that counts differ
     """
 

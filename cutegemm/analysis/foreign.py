@@ -102,7 +102,7 @@ def check_part(
 
 
 def _part(part: Any, side: str, operand: str) -> Part:
-    """Convert a thread-value layout, of this package or another one, to the elements that each thread accesses.
+    """Convert a layout, tiled copy or tiled MMA to a table of the elements that each thread accesses.
 
     part      layout, tiled copy or tiled MMA of this package or the CuTe DSL, its printed text, or a Triton linear
               layout
@@ -127,7 +127,7 @@ def _part(part: Any, side: str, operand: str) -> Part:
 
 
 def _printed_copy(text: str) -> Part:
-    """Convert the text that the CuTe DSL prints for a tiled copy to the elements that each thread accesses."""
+    """Convert the text that the CuTe DSL prints for a tiled copy to a table of the elements of each thread."""
     layout, tiler, kind = _TV.search(text), _TILER.search(text), _TYPE.search(text)
     if layout is None or tiler is None:
         raise LayoutError("check_part: the text has 'TV Layout tiled', but it lacks 'Tiler MN: (m:1,n:1)'.")
@@ -136,7 +136,7 @@ def _printed_copy(text: str) -> Part:
 
 
 def _linear(part: Any) -> Part:
-    """Convert a linear layout of Triton to the elements that each thread accesses.
+    """Convert a linear layout of Triton to a table of the elements that each thread accesses.
 
     Its inputs "lane" and "warp" give the thread, "register" the value. The bases of "block" (CTAs) are ignored.
     """
@@ -156,7 +156,7 @@ def _linear(part: Any) -> Part:
         raise LayoutError(f"check_part: the linear layout has {len(sizes)} outputs instead of two, rows and columns.")
 
     def columns(name: str) -> list[int]:
-        """Return the position in the tile of each basis vector of one input of the Triton layout, such as "lane"."""
+        """Return the tile position that each bit of one input of a Triton layout, such as "lane", is mapped to."""
         return [row + sizes[0] * column for row, column in bases.get(name, ())]
 
     threads, values = [*columns("lane"), *columns("warp")], columns("register")

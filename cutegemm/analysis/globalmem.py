@@ -56,13 +56,15 @@ _NOWHERE = np.iinfo(np.int64).max  # stands for the sector of an inactive lane
 
 @dataclass(frozen=True)
 class GridSectors:
-    """Cost of a global-memory access over all tiles of a problem, including ragged ones.
+    """Cost of one global-memory access of a plan, added over all tiles of a problem, including ragged ones.
+
+    A sector is 32 bytes.
 
     requests   warp instructions with at least one active lane
-    sectors    32-byte sectors that these instructions touch
-    arriving   sectors that arrive in multiprocessors. A load through L1 fetches a sector once per CTA and k-tile;
-               cp.async of 16 bytes fetches a sector twice if its halves are written to different sectors of shared
-               memory
+    sectors    sectors that these instructions touch, added over instructions
+    arriving   sectors that are sent from L2 to multiprocessors. This may differ from `sectors`: L1 joins loads of the
+               same sector by a CTA in one k-tile. A 16-byte cp.async gets a sector twice if its two halves are written
+               to different sectors of shared memory
     """
 
     requests: int
@@ -72,21 +74,23 @@ class GridSectors:
 
 @dataclass(frozen=True)
 class Sectors:
-    """Cost of an access to global memory, for one CTA and a full tile.
+    """Cost of one access of a plan to global memory, such as "load A", for one CTA and a full tile.
 
-    name          description of the access, such as "load A" or "store D"
-    instruction   LDG, LDGSTS or STG, with the bits of a lane; or TMA
-    op            "ld", "ldgsts", "st" or "tma": selects the hardware counter
-    requests      instructions, summed over warps
+    A sector is 32 bytes.
+
+    name          description of the access
+    instruction   SASS mnemonic with the bits of a lane, such as LDG.128; or TMA
+    op            "ld", "ldgsts" (cp.async), "st" or "tma"; names the hardware counter to compare with
+    requests      warp instructions
     sectors       sectors that the instructions touch
     ideal         fewest sectors that contain the requested bytes
-    bits          bits of a lane per instruction
-    usable_bits   bits of the widest access that majorness and alignment allow
-    per           "k-tile", "32 k-tiles", "tile", or "K split" of a tile
-    in_grid       cost in the whole problem; None without a problem, and for accumulators of K splits
+    bits          bits that a lane accesses per instruction
+    usable_bits   bits of the widest access that the alignment of the matrix allows
+    per           what the counts are for: "k-tile", "32 k-tiles", "tile" or "K split" (one range of K of a tile)
+    in_grid       cost of all tiles of the problem; None without a problem, and for accumulators of K splits
     by_l1         True if loaded data are kept in L1
-    is_torn       True if rows of a multicast box are not whole 128-byte lines that start at multiples of 64 bytes;
-                  then more sectors arrive than the loads touch
+    is_torn       True if a multicast load gets more sectors than it touches, because its rows are not whole 128-byte
+                  lines that start at multiples of 64 bytes
     """
 
     name: str
@@ -204,8 +208,8 @@ def global_accesses(
 def _single(plan: GemmPlan, read: GlobalRead, problem: Problem | None) -> Sectors:
     """Return the cost of global reads of single elements, such as block scales, one for each k-tile and instruction.
 
-    In the whole problem, each tile reads as much for as many k-tiles. Warps that read a sector at the same time fetch
-    it once, through L1. A CTA reads one element for each k-tile and each block along the tile.
+    A CTA reads one element for each k-tile and each block along the tile. Warps that read a sector at the same time
+    fetch it once, through L1.
 
     read      the operand and its elements
     problem   problem for the cost in the whole grid; None for one CTA only
@@ -226,9 +230,10 @@ def _single(plan: GemmPlan, read: GlobalRead, problem: Problem | None) -> Sector
 
 
 def _scales_of_d(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
-    """Return the cost of storing the scales of a quantized D: an instruction stores those of 8 rows, a whole sector.
+    """Return the global-memory cost of storing the scales of a quantized D, one for each row and 128 columns.
 
-    The model assumes that columns of scales begin at sectors.
+    A warp instruction stores the scales of 8 rows, which are one sector of 32 bytes. The model assumes that columns of
+    scales begin at sectors.
     """
     bits, (rows, columns) = plan.operands.matrix(name).dtype.bits, plan.d_tile
     of_each = SECTOR_BYTES * 8 // bits
@@ -307,7 +312,9 @@ def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem 
 
 
 def _is_torn(kind: Kind, inner: int, box: TmaBox, step: int) -> bool:
-    """Return True if rows of a TMA box are not whole lines of 128 bytes, or do not start at a multiple of 64 bytes.
+    """Return True if a multicast TMA load gets more sectors than it touches, because of the alignment of its rows.
+
+    This is so if rows of a box are not whole lines of 128 bytes, or do not start at a multiple of 64 bytes.
 
     kind    position of the tiles that are loaded, within the matrix and a cache line
     inner   index of the contiguous mode
@@ -452,9 +459,9 @@ def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
 
 
 def torn(read: np.ndarray, written: np.ndarray, unit: int, active: np.ndarray | None = None) -> int:
-    """Return how many sectors cp.async fetches: distinct pairs (sector read, unit of shared memory written).
+    """Return how many 32-byte sectors cp.async fetches, counting each once per unit of shared memory it is written to.
 
-    A sector whose bytes go to two units counts twice.
+    For example, a sector whose bytes are written to two lines of shared memory counts twice.
 
     read      byte addresses in global memory: (requests, lanes)
     written   byte addresses in shared memory: (requests, lanes)

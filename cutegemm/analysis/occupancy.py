@@ -35,7 +35,7 @@ REGISTER_STEP = 8  # registers of a thread are allocated in multiples of this
 
 @dataclass(frozen=True)
 class Occupancy:
-    """CTAs that a multiprocessor holds at once, and the resources that limit their number.
+    """How many CTAs of a kernel a multiprocessor holds at once, and which resources limit their number.
 
     ctas         number of CTAs
     limits       number of CTAs that each resource alone allows: "threads", "registers", "shared memory", "blocks"
@@ -140,7 +140,7 @@ def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: Resou
 
 @dataclass(frozen=True)
 class Waves:
-    """Waves of a grid on a device: rounds of CTAs, where those of one wave run at once.
+    """How a grid of CTAs is executed on a device in waves, i.e. in rounds of CTAs that run at once.
 
     ctas         CTAs of the grid: one for each tile of D, or for each K split of a tile. If the CTAs of a cluster
                  split K, all of them count, also those whose own columns of D lie outside of D
@@ -164,14 +164,14 @@ class Waves:
 
     @property
     def tail(self) -> float:
-        """Share of the last wave's places for CTAs that have a CTA; 1 if the last wave is full."""
+        """Share of the last wave that is used: its CTAs divided by those that can run at once; 1 if it is full."""
         if self.is_even:
             return 1.0
         return (self.ctas - (self.count - 1) * self.per_wave) / self.per_wave if self.ctas else 1.0
 
     @property
     def efficiency(self) -> float:
-        """Number of CTAs divided by the number of places for CTAs in all waves; 1 if the last wave is full.
+        """Number of CTAs divided by the number that all waves could have; 1 if the last wave is full.
 
         >>> Waves(133, 132).efficiency, Waves(264, 132).efficiency
         (0.5037878787878788, 1.0)

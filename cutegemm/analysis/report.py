@@ -52,9 +52,9 @@ class AccessCost:
 
     name          description of the access, such as "read A"
     instruction   SASS mnemonic
-    op            operation, one of `shared.OPS`
-    per           "k-tile", "tile" or "ragged tile"
-    cost          cost of one CTA for one full k-tile, or for one full tile, as `per` says
+    op            operation: "load", "store", "ldmatrix", "stmatrix", "wgmma", "cp.async", "tma" or "st.async"
+    per           what `cost` is for: "k-tile", "tile" or "ragged tile" (a tile that reaches past an edge)
+    cost          cost of one CTA for one full k-tile or tile
     times         executions by a CTA for the problem; more than the number of k-tiles if steps after the last k-tile
                   access shared memory too; 0 without a problem
     in_grid       instructions, wavefronts and fewest wavefronts over all tiles of the problem, including ragged ones
@@ -127,7 +127,7 @@ class Analysis:
 
         The counts are those of the compiled kernel if it was executed, else those of the plan.
 
-        op   operation, one of `shared.OPS`, such as "load"
+        op   operation, such as "load", "ldmatrix" or "cp.async"
         """
         if self.executed is not None and op in EXECUTED_OPS and op != "cp.async":  # cp.async depends on its source
             done = self.executed.of(op)
@@ -139,7 +139,7 @@ class Analysis:
 
         The counts are those of the plan's accesses in the whole grid, even if the compiled kernel was executed.
 
-        op   operation, one of `shared.OPS`, such as "load"
+        op   operation, such as "load", "ldmatrix" or "cp.async"
         """
         of_semaphores = {"store": self.ends.semaphores, "load": self.ends.asked} if self.ends else {}
         out = [of_semaphores.get(op, 0)] * 3
@@ -162,7 +162,7 @@ class Analysis:
     def _in_grid(self, access: Sectors) -> GridSectors:
         """Return the cost of an access to global memory over the whole grid of this plan's GEMM.
 
-        If a second kernel stores some tiles of D, only those that the GEMM stores count.
+        If K is split and a second kernel stores some tiles of D, only the tiles that the GEMM itself stores count.
 
         access   cost of the access for one CTA
         """

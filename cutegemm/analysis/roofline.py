@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Level:
-    """Work of one level of the machine in a roofline, and the least time that it takes.
+    """One level of the machine in a roofline, such as DRAM: its work for a GEMM, and the least time that this takes.
 
     name        "compute", "issue", "register", "shared", "L2", "DRAM" or "epilogue"
     amount      FLOPs, warp instructions or bytes

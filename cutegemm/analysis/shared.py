@@ -38,7 +38,10 @@ _MATRIX_ROWS, _ROW_BITS = 8, 128  # rows of a matrix of ldmatrix and stmatrix: e
 
 @dataclass(frozen=True)
 class Rules:
-    """Model of shared memory: when two phases (groups of lanes that are served together) are merged into one.
+    """A model of when shared memory serves two groups of lanes in one wavefront.
+
+    Wide accesses are served in phases, groups of lanes that access at most 128 bytes together. The model says when two
+    phases of a load are merged into one.
 
     name           name of the model
     merges_pairs   masks m: two phases of a load are merged if lanes i and i ^ m access the same address in every pair

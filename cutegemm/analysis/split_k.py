@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ends:
-    """Counts of what CTAs do at the end of work tiles (tiles with a range of K), over all CTAs of the GEMM.
+    """How often CTAs store D, move accumulators and use semaphores at the end of work tiles, over the whole GEMM.
+
+    A work tile is a tile of D with a range of K.
 
     stores       number of stores of a tile of D
     writes       number of writes of the accumulators of a K split to the workspace
     reads        number of reads of the accumulators of a K split from the workspace
     semaphores   number of increments of a semaphore, each followed by a write of its value to shared memory
-    asked        number of reads of such a value by a warp
+    asked        number of times that a warp reads a semaphore's value from shared memory
     """
 
     stores: int
@@ -83,9 +85,10 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
 
 
 def _split_counts(plan: GemmPlan, problem: Problem) -> list[int]:
-    """Return the number of K splits of each tile of D that has more than one, as a list.
+    """Return the numbers of K splits of all tiles of D whose K is split, as a list without the tiles' indices.
 
-    A tile here is that of a whole cluster.
+    For example, [2, 3] means that one tile is computed in 2 ranges of K, another one in 3, and all others in one. A
+    tile here is that of a whole cluster. Tiles are in no particular order.
     """
     work_tile = plan.work(problem).assignment().work_tile
     counts: list[int] = work_tile.splits[(work_tile.k_split == 0) & (work_tile.splits > 1)].tolist()
@@ -141,9 +144,10 @@ def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
 
 
 def layout_of_partials(plan: GemmPlan) -> tuple[Layout, int]:
-    """Return the layout of one consumer's accumulators of a K split in the workspace, and the number of consumers.
+    """Return how the accumulators of a K split are stored in the workspace: a layout, and the number of consumers.
 
-    The layout maps (vector, threads, vectors) to offsets in elements.
+    A consumer is a group of threads that multiplies a tile. The layout is that of one consumer: it maps (element of a
+    vector, thread, vector) to an offset in elements.
     """
     if not plan.body.has_roles:
         return partials_layout(plan, 1), 1

@@ -58,7 +58,7 @@ class SwizzleSearch:
 
     swizzle   the smallest swizzle without conflicts, or the plain layout if it has no conflicts; None if all conflict
     padding   the smallest padding without conflicts; None if every padding conflicts
-    least     the candidate that keeps the width of every access and has the fewest wavefronts; None if none keeps it
+    least     the layout with the fewest wavefronts among those that do not make accesses narrower; None if all do
     reason    why every candidate conflicts; "" unless they all do
     tried     number of candidates that were evaluated
     """

@@ -230,7 +230,7 @@ def _roofline(analysis: Analysis) -> Section:
 
 
 def _whose_bound(analysis: Analysis) -> str:
-    """Return the words that qualify the roofline's rate in a report: "at most", or "for the accesses of ...".
+    """Return words for a report that tell how reliable the roofline's rate is: "at most", or "for the accesses of ...".
 
     It is "at most" if the kernel cannot be faster: its own accesses are counted, or shared memory is not the
     bottleneck. Otherwise the compiler may merge accesses, and the words name the accesses that are counted.

@@ -38,7 +38,7 @@ LOADS = (None, "cp.async", "register")  # how threads load A and B; None: as the
 class Shared:
     """Describes how a tile of A or B is laid out in shared memory: majorness, padding and swizzle.
 
-    major     contiguous mode: "mn" for M or N, along which threads read fragments, or "k"
+    major     contiguous mode: "mn" (M for A, N for B) or "k"
     pad       unused elements after each contiguous run, e.g. after each row of a row-major tile
     swizzle   XOR swizzle of the offsets in elements, or None
     raises    PlanError with every rule that is broken
@@ -81,13 +81,13 @@ def vector_copy(operand: Operand, elements: int) -> CopyAtom:
 
 
 def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
-    """Return a tiled copy of a tile of D whose neighbouring threads copy neighbouring vectors of a line.
+    """Return a coalesced tiled copy of a tile of D: neighbouring threads copy neighbouring vectors of a line.
 
-    A line is a row of an N-major D, or a column of an M-major one. So global accesses are coalesced.
+    A line is a row of an N-major D, or a column of an M-major one.
 
     d         the operand D: element type and majorness
     vector    elements of one access
-    run       number of threads that share a line; the other threads copy further lines
+    run       number of threads that copy one line together; the next `run` threads copy the next line
     threads   number of threads
     """
     atom, across = vector_copy(d, vector), threads // run
@@ -97,9 +97,9 @@ def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
 
 
 class _Builds(Protocol[P]):
-    """Type of a plan builder, such as `sm90_plan`, that has the arguments `epilogue` and `operands`.
+    """Type of a plan builder, such as `sm90_plan`, after `takes_epilogue` has decorated it.
 
-    The decorator `takes_epilogue` adds these arguments.
+    It takes the keywords `epilogue` and `operands` in addition to its own parameters.
     """
 
     @overload
@@ -120,8 +120,9 @@ def takes_epilogue(builder: Callable[P, GemmPlan]) -> _Builds[P]:
     """Decorate a plan builder, such as `sm90_plan`, with two more arguments for a custom epilogue.
 
     epilogue   a function of the accumulator and of operands by name, e.g. `lambda acc, bias: acc + bias`; or its text
-    operands   kind of each operand by name, such as {"bias": "row"} or {"bias": "row:f32"}: row, column, tile, element
-               or scalar. A type alone, {"aux": "f16"}, is that of an auxiliary output
+    operands   kind of each operand by name, such as {"bias": "row"} or {"bias": "row:f32"}. A kind is row (one value
+               per column of D), column, tile (a matrix of D's shape), element (one value) or scalar. A type alone,
+               {"aux": "f16"}, is that of an auxiliary output
     raises     PlanError if the plan cannot have this epilogue
 
     >>> from cutegemm.build import sm90_plan
@@ -153,7 +154,8 @@ def takes_epilogue(builder: Callable[P, GemmPlan]) -> _Builds[P]:
 class Complaints:
     """Collects the violations (broken rules) of several arguments, so that one error reports all of them.
 
-    Call `attempt` for each computation that may fail, then `check`, which raises the error.
+    `attempt` runs a computation and remembers the rules that it breaks, instead of raising. `check` then raises one
+    PlanError with all of them.
 
     subject   what the error is about, such as "sm90_plan 'mine'"
 
@@ -186,16 +188,20 @@ class Complaints:
 
 
 def made(result: T | None) -> T:
-    """Return `result` unchanged, typed as not None.
+    """Return `result` unchanged, typed as not None for the type checker.
 
-    Call it on a result of `Complaints.attempt` after `Complaints.check`, which would have raised if it were None.
+    `Complaints.attempt` returns None if a computation broke a rule. `Complaints.check` raises in that case, so after it
+    the result cannot be None.
     """
     assert result is not None
     return result
 
 
 class PlanBuilder(Complaints):
-    """Base class of the builders that make a kernel plan from options; it collects the broken rules of the options.
+    """Base class of the builders that make a kernel plan from options, and report all broken rules in one error.
+
+    Its methods check single options and remember what is wrong; `check` then raises a PlanError. A subclass, one for
+    each kernel family, makes the components of the plan.
 
     subject    what errors are about, such as "sm90_plan 'mine'"
     operands   types, majorness and alignment of A, B, C and D
@@ -216,9 +222,9 @@ class PlanBuilder(Complaints):
                 self.violations.append(f"{name} = {value!r} is neither {names}.")
 
     def order(self, raster: Raster | str) -> Raster | None:
-        """Return the order of the tiles of D (rasterization), parsed if it is a text such as "grouped_m:8".
+        """Return the order in which CTAs take the tiles of D (rasterization), parsed from a text such as "grouped_m:8".
 
-        None if it is not valid; the violation is collected for `check`.
+        A `Raster` is returned as it is. None if the argument is not valid; `check` then raises an error.
         """
         if isinstance(raster, Raster):
             return raster
@@ -249,7 +255,7 @@ class Builder(PlanBuilder):
         mma      tiled MMA of the CTA's tile
         a, b     how the tiles of A and B are loaded and read
         store    how the tile of D is stored
-        others   fields of `GemmPlan` that do not follow from the components
+        others   further fields of `GemmPlan` by name, such as the schedule and the family
         raises   PlanError with every rule that is broken
         """
         return GemmPlan(
@@ -276,17 +282,19 @@ class Builder(PlanBuilder):
     ) -> TiledCopy:
         """Return the tiled copy with which the threads of a CTA load a tile of A or B, coalesced.
 
-        Neighbouring threads lie along the operand's contiguous mode, the others across it.
+        Neighbouring threads copy neighbouring vectors along the operand's contiguous mode. When a row is full, the next
+        threads copy the next row.
 
         operand   A or B: element type, majorness and alignment
-        extent    extent of the tile along M or N
+        extent    extent of the tile along M or N; along K it is the builder's bK
         threads   number of threads of the CTA
         kind      "cp.async", or "register" for a load to registers and a store to shared memory
-        vector    elements of an access at most; fewer if the tile does not have as many for each thread
-        k_run     elements along K of a K-major operand that neighbouring threads copy; None: bK
+        vector    largest number of elements of one access; halved until every thread has one
+        k_run     for a K-major operand, elements along K that neighbouring threads copy before the next row; None: all
+                  bK
         cache     for cp.async of 16 bytes: "cg" bypasses L1, "ca" goes through it
-        several   if an access has one element: neighbouring elements that a thread copies one by one, at most; fewer if
-                  the tile does not have as many for each thread
+        several   for accesses of one element: largest number of neighbouring elements that a thread copies, one by one;
+                  halved like `vector`
         """
         bk, dtype = self.block[2], operand.dtype
         along = min(k_run or bk, bk) if operand.major == "k" else extent

@@ -91,10 +91,9 @@ class EpiStageBuilder:
 
     A consumer is a warpgroup, or a warp, that multiplies and then stores its tile of D.
 
-    fragment    (thread, value) -> offset in a column-major tile: a consumer's accumulators, in the order of its
-                registers
-    tile        (M, N) of that tile: an epilogue tile has its rows and a multiple of its columns
-    in_places   True if neighbours in a fragment are neighbours in D, so that stmatrix can be used
+    fragment    layout of a consumer's accumulators: (thread, register) -> offset in a column-major tile
+    tile        (M, N) of that tile: an epilogue tile has as many rows, and a multiple of its columns
+    in_places   True if the rows and columns of a fragment are consecutive in D, so that stmatrix can be used
     least       smallest number of epilogue stages per consumer
     most        largest number of columns of an epilogue tile that the builder chooses; None: no limit
     stages      function that returns how many mainloop stages fit next to a layout of epilogue stages; None: epilogue
@@ -297,8 +296,8 @@ class EpiStageBuilder:
     ) -> tuple[SharedLayout, TmaBox, TmaBox]:
         """Return the layout of epilogue stages for TMA, the box that stores D and the box that loads C.
 
-        Rows of an odd multiple of 16 bytes are not swizzled: eight such rows begin in eight different groups of banks
-        anyway.
+        The layout is swizzled against bank conflicts. Rows of an odd multiple of 16 bytes need no swizzle: eight such
+        rows begin in eight different groups of banks.
 
         shape        (rows, columns) of an epilogue tile
         copies       (epilogue stages per consumer, consumers)
@@ -350,9 +349,10 @@ class EpiStageBuilder:
         return layout, copy_of_lines(d, vector, run, threads)
 
     def padded_rows(self, shape: tuple[int, int], copies: tuple[int, int]) -> Layout:
-        """Return the layout of epilogue stages with rows padded so that a warp writes them without bank conflicts.
+        """Return the layout of epilogue stages whose rows are padded so that a warp writes them without bank conflicts.
 
-        The padding is what lanes write of a row at once: 16 bytes for stmatrix, 32 bytes for pairs of 32-bit elements.
+        The padding after a row is as long as what the lanes of a warp write to one row at once: 16 bytes for stmatrix,
+        32 bytes for pairs of 32-bit elements. So neighbouring rows begin in different banks.
 
         shape    (rows, columns) of an epilogue tile
         copies   (epilogue stages per consumer, consumers)
@@ -379,7 +379,7 @@ class EpiStageBuilder:
 def has_odd_groups(columns: int | None) -> bool:
     """Return True if a tile's columns are an odd number of groups of eight, i.e. not a multiple of 16.
 
-    columns   number of columns, a multiple of 8; None: not yet chosen, for which the result is False
+    columns   number of columns, a multiple of 8; None if it is not chosen yet, for which the result is False
 
     >>> has_odd_groups(40), has_odd_groups(48), has_odd_groups(None)
     (True, False, False)
@@ -390,10 +390,10 @@ def has_odd_groups(columns: int | None) -> bool:
 def odd_columns(tile_columns: int) -> int:
     """Return the width of an epilogue tile for a tile of D whose columns are an odd number of groups of eight.
 
-    It is the largest odd number of groups, less than the tile's and at most 9, that divides the tile.
+    The result is also an odd number of groups: the largest one that divides those of the tile, is less than them and at
+    most 9. E.g. 200 columns are 25 groups, and an epilogue tile has 5 groups, i.e. 40 columns.
 
-    tile_columns   columns of the tile, e.g. 200
-    returns        columns of an epilogue tile, e.g. 40
+    tile_columns   columns of the tile
 
     >>> [odd_columns(columns) for columns in (200, 168, 216, 120, 152)]
     [40, 56, 72, 40, 8]
@@ -410,18 +410,18 @@ def line_columns(
     most: int | None = None,
     with_operands: bool = False,
 ) -> int:
-    """Return the width of an epilogue tile for a D that threads store by accesses of less than 16 bytes.
+    """Return the width in columns of an epilogue tile for a D that threads store by accesses of less than 16 bytes.
 
-    A row has at most 768 bytes for an N-major D (256 for an M-major one), so that few sectors are partial, and at most
-    128 bytes if operands of the epilogue need registers. It may be twice as long if the tile would otherwise have many
-    epilogue tiles, since threads wait for each of them.
+    The result is the largest divisor of the tile's columns within some limits. A row of an N-major D has at most 768
+    bytes (256 bytes for an M-major D), or 128 bytes if operands of the epilogue need registers. Twice as much is
+    allowed if the tile would otherwise have many epilogue tiles, because threads wait for each of them.
 
     d               element type and majorness of D
     tile_columns    columns of D that a consumer (warpgroup) computes
     step            the result is a multiple of it
     most            largest result; None: no limit
     with_operands   True if the epilogue reads anything but the accumulators
-    returns         number of columns, a divisor of `tile_columns`; 0 if no multiple of `step` divides it
+    returns         number of columns; 0 if no multiple of `step` divides `tile_columns`
 
     >>> from cutegemm.dtypes import bf16, f32
     >>> [line_columns(Operand(kind, "n", kind.bits // 8), 256) for kind in (bf16, f32)]
@@ -448,7 +448,7 @@ def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: i
     """Return the layout (rows, columns, *copies) of row- or column-major tiles one after the other, without a swizzle.
 
     shape     (rows, columns) of a tile
-    copies    (epilogue stages per consumer, consumers)
+    copies    extents of the modes after the tile's: (epilogue stages per consumer, consumers)
     n_major   True if tiles are row-major, False if they are column-major
     pad       unused elements after each contiguous row or column
     """

@@ -58,8 +58,8 @@ def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand]
 def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
     """Return True if a plan's epilogue tiles are so wide that its threads would lack registers for a new epilogue.
 
-    Only tiles that threads store by accesses of less than 16 bytes can be too wide: they must be narrower if the
-    epilogue has functions, operands, auxiliary outputs or reductions.
+    Only tiles that threads store by accesses of less than 16 bytes can be too wide. They need registers, and so do the
+    functions, operands, auxiliary outputs and reductions of an epilogue.
 
     epilogue   the new epilogue
     """
@@ -79,7 +79,7 @@ def _most_columns(epilogue: Epilogue, store: StagedStore) -> int | None:
     Auxiliary outputs limit it, because all outputs of a row are computed together and need registers.
 
     epilogue   the new epilogue
-    store      how the plan stores D now
+    store      how the plan stores D now, through epilogue stages
     """
     return _COLUMNS_OF_SEVERAL if store.rotates_lines and epilogue.outputs[1:] else None
 

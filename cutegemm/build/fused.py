@@ -40,7 +40,8 @@ class FusedEpilogue:
     """A custom epilogue (an expression that computes D from the accumulators) with the types of its operands.
 
     epilogue   the expression, such as gelu(acc + bias)
-    kinds      class of each operand by name: Row, Column, Tile, Element or Scalar
+    kinds      class of each operand by name: Row (one value per column of D, like a bias), Column (one per row), Tile
+               (a matrix of D's shape), Element (a tensor of one value) or Scalar (a number)
     dtypes     element type of tensor operands and auxiliary outputs by name; others have the type of D
     """
 
@@ -50,13 +51,17 @@ class FusedEpilogue:
 
     @property
     def reads_tiles(self) -> bool:
-        """True if this epilogue reads a matrix of D's shape. The first one is loaded in the place of C."""
+        """True if this epilogue reads a matrix of D's shape, such as a residual.
+
+        A kernel has one path for loading C. The first such matrix is loaded through it, instead of C.
+        """
         return bool(self.epilogue.tiles)
 
     def made_for(self, operands: Operands) -> Operands:
-        """Return the operands with C replaced by the first matrix of D's shape that this epilogue reads.
+        """Return the operands for which a plan builder must plan if the plan will have this epilogue.
 
-        Builders plan the loads of C for it. The operands are returned unchanged if the epilogue reads no such matrix.
+        They are those of the GEMM, but C is described as the first matrix of D's shape that the epilogue reads, because
+        the kernel loads that matrix in the place of C. Without such a matrix, the operands are returned unchanged.
 
         operands   A, B, C and D of a GEMM
         """
@@ -111,8 +116,9 @@ def fused(epilogue: Callable[..., Any] | Epilogue | str, operands: Mapping[str, 
     """Combine an epilogue and the kinds of its operands, as `gemm` and plan builders take them.
 
     epilogue   a function of the accumulator and of operands by name, e.g. `lambda acc, bias: acc + bias`; or its text
-    operands   kind of each operand by name: row, column, tile, element or scalar, and with a type "row:f32". A type
-               alone is that of an auxiliary output. Without a type an operand has the type of D. None: no operands
+    operands   kind of each operand by name, e.g. {"bias": "row"} or, with a type, {"bias": "row:f32"}. A kind is row
+               (one value per column of D), column, tile (a matrix of D's shape), element (one value) or scalar. A type
+               alone, {"aux": "f16"}, is that of an auxiliary output. The default type is that of D. None: no operands
     raises     PlanError with everything that is wrong
 
     >>> spec = fused(lambda acc, bias: (acc + bias, acc), {"bias": "row:f32", "aux": "f16"})

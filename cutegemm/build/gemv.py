@@ -46,21 +46,18 @@ def gemv_plan(
 ) -> GemmPlan:
     """Return a kernel plan for a D of few columns (GEMV-like), which reads A once, at the bandwidth of DRAM.
 
-    The warps of a CTA split K. A lane loads 16 bytes of a row at once, and these are its fragments of two k-blocks: any
-    permutation of K is allowed if A and B have the same. So only the accumulators of the warps pass through shared
-    memory, at the end. See `plan.reduction.SlicedK`.
-
-    For a problem of few rows use the transpose D^T = B^T A^T, which has few columns.
+    The warps of a CTA split K, and their accumulators are added through shared memory at the end. A and B are loaded
+    straight to registers, 16 bytes at a time. For a D of few rows, use D^T = B^T A^T.
 
     operands        types, majorness and alignment of A to D: f16, bf16, e4m3, e5m2 or tf32, K-major and aligned to 16
                     bytes; None: bf16
     name, summary   name of the plan, and what is special about it
-    tile            (bM, bN) that each CTA of a cluster multiplies: a multiple of 16 rows of A, and a multiple of 8
-                    columns
+    tile            (bM, bN) of D that a cluster computes; bM is a multiple of 16, bN of 8. Each of its CTAs multiplies
+                    the whole tile, for its part of K
     warps           warps of a CTA
     vectors         vectors of 16 bytes that a lane loads of each row at once; with two, four lanes load a cache line
-    load_chunks     number of parts that a k-tile is loaded in; all but one are in flight: see `streamed`
-    cluster         CTAs of a cluster that split K too, for problems of few tiles. Each stores an equal number of the
+    load_chunks     number of parts that a k-tile is loaded in; all but one are in flight while one is multiplied
+    cluster         CTAs of a cluster, which split K, for problems of few tiles. Each CTA stores an equal number of the
                     rows
     pdl             True if the kernel may begin before the previous kernel ends (programmatic dependent launch)
     rounding        rounding of tf32 operands: "rz", "rna" or None, which is "rna" (to nearest)
@@ -119,7 +116,7 @@ def gemv_plan(
 class _GemvBuilder(Builder):
     """Builder of the components of a plan for a D of few columns (GEMV-like), whose warps split K.
 
-    warps     number of warps of a CTA
+    warps     number of warps of a CTA, which split each k-tile
     vectors   vectors of 16 bytes that a lane loads of each row at once
     """
 
@@ -132,10 +129,11 @@ class _GemvBuilder(Builder):
         self.vector = ACCESS_BITS // operands.a.dtype.bits
 
     def mma(self, atom: MmaAtom) -> TiledMma:
-        """Return the tiled MMA whose warps lie along K: each multiplies another part of the k-tile.
+        """Return the tiled MMA whose warps lie along K: each warp multiplies another part of the k-tile.
 
-        Each 16-byte vector that a lane loads holds fragments of two k-blocks: its first two registers are for one, the
-        others for the next one.
+        The order of k inside a k-tile is permuted so that the 16 bytes that a lane loads at once are its fragments: the
+        first two registers for one k-block, the other two for the next one. The sum over k does not depend on the
+        order, if A and B have the same.
 
         atom   MMA instruction of a warp
         """

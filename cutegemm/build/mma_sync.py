@@ -172,8 +172,8 @@ def mma_sync_plan(
 def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
     """Return the copy atom with which a warp reads fragments of A or B from shared memory for mma.sync.
 
-    It is ldmatrix if `read` asks for it and the layout allows it. Otherwise it copies one register of neighbours along
-    K, or one element.
+    It is ldmatrix if `read` asks for it and the layout allows it. Otherwise it is a plain load: of 32 bits that are
+    neighbours along K if K is contiguous, else of one element.
 
     operand   A or B: its element type
     read      "ldmatrix" or "plain"
@@ -195,14 +195,14 @@ class _MmaBuilder(Builder):
     """Builder of the components of an mma.sync plan: tiled MMA, copies, shared-memory layouts and schedule."""
 
     def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
-        """Return the tiled MMA; each warp computes a warp tile of the CTA's tile.
+        """Return the tiled MMA of the CTA: each warp computes a warp tile of D.
 
-        The rows of a warp tile are contiguous if that keeps cache lines whole, else they are interleaved with those of
-        other warps.
+        The rows of a warp are consecutive, unless a 128-byte line of shared memory would then be divided between warps.
+        In that case the pieces of the warps alternate.
 
         atom          MMA instruction of a warp
         warp          (M, N) of a warp tile
-        warps_along   "m" or "n": the mode along which neighbouring warps lie
+        warps_along   "m" or "n": the mode along which warps 0 and 1 are neighbours
         raises        PlanError if the CTA's tile does not divide into warp tiles of whole atoms
         """
         counts, permutation, wrong = [], [], []
@@ -252,14 +252,14 @@ class _MmaBuilder(Builder):
     ) -> OperandStream | None:
         """Return how tiles of A or B are loaded, laid out in shared memory and read by an mma.sync plan.
 
-        None after a violation (broken rule), which is collected for `Complaints.check`.
+        None if an argument breaks a rule; the rule is remembered, and `check` raises the error.
 
         name               "a" or "b"
         threads            number of threads of the CTA
         shared             "swizzled", "padded", "plain" or a `Shared`: the layout in shared memory
         read               "ldmatrix" or "plain"
         load, load_bytes   "cp.async", "register" or None (as the alignment allows), and bytes of an access at most
-        how                further arguments of `Builder.copy`
+        how                further arguments of the method `copy`: `k_run`, `cache` and `several`
         """
         operand: Operand = getattr(self.operands, name)
         first = "ab".index(name)
@@ -278,16 +278,19 @@ class _MmaBuilder(Builder):
 
         threads       number of threads of the CTA
         store         "shared" or "direct"
-        store_elems   neighbours that a thread stores at once, 1 or 2
+        store_elems   neighbouring elements that a thread stores at once, 1 or 2
         """
         d = self.operands.d
         atom = vector_copy(d, min(store_elems, d.align_elems) if d.major == "n" else 1)
         return RegisterStore(atom) if store != "shared" else self.shared_store(atom, threads)
 
     def shared_store(self, atom: CopyAtom, threads: int) -> SharedStore:
-        """Return how a tile of D is stored through swizzled shared memory, by whole rows (or columns) of D.
+        """Return how a tile of D is stored through shared memory, so that global stores are coalesced.
 
-        atom      copy that writes a thread's elements to shared memory
+        Threads write fragments to a swizzled tile in shared memory without bank conflicts. Then they copy it to global
+        memory row by row, or column by column if D is M-major.
+
+        atom      copy of a thread's neighbouring elements from registers to shared memory
         threads   number of threads of the CTA
         """
         d, (bm, bn, _) = self.operands.d, self.block
@@ -309,23 +312,26 @@ class _MmaBuilder(Builder):
 def lines_of_d(
     subject: str, operands: Operands, tile: tuple[int, int, int], threads: int, atom: CopyAtom
 ) -> SharedStore:
-    """Return how an mma.sync plan stores a tile of D through shared memory, by whole rows (or columns) of D.
+    """Return how an mma.sync plan stores a tile of D through shared memory, so that global stores are coalesced.
+
+    Threads write fragments to a swizzled tile in shared memory. Then they copy it to global memory row by row, or
+    column by column if D is M-major.
 
     subject    what an error is about
     operands   type, majorness and alignment of D
     tile       (bM, bN, bK), with the rows and columns of D's tile
     threads    number of threads of the CTA
-    atom       copy that writes a thread's elements to shared memory
+    atom       copy of a thread's neighbouring elements from registers to shared memory
     """
     return _MmaBuilder(subject, operands, tile, 1).shared_store(atom, threads)
 
 
 def _warp_rows(extent: int, own: int, step: int) -> Layout:
-    """Return where the rows (or columns) of warp tiles lie in the CTA's tile.
+    """Return the rows (or columns) of the CTA's tile that each warp multiplies, as a layout.
 
-    The result maps (row of the atom, warp, atom of the warp) to a row of the CTA's tile. Each warp tile is contiguous,
-    unless that would cut cache lines of 128 bytes: then each warp has the largest contiguous pieces that keep lines
-    whole.
+    The layout maps (row of the MMA atom, warp, atom of the warp) to a row of the CTA's tile. The rows of a warp are
+    consecutive if no 128-byte line of shared memory is then divided between warps. Otherwise they lie in pieces, and
+    the pieces of the warps alternate: in the second example, warp 0 has rows 0 to 31, 64 to 95 and 128 to 159.
 
     extent   rows of the CTA's tile
     own      rows of a warp tile
@@ -414,11 +420,12 @@ def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shar
 
 
 def _lines_of_words(extent: int) -> ComposedLayout:
-    """Return a swizzled layout (rows, 4 k) for 32-bit elements of an M- or N-major tile, read without bank conflicts.
+    """Return a swizzled shared-memory layout for 32-bit elements of an M- or N-major tile, without bank conflicts.
 
-    ldmatrix cannot transpose 32-bit elements, so a read takes 8 neighbours for each of 4 k. The two low bits of k
-    select one of four groups of 8 banks: by the swizzle, or by the stride if a row is too short for four groups. A row
-    of 128 bytes is then written in one wavefront, and each read takes one wavefront.
+    It maps (row, k), for as many rows as fit 128 bytes and 4 values of k, to an offset; the whole tile repeats it.
+    ldmatrix cannot transpose 32-bit elements. So the 32 lanes of a warp read single elements: 8 neighbouring rows for
+    each of 4 values of k. The layout places the 4 values of k in 4 different groups of 8 banks, so a read takes one
+    wavefront.
 
     extent   rows of A, or columns of B, of the tile
     """

@@ -113,14 +113,16 @@ def mma_tma_plan(
 
 
 def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str, Any]:
-    """Return the fields of an `mma_tma_plan` that change if B is gated (a GLU's gate and up projection), by name.
+    """Return the changes to a TMA plan with mma.sync that a gated B needs, as field name -> new value.
 
-    Each warp then multiplies gate columns of the first half of the tile and their up columns of the second half. Its
-    epilogue stages (shared-memory buffers for D) have half as many columns.
+    A gated B holds the gate and the up projection of a GLU in the two halves of its columns. Each warp then multiplies
+    gate columns and the up columns that belong to them. Its tile of D, and its epilogue stages (shared-memory buffers
+    for D), have half as many columns.
 
     subject    what an error is about
-    plan       the plan without a gate
+    plan       the plan without a gate, from `mma_tma_plan`
     operands   operands with the gated B
+    returns    new values of "tiled_mma" and "store"
     raises     PlanError with every rule that is broken
     """
     b, (rows, columns) = _Builder(subject, operands, plan.cta_tile, plan.arch), plan.consumer_tile
@@ -134,9 +136,10 @@ class _Builder(PipelineBuilder):
     """Builder of the components of an `mma_tma_plan`: a producer warp loads by TMA, others multiply by mma.sync."""
 
     def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
-        """Return the tiled MMA whose warps each compute a warp tile of the CTA's tile, as contiguous as possible.
+        """Return the tiled MMA of the CTA: each warp computes a warp tile of D.
 
-        A warp tile is divided if it would cut 128-byte lines of shared memory, or between gate and up columns.
+        The rows of a warp are consecutive if possible. They lie in several pieces if a 128-byte line of shared memory
+        would be divided between warps. The columns are divided too if B holds gate and up columns in two halves.
 
         atom     MMA instruction of a warp
         warp     (M, N) of a warp tile
@@ -181,10 +184,10 @@ class _Builder(PipelineBuilder):
         return TiledMma(atom, Layout((*counts, 1), (counts[1], 1, 0)), (permutation[0], permutation[1], None))
 
     def piece(self, mode: str, extent: int, own: int) -> int:
-        """Return how many rows (or columns) of a warp tile are contiguous in the CTA's tile.
+        """Return how many consecutive rows (or columns) of the CTA's tile a warp has before its next piece begins.
 
-        They are all of the warp's, or half of them for a gated B. If that would cut lines of shared memory, it is the
-        largest number that keeps lines whole.
+        It is the whole warp tile, or half of it if B holds gate and up columns in two halves. If an operand is not
+        K-major and such pieces would divide 128-byte lines of shared memory between warps, pieces are shorter.
 
         mode     "M" or "N"
         extent   extent of the CTA's tile along the mode
@@ -199,17 +202,18 @@ class _Builder(PipelineBuilder):
 
     @property
     def is_spread(self) -> tuple[bool, bool]:
-        """Whether the rows of an MMA atom are spread over a 128-byte line of A, and its columns over a line of B.
+        """(A, B): True if the rows of an MMA atom are spread over 32 rows of A's tile; and its columns over 32 of B's.
 
-        They are for 32-bit elements that ldmatrix cannot transpose, to avoid bank conflicts: see `_places`.
+        This is so for 32-bit elements that are not K-major. ldmatrix cannot transpose them, and plain loads of
+        neighbouring rows would have bank conflicts.
         """
         return _is_spread(self.operands.a), _is_spread(self.operands.b)
 
     def storing(self, mma: TiledMma, warp: tuple[int, int], stages: int | None) -> StagedStore | None:
         """Choose epilogue stages (shared-memory buffers for D) for each warp, and return how D is stored through them.
 
-        They leave room for the most mainloop stages. An epilogue tile has the 16 rows of an atom, or 32 rows if the
-        rows of an atom are spread over a line.
+        Among the possible widths of an epilogue tile, the one that leaves room for the most mainloop stages is chosen.
+        An epilogue tile has 16 rows, or 32 if the rows of an atom are spread over 32 rows.
 
         mma       tiled MMA of the CTA
         warp      tile (M, N) of D that a warp stores
@@ -248,7 +252,7 @@ class _Builder(PipelineBuilder):
         most = MAX_STAGES if stages is None else stages
 
         def worth(candidate: StagedStore) -> tuple[int, int]:
-            """Return the sort key of a candidate store: (mainloop stages next to it, elements in its stages)."""
+            """Return the sort key of a way to store D: (mainloop stages that fit, elements in its epilogue stages)."""
             return min(most, self.stages_that_fit(candidate.smem)), product(candidate.epi_tile) * candidate.count
 
         return max(divided, key=worth, default=None)
@@ -257,26 +261,25 @@ class _Builder(PipelineBuilder):
 def _is_spread(operand: Operand) -> bool:
     """Return True if a warp reads an operand by plain loads, because ldmatrix cannot transpose its 32-bit elements.
 
-    Such a load takes 8 neighbours along M or N for each of 4 neighbouring k. To avoid bank conflicts, the rows of an
-    MMA atom are then spread over a 128-byte line of shared memory.
+    Such a load takes 8 neighbours along M or N for each of 4 neighbouring k. With 8 neighbours it would have bank
+    conflicts. So the rows of an MMA atom are spread over 32 rows of the tile, i.e. a 128-byte line of shared memory.
     """
     return operand.dtype.bits > 16 and operand.major != "k"
 
 
 def _places(step: int, own: int, is_spread: bool) -> tuple[Layout, Layout]:
-    """Return where the rows of MMA atoms lie in a warp tile, as two layouts along M or N.
+    """Return which rows of a warp tile each MMA atom multiplies, as two layouts along M or N.
 
-    The first one maps a row of an atom to an offset, the second one the index of an atom to the offset of its first
-    row; offsets are rows of the tile. Rows stand for columns along N.
+    Row r of atom i is row first(r) + second(i) of the warp tile. In the example, rows 0 to 3 of atom 0 are rows 0 to 3
+    of the tile, and its rows 4 to 7 are rows 16 to 19. Along N, rows stand for columns.
 
     step        rows of the MMA atom
     own         rows of a warp tile
-    is_spread   True if the rows of an atom are spread over a line of 32 elements
+    is_spread   True if the rows of an atom are spread over 32 rows of the tile, one line of shared memory
 
-    Why spread: in memory that TMA swizzles, k selects among the eight 16-byte chunks of a line by XOR. Eight
-    neighbouring rows are two chunks, and for four k they would be the same two chunks twice: a bank conflict. Chunks 0
-    and 4, and their counterparts for the other k, are eight different chunks. So the second half of eight rows lies 16
-    elements further.
+    Reason: TMA's swizzle joins the index of a 16-byte chunk in a line with k by XOR. For four values of k, two
+    neighbouring chunks (eight rows) are the same two chunks twice, i.e. a bank conflict. Chunks 0 and 4 become eight
+    different chunks.
 
     >>> [str(layout) for layout in _places(8, 64, True)]
     ['(4,2,1):(1,16,4)', '(4,2):(4,32)']

@@ -120,9 +120,10 @@ class PipelineBuilder(PlanBuilder):
     ) -> Buffers | None:
         """Return the shared-memory buffers of a plan, for k-tiles of A and B and for D.
 
-        None after a violation (broken rule), which is collected for `check`.
+        None if an argument breaks a rule; the rule is remembered, and `check` raises the error.
 
-        loaded    operands as the GEMM loads them: those that another kernel copies first (repack) as it leaves them
+        loaded    types, majorness and alignment of the matrices that the GEMM loads. If a repack kernel copies one
+                  first, they are those of the copy
         storing   how D is stored through epilogue stages; None: it is stored from registers
         stages    number of mainloop stages; None: as many as fit
         sharers   CTAs of a cluster along M, which share the tiles of B, and along N, which share the tiles of A
@@ -164,7 +165,7 @@ class PipelineBuilder(PlanBuilder):
                      reads shared memory
         cluster_mn   CTAs of a cluster along M and N
         further      how operands other than A and B are loaded, e.g. block scales
-        others       fields of `GemmPlan` that do not follow from the components
+        others       further fields of `GemmPlan` by name, such as the schedule and the family
         raises       PlanError with every rule that is broken
         """
         return GemmPlan(
@@ -185,7 +186,9 @@ class PipelineBuilder(PlanBuilder):
     def _stream(
         self, name: str, operand: Operand, extent: int, cluster: tuple[int, int], stages: int, l2: str
     ) -> OperandStream:
-        """Return how TMA loads A or B, as `operand` does, with errors that name the user's `tile` and `cluster`.
+        """Return how TMA loads A or B: the box, and the shared-memory layout of its mainloop stages.
+
+        Errors name the arguments `tile` and `cluster` of the user.
 
         name      "a" or "b"
         operand   its element type and majorness
@@ -253,7 +256,7 @@ class PipelineBuilder(PlanBuilder):
 
 
 def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:
-    """Return the registers per thread of the producer and of a consumer, which setmaxnreg sets.
+    """Return the registers per thread that setmaxnreg gives the producer and each consumer.
 
     pipeline   warp roles of the plan; a consumer is a warpgroup that multiplies
     many       True if consumers need as many registers as they can get

@@ -140,7 +140,7 @@ def simt_plan(
 class _SimtBuilder(Builder):
     """Builder of the components of a SIMT plan: tiled MMA, copies, shared-memory layouts and schedule.
 
-    quad          (M, N) of neighbouring elements of a thread
+    quad          (M, N) of a block of neighbouring elements of a thread; a thread's tile consists of such blocks
     access_bits   widest access to any memory, in bits
     """
 
@@ -160,7 +160,7 @@ class _SimtBuilder(Builder):
 
     @property
     def accessed(self) -> Operands:
-        """Operands of this plan with their alignment limited to `access_bits`, so that no access is wider."""
+        """Operands of this plan with their alignment limited to `access_bits`, so that no access to memory is wider."""
         if self.access_bits >= ACCESS_BITS:
             return self.operands
         return self.operands.aligned(max(self.access_bits, self.operands.a.dtype.bits) // 8)
@@ -193,7 +193,7 @@ class _SimtBuilder(Builder):
     ) -> OperandStream | None:
         """Return how tiles of A or B are loaded, laid out in shared memory and read by a SIMT plan.
 
-        None after a violation (broken rule), which is collected for `Complaints.check`.
+        None if an argument breaks a rule; the rule is remembered, and `check` raises the error.
 
         name      "a" or "b"
         mma       tiled MMA of the CTA
@@ -226,8 +226,8 @@ class _SimtBuilder(Builder):
     def storing(self, threads: int, store: str | None, is_split: bool) -> Store:
         """Return how a tile of D is stored: from registers, or through shared memory so that stores are coalesced.
 
-        In shared memory the lanes of a warp write vectors whose rows are a quad apart. The swizzle moves those of four
-        neighbouring quads to different banks.
+        A thread computes blocks of neighbouring elements (quads). In shared memory, the lanes of a warp write rows of
+        different quads at the same time; a swizzle moves those of four neighbouring quads to different banks.
 
         threads    number of threads of the CTA
         store      "direct", "shared", or None: through shared memory if D is aligned to less than a quad and K is not

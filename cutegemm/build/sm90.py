@@ -258,7 +258,7 @@ class _Accumulators:
     """Counts the registers that a thread of a consumer (a warpgroup that multiplies) needs for accumulators.
 
     tile        (M, N) of a consumer, with all columns that it multiplies
-    bits        bits of an accumulator
+    bits        bits of one accumulator element
     consumers   number of consumers of a CTA
     promoted    True if the accumulators of each k-tile are added to a total in f32 (accumulator promotion)
     at_once     True if they are added before the next k-tile is multiplied
@@ -274,12 +274,12 @@ class _Accumulators:
 
     @property
     def per_thread(self) -> int:
-        """Registers per thread that hold the accumulators of the consumer's whole tile once."""
+        """Registers per thread that hold one accumulator for each element of the consumer's tile."""
         return product(self.tile) * self.bits // (32 * WARPGROUP_THREADS)
 
     @property
     def _are_halves(self) -> bool:
-        """True if a wgmma computes half of the tile's columns, because promotion of all needs too many registers."""
+        """True if a wgmma computes half of the tile's columns, since promoting all at once needs too many registers."""
         is_much = 3 * self.per_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
         return self.promoted and not self.at_once and is_much and self.tile[0] == WGMMA_M
 
@@ -306,9 +306,12 @@ def _gpc_raster(
 ) -> LaunchOrder | GpcRaster:
     """Return how clusters take tiles: GPC by GPC if that is possible and wanted, else in launch order.
 
+    A GPC is a group of SMs whose reads from L2 can be joined.
+
     b            builder that collects a violation if the order is requested, but not known
     requested    True, False, or None if the caller leaves it open
-    tpc_rounds   how the hardware assigns CTAs to SMs, as in `Device`; () if it is not known
+    tpc_rounds   how the hardware assigns CTAs to TPCs (pairs of SMs): number of TPCs of each round; () if it is not
+                 known
     cluster      CTAs of a cluster along M and N
     ctas         CTAs of the persistent grid; None: one CTA for each tile
     """
@@ -327,8 +330,9 @@ def _gpc_raster(
 def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
     """Return True if clusters should take tiles GPC by GPC by default, so that those of a GPC share L2 reads.
 
-    Plans with smaller tiles, or with larger clusters, whose loads are multicast, were not faster in this order. It also
-    needs a device whose order of CTAs is known.
+    They should for large tiles in small clusters. Smaller tiles, and larger clusters, which multicast their loads, are
+    not faster in this order. The order also needs a device whose assignment of CTAs to SMs is known, which is not
+    checked here.
 
     tile      (bM, bN), or (bM, bN, bK)
     cluster   CTAs of a cluster along M and N
@@ -360,10 +364,10 @@ def _raster_of(cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
 def columns_loaded(b: Operand, tile: tuple[int, ...]) -> int:
     """Return how many columns of B are loaded for a k-tile: those of the tile, or more to fill whole cache lines.
 
-    Boxes of part of a line cost more than extra columns if B is N-major. wgmma reads rows of 32 bytes at half its rate.
-    It reads rows of 64 bytes nearly as fast as whole lines, but L2 looks up more lines for them; then whole lines are
-    loaded only if at most an eighth of the columns are extra, or for tiles of 256 rows and more than 128 columns, whose
-    MMAs take longer than their loads.
+    More are loaded only if B is N-major and the tile's columns end inside a line of 128 bytes. wgmma reads rows of 32
+    bytes at half its rate, so those are always filled. It reads rows of 64 bytes nearly as fast as whole lines, but L2
+    looks up more lines for them. They are filled if at most an eighth of the loaded columns are extra, or for tiles of
+    256 rows and more than 128 columns, whose MMAs take longer than their loads.
 
     b      the operand B: element type and majorness
     tile   (bM, bN), or (bM, bN, bK)
@@ -399,8 +403,8 @@ def pipeline_of(
     consumer_tile            (M, N) of D that a consumer (warpgroup) stores
     consumers                number of consumers
     epi_tile_n, epi_stages   columns of an epilogue tile and epilogue stages per consumer; None: chosen
-    is_direct                True if D is stored from registers, as it also is if no epilogue tiles fill the tile; then
-                             there are 0 epilogue tiles
+    is_direct                True if D is stored from registers, without epilogue tiles. D is also stored that way if no
+                             epilogue tiles fill the tile
     cluster_k                CTAs of a cluster that split K, whose accumulators need shared memory
     ctas_per_sm              CTAs that share the shared memory of a multiprocessor
     """
@@ -482,10 +486,10 @@ class _Builder(PipelineBuilder):
         return max(0, row_bytes) * 8 // self.operands.d.dtype.bits
 
     def cluster_k(self, requested: int, cluster: tuple[int, int]) -> int:
-        """Check the number of CTAs of a cluster that split K, and return it; 1 if the tile's columns do not divide.
+        """Check the number of CTAs of a cluster that split K, and return it; 1 if they cannot share the tile's columns.
 
-        Two rules are checked, and collected as violations: each CTA stores an equal number of the tile's columns; and
-        the cluster has one tile along N, since its CTAs along N are those that split K.
+        Two rules are checked; `check` raises an error for broken ones. Each CTA must store an equal number of the
+        tile's columns. The cluster must have one tile along N, since its CTAs along N are those that split K.
 
         requested   number of CTAs that split K, as the user gave it
         cluster     CTAs of a cluster along M and N that have different tiles
@@ -508,7 +512,7 @@ class _Builder(PipelineBuilder):
 
         If they are not three known policies, a violation is collected and the default ones are returned.
 
-        l2   such as ("evict_first", "evict_last", "evict_normal")
+        l2   names of the three policies, such as ("evict_first", "evict_last", "evict_normal")
         """
         if isinstance(l2, tuple) and len(l2) == 3 and all(policy in L2_POLICIES for policy in l2):
             return l2
@@ -520,7 +524,8 @@ class _Builder(PipelineBuilder):
 
         Consumers that share a tile divide its rows.
 
-        loaded     operands as the GEMM loads them: those that another kernel copies first (repack) as it leaves them
+        loaded     types and majorness of the matrices that the GEMM loads. If a repack kernel copies one first, they
+                   are those of the copy
         a_source   "shared" or "register": where wgmma reads A from
         rows       rows of a consumer
         columns    columns of a wgmma

@@ -34,8 +34,10 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 class Request:
     """Everything that the choice of a GEMM plan depends on, apart from the extents M, N, K and L of the problem.
 
-    operands     types, majorness and alignment of A, B, C and D. The alignments of A and B are those for loads by TMA
-    by_threads   `operands` with the alignments that A and B have for loads by threads; None: as `operands`
+    operands     types, majorness and alignment of A, B, C and D, where A and B have the alignments that count for TMA
+                 (addresses and strides)
+    by_threads   `operands` with the alignments that count for loads by threads (also the length of rows); None: as
+                 `operands`
     arch         architecture, such as "sm_90a"
     device       device whose rates the time models use
     accumulate   for fp8: "fast" keeps the accumulators in wgmma, with about 14 bits; "promoted" adds the accumulators
@@ -62,7 +64,7 @@ class Request:
 
     @property
     def variants(self) -> tuple[bool, ...]:
-        """Return the values of swap A/B to try: (False, True) if `swap_ab` is None, else only its own value."""
+        """Return whether to try plans that compute D, D^T (swap A/B) or both: (False,), (True,) or (False, True)."""
         return (False, True) if self.swap_ab is None else (self.swap_ab,)
 
 
@@ -72,7 +74,8 @@ class Candidate:
 
     recipe        name and arguments of the plan; `recipe.build` builds it
     us            predicted time in microseconds, including the repack passes (copies of operands before the GEMM)
-    find_bounds   function that computes the value of the property `bounds`; called only when `bounds` is read
+    find_bounds   function without arguments that returns a dict, bottleneck such as "DRAM" -> microseconds that it
+                  would take alone
     """
 
     recipe: Recipe
@@ -81,7 +84,7 @@ class Candidate:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Return the microseconds that each possible bottleneck, such as "L2", would take alone for this candidate."""
+        """Return bottleneck -> microseconds that it alone would take, for each possible bottleneck, such as "L2"."""
         return self.find_bounds()
 
     @property
@@ -92,9 +95,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predicted times of many candidate plans for one problem, as arrays with one entry per candidate.
+    """Predicted times of many candidate plans for one problem; the method `bounds_of` explains one of them.
 
-    us       microseconds, starting with an empty L2 cache; infinite if the device cannot run the plan
+    us       array of microseconds, one entry per candidate, starting with an empty L2 cache; infinite if the device
+             cannot run the plan
     bounds   function that returns a dict: name of a possible bottleneck, such as "DRAM" -> the microseconds that it
              would take alone, as an array over the candidates, or as one number that holds for all
     """
@@ -127,11 +131,13 @@ def _highest(bounds: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Variants:
-    """Candidates for a problem as parallel arrays: each is a plan, not built yet, with one way to divide K among CTAs.
+    """Candidate plans for a problem as parallel arrays; entry i of each array describes candidate i.
+
+    A candidate is a plan, not built yet, with one way to divide K among CTAs.
 
     A field that is a number instead of an array holds for all candidates.
 
-    recipe   index of the plan's recipe (its name and arguments) in the list of recipes of its kernel family
+    recipe   index of the plan in the list of recipes (names and arguments of plans) of its kernel family
     splits   split-K: number of K splits of each tile; 1 without split-K
     ctas     stream-K: number of CTAs that share evenly the k-tiles of the tiles of the last, partial wave; 0 without it
     fixup    stream-K fixup: whether CTAs that the last wave leaves idle take k-tiles of its tiles
@@ -146,7 +152,9 @@ class Variants:
     def of(cls, recipes: Sequence[Recipe]) -> Variants:
         """Return one candidate per recipe (name and arguments of a plan), with K divided as the recipe says.
 
-        A name can end with /k3 (three K splits of each tile), or with /fixup (stream-K fixup), for example.
+        A name that ends with /k3 means three K splits of each tile, and one with /fixup means stream-K fixup.
+
+        recipes   one entry per candidate
 
         >>> from cutegemm.choice.names import recipe_named
         >>> variants = Variants.of([recipe_named(name) for name in ("sm90_epi_stages/k3", "sm90_epi_stages/fixup")])
@@ -173,7 +181,7 @@ class Variants:
 
 @lru_cache(maxsize=8192)
 def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
-    """Return a variant of `recipe` (name and arguments of a plan) that divides K as given. The result is cached.
+    """Return a copy of `recipe` (name and arguments of a plan) that divides K as the arguments say. Results are cached.
 
     splits    number of K splits of each tile; 1: no split-K
     ctas      stream-K: CTAs that share k-tiles evenly; 0: no stream-K
@@ -202,13 +210,18 @@ class Family(Protocol):
         """Return the candidates for a problem: plans that may be the fastest, each with the divisions of K to try."""
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of the candidates `variants` for a problem, as arrays in the same order."""
+        """Return the predicted times of candidates for a problem, in microseconds and in their order.
+
+        variants   the candidates: plans, each with one way to divide K
+        """
 
 
 def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:
     """Yield the candidate plans of one kernel family for a problem, in ascending order of predicted time.
 
     No plan is built yet. Candidates that the device cannot run (infinite time) are left out, unless it can run none.
+
+    family   the kernel family, e.g. SIMT, with its candidates and its time model
     """
     variants = family.candidates(problem) if family.recipes else None
     if variants is None or not len(variants.recipe):
@@ -246,7 +259,7 @@ class Serving(Generic[AnyRecipe]):
     ) -> Serving[AnyRecipe]:
         """Build the plan of each recipe, and separate the recipes that can implement the operands from the others.
 
-        recipes    names and arguments of the plans
+        recipes    names and arguments of the plans of a kernel family
         operands   types, majorness and alignment of A, B, C and D
         rule       an additional check: returns why a built plan must not be used, or "" if it may be
         """

@@ -53,7 +53,7 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
              `simt_plan`, "mma_sync:block=128x128x64,stages=3" for `mma_sync_plan`,
              "mma_tma:block=256x128x64,warp=64x64" for `mma_tma_plan`, or
              "sm90:tile=128x128x64,cluster=2x1,epi_stages=4" for `sm90_plan`. "swap_ab:" before a name gives its plan
-             for `operands.transposed`, as `gemm` launches it. See `choice.names`
+             for `operands.transposed`, as `gemm` launches it.
     with_c   whether the kernel of an `sm90_plan` must be able to read C; other kernels always can
     arch     architecture, such as "sm_90a"; its shared memory limits mma.sync plans
     raises   UnsupportedError for an unknown name; PlanError if `operands` is not an Operands, or breaks rules of the
@@ -73,7 +73,7 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
 
 
 def by_simt(dtype: DType) -> bool:
-    """Return whether SIMT plans (on CUDA cores) multiply elements of a type, and tensor cores do not: f32 and f64.
+    """Return whether plans multiply elements of a type on CUDA cores (SIMT) instead of tensor cores: f32 and f64.
 
     >>> by_simt(f32), by_simt(DType.parse("tf32"))
     (True, False)
@@ -122,13 +122,15 @@ def chosen(
 ) -> tuple[Recipe, GemmPlan]:
     """Return the recipe (name and arguments) of the plan with the lowest predicted time, and the plan itself.
 
-    operands        operands with the alignments that A and B have for loads by TMA
+    operands        types, majorness and alignment of A to D. For A and B, it is the alignment that counts for TMA
+                    (address, strides)
     with_c          whether the epilogue reads a C
-    accumulate      "fast" or "promoted" accumulation of fp8: see `Request`
+    accumulate      accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     swap_ab         True: plans for D^T = B^T A^T only; False: plans for D only; None: both
     can_implement   further condition on a plan, such as room for an epilogue; None: no condition. If no plan meets it,
                     the fastest plan is returned nevertheless
-    by_threads      `operands` with the alignments that A and B have for loads by threads; None: as `operands`
+    by_threads      `operands` with the alignments that count for loads by threads (also row length); None: as
+                    `operands`
     raises          PlanError with the reasons if no plan can implement the operands or the problem
 
     >>> bf16 = Operands.of("bf16", layout="nt")
@@ -150,13 +152,14 @@ def _chosen(
     swap_ab: bool | None,
     can_implement: CanImplement | None,
 ) -> tuple[Recipe, GemmPlan]:
-    """Return (recipe, plan) of the fastest candidate that can be built and meets `can_implement`.
+    """Return (recipe, plan) of the candidate with the lowest predicted time that can be built and meets a condition.
 
     If none meets it, the fastest one that can be built is returned. A recipe is the name and arguments of a plan.
 
-    operands, by_threads   operands with the alignments for loads by TMA, and for loads by threads
+    operands, by_threads   types, majorness and alignment of A to D, with the alignments that count for TMA, and with
+                           those that count for loads by threads
     with_c                 whether the epilogue reads a C
-    accumulate             "fast" or "promoted" accumulation of fp8: see `Request`
+    accumulate             accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     swap_ab                True: plans for D^T = B^T A^T only; False: plans for D only; None: both
     can_implement          condition on a plan; None: no condition
     raises                 PlanError if no candidate can be built
@@ -194,8 +197,9 @@ def built(
 
     A repack pass is a kernel that copies A or B before the GEMM, because the GEMM could not load it well.
 
-    operands     operands with the alignments that A and B have for loads by TMA
-    by_threads   `operands` with the alignments that A and B have for loads by threads
+    operands     types, majorness and alignment of A to D. For A and B, it is the alignment that counts for TMA
+                 (address, strides)
+    by_threads   `operands` with the alignments that count for loads by threads (also row length)
     with_c       whether the epilogue reads a C
     raises       PlanError if the operands or the architecture break rules of the plan; TooLargeError if the problem's
                  extents do
@@ -242,10 +246,11 @@ def ranked(
 
     No plan is built yet.
 
-    operands     operands with the alignments that A and B have for loads by TMA
-    accumulate   "fast" or "promoted" accumulation of fp8: see `Request`
+    operands     types, majorness and alignment of A to D. For A and B, it is the alignment that counts for TMA
+                 (address, strides)
+    accumulate   accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     swap_ab      True: plans for D^T = B^T A^T only; False: plans for D only; None: both
-    by_threads   `operands` with the alignments that A and B have for loads by threads; None: as `operands`
+    by_threads   `operands` with the alignments that count for loads by threads (also row length); None: as `operands`
     with_c       whether the epilogue reads a C
     raises       PlanError if no named plan can implement the operands on the architecture
 
@@ -297,7 +302,7 @@ def _families(request: Request, problem: Problem) -> list[Family]:
 def _is_small(problem: Problem) -> bool:
     """Return whether a problem is so small that mma.sync plans may be faster than wgmma plans, and should be tried.
 
-    K must be short, or D must be small and have few rows or few columns.
+    It is small if K is short, or if D is small and has few rows or few columns.
     """
     elements = problem.m * problem.n * problem.l
     is_short = problem.k <= _SHORT_K and elements <= _SHORT_ELEMENTS
@@ -308,11 +313,12 @@ def _is_small(problem: Problem) -> bool:
 def _to_repack(name: str, operands: Operands, by_threads: Operands) -> Operand:
     """Return A or B with its alignment for the loads of a repack pass (a copy kernel before the GEMM).
 
-    It is the smaller one of the alignments in `operands` and `by_threads`.
+    A and B may be aligned differently for TMA (address, strides) and for threads (also row length). A repack pass needs
+    the smaller alignment.
 
     name         "a" or "b"
-    operands     operands with the alignments that A and B have for loads by TMA
-    by_threads   `operands` with the alignments that A and B have for loads by threads
+    operands     operands with the alignments that count for TMA
+    by_threads   operands with the alignments that count for loads by threads
     """
     boxed, read = getattr(operands, name), getattr(by_threads, name)
     return replace(boxed, align_bytes=min(boxed.align_bytes, read.align_bytes))
@@ -325,8 +331,8 @@ def candidates(
     device: Device = DEFAULT_DEVICE,
     accumulate: str = "fast",
 ) -> list[Candidate]:
-    """Return all candidate plans for a problem, in ascending order of predicted time, as a list: see `ranked`.
+    """Return all candidate plans for a problem, in ascending order of predicted time, as a list.
 
-    accumulate   "fast" or "promoted" accumulation of fp8: see `Request`
+    accumulate   accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     """
     return list(ranked(operands, problem, arch, device, accumulate))

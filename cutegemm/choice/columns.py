@@ -15,7 +15,7 @@ _FOURTH = 4.0
 
 
 def of_rows(column: Column, rows: Column) -> Column:
-    """Return the entries of `column` at the indices `rows`: `column[rows]`, or `column` itself if it is one number.
+    """Select plans: return `column[rows]`, or `column` itself if it is one number that holds for all plans.
 
     column   array with one entry per plan, or a number that holds for all plans
     rows     indices of plans; an index may occur several times

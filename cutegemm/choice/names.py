@@ -189,7 +189,7 @@ def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
 def _installed(name: str) -> Recipe | None:
     """Return the recipe (name and arguments) of the plan that an installed package offers under `name`. Cached.
 
-    None if no package offers one, or if a built-in plan has this name.
+    Packages offer plans by entry points. None if no package offers one, or if a built-in plan has this name.
     """
     return _own(name, loaded(name), "") if name in installed() and _of_package(name) is None else None
 
@@ -238,7 +238,7 @@ def _of_package(name: str) -> Recipe | None:
 
 
 def _varied(name: str) -> Recipe | None:
-    """Return the recipe of a name that ends with suffixes, such as +repack or /k4, applied to the plan before them.
+    """Return the recipe (plan arguments) of a name with suffixes that change the plan, such as +repack or /k4.
 
     None if the name before the suffixes or a suffix is unknown.
 

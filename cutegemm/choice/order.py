@@ -32,7 +32,7 @@ class Weight:
     n, k         extents of the weight
     arch         architecture to compile for
     device       device whose times are predicted
-    accumulate   accumulation of float8, "fast" or "promoted": see `gemm`
+    accumulate   accumulation of float8: "fast" as the tensor cores do, or "promoted" to f32 after each k-tile
     """
 
     operands: Operands
@@ -44,10 +44,11 @@ class Weight:
 
     @staticmethod
     def of(operands: Operands, n: int, k: int, arch: str, device: Device, accumulate: str) -> Weight:
-        """Return the `Weight` of a GEMM with these operands. Alignment and the majorness of A and D are ignored.
+        """Return the weight B of a GEMM, as far as a fixed order of summation along K may depend on it.
 
+        operands     types, majorness and block scales; alignment and the majorness of A and D are ignored
         n, k         extents of B
-        accumulate   accumulation of float8, "fast" or "promoted"
+        accumulate   accumulation of float8: "fast" as the tensor cores do, or "promoted" to f32 after each k-tile
         """
         letters = f"n{'t' if operands.b.major == 'k' else 'n'}"
         types = {"b": operands.b.dtype, "out": operands.d.dtype, "acc": operands.acc}
@@ -67,8 +68,8 @@ class ServedRows:
     All numbers of rows of A then give bitwise the same results per row.
 
     order     the order of accumulation
-    recipes   for each number of rows in `ROWS`, the recipe (name and arguments of a plan) with the lowest predicted
-              time
+    recipes   for each number of rows in `ROWS` (the powers of two from 1 to 8192), the recipe (name and arguments of a
+              plan) with the lowest predicted time
     """
 
     order: AccumulationOrder
@@ -87,7 +88,8 @@ class ServedRows:
 class Orders:
     """Finds the summation order along K of plans, given as recipes (name and arguments), for a weight.
 
-    Few plans are built, because recipes with equal `accumulates_as` have the same order: see `Recipe.accumulates_as`.
+    To find an order, a plan must be built, which takes time. Recipes with equal keys `accumulates_as` have the same
+    order, so one plan is built for each key.
 
     operands     operands of the GEMM, with the alignments for loads by TMA
     by_threads   `operands` with the alignments that A and B have for loads by threads
@@ -131,10 +133,11 @@ class Orders:
 
 @lru_cache(maxsize=1024)
 def served_rows(weight: Weight) -> ServedRows:
-    """Return the summation order along K for a weight that costs the least time over all numbers of rows in `ROWS`.
+    """Return the summation order along K for a weight that costs the least time over many numbers of rows of A.
 
-    For each number of rows, the time of the fastest plan with the order is divided by that of the fastest plan of all.
-    The order with the lowest mean is chosen. Every number of rows must have a plan with this order.
+    With one order, a row of D has the same bits in every batch. For each order and number of rows, the slowdown is the
+    time of the fastest plan with the order, divided by that of the fastest plan of all. The order with the lowest mean
+    slowdown is chosen, among those that have a plan for every number of rows.
 
     weight    extents N and K, operands and device
     returns   the order, and the fastest recipe with it for each number of rows
@@ -171,7 +174,7 @@ def restored(weight: Weight, recipes: Sequence[Recipe]) -> ServedRows | None:
     """Rebuild the result of `served_rows` from recipes that were remembered, without predicting any time.
 
     weight    the weight for which they were chosen
-    recipes   names and arguments of plans, one for each number of rows in `ROWS`
+    recipes   names and arguments of plans, one for each number of rows in `ROWS` (the powers of two from 1 to 8192)
     returns   None if the number of recipes is wrong or if their plans do not all have the same summation order
     """
     known = Orders(weight.operands, weight.operands, weight)

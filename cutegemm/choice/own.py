@@ -61,7 +61,7 @@ class OwnRecipe(Recipe):
 def installed() -> Mapping[str, Any]:
     """Return the plans that installed packages offer, as entry points: name of the plan -> entry point.
 
-    The entry points are those of the group `ENTRY_POINTS`. None is loaded yet, so no package is imported.
+    They are entry points of the group "cutegemm.plans". None is loaded yet, so no package is imported.
     """
     return {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINTS)}
 

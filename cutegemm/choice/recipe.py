@@ -35,7 +35,8 @@ class BuildTarget:
     arch         architecture, such as "sm_90a"; its shared memory limits mma.sync plans
     sms          number of multiprocessors, which the clusters of a persistent grid fill
     with_c       whether the kernel of a Hopper plan must be able to read C
-    tpc_rounds   order in which the hardware hands out the CTAs of a grid: see `Device`
+    tpc_rounds   order in which the hardware hands out the CTAs of a grid: number of TPCs (pairs of SMs) that get a CTA
+                 in each round; () if unknown
     """
 
     arch: str
@@ -91,7 +92,10 @@ class Recipe(ABC):
 
     @property
     def _split_text(self) -> str:
-        """Return the suffix of this recipe's name that says how K is divided, such as "/k4"; "" if it has none."""
+        """Return the suffix of this recipe's name that says how K is divided; "" if it has none.
+
+        E.g. "/k4" is four K splits.
+        """
         split = self.split
         if split is None:
             return ""
@@ -105,9 +109,9 @@ class Recipe(ABC):
 
     @property
     def division(self) -> KSplit:
-        """Return how K is split by this recipe's plan: as its name says, else without a split.
+        """Return how this recipe's plan splits K among CTAs; without a suffix of its name, K is not split.
 
-        Subclasses may also read their options.
+        A name that ends with "/k4" means four K splits. Subclasses may also read their options.
         """
         return self.split or KSplit()
 
@@ -176,14 +180,18 @@ class Recipe(ABC):
         return plan.with_(swap_ab=True) if self.swap_ab else plan
 
     def to_repack(self, operands: Operands) -> str:
-        """Return which operands should go through a repack pass (a copy kernel before the GEMM): "", "a", "b" or "ab".
+        """Return which operands need a repack pass (a copy before the GEMM): "", "a", "b" or "ab".
+
+        Each kernel family has its own rule, e.g. operands that TMA cannot load. The default is "".
 
         operands   as the kernel sees them: transposed if this recipe swaps A and B
         """
         return ""
 
     def repacked(self, operands: Operands) -> str:
-        """Return which operands this plan does copy by a repack pass before the GEMM: "", "a", "b" or "ab".
+        """Return which operands this plan copies by a repack pass before the GEMM: "", "a", "b" or "ab".
+
+        The recipe's options may name them. If they ask for a repack pass where needed, `to_repack` decides.
 
         operands   as the kernel sees them: transposed if this recipe swaps A and B
         """

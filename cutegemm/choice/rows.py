@@ -43,22 +43,18 @@ def looked_at(most: int = MOST_ROWS) -> list[int]:
 
 
 def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = None) -> tuple[Recipe, ...]:
-    """Choose a few plans that together are as fast as possible for any number of rows of A, to compile only those.
+    """Choose a few plans that together are fast for any number of rows of A, so that only these are compiled.
 
-    At most `most` recipes (names and arguments of plans) are chosen. They minimise the mean, over numbers of rows, of
-    the time by the best chosen plan / the time by the best plan.
+    For one number of rows, the slowdown is the time of the fastest chosen plan, divided by the time of the fastest plan
+    of all. A greedy search with exchanges looks for the plans with the lowest mean slowdown over numbers of rows.
 
     weigh     function from a number of rows to the candidates with predicted times; a number of rows without candidates
               is left out
-    most      the largest number of recipes
-    rows      the numbers of rows of the mean, in ascending order; None: those of `looked_at`. Each stands for the rows
-              nearest to it. One share of the mean counts each octave alike, the rest each number of rows
-    returns   the recipes; the first one can implement all numbers of rows if any recipe can. () if no rows have
-              candidates
-
-    The search starts from one recipe, and adds the recipe that lowers the mean most until there are `most` of them.
-    Then it exchanges one recipe for a better one until no exchange lowers the mean. It is repeated from several first
-    recipes, and the result with the lowest mean is returned.
+    most      largest number of plans
+    rows      the numbers of rows of the mean, in ascending order; None: about equally many per octave. Each stands for
+              the rows nearest to it. One share of the mean counts each octave alike, the rest each number of rows
+    returns   recipes (names and arguments of plans); the first one can implement all numbers of rows if any recipe can.
+              () if no number of rows has candidates
 
     >>> from cutegemm.choice.catalog import candidates
     >>> from cutegemm.plan.problem import Operands, Problem
@@ -91,7 +87,8 @@ class _Table:
     The slowdown is the time of the recipe's plan / the least time of any plan, for the same number of rows of A.
 
     slower    slowdowns, shape (recipes, rows)
-    serving   shape (recipes,): can the recipe implement every number of rows? If none can, any recipe may come first
+    serving   flags, shape (recipes,): can the recipe implement every number of rows? The first chosen recipe must, if
+              any can
     rows      the numbers of rows, in ascending order
     """
 

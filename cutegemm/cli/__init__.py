@@ -75,7 +75,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 def _print_anywhere() -> None:
-    """Make stdout and stderr print a similar ASCII character, e.g. ">" for "→", for what their encoding lacks."""
+    """Make stdout and stderr replace characters that their encoding lacks by similar ones of ASCII, e.g. "→" by ">"."""
     codecs.register_error("cutegemm.in_ascii", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

@@ -65,7 +65,7 @@ class Line:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(M, N, K) of this line, or (M, N, K, L) for a batch. M is the smallest one of a range."""
+        """(M, N, K) of this line, or (M, N, K, L) for a batch. If M is a range, it is the smallest number of rows."""
         return (self.rows[0], *self.columns)
 
 
@@ -169,7 +169,7 @@ def tune(
 def _matrices(line: Line) -> tuple[Any, Any, Any]:
     """Return random A and B on the GPU for one line of a shapes file, and the torch dtype of D.
 
-    Elements are normally distributed.
+    Elements are normally distributed. A and B have the layout that the line states.
 
     line   extents and operand types of the GEMM
     """
@@ -264,7 +264,7 @@ def export(
 
 
 def _of_models(dtype: str | None, device: Device) -> list[GemmPlan]:
-    """Choose the kernel plans for the layers of public models, as `export --models` compiles them into a library.
+    """Choose the kernel plans for the layers of public language and vision models, which `export --models` compiles.
 
     Prints how many plans each kind of call has.
 

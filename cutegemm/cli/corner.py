@@ -45,15 +45,16 @@ class Corner:
 
     @property
     def ctas(self) -> int | None:
-        """Number of CTAs of the persistent grid for this smaller problem; None if the plan is not persistent."""
+        """Number of CTAs of the persistent grid that is simulated for this smaller problem; None if not persistent."""
         return self.plan.scheduler.grid.ctas or None
 
 
 def corner_of(plan: GemmPlan, problem: Problem, extents: Extents, most: int) -> Corner | None:
     """Return the cheapest smaller problem that can be simulated instead of a large one, or None if that is not needed.
 
-    It has all features of the large problem, such as ragged tiles and several K splits. If no problem within the limit
-    has them all, the one with the most features is returned.
+    A feature is something that a kernel may get wrong, such as ragged tiles or several K splits. The smaller problem
+    has all features of the large one. If no problem within the limit has them all, the result is the one with the most
+    features.
 
     plan      plan of the large problem
     problem   the large problem, with A and B swapped if the plan swaps them
@@ -90,7 +91,8 @@ def corner_of(plan: GemmPlan, problem: Problem, extents: Extents, most: int) -> 
 class _Execution:
     """How a plan executes a problem: its output tiles, K splits, and the work tiles of each cluster of CTAs.
 
-    Used to compare a large problem with a smaller one that is simulated instead.
+    It is computed for a large problem and for a smaller one, to see whether the smaller one exercises the same
+    features, e.g. ragged tiles, and can be simulated instead.
     """
 
     def __init__(self, plan: GemmPlan, problem: Problem) -> None:
@@ -107,7 +109,7 @@ class _Execution:
 
     @property
     def successive_tiles(self) -> int:
-        """Largest number of work tiles that one CTA processes in succession, or one consumer of a ping-pong plan."""
+        """Largest number of work tiles that one CTA (one consumer of a ping-pong plan) processes in succession."""
         consumers = self.plan.body.tiles_in_flight
         return int(np.max(np.bincount(self.assignment.cluster), initial=0)) // consumers
 
@@ -127,7 +129,11 @@ class _Execution:
 
     @property
     def has_bands(self) -> bool:
-        """True if the tile order (raster) of this execution divides the output tiles into more than one band."""
+        """True if the tile order (raster) of this plan visits the output tiles in more than one band.
+
+        A band is a group of neighbouring rows (or columns) of tiles, e.g. 8 rows for grouped_m:8; it is finished before
+        the next one begins.
+        """
         tiles, raster = self.work.tiles, self.plan.scheduler.raster
         extent = tiles.n_tiles if raster.kind.endswith("_n") else tiles.m_tiles
         across = raster.across(tiles.m_tiles, tiles.n_tiles)
@@ -140,8 +146,9 @@ class _Feature:
 
     The smaller problem is simulated instead of the large one.
 
-    occurs   function of the executions of the smaller and of the large problem; True if the smaller one has the feature
-    text     function of an execution that returns the description to print, such as "several batches"
+    occurs   function (smaller, large) of the executions (`_Execution`) of two problems; True if the smaller one has the
+             feature
+    text     function of one execution that returns the description to print, such as "several batches"
     """
 
     occurs: Callable[[_Execution, _Execution], bool]
@@ -189,7 +196,7 @@ def cluster_tile(plan: GemmPlan) -> tuple[int, int, int]:
 def _candidates(plan: GemmPlan, problem: Problem, most: int) -> Iterator[_Execution]:
     """Yield smaller problems that could be simulated instead of a large one, cheapest (fewest multiply-adds) first.
 
-    Each is yielded on persistent grids of 1, 2 and 3 clusters, see `_grids`.
+    If the plan is persistent, each is yielded for grids of 1, 2 and 3 clusters.
 
     plan      the plan of the large problem
     problem   the large problem

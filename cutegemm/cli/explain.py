@@ -82,7 +82,7 @@ def explain(
 def _outcomes(
     operands: Operands, problem: Problem, device: Device, accumulate: str, batch_invariant: bool
 ) -> Iterator[tuple[Candidate, GemmPlan | PlanError]]:
-    """Yield every candidate plan with the built plan, or the error that refuses it; lowest predicted time first.
+    """Yield (candidate, its plan or the error that refuses it), lowest predicted time first.
 
     operands, problem   the GEMM
     device              device whose rates predict the times
@@ -103,7 +103,7 @@ def _outcomes(
 def _time_and_refusal(candidate: tuple[Candidate, GemmPlan | PlanError]) -> tuple[float, str | None]:
     """Return (predicted time in us, first broken rule) of a candidate plan; the rule is None if the plan can be built.
 
-    Consecutive candidates for which both are equal share a row of the printed table.
+    Consecutive candidates with the same time and rule share a row of the printed table.
 
     candidate   the candidate, with the built plan or the error that refuses it
     """
@@ -137,7 +137,8 @@ def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dic
 def _why_not(row: dict[str, Any], first: dict[str, Any] | None) -> str:
     """Return why a candidate plan is not chosen, such as "2.0% slower: ..."; "chosen" for the chosen one.
 
-    row     the candidate as a dict with "us", "bounds_us" and "refused"
+    row     the candidate as a dict with "us" (predicted time), "bounds_us" (microseconds by bottleneck) and "refused"
+            (broken rule, or None)
     first   the chosen candidate in the same form; None if all are refused
 
     >>> chosen = {"us": 10.0, "bounds_us": {"L2": 8.0, "DRAM": 6.0}, "refused": None}

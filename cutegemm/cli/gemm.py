@@ -54,7 +54,7 @@ _SILENT_S = 5.0  # between two lines of progress if stderr is not a terminal
 
 
 class Command(TyperCommand):
-    """A typer command that reports a negative extent, as in `cutegemm gemm -5 8 8`, as such.
+    """A typer command that reports a negative extent, as in `cutegemm gemm -5 8 8`, as a wrong extent.
 
     Otherwise typer would report an unknown option -5.
     """
@@ -165,7 +165,8 @@ def _epilogue_rows(
     """Parse the epilogue options of `cutegemm gemm`; return None for the default epilogue alpha * acc + beta * c.
 
     epilogue, operand       options --epilogue and --operand; None if they are absent
-    c, alpha, beta, dtype   options that the epilogue replaces, or that limit their values
+    c, alpha, beta, dtype   options --c, --alpha, --beta and --dtype; an epilogue replaces the first three, and dtype
+                            decides the range of alpha and beta
     raises                  PlanError if an epilogue is given together with C, alpha or beta, or if alpha or beta is not
                             a finite number of float32 (float64 for f64)
     """
@@ -188,7 +189,7 @@ class _Machine:
     """The machine that a plan is chosen for and runs on: a GPU, or an architecture that is simulated.
 
     arch     architecture to compile for, such as "sm_90a"
-    device   device whose rates the choice of a plan uses
+    device   device whose rates (memory, MMA) predict the times of plans, to choose the fastest
     gpu      "name", "arch" and "device" of the GPU that runs the plan; None if the plan is simulated on the CPU
     no_gpu   reason why the GPU is not used; "" if there is nothing to report
     """
@@ -219,7 +220,7 @@ def _machine(arch: str, on_cpu: str, emulated: bool) -> _Machine:
 class _Request:
     """The GEMM that a user asked for on the command line, checked as far as possible without a plan.
 
-    extents       M, N, K and the batch, and the arrays that files give
+    extents       M, N, K and the batch, and the matrices that were read from files
     operands      element types and majorness of A, B, C and D
     plan          a plan name; None to choose the plan
     alpha, beta   factors of A @ B and of C
@@ -242,11 +243,14 @@ class _Request:
         return problem_of(size.m, size.n, size.k, 1 if size.batch is None else size.batch, self.operands)
 
     def job(self, machine: _Machine, most: int | None) -> tuple[Job, Matrices]:
-        """Choose the plan for this request; return the `Job` that runs it, and the matrices before a swap of A and B.
+        """Choose the plan for this request; return the job that computes it with the plan, and the matrices A, B and C.
+
+        If the plan swaps A and B, the job has the transposed problem. The returned matrices are in the order of the
+        user.
 
         machine   the machine that the plan is chosen for
-        most      limit in multiply-adds: a larger problem is replaced by a smaller one with the same features, see
-                  `corner_of`. None for no limit
+        most      limit in multiply-adds for a simulation. A larger problem is replaced by a smaller one that exercises
+                  the same cases, such as ragged tiles and several K splits. None: no limit
         raises    PlanError if the plan cannot compute the problem
         """
         beta, ending, size, corner = self.beta, self.ending, self.extents, None
@@ -366,7 +370,7 @@ def _gpu() -> dict[str, Any] | str:
 def _print(report: dict[str, Any], console: Console) -> None:
     """Print the results of `cutegemm gemm` as a table: plan, accuracy, registers, speed.
 
-    report   fields by name, as `Job.run` or `Job.simulate` returns them, with more about the plan and the machine
+    report   fields by name, such as "plan", "correct", "compiled" and "speed"; values are texts, numbers or dicts
     """
     console.print(report["hierarchy"], markup=False, soft_wrap=True)
     console.print()

@@ -136,7 +136,7 @@ class Extents:
     def rounded(self, matrices: Matrices) -> list[str]:
         """Return which of "A", "B" and "C" were read from files and changed by rounding to their element type.
 
-        matrices   the matrices after rounding
+        matrices   A, B and C with these extents after rounding
         """
         pairs = [(name, array, getattr(matrices, name)) for name, array in self.files.items()]
         return [

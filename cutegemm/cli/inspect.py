@@ -161,7 +161,7 @@ def plans(
 
 
 def _group(name: str) -> str:
-    """Return the key in `_GROUPS` of the heading under which `cutegemm plans` lists a plan, e.g. "sm90 ladder".
+    """Return the group of plans in which `cutegemm plans` lists a plan, e.g. "sm90 ladder".
 
     name   name of the plan
     """
@@ -268,10 +268,10 @@ def _check_plan(
 ) -> None:
     """Print the analysis of a plan for `cutegemm check`, and exit with status 1 if the plan breaks a rule.
 
-    problem    None to analyse only what does not depend on the problem
+    problem    extents and operands of the GEMM; None to analyse only what does not depend on the problem
     operands   the operands as text, as the user states them
     arch       architecture, such as sm_90a; used if `device` is None
-    device     None to analyse for the architecture alone, without rates
+    device     GPU whose rates give the roofline; None for no rates
     compiled   True to compile the kernel and add its registers, spills and executed accesses
     as_json    True to print JSON
     """

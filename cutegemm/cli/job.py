@@ -45,8 +45,9 @@ class Job:
     all fields describe D^T = alpha * B^T A^T + beta * C^T.
 
     problem    the problem that the plan solves
-    matrices   A, B and C of the problem, or of `corner`
-    corner     a smaller problem that is simulated instead of a large one; None to compute the whole problem
+    matrices   A, B and C as arrays, of the problem or of `corner`
+    corner     a smaller problem that is simulated instead, because the whole one takes too long; None to compute the
+               whole problem
     values     arrays and scalars of the epilogue's operands by name; empty for alpha * acc + beta * c
     scales     block scales of float8 operands by name, empty without them; scale_a belongs to the A of the user, even
                if A and B are swapped
@@ -117,7 +118,7 @@ class Job:
         return report, d
 
     def _head(self, did: str) -> dict[str, Any]:
-        """Return the part of this GEMM's report that describes the problem and the kernel plan, as a dict of texts.
+        """Return the first entries of this GEMM's report, which describe problem and kernel plan, as a dict of texts.
 
         did   what was done with the plan, as text, such as "simulated on the CPU"
         """
@@ -156,7 +157,9 @@ class Job:
         return {"d": result.d, **result.aux}, result.ctas, result.seconds
 
     def _orders(self) -> int:
-        """Check the barriers of this GEMM's plan in random interleavings of its warp roles; return their number.
+        """Simulate this GEMM's warp roles in several random interleavings, and return the number of interleavings.
+
+        It finds errors in the use of barriers that only some timings show.
 
         raises   SimulationError with the faults that were found, such as a deadlock
         """
@@ -180,7 +183,8 @@ class Job:
         """Compare all results of this GEMM with float64 references; return the comparison of the least accurate one.
 
         results   D as "d", and the auxiliary outputs and reductions, by name
-        returns   "relative_error", "tolerance" and "correct", see `_compare`
+        returns   "relative_error" (of the Frobenius norm), "tolerance" (the largest correct error) and "correct" (True
+                  or False)
         """
         expected = self._expected()
         comparisons = [self._compare(name, values, expected[name]) for name, values in results.items()]

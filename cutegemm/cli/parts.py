@@ -129,7 +129,7 @@ def _data(cost: Wavefronts) -> dict[str, Any]:
 def _table(title: str, rows: list[tuple[str, Wavefronts, str]]) -> Table:
     """Return a printable table of shared-memory accesses, with their instructions and wavefronts.
 
-    rows   (name, counts, description of the worst bank conflict) of each access
+    rows   (name of the access, its counts, description of its worst bank conflict) for each row of the table
     """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("", "requests", "wavefronts", "ideal", "worst collision"):

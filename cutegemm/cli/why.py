@@ -26,11 +26,11 @@ _OTHERS = 2  # number of next-best candidates to print
 class Why:
     """Why `cutegemm gemm` uses a plan for a problem, and the plan's predicted speed.
 
-    reason       why this plan is used, as text for the user
+    reason       why this plan is used, as text for the user, e.g. "lowest predicted time of 40 plans"
     us           predicted time in microseconds; None if the problem has too many tiles to be analysed
     tflops       predicted speed in TFLOP/s; 0 if `us` is None
     bound        name of what takes most of the time, such as "DRAM"; "" if `us` is None
-    is_at_most   True if the time is the roofline, a lower bound of the time; False if it is from the time model
+    is_at_most   True if `us` is the roofline, i.e. a lower bound of the time; False if the time model predicts it
     device       name of the device that the time is predicted for
     stand_in     note that the device has another architecture than the plan, because no rates are known for that one;
                  "" if both have the same
@@ -45,7 +45,7 @@ class Why:
     stand_in: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the reason, the predicted time and the other fields of this answer as plain data for JSON."""
+        """Return the fields of this object, such as the reason and the predicted time, as a dict for JSON."""
         return dict(vars(self))
 
     def __str__(self) -> str:
@@ -71,14 +71,18 @@ def why(
     device: Device,
     ending: ParsedEpilogue | None,
 ) -> Why:
-    """Return why a plan is used for a problem, and its predicted speed.
+    """Explain why a plan is used for a problem, e.g. "lowest predicted time of 40 plans", and predict its speed.
 
-    recipe         named options that the plan was built from; it is looked up among the candidates for the problem
+    The result also has the predicted microseconds, TFLOP/s and bottleneck. They come from the time model. With a custom
+    epilogue, or if the plan is not among those that the model compares, they come from the roofline, a lower bound of
+    the time.
+
+    recipe         named options that the plan was built from
+    plan           the plan that is used
     asked          the plan name that the user gave; None if the plan was chosen
     problem        the problem that the plan solves: transposed if the recipe swaps A and B
     arch, device   architecture of the plan, and device whose rates predict the time
-    ending         the epilogue; None for alpha * acc + beta * c. The time model does not cover other epilogues, so the
-                   time is then that of the roofline
+    ending         the custom epilogue; None for alpha * acc + beta * c
     """
     known = [] if ending is not None else _next_best(recipe, problem, arch, device)
     us: float | None
@@ -112,7 +116,7 @@ def _roofline(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tu
 
 
 def _next_best(recipe: Recipe, problem: Problem, arch: str, device: Device) -> list[Candidate]:
-    """Return the chosen candidate plan and all slower candidates, sorted by predicted time.
+    """Return the chosen plan as a candidate, followed by all slower candidates in the order of predicted time.
 
     recipe    named options of the chosen plan. If it is not a candidate, the list is empty
     problem   the problem that the plan solves: transposed if the recipe swaps A and B

@@ -29,7 +29,7 @@ class Backend:
 
 @dataclass(frozen=True)
 class Backends:
-    """What this process needs to run kernels (DSL, launcher, torch, GPU); `print` shows it as a table."""
+    """Report on what this process needs to run kernels: DSL, launcher, torch, GPU. `print` shows it as a table."""
 
     backends: tuple[Backend, ...]
 

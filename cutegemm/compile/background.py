@@ -64,13 +64,13 @@ class compile_in_background:
 
 
 def is_active() -> bool:
-    """Return True if torch computes the calls of this thread until their kernels are compiled."""
+    """Return True if background compilation is on for this thread: torch computes calls until kernels are ready."""
     return _is_enabled and not getattr(_here, "waits", False)
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Make this thread's GEMM calls wait for the compiler within a `with` block; torch does not compute them."""
+    """Make this thread's GEMM calls wait for the compiler in a `with` block, even if background compilation is on."""
     before = getattr(_here, "waits", False)
     _here.waits = True
     try:
@@ -80,13 +80,14 @@ def waiting() -> Iterator[None]:
 
 
 def need(plan: GemmPlan, arch: str, call: Callable[[], str]) -> None:
-    """Return if the kernel of a plan is ready, or if the call may wait for it; otherwise start to compile it and raise.
+    """Return if a GEMM call can proceed with the kernel of a plan; else start to compile it and raise PendingError.
 
-    The call may wait if `compile_in_background` is off, or in the capture of a CUDA graph.
+    The call proceeds if the kernel is ready. It also proceeds, and waits for the compiler, if `compile_in_background`
+    is off or a CUDA graph is being captured.
 
     arch     architecture to compile for, such as "sm_90a"
     call     function that returns the text of the call for messages, such as "gemm of (64, 512) by (512, 256)"
-    raises   PendingError if torch has to compute the call
+    raises   PendingError if the kernel is not ready: the caller lets torch compute the result
     """
     if not is_active() or exported.loaded(plan, arch) is not None or cache.intact(cache.entry(plan, arch)) is not None:
         return

@@ -132,7 +132,8 @@ def intact(folder: Path) -> Manifest | None:
     That is so if a file is missing or does not match its hash, or if another user can write to the folder.
 
     folder    folder of one compiled kernel
-    returns   the manifest is a dict with "plan", "arch", "key", "symbol" and "files" (hash by file name)
+    returns   the manifest is a dict with "plan" (name), "arch", "key" (hash of plan and architecture), "symbol" (name
+              of the function) and "files" (hash by file name)
     """
     try:
         if untrusted(folder):
@@ -153,8 +154,8 @@ def store(folder: Path, build: Callable[[Path], Manifest]) -> Manifest:
     its manifest is returned.
 
     folder   final folder of the compiled kernel
-    build    function that writes the files of the entry to the folder that it receives, and returns "plan", "arch",
-             "key" and "symbol" for the manifest
+    build    function that writes the files of the entry to the folder that it receives, and returns the manifest: a
+             dict with "plan" (name), "arch", "key" (hash of plan and architecture) and "symbol" (name of the function)
     raises   CompileError if the entry cannot be written
     """
     try:
@@ -244,7 +245,7 @@ def _toolchain() -> str:
 def dsl_version() -> str:
     """Return the version of the installed CuTe DSL, without importing it.
 
-    "at PATH" if the DSL was not installed as a package; `NO_DSL` if it is not installed at all.
+    It is "at PATH" if the DSL was not installed as a package, and the constant `NO_DSL` if it is not installed at all.
     """
     try:
         return importlib.metadata.version("nvidia-cutlass-dsl")

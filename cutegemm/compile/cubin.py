@@ -98,8 +98,10 @@ class ResourceReport:
 def _wgmma_waits(plan: GemmPlan) -> int:
     """Return how many WARPGROUP.ARRIVE and WARPGROUP.DEPBAR instructions a plan's consumer warps should have in SASS.
 
-    More of them mean that ptxas serializes: if it cannot follow the accumulators, it adds one after each wgmma, and
-    mentions that only in a warning. The number is 0 for a plan without warp roles.
+    If a kernel has more, ptxas has serialized its wgmmas: it waits after each one, because it could not follow the
+    accumulators. ptxas mentions that only in a warning.
+
+    plan   plan of the kernel; the result is 0 for a plan without warp roles
     """
     from cutegemm.plan.program.steps import OTHER_BLOCKS, Multiply, WaitMma
 
@@ -182,7 +184,7 @@ def code_of(cubin: bytes) -> dict[str, bytes]:
 def _gemm_of(sections: Mapping[str, tuple[int, int]]) -> str:
     """Return the name of the GEMM kernel in a cubin that may also hold helper kernels.
 
-    If no name is that of a GEMM kernel, it is the kernel with the most code.
+    A name tells a GEMM kernel from helper kernels. If none does, the result is the kernel with the most code.
 
     sections   (offset, size) in bytes of each ELF section of the cubin, by name
     raises     CompileError if the cubin has no kernel

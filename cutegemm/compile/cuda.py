@@ -55,10 +55,10 @@ def current_stream(index: int) -> int:
 def outside_of_pools(allocate: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Allocate a tensor outside of torch's private memory pools, such as that of a CUDA graph, and return it.
 
-    Such a tensor can be kept after the graph is gone. torch routes the allocations of one thread or one stream to a
-    private pool. So a second thread allocates the tensor, on the default stream of the device. The current stream then
-    waits for earlier work on that memory, and torch does not reuse the memory before the current stream has finished
-    with it. The tensor is not an inference tensor, even if inference mode is on.
+    Such a tensor stays valid after the graph is gone. A second thread allocates it on the device's default stream,
+    because torch uses a private pool only for one thread or one stream. The current stream waits for earlier work on
+    the memory, and torch does not reuse the memory before that stream has finished with it. The tensor is not an
+    inference tensor, even in inference mode.
 
     allocate   function that returns the new tensor; it must not launch a kernel
     """

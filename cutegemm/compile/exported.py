@@ -39,7 +39,7 @@ class Exported:
     plan     name of the kernel's plan
     swaps    True if the plan computes D^T = B^T A^T
     arch     architecture such as "sm_90a"
-    key      hash of the plan and the architecture, see `key_of`
+    key      hash of the plan and the architecture; kernels whose code differs have different keys
     symbol   name of the kernel's function in the library
     """
 
@@ -188,7 +188,7 @@ def _load_named(path: Path) -> None:
 
 
 def recipes(arch: str) -> frozenset[str]:
-    """Return the names of all plans that the loaded libraries have kernels for, whatever the operands.
+    """Return the names of all plans that the loaded libraries have kernels for, with any types and layouts of operands.
 
     A warning says, once for each architecture, if libraries are loaded but have no kernels for it.
 
@@ -232,7 +232,7 @@ def loaded(plan: GemmPlan, arch: str) -> Any:
 def function_of(key: str) -> Any:
     """Return the callable kernel with a given key from the loaded libraries; None if none of them has it.
 
-    key   hash of plan and architecture, see `key_of`
+    key   hash of plan and architecture, as `key_of(plan, arch)` computes it
     """
     for kernels, library in reversed(_LIBRARIES):
         kernel = kernels.by_key.get(key)

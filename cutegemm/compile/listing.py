@@ -106,7 +106,8 @@ def _wgmma_lines(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
     """Return the program line of a plan that each wgmma instruction of its kernel was compiled from.
 
     ptxas gives a wgmma the line of a neighbouring instruction, so the line table does not have these lines. They follow
-    from the plan if its programs have one `mma` line, or one for the first k-block and one for the others.
+    from the plan in two cases: its programs have one `mma` line, or they have one for the first k-block and another one
+    for all others.
 
     count     number of wgmma instructions in the kernel
     returns   (program, line) for each of them, in the order of the code; empty if the lines do not follow from the plan

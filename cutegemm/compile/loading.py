@@ -15,7 +15,7 @@ def load_function(folder: Path, manifest: cache.Manifest) -> Any:
     The CuTe DSL is imported only if the kernel was written on a machine without a linker.
 
     folder     folder of the compiled kernel
-    manifest   its manifest, from `cache.intact`
+    manifest   dict that describes the folder, from `cache.intact`; its "symbol" is the name of the function
     raises     UnsupportedError if TVM-FFI is not installed
     """
     try:

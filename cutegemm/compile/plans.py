@@ -60,15 +60,14 @@ if hasattr(os, "register_at_fork"):
 class CompiledKernel:
     """The loaded kernel of a plan, called as `kernel(a, b, c, d, alpha, beta)` for d = alpha * a @ b + beta * c.
 
-    A plan that cannot read C is called as `kernel(a, b, d, alpha)`. One with an epilogue expression is called as
-    `kernel(a, b, *tensors, d, *results, *scalars)`: what the epilogue reads and writes, in the order of
-    `signature_of(plan)`.
+    A plan that cannot read C is called as `kernel(a, b, d, alpha)`. A plan with an epilogue expression is called with
+    the tensors that the expression reads, then D, its auxiliary outputs, and its scalars: for gelu(acc * s + bias) it
+    is `kernel(a, b, bias, d, s)`. The order is that of `signature_of(plan)`.
 
     a, b, c, d   CUDA tensors of any framework with DLPack, of shape (M, K), (K, N), (M, N) and (M, N), with L in front
-                 if the plan is batched; types and strides as in `signature_of(plan)`. c may be d; c is not read if beta
-                 is 0
-    raises       UnsupportedError for another number of arguments; ValueError or TypeError, from checks that are
-                 compiled into the kernel. These checks do not compare the extents of different tensors
+                 if the plan is batched. c may be d; c is not read if beta is 0
+    raises       UnsupportedError for another number of arguments. ValueError or TypeError for wrong types or strides.
+                 That the extents of different tensors match is not checked
 
     The kernel runs on the current stream of the tensors' framework, so a CUDA graph can capture it. It allocates memory
     only if `needs_workspace`. `function` is the kernel's function without this object. `library_key` is the key of the
@@ -99,17 +98,19 @@ class CompiledKernel:
 
     @cached_property
     def needs_workspace(self) -> bool:
-        """True if this kernel needs a workspace in global memory, which `function` takes after the results.
+        """True if this kernel needs a workspace in global memory, e.g. for the partial accumulators of split-K.
 
-        If the plan has warp roles and splits K, `function` takes an int32 tensor of semaphores before the workspace.
-        They must be zero, and are zero again after the launch.
+        The attribute `function` takes the workspace after the results. If the plan has warp roles and splits K, it
+        takes an int32 tensor of semaphores before the workspace; they must be zero, and are zero again after the
+        launch.
         """
         return needs_workspace(self.plan)
 
     def for_problem(self, m: int, n: int, k: int, l: int) -> Any:  # noqa: E741
         """Return a faster function that calls this kernel for problems of the given extents only.
 
-        It takes the same arguments, provides the workspace, and does not look at the tensors' extents.
+        It takes the same arguments as the kernel and provides the workspace. It is faster because it does not read the
+        extents from the tensors.
 
         m, n, k, l   extents; l is the number of batches
         """
@@ -119,7 +120,10 @@ class CompiledKernel:
 
     @cached_property
     def sizes(self) -> Callable[[int, int, int, int], Sizes]:
-        """Function that maps (M, N, K, L) to the sizes of this kernel's workspace. It remembers 256 results."""
+        """Function that returns the sizes of this kernel's workspace (`Sizes`) for a problem (M, N, K, L).
+
+        It remembers its last 256 results.
+        """
         return functools.lru_cache(maxsize=256)(functools.partial(sizes_of, self.plan))
 
     @property

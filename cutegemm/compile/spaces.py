@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -25,24 +26,33 @@ class Sizes:
     total: int
 
 
-class Spaces:
-    """Workspaces of all kernels of this process: one per CUDA stream, reused from launch to launch.
+class _Kept(threading.local):
+    """The workspaces and the semaphores that one thread keeps, by the device and the stream."""
 
-    Kernels of one stream run one after the other, so they share a workspace, which grows to the largest size. A kernel
+    def __init__(self) -> None:
+        self.spaces: dict[tuple[int, int], Any] = {}
+        self.counters: dict[tuple[int, int], Any] = {}
+
+
+class Spaces:
+    """The workspaces of all kernels of this process, one for each CUDA stream of each thread.
+
+    Kernels of one stream run one after the other, so they share a workspace, which grows to the largest size. Threads
+    that launch on the same stream do not share it: one call may launch several kernels, or zero semaphores first, and
+    those of another thread may come between them, because TVM-FFI releases the lock of the interpreter. A kernel
     that needs more than `MOST_KEPT` bytes gets new memory in each call. So does a kernel in a CUDA graph that is being
     captured, since the graph may run on another stream. Shared workspaces are allocated outside of private pools: other
     graphs may reuse the memory of a graph's pool, and torch.compile does not allow tensors that stay in its pools.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, int], Any] = {}
-        self._counters: dict[tuple[int, int], Any] = {}
+        self._kept = _Kept()
 
     def taker(self, sizes: Sizes) -> Callable[[Any], tuple[Any, ...]]:
-        """Return a function that provides a kernel's workspace arguments, given any tensor argument of the launch.
+        """Return a function that allocates or reuses a kernel's workspace, and returns it as arguments of the launch.
 
-        The function returns (semaphores, workspace), or (workspace,) if `sizes.counters` is None, on the tensor's
-        device and for the current stream there.
+        Its argument is any tensor of the launch, whose device and current stream count. It returns (semaphores,
+        workspace), or (workspace,) if `sizes.counters` is None.
 
         sizes   sizes of the kernel's workspace
         """
@@ -50,7 +60,7 @@ class Spaces:
 
         from cutegemm.compile.cuda import current_stream, outside_of_pools
 
-        kept, of_counters, capturing = self._kept, self._counters, torch.cuda.is_current_stream_capturing
+        kept, capturing = self._kept, torch.cuda.is_current_stream_capturing
         counters, zeroed, total = sizes.counters, sizes.zeroed, sizes.total
         uint8, int32 = torch.uint8, torch.int32
 
@@ -62,18 +72,18 @@ class Spaces:
             else:
                 device = like.get_device()
                 key = device, current_stream(device)
-                space = kept.get(key)
+                space = kept.spaces.get(key)
                 if space is None or space.shape[0] < total:
                     if total <= MOST_KEPT:
-                        space = kept[key] = outside_of_pools(partial(like.new_empty, total, dtype=uint8))
+                        space = kept.spaces[key] = outside_of_pools(partial(like.new_empty, total, dtype=uint8))
                     else:
                         space = like.new_empty(total, dtype=uint8)
                 own = ()
                 if counters is not None:
-                    zeros = of_counters.get(key)
+                    zeros = kept.counters.get(key)
                     if zeros is None or zeros.shape[0] < counters:
                         zeros = outside_of_pools(partial(like.new_empty, max(1, counters), dtype=int32))
-                        of_counters[key] = zeros.zero_()
+                        kept.counters[key] = zeros.zero_()
                     own = (zeros,)
             if zeroed:
                 space[:zeroed].zero_()

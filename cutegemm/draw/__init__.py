@@ -74,9 +74,9 @@ def picture(thing: Any, **options: Any) -> Picture:
 
 
 def _made(maker: Any, thing: Any, options: dict[str, Any]) -> Picture:
-    """Return `maker(thing, **options)`; raise UnsupportedError if `maker` does not have one of the options.
+    """Call the function that draws an object, and return its picture; raise UnsupportedError for an unknown option.
 
-    maker     function that returns a Picture, such as `layout_picture`
+    maker     function of `thing` and keyword arguments that returns a Picture, such as `layout_picture`
     thing     the object to draw
     options   keyword arguments of `maker`, as the user of `draw` passed them
     """
@@ -140,11 +140,11 @@ def draw(thing: Any, *, kind: str = "svg", width: int = 120, **options: Any) -> 
 
 
 def _folded(thing: Any, width: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of `draw` for text output; `fold` is added for a layout of rank 1, so that rows fit the width.
+    """Return the options of `draw` for text output: for a layout with one mode, rows are folded to fit the width.
 
     thing     the object to draw; the options are returned unchanged if it is not a layout of rank 1
     width     maximum characters per line
-    options   keyword arguments of the picture function; `fold` is the number of elements per row
+    options   keyword arguments that the user passed to `draw`. The result adds `fold`, the number of elements per row
     """
     from cutegemm.layout import ComposedLayout, Layout
     from cutegemm.layout.inttuple import flatten as leaves
@@ -164,7 +164,7 @@ def _folded(thing: Any, width: int, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked_page(maker: Any, thing: Any, options: dict[str, Any]) -> str:
-    """Return `maker(thing, **options)`; raise UnsupportedError for an option that an HTML page does not have.
+    """Call the function that makes a plan's HTML page and return the page; raise UnsupportedError for a wrong option.
 
     maker     function that returns an HTML page, such as `plan_page`
     thing     the plan to draw

@@ -125,8 +125,9 @@ def mma_table(mma: TiledMma, operand: str, extents: tuple[int, int]) -> np.ndarr
 def copy_picture(copy: TiledCopy | CopyAtom, *, color: str = "auto", title: str = "") -> Picture:
     """Return the picture of a copy: the threads that read each source element and write each destination element.
 
-    One grid shows both sides if they have the same thread-value layout.
+    One grid of cells shows both, source and destination, if each thread writes the elements that it reads.
 
+    copy    TiledCopy or CopyAtom to draw
     color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
     title   heading; the name of the atom, or "tiled copy of" and that name, if empty
 

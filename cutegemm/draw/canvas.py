@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
@@ -35,13 +36,11 @@ class Canvas:
     """An SVG document under construction; methods append elements, and `finish` returns the text.
 
     parts           SVG elements in drawing order
-    used            names of the style classes in use, for which `finish` writes colours
     right, bottom   largest x and y coordinates that elements reach, in pixels
     """
 
     def __init__(self) -> None:
         self.parts: list[str] = []
-        self.used: set[str] = set()
         self.right = 0.0
         self.bottom = 0.0
 
@@ -61,7 +60,6 @@ class Canvas:
         width, height   extents of the rectangle
         """
         self.reach(x + width, y + height)
-        self.used |= set(style.split())
         box = f'x="{num(x)}" y="{num(y)}" width="{num(width)}" height="{num(height)}"'
         self.add(f'<rect {box} class="{style}"{extra}/>')
 
@@ -79,9 +77,11 @@ class Canvas:
         self.add(f'<text x="{num(x)}" y="{num(y)}" class="{style}">{escape(content)}</text>')
 
     def series(self, items: Sequence[tuple[float, float, str]], style: str, size: float) -> None:
-        """Append texts (x, y, content) that share a style, in one group.
+        """Append several texts of one style to this SVG document.
 
-        style, size   as in `text`
+        items   (x, y, content) of each text, in pixels; a text starts at x, with its baseline at y
+        style   CSS class names, separated by spaces; the class `mid` centres texts at x, `end` lets them end at x
+        size    font size in pixels
         """
         for x, y, content in items:
             self._reach_text(x, y, content, style.split(), size)
@@ -90,7 +90,14 @@ class Canvas:
     def _reach_text(
         self, x: float, y: float, content: str, kinds: Sequence[str], size: float, mono: bool = True
     ) -> None:
-        """Extend the size of the document so that it contains a text of these classes."""
+        """Extend the size of this SVG document so that it contains a text.
+
+        x, y      position of the text's baseline in pixels
+        content   the text
+        kinds     CSS classes; `mid` means that the text is centred at x, `end` that it ends at x, else it starts there
+        size      font size in pixels
+        mono      True if the font is monospaced
+        """
         wide = text_width(content, size, mono)
         self.reach(x + (wide / 2 if "mid" in kinds else 0 if "end" in kinds else wide), y + size * 0.3)
 
@@ -101,13 +108,20 @@ class Canvas:
         description   details, for screen readers
         """
         width, height = num(np.ceil(self.right + PAD)), num(np.ceil(self.bottom + PAD))
-        style = _STYLE.format(s=SCOPE) + stylesheet(SCOPE, self.used)
+        body = f'<rect width="{width}" height="{height}" rx="6" class="fill paper"/>{"".join(self.parts)}'
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="cutegemm" viewBox="0 0 {width} {height}" '
             f'width="{width}" height="{height}" style="max-width:100%;height:auto" role="img">'
-            f"<title>{escape(title)}</title><desc>{escape(description)}</desc><style>{style}</style>"
-            f'<rect width="{width}" height="{height}" rx="6" class="fill paper"/>{"".join(self.parts)}</svg>'
+            f"<title>{escape(title)}</title><desc>{escape(description)}</desc><style>{_style_of(body)}</style>{body}</svg>"
         )
+
+
+def _style_of(body: str) -> str:
+    """Return the CSS rules of the classes that SVG elements use, and no others, which keeps files small."""
+    used = {name for names in re.findall(r'class="([^"]*)"', body) for name in names.split()}
+    rules = [(re.findall(r"\.(\w+)", rule.partition("{{")[0]), rule) for rule in re.findall(r".+?}}", _STYLE)]
+    kept = "".join([rule for names, rule in rules if not names or used & set(names)])
+    return kept.format(s=SCOPE) + stylesheet(SCOPE, used)
 
 
 def num(value: float) -> str:
@@ -120,7 +134,11 @@ def num(value: float) -> str:
 
 
 def texts(items: Iterable[tuple[float, float, str]]) -> str:
-    """Return the SVG of texts (x, y, content). Neighbours with the same y share a group, which keeps files small.
+    """Return the SVG of several texts, each with its position.
+
+    Neighbouring items with the same y are put into one SVG group, which keeps files small.
+
+    items   (x, y, content) of each text, in pixels
 
     >>> texts([(1, 9, "a"), (2, 9, "b"), (1, 20, "c")])
     '<g transform="translate(0 9)"><text x="1">a</text><text x="2">b</text></g><text x="1" y="20">c</text>'

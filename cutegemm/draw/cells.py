@@ -21,7 +21,7 @@ Size = tuple[int, int, bool]  # width and height of a cell in pixels, and True i
 
 
 def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float, float]:
-    """Return the space in pixels to the left of a grid's cells and above them, for index labels and titles.
+    """Return (left, top): the space that a grid's index labels and titles need around its cells, in pixels.
 
     grid   table of cells with its heading, index labels and mode names
     size   (width of a cell, height of a cell, True if cells have text), in pixels
@@ -61,7 +61,7 @@ def draw_grid(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> Non
         f'<rect width="{width}" height="{height}" class="fill empty"/>'
     )
     if grid.colours is not None:
-        canvas.add(_cells(canvas, grid.colours, "s" if grid.ramp else "c", cell_w, cell_h))
+        canvas.add(_cells(grid.colours, "s" if grid.ramp else "c", cell_w, cell_h))
     canvas.add(_lines(grid, cell_w, cell_h, detailed))
     if grid.trail is not None and len(grid.trail) > 1 and min(cell_w, cell_h) >= 8:
         canvas.add(_trail(grid.trail, cell_w, cell_h))
@@ -113,7 +113,7 @@ def _tick_step(needed: float, cell: int) -> int:
     return step
 
 
-def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h: int) -> str:
+def _cells(colours: np.ndarray, prefix: str, cell_w: int, cell_h: int) -> str:
     """Return the SVG of the coloured cells: one path per colour, with one stroke per run of neighbours.
 
     A run is drawn as one wide line along a row or a column, whichever direction needs fewer lines.
@@ -130,9 +130,7 @@ def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h
     table = colours.T if turned else colours
     for colour in np.unique(table):
         if colour >= 0:
-            name = f"{prefix}{colour}"
-            canvas.used.add(name)
-            out.append(f'<path class="{name}" d="{_strokes(runs(table == colour), turned)}"/>')
+            out.append(f'<path class="{prefix}{colour}" d="{_strokes(runs(table == colour), turned)}"/>')
     return "".join([*out, "</g>"])
 
 
@@ -154,7 +152,11 @@ def _strokes(strokes: list[tuple[int, int, int]], turned: bool) -> str:
 def edges(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights of the lines between the cells of a grid: left of each cell, and above each cell.
 
-    grid      table of cells with mode boundaries and owners (threads or warps that hold the elements)
+    A line is drawn where the grid has a boundary of a mode (MEDIUM or HEAVY), and between two cells of different
+    owners, i.e. of different threads or warps. If the grid shows warps and threads, lines between warps are HEAVY and
+    lines between threads of a warp FINE. If it shows threads alone, they are FINE; any other owners alone, MEDIUM.
+
+    grid      table of cells with mode boundaries and owners
     returns   two integer arrays (rows, cols) with NO_LINE, FINE, MEDIUM or HEAVY
     """
     left = np.zeros((grid.rows, grid.cols), np.int8)
@@ -223,10 +225,10 @@ def _labels(grid: Grid, cell_w: int, cell_h: int) -> str:
 
 
 def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
-    """Return the SVG of the owners' names, such as "warp 2", in the regions of a grid that they own; "" if none fit.
+    """Return the SVG of the names of threads or warps, such as "warp 2", in the regions of a grid that they own.
 
-    An owner is a thread or a warp that holds an element. If threads have regions with enough space, they are named,
-    else the warps: the finest level whose names fit in at least half of its regions.
+    A region is a rectangle of cells whose elements one thread, or warp, holds. Threads are named if their names fit in
+    at least half of their regions; else warps, by the same rule; else nothing, and the result is "".
 
     grid             table of cells with `owners` and `owner_names`
     cell_w, cell_h   extents of a cell in pixels
@@ -257,8 +259,7 @@ def _fits(content: str, size: float, region: tuple[int, int, int, int, int], cel
 
     content          the text
     size             font size in pixels
-    region           (owner, row, column, number of rows, number of columns) of the rectangle, in cells; only the last
-                     two count
+    region (owner, row, column, rows, columns) of the rectangle, in cells; only the numbers of rows and columns count
     cell_w, cell_h   extents of a cell in pixels
     """
     _, _, _, rows, cols = region

@@ -23,23 +23,23 @@ NO_LINE, FINE, MEDIUM, HEAVY = 0, 1, 2, 3
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    r"""A table of cells with labels, colours, ticks and lines.
+    r"""A table of cells to draw, such as a matrix with the thread that holds each element.
 
-    title, subtitle           heading, and a second line such as the layout in CuTe's notation
-    labels                    text of each cell: array (rows, cols) of strings; "\n" separates two lines
-    colours                   palette index of each cell: array (rows, cols), -1 for no colour; None if no cell is
-                              coloured
-    ramp                      True if `colours` are indices of a ramp from light to dark; False for distinct colours
-    row_levels, col_levels    line before each row and column: NO_LINE, MEDIUM or HEAVY
-    row_ticks, col_ticks      text at each row and column: its index
-    row_gap, col_gap          position before which indices are left out, or 0 for none
-    row_name, col_name        names of the two modes
-    owners                    integer arrays (rows, cols), from coarse to fine, such as warp and thread; -1 for no
-                              owner. A line separates cells of different owners
-    owner_names               prefix of an owner's number, for each array in `owners`: ("warp ", "T")
-    trail                     array (cells, 2) of (row, column) positions that a line joins in order; None for no line
-    marks                     array (rows, cols) of one character per cell, which replaces the colour in text output;
-                              None for no marks
+    title, subtitle          heading, and a second line such as the layout in CuTe's notation
+    labels                   text of each cell: array (rows, cols) of strings; "\n" separates two lines
+    colours                  palette index of each cell: array (rows, cols), -1 for no colour; None if no cell is
+                             coloured
+    ramp                     True if `colours` are indices of a ramp from light to dark; False for distinct colours
+    row_levels, col_levels   line before each row and column: NO_LINE, MEDIUM or HEAVY
+    row_ticks, col_ticks     text at each row and column: its index
+    row_gap, col_gap         position before which indices are left out, or 0 for none
+    row_name, col_name       names of the two modes
+    owners                   integer arrays (rows, cols), from coarse to fine, such as warp and thread; -1 for no
+                             owner. A line separates cells of different owners
+    owner_names              prefix of an owner's number, for each array in `owners`: ("warp ", "T")
+    trail                    array (cells, 2) of (row, column) positions that a line joins in order; None for no line
+    marks                    array (rows, cols) of one character per cell, which replaces the colour in text output;
+                             None for no marks
     """
 
     title: str
@@ -113,10 +113,11 @@ class Picture(hooks.Shown):
 
 
 def levels_of(extents: tuple[int, ...], places: np.ndarray | None = None) -> tuple[int, ...]:
-    """Return the weight of the line that a grid draws before each index of a hierarchical mode.
+    """Return the weight of the line that a grid draws before each index of a hierarchical mode, such as (4, 2, 2).
 
-    The line is MEDIUM where the second leaf of the mode steps and HEAVY where a later leaf steps. All other indices
-    have NO_LINE. For extents (4, 2, 2), indices 4 and 12 have a MEDIUM line, index 8 a HEAVY one.
+    The line is MEDIUM before an index where the second leaf of the mode's coordinate changes, and HEAVY if a later leaf
+    changes. All other indices have NO_LINE. For extents (4, 2, 2), indices 4 and 12 have a MEDIUM line, index 8 a HEAVY
+    one.
 
     extents   extents of the leaves of the mode; leaves of extent 1 are ignored
     places    indices to return the weights of; None for all indices of the mode
@@ -163,11 +164,13 @@ def runs(mask: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def regions(owner: np.ndarray) -> list[tuple[int, int, int, int, int]]:
-    """Divide a grid into rectangles of one owner each: (owner, row, column, number of rows, number of columns).
+    """Divide a grid into rectangles of one owner each, and return them as (owner, row, column, rows, columns).
 
-    The rectangles do not overlap and cover every cell whose owner is 0 or more.
+    An owner is the number of a thread or warp that holds an element. The rectangles do not overlap and cover every cell
+    whose owner is 0 or more.
 
-    owner   array (rows, cols) of owner numbers; -1 for no owner
+    owner     array (rows, cols) of owner numbers; -1 for no owner
+    returns   for each rectangle: its owner, its first row and column, and its numbers of rows and of columns
 
     >>> regions(np.array([[0, 0, 1], [0, 0, 1]]))
     [(0, 0, 0, 2, 2), (1, 0, 2, 2, 1)]

@@ -85,10 +85,11 @@ def part(name: str) -> str:
 
 
 def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None) -> dict[str, Any]:
-    """Return the tables that the script of a plan's interactive page reads, ready for JSON.
+    """Return the data of a plan's interactive page, a dictionary for JSON: which thread copies, holds and stores what.
 
-    Arrays are base64 text with their type. The tile is the one that a CTA multiplies. With cluster split-K,
-    all CTAs that share K multiply the same tile, and each stores its own part.
+    Each array (by tile element or by thread) is a dictionary of its type and its bytes as base64. The data is about the
+    tile that a CTA multiplies. With cluster split-K, all CTAs that share K multiply the same tile, and each stores its
+    own part.
 
     problem, ctas_per_wave   problem whose grid is shown, or None; number of CTAs that run at a time, or None for a
                              single wave
@@ -168,13 +169,14 @@ def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: A
 
 
 def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
-    """Return the shared-memory offsets of an operand in all pipeline stages as (packed offsets, shifts).
+    """Return an operand's shared-memory offsets in all pipeline stages in a short form for the page: (offsets, shifts).
 
-    If each stage is a shift of the first one: the offsets of the first stage, and the shift of each stage. Otherwise:
-    the offsets of all stages, and None.
+    If every stage has the offsets of the first one plus a constant, the result has the first stage's offsets and these
+    constants. Otherwise it has the offsets of all stages, and None.
 
-    offsets   array (elements, stages), in elements
-    returns   offsets as type and base64 text; list with one shift per stage, in elements, or None
+    offsets   array (elements, stages) of shared-memory offsets, counted in elements
+    returns   (dictionary with type and base64 text of the offsets; list with one constant per stage, in elements, or
+              None)
     """
     shift = offsets[0] - offsets[0, 0]
     if (offsets == offsets[:, :1] + shift).all():
@@ -185,7 +187,8 @@ def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
 def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[str, Any] | None:
     """Return the tile grid of a problem for a plan's page, as a dictionary; None if the problem has no tiles.
 
-    Its keys name the numbers of tiles m, n and l, the position of each tile in the raster, and the CTAs per wave.
+    The dictionary has the numbers of tiles along M, N and the batch (keys m, n, l), the position of each tile in the
+    order of execution, and the number of CTAs that run at a time.
 
     ctas_per_wave   number of CTAs that run at a time; None: all of them
     raises          UnsupportedError if the problem has too many tiles
@@ -226,7 +229,7 @@ def first_mma_thread(plan: GemmPlan) -> int:
 
 
 def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
-    """Return an array of non-negative integers as a page's script reads it: its type, and its bytes as base64.
+    """Return an array of non-negative integers as a dictionary for a page's script: its type, and its bytes as base64.
 
     kind   "u8", "u16" or "u32"; "" for the smallest type that holds all values
 
@@ -240,9 +243,9 @@ def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
 
 
 def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
-    """Return the HTML for each placeholder of tile.html that depends on the plan: placeholder name -> HTML.
+    """Return the HTML texts that fill the page of a plan: name of a placeholder in tile.html -> HTML.
 
-    data   tables of the page, from `page_data`
+    data   tables of the page, as `page_data` returns them: which thread copies, holds and stores which element
     """
     return {
         "path": _path(plan, data),
@@ -262,7 +265,10 @@ def _held_by(plan: GemmPlan) -> str:
 
 
 def _what_is_held(plan: GemmPlan) -> str:
-    """Return the words for the values in a thread: "of D", or "accumulators" if the CTAs of a cluster split K."""
+    """Return "of D" or "accumulators", the words for what a thread holds at the end of a plan's mainloop.
+
+    It is "accumulators" if the CTAs of a cluster split K, so that no thread holds finished values of D.
+    """
     return "of D" if plan.cluster_k == 1 else "accumulators"
 
 
@@ -271,7 +277,7 @@ def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
 
     Each level has a name, the position of the selected element of D, and a description.
 
-    data   tables of the page, from `page_data`
+    data   tables of the page, as `page_data` returns them
     """
     bm, bn, bk = plan.mma_tile
     cm, cn = plan.cluster_mn

@@ -180,9 +180,10 @@ def _is_integral(layout: AnyLayout) -> bool:
 
 
 def _evaluated(layout: AnyLayout, before: np.ndarray) -> np.ndarray:
-    """Return the offsets of a composed layout from those of its outer layout: the inner function is applied to each.
+    """Return the offsets of a composed layout, given those of its outer layout, by applying the inner function to each.
 
-    before   offsets of the outer layout; for a layout that is not composed, its own offsets, which are returned
+    layout   any layout; the offsets of one that is not composed are returned unchanged
+    before   array of offsets of the outer layout
     """
     if not isinstance(layout, ComposedLayout):
         return before
@@ -196,7 +197,7 @@ def _evaluated(layout: AnyLayout, before: np.ndarray) -> np.ndarray:
 def _offsets_at(layout: Layout, indices: np.ndarray) -> np.ndarray:
     """Return the offsets of a layout at the given indices (column-major), as an array of the shape of `indices`.
 
-    Only the indices that are shown are evaluated, because all offsets of a layout may not fit memory.
+    Only the given indices are evaluated, because a table of all offsets of a large layout may not fit into memory.
     """
     if layout.is_integral:
         return at_indices(layout, indices)
@@ -220,9 +221,9 @@ def _gap(visible: np.ndarray) -> int:
 def _plane_grid(
     layout: AnyLayout, index: int, cells: str, color: str, bits: int, most: int, tensor: Tensor | None
 ) -> Grid:
-    """Return the grid of modes 0 and 1 of a layout, at one coordinate of its remaining modes.
+    """Return the grid (table of cells) of one two-dimensional slice of a layout: rows are mode 0, columns mode 1.
 
-    index    column-major index of that coordinate
+    index    column-major index of the coordinate in the remaining modes, which selects the slice
     cells    text of a cell: "offsets", "coordinates" or "none"
     color    what a colour stands for: "bank", "offset" or "none"
     bits     width of an element in bits, which decides the bank
@@ -275,7 +276,7 @@ def _coordinate_text(value: Any) -> str:
 def _row_grid(
     layout: AnyLayout, cells: str, color: str, bits: int, most: int, fold: int, tensor: Tensor | None
 ) -> Grid:
-    """Return the grid of a layout of rank 0 or 1, folded into rows of at most `fold` elements.
+    """Return the grid (table of cells) of a layout with at most one mode, folded into rows of at most `fold` elements.
 
     The length of a row is the product of the longest prefix of the layout's extents that is at most `fold`.
 
@@ -326,7 +327,7 @@ def _row_grid(
 
 
 def _top(layout: AnyLayout) -> int:
-    """Return the largest offset of a layout, at least 1: the offset that gets the last colour of the ramp."""
+    """Return the largest offset of a layout, but at least 1, as the end of a colour scale from light to dark."""
     return max(1, int(layout.offsets().max()))
 
 
@@ -348,7 +349,7 @@ def _layout_colours(offsets: np.ndarray, color: str, bits: int, top: int) -> np.
 def _layout_labels(
     cells: str, offsets: np.ndarray, row: np.ndarray, col: np.ndarray, shape: tuple[Any, ...]
 ) -> np.ndarray:
-    """Return the text of each cell of a grid of modes 0 and 1, as an array (rows, cols).
+    """Return the text of each cell of a drawn layout, as an array (rows, cols) of strings.
 
     cells      text of a cell: "offsets", "coordinates" or "none"
     offsets    array (rows, cols) of the layout's offsets

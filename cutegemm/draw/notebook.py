@@ -54,7 +54,7 @@ def _expression(thing: Expression | Epilogue) -> str:
 
 
 def _program(text: str) -> str:
-    """Return the HTML of a program's text, with the first word of each line (the operation) in bold."""
+    """Return the HTML of a warp role's program: its text with the first word of each line, the operation, in bold."""
     lines = []
     for line in text.splitlines():
         body = line.lstrip()

@@ -15,9 +15,9 @@ from cutegemm.layout import ComposedLayout, Layout, Swizzle, composition, produc
 
 
 def swizzle_picture(layout: ComposedLayout | Swizzle, *, element_bits: int = 32, title: str = "") -> Picture:
-    """Return the picture of a layout before and after its swizzle.
+    """Return the picture of a layout's offsets before and after its swizzle: two grids coloured by shared-memory bank.
 
-    layout         a swizzled layout, or a Swizzle alone: then each cell is a unit of 2**base elements
+    layout         a swizzled layout; or a Swizzle alone, which is drawn with a cell for each run of 2**base offsets
     element_bits   width of an element in bits; decides the bank of each offset
     title          heading; "swizzle" if empty
     raises         UnsupportedError if the inner layout of a composed layout is not a Swizzle
@@ -161,9 +161,10 @@ def composition_picture(a: Layout, b: Any, *, title: str = "") -> Picture:
 
 
 def _placed(layout: Layout, colours: np.ndarray, grid: Grid) -> np.ndarray:
-    """Return the colours of a layout's elements as an array in the shape of the grid that draws the layout.
+    """Return the colours of a layout's elements, given in column-major order, as an array in the shape of a grid.
 
-    colours   palette index of each element, in column-major order; -1 for no colour
+    layout    layout that the grid draws
+    colours   palette index of each element of the layout, in column-major order; -1 for no colour
     grid      table of cells, which may leave out rows and columns of the layout
     """
     sizes = [product(s) for s in modes_of(layout)]

@@ -122,9 +122,11 @@ def owner_legends(color: str, threads: int) -> tuple[Legend, ...]:
 
 
 def shared_note(grids: list[Grid]) -> tuple[str, ...]:
-    """Return the note that explains labels such as "T4+" (thread 4 and others hold the element); () if not needed.
+    """Return the note that explains a label such as "T4+" (thread 4 and others hold the element), in a tuple.
 
-    grids   grids whose labels are searched for "+"
+    The tuple is empty if no label contains "+".
+
+    grids   grids (tables of cells) whose labels are searched
     """
     if any("+" in str(label) for grid in grids for label in grid.labels.flat):
         return ("T4+ is held by several threads; the one with the lowest index is named.",)
@@ -177,8 +179,9 @@ def owner_grid(
 def repeats(thread: np.ndarray, warp: np.ndarray) -> tuple[int, ...]:
     """Return the weight of the line that a grid draws before each row of a table of threads.
 
-    The line is HEAVY if the warp of every element differs from that in the row before. It is MEDIUM if the row starts
-    the same sequence of threads again. All other rows have NO_LINE.
+    The line is HEAVY if the warp of every element differs from that in the row before. It is MEDIUM if the threads of
+    this warp repeat from this row on, i.e. the row starts with the warp's first thread again. All other rows have
+    NO_LINE.
 
     thread   array (rows, cols): thread that holds each element
     warp     array (rows, cols): warp that holds each element

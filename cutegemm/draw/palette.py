@@ -99,7 +99,7 @@ NAMED = {
 
 
 def stylesheet(scope: str, used: frozenset[str] | set[str]) -> str:
-    """Return the CSS of the colour classes in `used` and of all named colours, for light and dark themes.
+    """Return the CSS of the colour classes in `used`, also those of `NAMED`, for light and dark themes.
 
     A class sets `color`. Shapes fill or stroke with `currentColor`.
 
@@ -109,7 +109,7 @@ def stylesheet(scope: str, used: frozenset[str] | set[str]) -> str:
     """
     tables = {f"c{i}": (LIGHT[i], DARK[i]) for i in range(COLOURS)}
     tables |= {f"s{i}": (LIGHT_RAMP[i], DARK_RAMP[i]) for i in range(RAMP)}
-    chosen = {name: pair for name, pair in (tables | NAMED).items() if name in used or name in NAMED}
+    chosen = {name: pair for name, pair in (tables | NAMED).items() if name in used}
     light, dark = (
         "".join(f"{scope} .{name}{{color:{pair[theme]}}}" for name, pair in chosen.items()) for theme in (0, 1)
     )

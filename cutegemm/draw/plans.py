@@ -82,9 +82,10 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
 
 
 def _maps(thread: np.ndarray, mma: TiledMma) -> tuple[Grid, ...]:
-    """Return two grids that text output shows instead of D: the warp that holds each element, and the lanes of warp 0.
+    """Return two grids that show in text which threads hold D: the warp of each element, and the lanes of warp 0.
 
-    The grids show the tile that the threads of the MMA cover once. The rest of the CTA tile repeats it.
+    They replace one grid with a thread per cell, which would be too wide for text. The grids show the tile that the
+    threads of the MMA cover once; the rest of the CTA tile repeats it.
 
     thread   array (rows, cols): thread that holds each element of D
     mma      the tiled MMA
@@ -102,13 +103,13 @@ def _maps(thread: np.ndarray, mma: TiledMma) -> tuple[Grid, ...]:
 
 
 def _map(title: str, table: np.ndarray, at_row: np.ndarray, at_col: np.ndarray) -> Grid:
-    """Return the grid of a table of warps or lanes, without repeated rows and columns.
+    """Return the grid (table of cells) of the warp or lane that holds each element, without repeated rows and columns.
 
-    A run of equal rows or columns becomes one, whose index label is the first of the run. A cell without an owner
+    A run of equal rows or columns becomes one, whose index label is the first of the run. A cell that no thread holds
     shows ".".
 
     title            heading of the grid
-    table            array (rows, cols) of warps or lanes; -1 for no owner
+    table            array (rows, cols) of warps or lanes; -1 for none
     at_row, at_col   row and column in the tile of each row and column of the table
     """
     small, rows, cols = compressed(table)

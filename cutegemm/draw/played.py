@@ -18,13 +18,13 @@ _EPI_STAGE_OPS = (LoadEpiStage, WriteEpiStage, StoreEpiStage)
 
 @dataclass(frozen=True)
 class Durations:
-    """How long operations of a warp-specialised pipeline take in a simulation, all in the same arbitrary unit.
+    """Times of the operations of a warp-specialised GEMM in a simulation, all in the same arbitrary unit.
 
-    load           from the issue of a bulk copy of A, B or C until its data has arrived; the issue itself takes 1.
-                   Accumulators that are sent to another CTA take as long to arrive
+    load           from the issue of a bulk copy of A, B or C until its data has arrived (the issue itself takes 1);
+                   also the time until accumulators that are sent to another CTA have arrived
     multiply       MMAs of a k-tile
-    store          store of a tile by a consumer. A bulk store reads its epilogue stage for as long as writing the
-                   stage took
+    store          store of a tile of D by its warps. A bulk store from an epilogue stage (buffer of shared memory)
+                   reads the stage for as long as writing it took
     accumulators   sending a tile's accumulators to the CTAs that share K; adding received accumulators takes as long
     """
 
@@ -36,15 +36,17 @@ class Durations:
 
 @dataclass(frozen=True)
 class Played:
-    """One step of the simulation: an operation of a process (a warp role of a CTA), or the arrival of a bulk copy.
+    """One step of a simulation over time: an operation of one warp role of a CTA, or the arrival of a bulk copy.
 
-    number       index of the process, or None for the arrival of a bulk copy
+    Times are in the unit of the simulation's `Durations`.
+
+    number       index of the warp role among all roles of all CTAs, or None for the arrival of a bulk copy
     op           operation, or None for the arrival of a bulk copy
     start, end   time that the operation occupies its role; equal if it takes no time
-    name         name of an operation that takes time, else empty
-    stage        shared-memory stage of an operation that takes time, else None
-    since        start of the role's wait for the operation, or None if it did not wait
-    place        index of the operation in the list of its process
+    name         name such as "multiply"; empty for an operation that takes no time
+    stage        shared-memory stage that the operation works on, or None
+    since        time when the role began to wait for the operation, or None if it did not wait
+    place        index of the operation in the list of operations of its role
     """
 
     number: int | None
@@ -58,12 +60,12 @@ class Played:
 
 
 def played(machine: Machine, durations: Durations) -> Iterator[Played]:
-    """Simulate the warp roles of a CTA or cluster over time; a generator that yields each step after it is done.
+    """Simulate the warp roles of a CTA or cluster over time, and yield each operation or arrival after it is done.
 
     When a step is yielded, `machine` is in the state after that step.
 
-    machine     processes and barriers of the roles, in their initial state
-    durations   how long operations take
+    machine     simulator of the roles: each role's list of operations, and the barriers, in their initial state
+    durations   how long operations take, in any unit; the yielded times have the same unit
     raises      LayoutError if the roles deadlock
     """
     programs = machine.protocol.processes
@@ -108,18 +110,17 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
 
 
 def _multiplies(op: Op) -> TypeGuard[Compute]:
-    """Return True if an operation of a warp role takes the time of MMAs in the simulation."""
+    """Return True if an operation of a warp role is an MMA step, which takes time in the simulation."""
     return isinstance(op, Compute) and op.step.takes_mma_time
 
 
 class _OpTimes:
-    """Durations of single operations in a simulation, derived from those of whole tiles and k-tiles.
+    """Times of single operations in a simulation, derived from the times of whole tiles and k-tiles.
 
-    The operations of a tile or k-tile share its duration equally: if a tile is stored in 4 steps, each takes a
-    quarter.
+    The operations of a tile or k-tile share its time equally: if a tile is stored in 4 steps, each takes a quarter.
 
-    programs    all processes (warp roles of CTAs) with their operations
-    durations   how long loads, MMAs of a k-tile, and stores of a tile take
+    programs    the list of operations of each warp role of each CTA
+    durations   time of a load, of the MMAs of a k-tile and of the store of a tile, in any unit
     """
 
     def __init__(self, programs: tuple[Process, ...], durations: Durations) -> None:
@@ -130,17 +131,22 @@ class _OpTimes:
         self.of_k_tile = Counter([(p.cta, p.name, op.tag) for p in programs for op in p.ops if _multiplies(op)])
 
     def copy(self, program: Process, op: Op) -> float:
-        """Return the time from the issue of a bulk copy between global memory and an epilogue stage to its end.
+        """Return how long a bulk copy between global memory and an epilogue stage takes, from its issue to its end.
 
-        program   process (a warp role of a CTA) that executes the operation
-        op        operation that issues the copy: a load of C into an epilogue stage, or a store from one
+        An epilogue stage is a buffer of shared memory for a part of C or D. The time is in the unit of this object's
+        durations.
+
+        program   the list of operations of the warp role that issues the copy
+        op        the operation that issues it: a load of C into an epilogue stage, or a store of D from one
         """
         return self.durations.load if isinstance(op, LoadEpiStage) else self._epi_tile(program, op)
 
     def _epi_tile(self, program: Process, op: Op) -> float:
-        """Return the time to store one epilogue tile, or 0 if the operation does not use an epilogue stage.
+        """Return the time to store one part of a tile of D through an epilogue stage (a buffer of shared memory).
 
-        program   process (a warp role of a CTA) that executes the operation
+        It is 0 if the operation does not use an epilogue stage. The unit is that of this object's durations.
+
+        program   the list of operations of the warp role that executes the operation
         op        the operation
         """
         if not isinstance(op, _EPI_STAGE_OPS):
@@ -148,11 +154,13 @@ class _OpTimes:
         return self.durations.store / max(1, self.of_tile[program.cta, program.role, op.tag[0]])
 
     def busy(self, program: Process, op: Op) -> tuple[float, str, int | None]:
-        """Return (time, name, stage) of an operation: how long it occupies its warp role, and how a timeline shows it.
+        """Return how long an operation keeps its warp role busy, and how a timeline shows it: (time, name, stage).
 
-        program   process (a warp role of a CTA) that executes the operation
+        program   the list of operations of the warp role
         op        the operation
-        returns   name such as "multiply"; stage is a shared-memory stage, or None. (0, "", None) if it takes no time
+        returns   time       in the unit of this object's durations; 0 if the operation takes no time
+                  name       such as "multiply" or "load a"; "" if it takes no time
+                  stage      shared-memory stage that it works on, or None
         """
         if isinstance(op, Send):
             return self.durations.accumulators, "send accumulators", None

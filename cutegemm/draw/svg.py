@@ -67,7 +67,7 @@ def _gaps(grids: Iterable[Grid]) -> list[str]:
 
 
 def _cell_size(picture: Picture, detailed: tuple[int, int, int]) -> tuple[Size, bool]:
-    """Return ((cell width, cell height, has text), stacked): how all cells of a picture are drawn.
+    """Return the size of a picture's cells, and whether its grids are stacked: ((width, height, has text), stacked).
 
     detailed   (columns, rows, cells): largest picture whose cells have text
     returns    extents in pixels; True if cells have text; True if the grids do not fit side by side and are stacked
@@ -84,7 +84,7 @@ def _cell_size(picture: Picture, detailed: tuple[int, int, int]) -> tuple[Size, 
 
 
 def _fitting(picture: Picture, cols: int, rows: int, detailed: tuple[int, int, int]) -> Size:
-    """Return (cell width, cell height, has text) for a picture with a given number of cells; extents are in pixels.
+    """Return how large the cells of a picture can be: (width, height, True if cells have text), in pixels.
 
     cols       number of cells side by side, over all grids
     rows       number of cells below each other, over all grids

@@ -48,9 +48,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline(hooks.Shown):
-    """The events of all warp roles over time, which `draw` shows with one lane per role.
+    """The operations and waits of all warp roles over time, which `draw` shows with one line per role.
 
-    events   Events, or tuples (role, event, stage, start, end)
+    events   list of `Event`, or of tuples (role, name, stage or None, start, end)
     title    heading
     unit     name of the unit of the times
     raises   LayoutError if an event has another form, or ends before it starts
@@ -115,10 +115,10 @@ def plan_timeline(plan: GemmPlan) -> Timeline:
 
 
 def shown_of(plan: GemmPlan) -> tuple[GemmPlan, int, int]:
-    """Return (plan, k-tiles per tile, tiles): what a timeline simulates for a plan, so that stages are reused.
+    """Return (plan, k-tiles per tile, tiles): a small case of a plan whose timeline shows how stages are reused.
 
-    A plan that splits K gets a smaller grid. With cluster split-K, each CTA still has more k-tiles of a tile than the
-    plan has stages.
+    Each tile gets more k-tiles than the plan has pipeline stages. A plan that splits K is returned with a smaller grid
+    of CTAs. With cluster split-K, each single CTA has more k-tiles of a tile than the plan has stages.
     """
     k_tiles, tiles = (plan.stages + 1) * plan.cluster_k, 4
     grid = plan.scheduler.grid
@@ -141,14 +141,14 @@ def protocol_timeline(
     store: float = Durations.store,
     title: str = "pipeline",
 ) -> Timeline:
-    """Simulate a protocol (warp roles with barriers) and return its timeline: operations start once barriers allow it.
+    """Simulate warp roles that synchronise by barriers and return the timeline of their operations.
 
     A role does one thing at a time. An operation that overlaps the role's MMAs is drawn after them.
 
-    protocol                processes and barriers; `protocol_of` makes them from a plan
+    protocol                the list of operations of each warp role, and the barriers; `protocol_of(plan)` makes it
     cta                     index of the CTA that is drawn; all CTAs are simulated
     load, multiply, store   time of a bulk copy, of the MMAs of a k-tile, and of the store of a tile, in one unit
-    title                   heading
+    title                   heading of the timeline
     raises                  LayoutError if the roles deadlock
 
     >>> from cutegemm.build import sm90_plan

@@ -24,9 +24,9 @@ _ORDINARY = Strength()
 
 
 def addresses(memory: Memory) -> Callable[[Machine, Group], np.ndarray]:
-    """Compile the address computation of a PTX memory operand `[base + offset]` into a function that executes it.
+    """Return a function that computes the addresses of a PTX memory operand `[base + offset]`, one for each thread.
 
-    returns   function of (machine, group of threads) -> the address of each thread, int64 (threads,)
+    returns   function of (machine, group of threads) -> int64 array (threads,)
     """
     base, offset = memory.base, memory.offset
     if isinstance(base, Immediate):
@@ -43,7 +43,7 @@ def address_registers(memory: Memory) -> tuple[int, ...]:
 
 
 def global_places(m: Machine, group: Group, address: np.ndarray, count: int) -> list[tuple[Any, Any, np.ndarray]]:
-    """Find the buffers of global memory that a group of threads accesses, and where in them.
+    """Find the buffers of global memory that a group of threads accesses, and the offsets in these buffers.
 
     address   address of each thread, int64 (threads,)
     count     bytes that each thread accesses
@@ -77,7 +77,7 @@ def global_places(m: Machine, group: Group, address: np.ndarray, count: int) -> 
 
 
 def _access(m: Machine, group: Group, which: Any, strength: Strength) -> Access:
-    """Describe the current instruction's access to global memory, for the race detector.
+    """Return a description of the current instruction's access to global memory, for the race detector.
 
     which      mask of the threads of the group that make the access; None for all
     strength   memory ordering of the access: weak, or a scope with .acquire or .release
@@ -108,7 +108,7 @@ def read_global(
     address    address of each thread, int64 (threads,)
     strength   memory ordering of the load: weak, or a scope with .acquire
     returns    (the loaded bytes, one value of `count` bytes for each thread; for each thread 0 if they were written,
-               else the number of this read of unwritten memory, its origin: see `Machine`)
+               else the number of this read of unwritten memory)
     raises     EmulationError for a bad address or a race
     """
     out, origins = None, 0
@@ -140,9 +140,10 @@ def _uninitialized_global(
     full: np.ndarray,
     origins: Any,
 ) -> Any:
-    """Note that threads have read unwritten bytes of a buffer, and return the origins of all threads of the group.
+    """Record that threads have read unwritten bytes of global memory; return a mark for each thread's value.
 
-    An origin is the number of the read of unwritten memory that a value comes from (see `Machine`); 0: initialized.
+    The mark, called origin, is the number of the read of unwritten memory that the value comes from; 0: initialized. An
+    error message can then name this read.
 
     which     mask of the threads that read the buffer, or None for all
     offset    offsets of these threads in the buffer, in bytes
@@ -175,7 +176,7 @@ def write_global(
     """Store one value of `count` bytes for each thread to global memory, with a check for races.
 
     address    address of each thread, int64 (threads,)
-    raw        the values, (threads,), each as one number of `count` bytes (see `wide_view`)
+    raw        the values, (threads,), each as one number of `count` bytes
     strength   memory ordering of the store: weak, or a scope with .release
     raises     EmulationError for a bad address, a race, or bytes that belong to no element
     """
@@ -202,7 +203,7 @@ def read_shared(m: Machine, group: Group, address: np.ndarray, count: int) -> tu
 
     address   address of each thread, int64 (threads,)
     returns   (the loaded bytes, one value of `count` bytes for each thread; for each thread 0 if they are initialized,
-              else the number of the read of unwritten memory that they come from, their origin: see `Machine`)
+              else the number of the read of unwritten memory that they come from)
     raises    EmulationError for a bad address or a race
     """
     flat = m.shared_flat(group, address, count)
@@ -216,9 +217,9 @@ def read_shared(m: Machine, group: Group, address: np.ndarray, count: int) -> tu
 
 
 def _uninitialized_shared(m: Machine, group: Group, flat: np.ndarray, count: int, bad: np.ndarray) -> np.ndarray:
-    """Note that threads have read unwritten bytes of shared memory, and return the origins of all threads of the group.
+    """Record that threads have read unwritten bytes of shared memory; return a mark for each thread's value.
 
-    An origin is the number of the read of unwritten memory that a value comes from (see `Machine`); 0: initialized.
+    The mark, called origin, is the number of the read of unwritten memory that the value comes from; 0: initialized.
     Bytes that were stored from an uninitialized value have the origin of that value. All other unwritten bytes of this
     read get one new origin.
 
@@ -247,7 +248,7 @@ def write_shared(m: Machine, group: Group, address: np.ndarray, raw: np.ndarray,
     """Store one value of `count` bytes for each thread to shared memory, with a check for races.
 
     address   address of each thread, int64 (threads,)
-    raw       the values, (threads,), each as one number of `count` bytes (see `wide_view`)
+    raw       the values, (threads,), each as one number of `count` bytes
     origins   (threads,): 0 for an initialized value, else the number of the read of unwritten memory that it comes
               from; or 0 if all are initialized. Uninitialized values leave their bytes uninitialized
     raises    EmulationError for a bad address, a race, or a store to an mbarrier

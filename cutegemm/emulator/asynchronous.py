@@ -29,13 +29,13 @@ from cutegemm.emulator.state import (
 
 @dataclass
 class _Copies:
-    """The copies of one cp.async instruction that have not finished, one for each thread.
+    """The unfinished copies of one cp.async instruction, one for each thread that executed it.
 
     threads   (threads,) numbers of the threads
     flat      (threads,) destinations, as indices in the flattened array of shared memory
     data      uint8 (threads, bytes), the bytes that are copied
     state     uint8 (threads, bytes), the state of each byte after the copy: initialized or not
-    group     (threads,) number of the thread's cp.async group that the copy belongs to
+    group     (threads,) number of the cp.async group (by the thread's commits) that the copy belongs to
     """
 
     threads: np.ndarray
@@ -52,7 +52,7 @@ class _Copies:
 
 @dataclass
 class _UnderWay:
-    """All cp.async copies of a machine (CTAs that run together) that have started and have not been waited for.
+    """All cp.async copies of the CTAs that are emulated together that have started and have not been waited for.
 
     copies   the copies of each instruction
     closed   (threads,) number of cp.async groups that each thread has committed
@@ -63,7 +63,7 @@ class _UnderWay:
 
 
 def _under_way(m: Machine) -> _UnderWay:
-    """Return the machine's record of cp.async copies that have not been waited for. The first call creates it."""
+    """Return the record of cp.async copies that threads have not waited for yet. The first call creates it."""
     under_way = m.private.get("cp.async")
     if under_way is None:
         under_way = m.private["cp.async"] = _UnderWay([], np.zeros(m.total, np.int64))
@@ -176,7 +176,7 @@ def _wait(instruction: Instruction) -> Action | None:
 
 
 def _land(m: Machine, copies: _Copies, due: np.ndarray) -> None:
-    """Write the data of finished cp.async copies to shared memory.
+    """Write the data of finished cp.async copies to shared memory, with a check for races.
 
     For race detection, this counts as a write by the warp that waits for the copies.
 

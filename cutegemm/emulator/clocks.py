@@ -19,7 +19,7 @@ import numpy as np
 class Race(Exception):
     """Raised for a data race: two accesses, at least one of them a write, that no synchronization orders.
 
-    place   index of the conflicting access among those that were checked
+    place   index of the conflicting access among the accesses that were checked together
     other   number of the warp or asynchronous copy that made the earlier access
     kind    what the earlier access did, for messages: "written by", "read by"
     """
@@ -30,15 +30,17 @@ class Race(Exception):
 
 
 class Clocks:
-    """Race detector for shared memory: vector clocks of warps and copies, and the last accesses to each unit of memory.
+    """Race detector for shared memory, by vector clocks of warps and copies and the last accesses to each memory unit.
 
-    An access is a race if the clock of its warp does not include an earlier conflicting access.
+    The vector clock of a warp has an entry for each other warp: the last moment whose accesses are ordered, by
+    synchronization, before what the warp does next. An access is a race if an earlier conflicting access is not ordered
+    before it.
 
     blocks    number of CTAs
     warps     warps of a CTA
     size      bytes of a CTA's shared memory
     grain     bytes of a unit. Units are numbered over all CTAs
-    columns   further columns of each clock, for the warps of other CTAs: see `order`
+    columns   further columns of each clock, for the warps of other CTAs
 
     What has a clock is called an agent. Agents are numbered over all CTAs, `agents` to a CTA: its warps, the copies out
     of it, and CHANNELS channels, i.e. copies into it by the mbarrier that they signal.
@@ -63,9 +65,9 @@ class Clocks:
     # --- synchronization ---------------------------------------------------------------------------------
 
     def barrier(self, slot: int, agents: np.ndarray) -> None:
-        """Synchronize warps or copies of a CTA: the vector clock of each becomes the maximum of their clocks.
+        """Synchronize warps or copies of a CTA in the race detector: all get the maximum of their vector clocks.
 
-        slot     index of the CTA among those in flight
+        slot     index of the CTA among those that are emulated together
         agents   (n,) numbers of the warps or copies, over all CTAs
         """
         local = agents - slot * self.agents
@@ -75,7 +77,7 @@ class Clocks:
         self.tick(slot)
 
     def arrive(self, agents: np.ndarray) -> np.ndarray:
-        """Return the maximum of the vector clocks of warps or copies that arrive at a barrier, without waiting there.
+        """Return what warps or copies that arrive at a barrier know together: the maximum of their vector clocks.
 
         agents   (n,) numbers of the warps or copies, over all CTAs
         """
@@ -85,16 +87,17 @@ class Clocks:
         return np.asarray(joined)
 
     def learn(self, slot: int, agents: np.ndarray, clock: np.ndarray) -> None:
-        """Raise the vector clocks of warps or copies of a CTA to at least `clock`, which `arrive` returned earlier.
+        """Let warps or copies of a CTA know what others knew that arrived at a barrier: raise their vector clocks.
 
-        slot     index of the CTA among those in flight
+        slot     index of the CTA among those that are emulated together
+        clock    the least value of each clock, which `arrive` has returned
         agents   (n,) numbers of the warps or copies, over all CTAs
         """
         self.known[agents] = np.maximum(self.known[agents], clock)
         self.tick(slot)
 
     def release(self, key: Hashable, agents: np.ndarray) -> None:
-        """Store the vector clocks of warps or copies under a key, which others `acquire` later.
+        """Store the vector clocks of warps or copies under a key, so that others can take them over by `acquire`.
 
         key      what they synchronize on, such as a phase of an mbarrier
         agents   (n,) numbers of the warps or copies, over all CTAs
@@ -108,7 +111,7 @@ class Clocks:
         self.now += 1
 
     def acquire(self, key: Hashable, agents: np.ndarray) -> None:
-        """Raise the vector clocks of warps or copies to what others of their CTA have released under a key.
+        """Let warps or copies take over, by the maximum, the vector clocks that others of their CTA stored under a key.
 
         key      what they synchronize on, such as a phase of an mbarrier
         agents   (n,) numbers of the warps or copies, over all CTAs
@@ -122,11 +125,12 @@ class Clocks:
             self.tick(int(slot))
 
     def tick(self, slot: int) -> None:
-        """Advance the common counter after a clock of a CTA has changed, and recompute the CTA's `floor`.
+        """Advance the race detector's counter of events after a clock of a CTA has changed.
 
-        All accesses up to the counter value `floor` are known to be ordered before whatever the CTA's warps do next.
+        It also recomputes the CTA's `floor`: accesses up to this value of the counter are ordered before whatever the
+        CTA's warps do next, and need no further check.
 
-        slot   index of the CTA among those in flight
+        slot   index of the CTA among those that are emulated together
         """
         first = slot * self.agents
         self.floor[slot] = self.known[first : first + self.warps, : self.warps].min()
@@ -138,7 +142,7 @@ class Clocks:
         """Record that warps read units of shared memory, and check for races.
 
         units    (n, count) units that each read touches, numbered over all CTAs
-        slots    (n,) index of the CTA among those in flight
+        slots    (n,) index of the CTA among those that are emulated together
         warps    (n,) index of the warp in its CTA
         raises   Race with a write that is not ordered before the read
         """
@@ -149,7 +153,7 @@ class Clocks:
         """Record that warps write units of shared memory, and check for races.
 
         units    (n, count) units that each write touches, numbered over all CTAs
-        slots    (n,) index of the CTA among those in flight
+        slots    (n,) index of the CTA among those that are emulated together
         warps    (n,) index of the warp in its CTA
         raises   Race with a read or a write that is not ordered before the write
         """
@@ -169,10 +173,10 @@ class Clocks:
             raise Race(place, int(others[place][clash[place]][0]), "written at the same time by")
 
     def _check_after_writes(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
-        """Raise Race if an earlier write to the units is not ordered before the present accesses of the warps.
+        """Raise Race if any unit was written by a warp or copy whose write is not ordered before the present access.
 
         units   (n, count) units that each access touches, numbered over all CTAs
-        slots   (n,) index of the CTA among those in flight
+        slots   (n,) index of the CTA among those that are emulated together
         warps   (n,) index of the warp in its CTA
         """
         stamps = self.written[units]
@@ -195,7 +199,7 @@ class Clocks:
     ) -> None:
         """Raise Race if, for any of n pairs of accesses, the earlier one is not ordered before the present one.
 
-        slots    (n,) index of the CTA among those in flight
+        slots    (n,) index of the CTA among those that are emulated together
         mine     (n,) number of the warp or copy that makes the present access, in its CTA
         stamps   (n,) value of the common counter at the earlier access
         others   (n,) number of the warp or copy that made the earlier access, in its CTA

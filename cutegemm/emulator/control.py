@@ -58,9 +58,7 @@ def _ret(instruction: Instruction) -> Action | None:
 
 
 def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
-    """Compile an operand of a PTX barrier instruction into a function that reads it.
-
-    The operand is a barrier number or a thread count.
+    """Return a function that reads an operand of a PTX barrier instruction: a barrier number or a thread count.
 
     operand   register or immediate
     returns   function of (machine, group of threads) -> the value for each thread, (threads,)
@@ -113,7 +111,7 @@ def _arrive(m: Machine, at: int, slot: int, name: int, mine: np.ndarray, needed:
     """Let threads of a CTA arrive at a named barrier, and open the barrier if enough threads have arrived.
 
     at       index of the barrier instruction
-    slot     index of the CTA among those in flight
+    slot     index of the CTA among those that are emulated together
     name     number of the barrier
     mine     numbers of the arriving threads
     needed   threads that open the barrier

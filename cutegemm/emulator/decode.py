@@ -105,10 +105,10 @@ def _action(instruction: Instruction) -> Action | None:
 
 
 def _propagates_origins(instruction: Instruction) -> bool:
-    """Return whether the function of an instruction itself marks which of its results are uninitialized.
+    """Return whether the function that executes an instruction also marks which results are uninitialized.
 
-    For other instructions, a result is marked if any source is (see `Machine`). It is also True for instructions that
-    have no results to mark.
+    After other instructions, a result is marked if any source is marked. It is also True for instructions that have no
+    results to mark.
     """
     return instruction.opcode[0] in {"ld", "st", "selp", "bra", "ret", "exit", "bar", "cp", "ldmatrix", "stmatrix",
                                      "shfl", "mma", "atom", "fence", "membar"}  # fmt: skip
@@ -152,7 +152,7 @@ def _constant(operand: Immediate, dtype: np.dtype) -> Any:
 
 
 def _getter(operand: Any, dtype: np.dtype | None) -> Any:
-    """Compile the read of an operand into a function of (machine, selected threads) that returns its bits as an array.
+    """Return a function that reads a PTX operand: (machine, selected threads) -> array of its bits.
 
     operand   register, immediate or special register
     dtype     numpy type to view the bits as; None: an unsigned integer of the register's width
@@ -178,7 +178,7 @@ def _getter(operand: Any, dtype: np.dtype | None) -> Any:
 
 
 def _putter(register: Register, dtype: np.dtype) -> Any:
-    """Compile the write of a register into a function of (machine, selected threads, values).
+    """Return a function (machine, selected threads, values) that writes values to a register.
 
     dtype   numpy type of the values that will be written
     """
@@ -191,7 +191,7 @@ def _putter(register: Register, dtype: np.dtype) -> Any:
 
 
 def _computed(instruction: Instruction, operation: Pure) -> Action | None:
-    """Return the function that executes an instruction that only computes on registers; None if it has other operands.
+    """Return the function that executes an instruction which only computes on registers; None if it has other operands.
 
     operation   what the instruction computes, and the types of its operands
     """
@@ -231,7 +231,7 @@ def _computed(instruction: Instruction, operation: Pure) -> Action | None:
 def _selected(instruction: Instruction, compute: Any, put: Any, getters: list[Any]) -> Action:
     """Return the function that executes selp, which selects one of two sources by a predicate.
 
-    The result counts as uninitialized if the chosen source is; the other source does not matter (see `Machine`).
+    The result counts as uninitialized if the chosen source is; the other source does not matter.
 
     compute   function of the three sources' values
     put       function that writes the destination register

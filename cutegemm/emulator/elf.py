@@ -44,7 +44,7 @@ def load_with(path: Path, functions: Mapping[str, Any]) -> ctypes.CDLL:
 def _base(library: ctypes.CDLL, symbols: dict[str, int]) -> int:
     """Return the load address of a library, computed from the address of one of its symbols.
 
-    symbols   name of a symbol -> its offset from that address, or 0 for an import
+    symbols   name of a symbol -> its offset from the load address, or 0 for an import
     """
     name, value = next((name, value) for name, value in symbols.items() if value)
     address = ctypes.cast(library[name], ctypes.c_void_p).value  # `getattr` does not find names like __this__

@@ -83,7 +83,7 @@ class Launch:
     grid, block    number of CTAs, and of threads of a CTA, along (x, y, z)
     cluster        CTAs of a cluster, along x
     shared_bytes   dynamic shared memory of a CTA
-    params         uint8, the bytes of all kernel parameters
+    params         uint8 array, the bytes of all kernel parameters
     uses_pdl       True if the kernel may begin while the previous launch still runs (programmatic dependent launch)
     """
 

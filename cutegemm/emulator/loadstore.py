@@ -37,7 +37,7 @@ _SPACES = ("param", "shared", "shared::cta", "shared::cluster", "global")
 
 @dataclass(frozen=True)
 class Form:
-    """Operands of a PTX load or store (ld, st): state space, element type, and the registers that are loaded or stored.
+    """Operands of a PTX load or store (ld, st): state space, element type, and registers.
 
     space       "param", "shared", "global" or "generic"
     registers   one for each element of the vector; None stands for the sink `_`, which discards a loaded element
@@ -110,10 +110,10 @@ def _space_of(address: int) -> str:
 
 
 def _spread(m: Machine, group: Group, form: Form, raw: np.ndarray) -> None:
-    """Write loaded values to the registers of an ld; each element is extended to the width of its register.
+    """Write loaded values to the destination registers of an ld; each element is extended to its register's width.
 
     form   registers of the instruction, and the type of each
-    raw    (threads,): all elements of each thread, joined to one number of their total size (see `wide_view`)
+    raw    (threads,): all elements of each thread, joined to one number of their total size
     """
     count = len(form.registers)
     parts = raw.view(form.kind).reshape(group.n, count)
@@ -130,7 +130,7 @@ def gathered(m: Machine, group: Group, form: Form) -> np.ndarray:
     """Return the value that each thread of a group stores: all its registers, joined to one number.
 
     form      registers or immediates of the instruction, and the type of each
-    returns   (threads,), each value as wide as all elements together (see `wide_view`)
+    returns   (threads,), each value as wide as all elements together
     """
     unsigned = np.dtype(f"u{form.kind.itemsize}")
     parts = np.empty((group.n, len(form.registers)), unsigned)

@@ -57,7 +57,7 @@ class Watch(Protocol):
                   shared memory, then its reads of global memory by the threads that copy at least one byte
         space     "shared" or "global"
         bits      accessed by each thread; 128, one row, for ldmatrix and stmatrix
-        threads   numbers of the threads, over all CTAs in flight
+        threads   numbers of the threads, over all CTAs that are emulated together
         at        address of each thread, in bytes
         other     cp.async: address of each thread in the other space; None for all other instructions
         line      line of the instruction in the PTX text
@@ -72,7 +72,7 @@ class Machine(Scheduler):
     params         uint8, the bytes of the kernel parameters
     check_races    whether to detect races in shared and global memory
     grain          unit of race detection in shared memory, in bytes
-    seed           None: a deterministic schedule; a number: a random one (see `Scheduler`)
+    seed           None: a deterministic schedule of threads; a number: a random one
     order          (race detector of the launch for global memory, number of the first CTA in the grid); None if this
                    machine runs all CTAs of the launch
     early          True for a launch with PDL: threads must execute griddepcontrol.wait before they access global memory
@@ -125,7 +125,7 @@ class Machine(Scheduler):
     def propagate_origins(self, decoded: Decoded, group: Group) -> None:
         """Mark the results of an instruction as uninitialized for threads with an uninitialized source.
 
-        Values are marked by origins, which the class `Machine` explains.
+        The mark, called origin, is the number of the read of unwritten memory that the value comes from.
         """
         origins = self.origins_of(decoded.reads, group)
         for register in decoded.writes:
@@ -136,12 +136,12 @@ class Machine(Scheduler):
     ) -> None:
         """Report an access of the current instruction to the observer of this machine, if it has one.
 
-        The parameters are those of `Watch.seen`, without the line.
+        There is at most one observer, which counts accesses for example.
 
         op            "load", "store", "ldmatrix", "stmatrix" or "cp.async"
         space         "shared" or "global"
         bits          accessed by each thread
-        threads, at   numbers of the threads over all CTAs in flight, and their addresses in bytes
+        threads, at   numbers of the threads over all CTAs that are emulated together, and their addresses in bytes
         other         cp.async: addresses in the other space; None for all other instructions
         """
         if self.watch is not None:
@@ -194,7 +194,7 @@ class Machine(Scheduler):
 
         operand   operand of the instruction
         dtype     numpy type to view the bits as
-        threads   numbers of the threads over all CTAs in flight
+        threads   numbers of the threads over all CTAs that are emulated together
         """
         if isinstance(operand, Register):
             values = self.value(operand.index, threads)
@@ -211,7 +211,7 @@ class Machine(Scheduler):
     def write_register(self, register: Register, values: np.ndarray, threads: np.ndarray) -> None:
         """Write values (threads,) to a register for some threads, and mark them as initialized.
 
-        threads   numbers of the threads over all CTAs in flight
+        threads   numbers of the threads over all CTAs that are emulated together
         """
         kind = STORED[register.kind]
         bits = values if values.dtype == kind else values.view(kind) if kind != np.bool_ else values.astype(bool)
@@ -220,7 +220,7 @@ class Machine(Scheduler):
             self.set_origins(register.index, threads, 0)
 
     def special(self, name: str) -> np.ndarray:
-        """Return the values of a PTX special register, such as "tid.x", for all threads in flight.
+        """Return the values of a PTX special register, such as "tid.x", for all threads that are emulated together.
 
         Each read of a clock returns a later time.
         """
@@ -233,7 +233,7 @@ class Machine(Scheduler):
         return values
 
     def _special(self, name: str) -> np.ndarray:
-        """Compute the values of a special register other than a clock, for all threads in flight; see `special`."""
+        """Compute the values of a special register other than a clock, for all threads that run together."""
         base, _, axis = name.partition(".")
         i = "xyz".find(axis) if axis else 0
 
@@ -309,9 +309,10 @@ class Machine(Scheduler):
         return slots * self.shared.size + offset
 
     def shared_place(self, step: Step, address: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the CTA of each shared-memory address, and the offset in its window: (slots, offsets).
+        """Return for each shared-memory address the CTA that it belongs to, and the offset there: (slots, offsets).
 
-        A slot is the index of the CTA among those in flight.
+        Each CTA has a window of addresses. A slot is the index of a CTA among the CTAs that are emulated together; the
+        offset is counted in bytes from the start of the CTA's window.
 
         address   (threads,) addresses in shared::cta, shared::cluster or the generic space
         count     bytes that each thread accesses
@@ -346,7 +347,7 @@ class Machine(Scheduler):
 
         With PDL, a thread must execute griddepcontrol.wait before it accesses such memory.
 
-        threads   numbers of the threads over all CTAs in flight
+        threads   numbers of the threads over all CTAs that are emulated together
         address   (threads,) addresses of the access; None if they are not known
         """
         if self.early is not None and self.early[threads].any() and not self._are_settled(address):
@@ -369,7 +370,7 @@ class Machine(Scheduler):
         """Load `count` bytes of the kernel parameters for each thread.
 
         at        (threads,) offsets in bytes
-        returns   (threads,), each as one number of `count` bytes (see `wide_view`)
+        returns   (threads,), each as one number of `count` bytes
         raises    EmulationError for an offset out of bounds
         """
         low, high = int(at.min()), int(at.max())
@@ -384,7 +385,7 @@ class Machine(Scheduler):
     def new_origin(self, group: Group, which: int, text: str) -> int:
         """Record that a thread has read unwritten memory, and return the number of this read, which marks the value.
 
-        Values computed from it get the same number, so that an error can name the read (see `Machine`, origins).
+        Values computed from the read value get the same number, so that an error can name the read.
 
         which   index of the thread in the group
         text    what was read, for messages
@@ -410,7 +411,7 @@ class Machine(Scheduler):
             del self.origins[register]
 
     def origins_of(self, registers: tuple[int, ...], group: Group) -> Any:
-        """Return whether values computed from these registers are initialized, for each thread of a group.
+        """Return for each thread of a group whether a value computed from these registers is initialized.
 
         registers   indices of the registers
         returns     (threads,): 0 for an initialized value, else the number of a read of unwritten memory that it
@@ -461,7 +462,7 @@ class Machine(Scheduler):
         """Return the error to raise for a data race in shared memory.
 
         instruction   instruction that makes the present access
-        thread        number of its thread over all CTAs in flight
+        thread        number of its thread over all CTAs that are emulated together
         offset        offset in the CTA's window of shared memory
         race          describes the earlier access
         writes        whether the present access is a write
@@ -494,7 +495,7 @@ class Machine(Scheduler):
     def error(self, instruction: Instruction, thread: int, reason: str) -> EmulationError:
         """Return an EmulationError that names the kernel, the line, the CTA and the thread, for the caller to raise.
 
-        thread   number over all CTAs in flight
+        thread   number over all CTAs that are emulated together
         reason   what is wrong
         """
         return EmulationError(f"emulate: kernel {self.kernel.name[:60]}, {self._where(instruction, thread)}{reason}")

@@ -142,10 +142,10 @@ def _ldmatrix(instruction: Instruction) -> Action | None:
 
 
 def _row_origins(rows: np.ndarray, transposed: bool) -> np.ndarray:
-    """Return which elements of a register loaded by ldmatrix are uninitialized, from the rows of its matrix.
+    """Return the marks of uninitialized values for a register loaded by ldmatrix, from marks of the matrix's rows.
 
-    An origin is 0 for initialized values, else the number of a read of unwritten memory. The elements of lane l are
-    from row l // 4; of a transposed matrix, from rows 2 (l % 4) and 2 (l % 4) + 1.
+    A mark, called origin, is 0 for initialized values, else the number of a read of unwritten memory. The elements of
+    lane l are from row l // 4; of a transposed matrix, from rows 2 (l % 4) and 2 (l % 4) + 1.
 
     rows      origins of the 8 rows, (warps, 8)
     returns   origins of the register in each lane, (warps, 32)
@@ -321,8 +321,8 @@ def _scatter(
 def _propagate_mma(m: Machine, group: Group, vectors: Any, places: Any, mnk: tuple[int, ...]) -> None:
     """Mark the elements of D = A B + C of mma.sync that depend on uninitialized elements.
 
-    An uninitialized element of A affects its row of D, one of B its column, one of C only itself. The class `Machine`
-    explains origins, the marks of such values.
+    An uninitialized element of A affects its row of D, one of B its column, one of C only itself. The mark of a value
+    is the number of the read of unwritten memory that it comes from.
 
     vectors   registers of D, A, B and C
     places    (row, column) of the elements of A, B and C, from `fragments`

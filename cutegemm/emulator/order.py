@@ -62,7 +62,7 @@ class Strength:
 class Access:
     """An access to global memory by one instruction, for race detection.
 
-    threads    (n,) numbers of the threads over all CTAs in flight
+    threads    (n,) numbers of the threads over all CTAs that are emulated together
     strength   memory ordering of the access
     """
 
@@ -135,7 +135,7 @@ def _orders(instruction: Instruction) -> bool:
 class _Log:
     """The last accesses to each unit of a buffer of global memory, for race detection.
 
-    An entry is (index of the access << 32 | thread), or 0 if no access was recorded.
+    An entry is one integer, (index of the access << 32 | thread), or 0 if no access was recorded.
 
     written          last write of each unit
     read             last read of each unit
@@ -151,7 +151,7 @@ class _Log:
 class GlobalOrder:
     """Race detector for the accesses of one launch to global memory, by vector clocks.
 
-    ctas            number of CTAs of the launch; only some of them are in flight at a time
+    ctas            number of CTAs of the launch; only some of them are emulated at a time
     block_threads   threads of a CTA
     columns         columns that the clocks of each machine need for the warps of other CTAs: one for each warp of the
                     launch, or 0 if no instruction of the program orders CTAs
@@ -185,12 +185,14 @@ class GlobalOrder:
     # --- synchronization -------------------------------------------------------------------------------------
 
     def strong_write(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
-        """Publish the vector clocks of warps that make strong writes, at the written addresses.
+        """Record in the race detector that warps make strong writes (e.g. st.release) to global memory.
 
-        An acquire read of such an address is then ordered after what the clock contains. Call it after `write` has
+        The vector clocks of the warps, i.e. what is ordered before the writes, are stored at the written addresses.
+
+        An acquire read of such an address is then ordered after all of that. Call this method after `write` has
         recorded the accesses.
 
-        threads     (n,) numbers over all CTAs in flight
+        threads     (n,) numbers over all CTAs that are emulated together
         addresses   (n,) generic addresses
         strength    memory ordering of the writes
         """
@@ -209,12 +211,14 @@ class GlobalOrder:
             self.clocks.now += 1
 
     def strong_read(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
-        """Raise the vector clocks of warps that make strong reads to what is published at the addresses that they read.
+        """Record in the race detector that warps make strong reads (e.g. ld.acquire) of global memory.
 
-        An acquire read does so at once, any other strong read at the next fence. Call it after `read` has recorded the
-        accesses.
+        What happened before strong writes to these addresses is then ordered before what the warps do next.
 
-        threads     (n,) numbers over all CTAs in flight
+        An acquire read has this effect at once, any other strong read at the next fence. Call this method after `read`
+        has recorded the accesses.
+
+        threads     (n,) numbers over all CTAs that are emulated together
         addresses   (n,) generic addresses
         strength    memory ordering of the reads
         """
@@ -233,10 +237,9 @@ class GlobalOrder:
     def fence(self, threads: np.ndarray, scope: int) -> None:
         """Execute a fence in the race detector, for the warps of some threads.
 
-        What earlier strong reads observed is added to the warps' vector clocks, and later strong writes publish these
-        clocks.
+        The warps now know what their earlier strong reads have observed, and their later strong writes pass it on.
 
-        threads   (n,) numbers over all CTAs in flight
+        threads   (n,) numbers over all CTAs that are emulated together
         scope     CTA, CLUSTER or DEVICE
         """
         _, first = np.unique(self.machine.agent_of[threads], return_index=True)
@@ -250,17 +253,17 @@ class GlobalOrder:
         self.clocks.now += 1
 
     def join_cluster(self, row: int, clock: np.ndarray, slot: int) -> None:
-        """Raise the clock of a warp to what a warp of another CTA in flight knows, after a cluster barrier.
+        """Let a warp know, after a cluster barrier, what a warp of another CTA of the cluster knows (race detection).
 
-        row     row in `Clocks.known` of the warp whose clock is changed
-        clock   row of `Clocks.known` of the other warp
-        slot    index of the other warp's CTA among those in flight
+        row     row in the table of vector clocks (`Clocks.known`) of the warp that learns
+        clock   vector clock of the other warp
+        slot    index of the other warp's CTA among those that are emulated together
         """
         if self.columns:
             self._learn(row, self._over_launch(clock, self.first + slot))
 
     def _identify(self, thread: int) -> tuple[int, int, int]:
-        """Return three numbers of a thread in flight: row of its warp in the clocks, its warp and its CTA.
+        """Return three numbers for a thread: its warp's row in the table of vector clocks, its warp and its CTA.
 
         The warp is numbered over the launch, the CTA in the grid.
         """
@@ -278,9 +281,10 @@ class GlobalOrder:
         return (CTA, cta), (CLUSTER, cta // size), (DEVICE, 0)
 
     def _over_launch(self, clock: np.ndarray, cta: int) -> np.ndarray:
-        """Convert a warp's clock, a row of `Clocks.known`, to a clock with an entry for each warp of the launch.
+        """Convert the vector clock of a warp to one that has an entry for each warp of the launch.
 
-        cta   number in the grid of the warp's CTA
+        clock   clock with entries for the warps of CTAs that are emulated together
+        cta     number in the grid of the warp's CTA
         """
         out = clock[self.clocks.agents :].copy()
         out[cta * self.warps : (cta + 1) * self.warps] = clock[: self.warps]
@@ -289,7 +293,7 @@ class GlobalOrder:
     def _clock_of(self, row: int, warp: int, cta: int) -> np.ndarray:
         """Return the present vector clock of a warp, with an entry for each warp of the launch.
 
-        row    row of the warp in `Clocks.known`
+        row    row of the warp in the table of vector clocks, `Clocks.known`
         warp   number of the warp in the launch
         cta    number in the grid of the warp's CTA
         """
@@ -300,7 +304,7 @@ class GlobalOrder:
     def _learn(self, row: int, clock: np.ndarray) -> None:
         """Raise a warp's vector clock to `clock`, which has an entry for each warp of the launch.
 
-        row   row in `Clocks.known` of the warp whose clock is raised
+        row   row in the table of vector clocks, `Clocks.known`, of the warp whose clock is raised
         """
         clocks = self.clocks
         known, slot = clocks.known[row], row // clocks.agents
@@ -446,12 +450,15 @@ class GlobalOrder:
 
 
 def _thread(accesses: np.ndarray) -> np.ndarray:
-    """Extract the threads, numbered over the launch, from entries of a `_Log` (access index << 32 | thread)."""
+    """Return the threads that are packed into records of accesses, integers (access index << 32 | thread).
+
+    Threads are numbered over all CTAs of the launch.
+    """
     return accesses & ((1 << _THREAD_BITS) - 1)
 
 
 def _join(clocks: dict[_Key, np.ndarray], key: _Key, clock: np.ndarray) -> None:
-    """Merge a vector clock into the one that is stored under a key, by the maximum of each entry.
+    """Merge a vector clock into the one that is stored under a key: each entry becomes the larger of the two.
 
     clocks   the stored clocks, by key; without the key, `clock` itself is stored
     """

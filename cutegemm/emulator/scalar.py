@@ -34,7 +34,7 @@ TYPES: dict[str, np.dtype] = {
 
 @dataclass(frozen=True)
 class Pure:
-    """An operation of a PTX instruction that accesses no memory, as a numpy function.
+    """What a PTX instruction without memory access computes, as a numpy function with the types of its operands.
 
     compute   function of the sources (arrays or numpy scalars) that returns the result
     sources   dtype to view each source as; None: the bits of the register, at its own width
@@ -187,7 +187,10 @@ def _lost(a: Any, b: Any, total: Any) -> Any:
 
 
 def _halves(a: Any) -> tuple[Any, Any]:
-    """Split an f64 value into a sum of two values whose products are exact in f64 (Dekker's splitting)."""
+    """Split an f64 value into a sum of two shorter values, so that products of such halves are exact in f64.
+
+    This is Dekker's splitting.
+    """
     scaled = a * 134217729.0  # 2**27 + 1
     high = scaled - (scaled - a)
     return high, a - high

@@ -32,10 +32,10 @@ Selection = Any  # index of threads in a register's array: None for all threads,
 class Group:
     """Threads that execute an instruction together, at the same time.
 
-    threads   numbers over all CTAs in flight, ascending
+    threads   numbers over all CTAs that are emulated together, ascending
     n         number of threads
-    sel       index of the threads in a register's array: None for all, a slice, or an array
-    total     number of threads of all CTAs in flight
+    sel       index that selects the threads in an array over all threads: None for all, a slice, or an array
+    total     number of threads of all CTAs that are emulated together
     """
 
     __slots__ = ("_warpgroups", "n", "sel", "threads")
@@ -65,10 +65,10 @@ Action = Callable[["Machine", Group], "bool | None"]
 
 
 def when_converged(scope: str, action: Action) -> Action:
-    """Let an instruction run for complete warps or warpgroups only; other threads wait there until theirs is complete.
+    """Let an instruction run only when all threads of a warp, or warpgroup, have reached it; early threads wait.
 
     scope     "warp" or "warpgroup"
-    action    function that executes the instruction for complete warps or warpgroups
+    action    function that executes the instruction for a group of complete warps or warpgroups
     returns   a function that executes it for any group of threads
     """
 
@@ -91,7 +91,7 @@ class Decoded:
 
     action          executes it for a group of threads
     reads, writes   indices of its source and destination registers, used to mark uninitialized results
-    propagates      whether the action itself marks uninitialized results (see `Machine`)
+    propagates      whether the action itself marks uninitialized results
     """
 
     instruction: Instruction
@@ -107,7 +107,7 @@ class Arrival:
 
     at      index of the barrier instruction
     waits   True for bar.sync; False for bar.arrive, which does not wait
-    known   vector clock of their warps at the arrival (see `Clocks.arrive`); None if races are not checked
+    known   vector clock of their warps at the arrival; None if races are not checked
     """
 
     at: int
@@ -117,7 +117,7 @@ class Arrival:
 
 
 class Scheduler:
-    """Schedules the threads of all CTAs in flight: which run next, and what each of the others waits for.
+    """Schedules the threads of all CTAs that are emulated together: which run next, and what others wait for.
 
     alive     bool (threads,): False for threads that have ended
     waiting   (slot, barrier number) -> arrivals at that CTA barrier, if it is not complete; slot is the index of the
@@ -161,11 +161,11 @@ class Scheduler:
 
     @property
     def machine(self) -> Machine:
-        """Return this object, typed as the derived class `Machine`."""
+        """Return this object itself, for the type checker as an object of the derived class `Machine`."""
         return cast("Machine", self)
 
     def run(self) -> None:
-        """Run all threads in flight until they have ended.
+        """Run the threads of all CTAs that are emulated together until they have ended.
 
         raises   EmulationError for a fault of a thread, or for a deadlock
         """
@@ -202,17 +202,17 @@ class Scheduler:
     def spin(self, threads: np.ndarray) -> None:
         """Let threads continue with the next instruction only after all others have run.
 
-        They may be in a polling loop, and need the others to make progress.
+        This is for polling loops, which need other threads to make progress.
 
-        threads   numbers over all CTAs in flight
+        threads   numbers over all CTAs that are emulated together
         """
         others = self._spinning.get(self.at + 1)
         self._spinning[self.at + 1] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
     def notify(self) -> None:
-        """Let parked threads execute their instruction again, since what they wait for may have happened.
+        """Let all waiting threads execute their instruction again, since what they wait for may have happened.
 
-        Parked threads are those that could not finish an instruction: see `park`.
+        Waiting (parked) threads are those that could not finish an instruction, such as a wait for a barrier.
         """
         self._events += 1
         self._wake()
@@ -252,7 +252,7 @@ class Scheduler:
         return at, threads[goes] if held is None else np.sort(np.concatenate([threads[goes], held]))
 
     def _wake(self) -> None:
-        """Make all parked threads ready to execute the instruction again that they could not finish."""
+        """Make all waiting (parked) threads ready to run: they execute the unfinished instruction again."""
         parked, self._parked = self._parked, {}
         for at, threads in parked.items():
             self.resume(at, threads)
@@ -261,7 +261,7 @@ class Scheduler:
         """Make threads ready to run, from the instruction with index `at` on.
 
         at        index of the instruction
-        threads   numbers over all CTAs in flight
+        threads   numbers over all CTAs that are emulated together
         """
         if len(threads) == 0:
             return
@@ -271,7 +271,7 @@ class Scheduler:
         self._ready[at] = threads
 
     def wait_for_rest(self, at: int, threads: np.ndarray) -> None:
-        """Let threads wait at instruction `at` until the rest of their warp or warpgroup reaches it."""
+        """Let threads wait at instruction number `at` until the rest of their warp or warpgroup reaches it."""
         if len(threads):
             others = self._incomplete.get(at)
             self._incomplete[at] = threads if others is None else np.sort(np.concatenate([threads, others]))
@@ -281,7 +281,7 @@ class Scheduler:
 
         An instruction parks threads that cannot finish it yet, such as those that wait for a barrier.
 
-        threads   numbers over all CTAs in flight
+        threads   numbers over all CTAs that are emulated together
         """
         if len(threads):
             others = self._parked.get(self.at)
@@ -306,7 +306,7 @@ class Scheduler:
     def _run_group(self, at: int, threads: np.ndarray) -> None:
         """Execute instructions from index `at` on, until the group branches, waits, or reaches other threads.
 
-        threads   numbers of the group's threads over all CTAs in flight
+        threads   numbers of the group's threads over all CTAs that are emulated together
         """
         group = Group(threads, self.total)
         others = (place for places in (self._ready, self._incomplete) for place in places if place > at)
@@ -334,10 +334,12 @@ class Scheduler:
         return np.cumsum(self._counts)[:-1]
 
     def converged(self, group: Group, scope: str) -> Group | None:
-        """Return the part of a group whose warps (or warpgroups) are complete; None if none is.
+        """Split a group of threads that are at the same instruction: return those whose warp or warpgroup is complete.
 
-        The other threads wait at the current instruction for the rest of their warp or warpgroup.
+        A warp is complete if all its threads that have not ended are in the group. Threads of other warps are made to
+        wait at this instruction for the rest of their warp. None if no warp is complete.
 
+        group   threads that have reached the instruction
         scope   "warp" or "warpgroup"
         """
         if group.sel is None:

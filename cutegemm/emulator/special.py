@@ -32,7 +32,10 @@ _UPPER_HALF = np.uint64(0xFFFFFFFF00000000)
 
 
 def _quiet(compute: Compute) -> Compute:
-    """Return `compute` without numpy's warnings, since an infinity or NaN is an ordinary result in PTX."""
+    """Return a function that computes the same as `compute`, a function on numpy arrays, but without numpy's warnings.
+
+    In PTX, an infinity or NaN is an ordinary result.
+    """
 
     def computed(*operands: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -60,12 +63,15 @@ def _without_subnormals(a: Any) -> Any:
 
 
 def _flushing(compute: Compute) -> Compute:
-    """Return `compute` with the modifier .ftz: subnormal f32 operands and results become zero."""
+    """Return a function that computes the same as `compute`, but takes subnormal f32 operands and results as zero.
+
+    This is the modifier .ftz of PTX instructions.
+    """
     return _quiet(lambda *operands: _without_subnormals(compute(*[_without_subnormals(a) for a in operands])))
 
 
 def _upper_half(function: Callable[[Any], Any]) -> Compute:
-    """Return an f64 approximation that keeps only the upper 32 bits of the result of `function`.
+    """Return a function that computes the same as `function` in f64, but keeps only the upper 32 bits of results.
 
     Subnormal operands and results become zero.
     """

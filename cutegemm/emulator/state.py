@@ -145,7 +145,7 @@ class Handled:
     function   executes the instruction for a `Step`
     scope      "thread", "warp" or "warpgroup": the threads that must have reached the instruction before it runs
     check      called once, when the kernel is decoded. Raises UnsupportedError for modifiers that are not implemented
-    explain    returns lines for a deadlock report: the conditions that the parked threads of a `Step` wait for
+    explain    returns lines for a deadlock report: what the threads wait for that could not finish the instruction
     """
 
     function: Handler
@@ -170,8 +170,9 @@ def handles(
     prefixes   opcodes or their beginnings, such as "mbarrier.try_wait"
     scope      "thread": the function is called for any set of threads. "warp", "warpgroup": threads wait until all 32
                or 128 of them have reached the instruction, and `step.threads` holds whole warps or warpgroups
-    check      see `Handled`; None: all modifiers are accepted
-    explain    see `Handled`; None: a deadlock report shows only the instruction
+    check      function that raises UnsupportedError for modifiers that are not implemented; None: all are accepted
+    explain    function that returns lines for a deadlock report on what threads wait for; None: it shows the
+               instruction only
     """
 
     def register(function: Handler) -> Handler:
@@ -195,9 +196,9 @@ def handler_of(instruction: Instruction) -> Handled | None:
 class Step:
     """One execution of an instruction by several threads together.
 
-    threads   numbers of the threads over all CTAs in flight, ascending
-    late      bool (threads,): True if a thread was parked here, no other thread could run, and it should give up
-              waiting. `mbarrier.try_wait` then returns false
+    threads   numbers of the threads over all CTAs that are emulated together, ascending
+    late      bool (threads,): True for a thread that should give up waiting here, because no other thread can run.
+              `mbarrier.try_wait` then returns false
     parked    bool (threads,): threads that could not finish the instruction and will execute it again; None if all
               could
     """
@@ -233,7 +234,7 @@ class Step:
         return self.get(base, kind).astype(np.int64) + operand.offset
 
     def park(self, where: np.ndarray) -> None:
-        """Park some of the executing threads: they execute the instruction again after the next `machine.notify()`.
+        """Let some of the executing threads wait at this instruction, and execute it again after `machine.notify()`.
 
         where   bool (threads,): True for the threads to park
         """
@@ -260,7 +261,7 @@ _WIDE = {
 
 
 def wide_view(array: np.ndarray, count: int) -> np.ndarray:
-    """Return a flat view of an array's memory as numbers of `count` bytes each, so that each can be moved as one value.
+    """Return a flat view of an array's memory as numbers of `count` bytes each, so that numpy moves each as one value.
 
     count   1, 2, 4, 8 or 16; numpy has no 16-byte integer, and complex128 carries the bits
     """
@@ -268,7 +269,7 @@ def wide_view(array: np.ndarray, count: int) -> np.ndarray:
 
 
 def full_pattern(count: int) -> Any:
-    """Return the state of `count` initialized bytes as one number, to compare states at once (see `wide_view`)."""
+    """Return the states of `count` initialized bytes (one byte each) as one number, to compare them all at once."""
     return _FULL[count]
 
 
@@ -280,14 +281,14 @@ _FULL = {count: np.full(count, FULL, np.uint8).view(kind)[0] for count, kind in 
 
 @dataclass
 class Block:
-    """A CTA in flight, i.e. one that is being emulated.
+    """A CTA that is being emulated, with its position in the grid and in its cluster.
 
-    slot      index among the CTAs in flight
+    slot      index among the CTAs that are emulated together
     index     (x, y, z) of %ctaid
     grid      (x, y, z) of %nctaid
     rank      rank of the CTA in its cluster
     cluster   slots of all CTAs of its cluster, by rank
-    private   state that functions of instructions keep for the CTA, by keys of their own
+    private   state that the functions of some instructions keep for the CTA, by keys of their choice
     """
 
     slot: int
@@ -299,7 +300,9 @@ class Block:
 
 
 class SharedMemory:
-    """The shared memory of all CTAs in flight, with the state of each byte. A CTA's slot is its index among them.
+    """The shared memory of all CTAs that are emulated together, with the state of each byte.
+
+    A CTA's slot is its index among these CTAs.
 
     size       bytes of a CTA's window: SHARED_BASE reserved bytes, then the shared memory, padded to 16 bytes
     end        offset of the first byte past a CTA's shared memory
@@ -388,7 +391,8 @@ class GlobalMemory:
         name          name of the buffer, for messages
         data, state   bytes and their states, uint8 (bytes,), copied. The buffer is padded to a multiple of 16 bytes,
                       and the padding is OUTSIDE
-        describe      see `Buffer`
+        describe      function from a byte offset to a name such as "A(m 3, k 4)", for messages; None: messages have the
+                      offset
         given         True for an operand of the kernel, which is only read
         """
         size = -(-max(1, len(data)) // 16) * 16

@@ -29,8 +29,9 @@ _NOTES = {
 def banks(state: State, selected: Chosen) -> Html:
     """Return HTML for the explorer's view "banks": a plan's shared-memory accesses, and the banks of one of them.
 
-    state      the user's choices on the web page; "access", "warp" and "request" select one instruction of a warp. By
-               default it is the one with the most bank conflicts, or an access by threads if no access has any
+    state      the user's choices on the web page; "access" (an access of the plan, such as the reads of A), "warp" and
+               "request" (index of an instruction of the warp) select what is shown. By default it is the instruction
+               with the most bank conflicts
     selected   the plan, which must not be None, and the problem
     """
     plan = selected.plan
@@ -78,7 +79,7 @@ def _one(state: State, plan: GemmPlan, access: Access, cost: Wavefronts) -> Html
 
     state    the user's choices on the web page; "warp" and "request" (index of the instruction) select what is shown.
              By default it is the instruction with the most conflicts
-    access   the shared-memory access to show
+    access   the plan's access to shared memory, such as the reads of A, whose instruction is shown
     cost     its wavefronts and conflicts
     """
     layout = buffer_layout(plan, access.buffer)
@@ -126,7 +127,7 @@ def _wavefronts(phases: list[Phase], op: str) -> int:
     """Return the number of shared-memory wavefronts of one warp instruction, the sum over its phases.
 
     A phase is a group of lanes whose words are accessed together. It takes one wavefront for each distinct word of its
-    busiest bank; with TMA it takes one.
+    busiest bank; a phase of TMA always takes one.
 
     phases   for each phase a nested dict: bank -> word -> lanes that access the word
     op       operation, such as "load" or "tma"
@@ -170,7 +171,10 @@ def _phase(number: int, phase: Phase, count: int) -> Html:
 
 
 def _lanes(lanes: list[int]) -> str:
-    """Return the first two lanes that access a word as text, followed by + if there are more: "0 4+"."""
+    """Return the lanes that access a word as a short text: the first two, then "+" if there are more, e.g. "0 4+".
+
+    lanes   indices of the lanes
+    """
     shown = " ".join(map(str, lanes[:2]))
     return f"{shown}{'+' if len(lanes) > 2 else ''}"
 

@@ -71,12 +71,12 @@ def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilo
 
 
 def edited(state: State) -> State:
-    """Return the user's choices after options of the plan were edited in a form: they become part of the plan's name.
+    """Return the user's choices with the plan's name changed to contain the options that the user edited in a form.
 
-    The name keeps its family, such as "simt". An option that the name of the last valid plan leaves out is written only
-    if the user changed its field. Otherwise the plan's builder computes it from the other options.
+    The new name spells the options out, such as "simt:stages=3,...". An option that the name of the last valid plan
+    leaves out is added only if the user changed its field; else the plan's builder computes it from the other options.
 
-    state   the choices, with the edited options apart
+    state   the choices on the web page; its attribute `edits` holds the edited options
 
     >>> edited(State.of("plan=simt:&o.block=64x64x16&o.stages="))["plan"]
     'simt:block=64x64x16'
@@ -99,7 +99,8 @@ def edited(state: State) -> State:
 class _Options:
     """Options of a plan, such as "stages", as the form that edits them shows them.
 
-    recipe      the options and the family, before operand types are known, as the plan's name describes them
+    recipe      the kernel family and the options that the plan's name describes; a plan follows from it when the types
+                of the operands are known
     named       options that the plan's name sets, with their values as text
     automatic   options that the name may leave out, with the values that the plan's builder uses, as text. They are
                 those of the last valid plan if this one cannot be built
@@ -200,7 +201,7 @@ def _editor(state: State, selected: Chosen) -> Html | None:
 def _option(recipe: Recipe, name: str, value: str) -> Html:
     """Return the HTML field of one plan option: a drop-down list if its possible values are known, else a text field.
 
-    recipe   family and options of the plan, before operand types are known
+    recipe   kernel family and options of the plan
     name     name of the option, such as "stages"
     value    present value as text; "" if the builder computes it
     """

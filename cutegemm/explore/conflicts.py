@@ -35,10 +35,11 @@ def conflicts(value: Any, bits: int) -> Html | None:
 
 
 def counts(value: Any, bits: int) -> dict[str, Wavefronts]:
-    """Count the wavefronts of typical accesses to a shared-memory tile; return a dict from name of access to counts.
+    """Count the wavefronts of typical accesses to a shared-memory tile; return a dict from access to counts.
 
-    The accesses are ldmatrix of rows and of columns, and loads of single elements by lanes along a column or a row. An
-    access that the layout does not allow is left out.
+    The keys are "ldmatrix.x4 of rows", "ldmatrix.x4 of columns", "lanes along a column" and "lanes along a row" (each
+    lane loads one element). An access that the layout does not allow is left out. The counts have the number of
+    instructions and of wavefronts, and `ways`, the degree of the bank conflict.
 
     value   layout of the tile with two modes and at most 2**16 elements; the dict is empty for anything else
     bits    bits of an element
@@ -65,7 +66,7 @@ def counts(value: Any, bits: int) -> dict[str, Wavefronts]:
 def _accesses(index: np.ndarray, bits: int) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield the typical accesses to a tile whose bank conflicts are counted: (name, operation, elements).
 
-    `elements` is an array (lanes, elements per lane) of element indices. The lanes of all warps follow each other.
+    `elements` is an array (lanes, elements per lane) of element indices. Each 32 lanes are one warp.
 
     index   array (rows, columns) with the index of each element in the tile
     bits    bits of an element
@@ -79,5 +80,8 @@ def _accesses(index: np.ndarray, bits: int) -> Iterator[tuple[str, str, np.ndarr
 
 
 def _ways(found: Wavefronts) -> str:
-    """Return the degree of an access's bank conflict as text, such as "8-way conflict" or "no conflict"."""
+    """Return the degree of a bank conflict as text, such as "8-way conflict" or "no conflict".
+
+    found   counts of the access: instructions, wavefronts and conflicts
+    """
     return f"{found.ways:.3g}-way conflict" if found.conflicts else "no conflict"

@@ -27,7 +27,9 @@ _MOST_CALLS = 40  # limit of the operations of an expression
 
 @dataclass(frozen=True)
 class HeldBy:
-    """A thread-value layout with its tile: which element of the tile each thread holds as each of its values.
+    """A thread-value layout with its tile: it tells which element of the tile a thread holds as which of its values.
+
+    It is the value of `tv(layout, tile)` in an expression that a user types.
 
     layout   maps (thread, value) to the column-major index of the element in the tile
     tile     extents (M, N) of the tile
@@ -42,11 +44,11 @@ class HeldBy:
 
 @dataclass(frozen=True)
 class Call:
-    """One operation of a layout expression that a user typed, with its result.
+    """One operation of a layout expression that a user typed, such as a composition, with its result.
 
     text     the operation with its arguments as values, such as "composition(8:1, 4:2)"
     name     name of the operation; "" for a layout that was typed, or that was called with a coordinate
-    args     values of the arguments
+    args     values of the arguments: layouts, shapes or integers
     value    the result; None if the operation failed
     error    message of the error; "" if it succeeded
     target   name that the result was assigned to; "" for none
@@ -138,7 +140,9 @@ class _Evaluation:
 
 
 def _held_by(layout: Layout, tile: tuple[int, int]) -> HeldBy:
-    """Combine a thread-value layout with its tile; computes `tv(layout, tile)` in a typed expression.
+    """Combine a thread-value layout with the extents of its tile, so that a picture of the tile can be drawn.
+
+    It computes `tv(layout, tile)` in an expression that a user types.
 
     layout   maps (thread, value) to the column-major index of an element in the tile
     tile     extents (M, N) of the tile
@@ -150,7 +154,7 @@ def _held_by(layout: Layout, tile: tuple[int, int]) -> HeldBy:
 
 
 def _made_tv(threads: Layout, values: Layout) -> HeldBy:
-    """Return the thread-value layout that `make_layout_tv` builds, together with its tile.
+    """Return the thread-value layout that CuTe's `make_layout_tv(threads, values)` builds, together with its tile.
 
     threads   layout of the threads over the tile
     values    layout of the values of one thread

@@ -48,7 +48,7 @@ def layouts(state: State) -> Html:
 def _status(calls: list[Call]) -> str:
     """Return the result or error of a typed layout expression as one line for screen readers.
 
-    calls   operations of the expression, in order
+    calls   operations of the expression with their results, in order
     """
     if not calls:
         return "the expression is empty"
@@ -81,7 +81,7 @@ def _step(number: int, call: Call, state: State) -> Html:
     """Return HTML for one operation of a typed layout expression: result or error, derivation and picture.
 
     number   index of the operation in the expression, which its heading shows
-    call     the operation
+    call     the operation with its arguments and its result or error
     state    the user's choices on the web page, such as the colours of pictures
     """
     title: list[Html | str] = [el("span", f"{number}", class_="number", aria_hidden="true"), code(call.text)]
@@ -127,7 +127,9 @@ def _facts(value: Any) -> list[Html | None]:
 def _derivation(call: Call) -> str:
     """Return the step-by-step derivation of a layout operation's result as text; "" if it has none.
 
-    At most 60 lines: a longer one is cut in the middle.
+    A text of more than 60 lines is cut in the middle.
+
+    call   the operation with its arguments and its result
     """
     try:
         lines = _lines(call)
@@ -145,6 +147,8 @@ def _lines(call: Call) -> list[str]:
     """Return the lines of text that derive a layout operation's result; an empty list if it has no derivation.
 
     `make_layout_tv` is derived by the operations that it consists of.
+
+    call   the operation with its arguments and its result
     """
     if call.name == "make_layout_tv" and not call.error:
         threads, values = call.args
@@ -161,6 +165,7 @@ def _drawn(call: Call, state: State) -> Html | None:
 
     None if the result is not a layout, or the operation failed.
 
+    call    the operation with its arguments and its result
     state   the user's choices on the web page, such as the colours of pictures
     """
     if call.error or not isinstance(call.value, (Layout, ComposedLayout, Swizzle, HeldBy)):
@@ -175,13 +180,17 @@ def _drawn(call: Call, state: State) -> Html | None:
 
 
 def _bits(state: State) -> int:
-    """Return the element width in bits that the user has selected; it decides the bank of each offset."""
+    """Return the element width in bits that the user has selected; it decides the bank of each offset.
+
+    state   the user's choices on the web page
+    """
     return state.number("bits", _MOST_BITS + 1, 16) or 1
 
 
 def _picture(call: Call, state: State) -> Picture:
     """Choose the kind of picture that suits a layout operation and its result, and draw it.
 
+    call    the operation with its name, arguments and result
     state   the user's choices: what the cells show and how they are coloured
     """
     value, args = call.value, call.args

@@ -51,17 +51,22 @@ def measured(state: State, selected: Chosen) -> list[Html]:
 
 
 def _speeds(state: State, selected: Chosen) -> Html | None:
-    """Return an HTML table of the recorded times of the selected plan, one row per problem; None without any."""
+    """Return an HTML table of the recorded times of the selected plan, one row per problem; None without any.
+
+    state      the user's choices on the web page, which links of the table keep
+    selected   the plan, which must not be None, and the problem
+    """
     plan, problem = selected.plan, selected.problem
     assert plan is not None
     key = (plan.name, plan.operands.a.dtype.name, plan.operands.layout)
     rows: list[tuple[Html | str, ...]] = []
     marked, sources = None, set()
-    for name, dtype, layout, gpu, date, shapes in recorded()["speeds"]:
+    for name, dtype, layout, gpu, date, timed in recorded()["speeds"]:
         if (name, dtype, layout) != key:
             continue
         sources.add(f"{gpu}, {date}")
-        for m, n, k, us, ratio in shapes:
+        for shape, us, ratio in timed:
+            m, n, k = recorded()["shapes"][shape]  # entries have problems by index
             if problem is not None and (m, n, k) == (problem.m, problem.n, problem.k):
                 marked = len(rows)
             size = link(state.with_(problem=f"{m}x{n}x{k}"), f"{m} x {n} x {k}")
@@ -80,6 +85,9 @@ def _counted(state: State, selected: Chosen) -> Html | None:
     """Return an HTML table of predicted and measured hardware counters for the selected plan and problem.
 
     None if they were not measured.
+
+    state      the user's choices on the web page
+    selected   the plan, which must not be None, and the problem
     """
     plan = selected.plan
     assert plan is not None

@@ -28,17 +28,17 @@ _FLAGS = {op.LAST: "this is the last K split of the tile", op.KEPT: "a tile wait
 class Moment:
     """One event of a simulated CTA, with the state of its barriers and stages right after it.
 
-    An event is an operation of a warp role, or the arrival of a bulk copy (TMA).
+    An event is an operation of a warp role (producer or consumer), or the arrival of a bulk copy (TMA).
 
-    time           start of the event, in the simulation's unit of time (see `draw.played.Durations`)
-    role           name of the warp role whose operation it is; None if a bulk copy has arrived
+    time           start of the event; the issue of a copy takes 1 unit
+    role           name of the warp role; None if a bulk copy has arrived
     text           description of the event
     at             program line that each role is at, by role name; None if its program has ended
     waits          names of the roles that are blocked at a barrier
-    barriers       (phases completed, arrivals missing, bytes missing) of each barrier, by (name, index)
-    stages         for each mainloop stage: its content by operand ("" if empty), and the number of roles that read it
-    accumulators   with cluster split-K, for each consumer: the accumulators received, by sending CTA, and the number of
-                   roles that read them; empty otherwise
+    barriers       (phases completed, arrivals missing, bytes missing) by (name, index) of the barrier
+    stages         (content by operand, number of roles that read it) of each mainloop stage; an empty content is ""
+    accumulators   (content by sending CTA, number of roles that read it) of each buffer of received accumulators; ()
+                   without cluster split-K
     """
 
     time: float
@@ -96,12 +96,14 @@ def _moment(
     stages: tuple[Place, ...],
     accumulators: tuple[Place, ...],
 ) -> Moment:
-    """Return an event of the simulation, together with the state of the CTA after it.
+    """Return an event of the simulation, together with the state of CTA 0 after it.
+
+    A process is a warp role of one CTA, such as its producer.
 
     machine        the simulation, right after the event
-    protocol       processes (warp roles of CTAs) and barriers that are simulated
-    did            the event
-    lines          for each process of the CTA, the program line of each of its operations
+    protocol       the processes that are simulated, and their barriers
+    did            the event: its process and its time
+    lines          process -> program line of each of its operations, for the processes of CTA 0
     text           description of the event
     stages         content of each mainloop stage
     accumulators   content of each buffer of received accumulators; empty without cluster split-K
@@ -145,17 +147,18 @@ def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
 
 
 def _accumulators_content(what: object) -> str:
-    """Describe what a buffer of received accumulators contains: "of tile 1", "under way", or "" if empty.
+    """Describe the content of a buffer for accumulators from other CTAs: "of tile 1", "under way", or "" if empty.
 
-    what   a tuple that starts with the tile index; a text for data that is not complete; or None if empty
+    what   a tuple whose first entry is the tile index and whose other entries are not shown; a text, such as "under
+           way", for data that is not complete; None for an empty buffer
     """
     return f"of tile {what[0]}" if isinstance(what, tuple) else _stage_content(what)
 
 
 def _stages(machine: Machine, count: int) -> tuple[Place, ...]:
-    """Return what each mainloop stage contains: (description by operand, number of roles that read the stage).
+    """Return what each mainloop stage of CTA 0 contains: (description by operand, number of roles that read it).
 
-    machine   the simulation of the CTA
+    machine   the simulation, whose state is read
     count     number of stages
     """
     operands = machine.protocol.operands[0]
@@ -171,9 +174,10 @@ def _stages(machine: Machine, count: int) -> tuple[Place, ...]:
 
 
 def _stage_content(what: object) -> str:
-    """Describe what a mainloop stage contains: "k-tile 2 of tile 0", "under way", or "" if empty.
+    """Describe the content of a mainloop stage: "k-tile 2 of tile 0", "under way", or "" if empty.
 
-    what   (tile, k-tile); a text for data that is not complete; or None if empty
+    what   (tile, k-tile) as indices; a text, such as "under way", for data that is not complete; None for an empty
+           stage
     """
     if isinstance(what, tuple):
         return f"k-tile {what[1]} of tile {what[0]}"
@@ -183,7 +187,7 @@ def _stage_content(what: object) -> str:
 def told(each: op.Op | None, stages: int | None = None) -> str:
     """Describe an operation of a warp role for the user, such as "passes full[2]" or "has read stage 1".
 
-    each     the operation; None for the arrival of data of a bulk copy
+    each     the operation; None if a bulk copy (TMA) has arrived
     stages   number of mainloop stages; a stage with this index or a higher one is a buffer of received accumulators.
              None if the plan has no such buffers
 
@@ -235,7 +239,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
 
 
 def _words(name: str) -> str:
-    """Return a CamelCase class name as lower-case words.
+    """Return a CamelCase class name as lower-case words, e.g. "WaitFull" as "wait full".
 
     >>> _words("StoreEpiStage")
     'store epi stage'

@@ -46,9 +46,9 @@ _CHOICES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
-    """Return the options that a plan's name stands for, by name, as text in the notation of plan names.
+    """Return all options that a plan's name stands for, as name -> text, e.g. "stages" -> "3".
 
-    recipe   family and options of the plan, before operand types are known, as its name describes them
+    recipe   kernel family and options that the plan's name describes
     plan     the plan that was built from them; it has the options that the name leaves open
 
     >>> from cutegemm.choice.names import recipe_named
@@ -87,12 +87,12 @@ def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
 
 
 def automatic(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
-    """Return the options that a plan's name may leave out, by name, with the values that the builder uses then.
+    """Return option -> value as text, for the options that a plan's name may leave out.
 
-    A value is the builder's default, or what the builder derived for `plan`, as text. An option is missing if neither
-    shows it.
+    The value is what the builder uses without the option: its default, or what it derived for `plan`. An option is
+    missing if neither is known.
 
-    recipe   family and options of the plan, before operand types are known, as its name describes them
+    recipe   kernel family and options that the plan's name describes
     plan     the plan that was built from them
 
     >>> from cutegemm.choice.names import recipe_named
@@ -126,9 +126,9 @@ def automatic(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
 
 
 def choices(recipe: Recipe, name: str, value: str) -> list[tuple[str, str]]:
-    """Return (value, text) for each item that a user can select for a plan option; empty if the option is typed.
+    """Return (value, text) for each item that a user can select for a plan option; empty if the user types the value.
 
-    recipe   family and options of the plan; the family decides the items
+    recipe   kernel family and options of the plan; the family decides the items
     name     name of the option, such as "mma_order"
     value    the present value, which is always among the items; "" if the plan does not show it
     """

@@ -117,7 +117,7 @@ def _plan(state: State) -> Html:
 def _last(state: State, view: Callable[[State, Chosen], Html]) -> Html | None:
     """Return HTML for a view of the last plan that could be built; None if no plan could be built yet.
 
-    state   the user's choices on the web page, which also name that plan
+    state   the user's choices on the web page, which include that plan's name
     view    function that makes the view from choices and the plan that they select
     """
     before = state.remembered

@@ -69,9 +69,7 @@ def _stepper(state: State, number: int, count: int) -> Html:
 
 
 def _event(number: int, now: Moment, sequence: tuple[Moment, ...]) -> Html:
-    """Return HTML that describes the selected event of a simulated CTA, and names the warp roles that wait.
-
-    They wait at a barrier.
+    """Return HTML that describes the selected event of a simulated CTA, and names the warp roles blocked at a barrier.
 
     number     index of the event in `sequence`
     now        the event, with the state of the CTA after it
@@ -119,7 +117,7 @@ def _program(text: str, roles: list[str], now: Moment) -> Html:
 def _mark(role: str, now: Moment) -> Html:
     """Return the HTML mark of a warp role at its current program line: "acts", "waits" or "runs".
 
-    It acts if the event is its own, waits if it is blocked at a barrier, and otherwise runs.
+    "acts" means that the event is its own, "waits" that it is blocked at a barrier, and "runs" anything else.
 
     now   the selected event
     """
@@ -220,7 +218,7 @@ def _scheduled(state: State, plan: GemmPlan, schedule: ThreadSchedule) -> Html:
 def _played(schedule: ThreadSchedule, k_tiles: int) -> Iterator[tuple[int, int, Step]]:
     """Yield the steps of a thread schedule in the order of execution: the prologue, then each k-tile.
 
-    Each item is (k-tile, line of the schedule's text, step).
+    Each item is (index of the k-tile, line number in the schedule's text, step).
 
     schedule   the steps that every thread executes
     k_tiles    number of k-tiles to step through
@@ -231,7 +229,7 @@ def _played(schedule: ThreadSchedule, k_tiles: int) -> Iterator[tuple[int, int, 
 
 
 def _expanded(schedule: ThreadSchedule, steps: tuple[Step, ...]) -> Iterator[tuple[int, Step]]:
-    """Yield the steps of a part of a thread schedule as (line of the schedule's text, step), with loops unrolled.
+    """Yield the steps of a part of a thread schedule as (line number in the schedule's text, step); loops are unrolled.
 
     steps   part of the schedule: its prologue, or the steps of a k-tile
     """

@@ -19,7 +19,9 @@ from cutegemm.plan.describe import describe_programs
 
 
 def rules(state: State, selected: Chosen) -> Html:
-    """Return HTML for the explorer's view "rules": broken rules of the selected plan, its levels and its programs.
+    """Return HTML for the explorer's view "rules": rules that the selected plan breaks, its levels and programs.
+
+    The levels are grid, cluster, CTA and so on, down to a value. A program lists what a warp role does.
 
     state      the user's choices on the web page
     selected   the plan and problem; without a plan only the broken rules are shown
@@ -29,7 +31,7 @@ def rules(state: State, selected: Chosen) -> Html:
 
 
 def hierarchy(state: State, selected: Chosen) -> Html:
-    """Return HTML with the levels of the selected plan, from the grid to a value, and the programs of its warp roles.
+    """Return HTML with the levels of the selected plan (grid, CTA, ... value), and the programs of its warp roles.
 
     state      the user's choices on the web page, not used here
     selected   the plan, which must not be None, and the problem

@@ -43,8 +43,8 @@ EDIT = "o."  # prefix of the field names that edit options of a plan
 class State:
     """A user's choices on the explorer's web page, such as view, plan and problem. They are the query of its URL.
 
-    values   text by name, for every name in `DEFAULTS`
-    edits    options of the plan that the user edited, by name without the prefix `EDIT`
+    values   text of each choice by name, e.g. "view" -> "banks"; every choice has an entry
+    edits    options of the plan that the user edited in a form: name -> text, e.g. "stages" -> "3"
     """
 
     values: Mapping[str, str]
@@ -68,7 +68,7 @@ class State:
     def __getitem__(self, name: str) -> str:
         """Return one of a user's choices on the web page, as text.
 
-        name   its name, such as "plan"; a key of `DEFAULTS`
+        name   name of the choice, such as "plan"
         """
         return self.values[name]
 

@@ -1,4 +1,4 @@
-"""Convert layouts from and to other libraries.
+"""Convert layouts from and to other libraries. `interop.operators` offers plans to NVIDIA's operator API.
 
 | other library                             | to a layout                      | from a layout                       |
 |-------------------------------------------|----------------------------------|-------------------------------------|

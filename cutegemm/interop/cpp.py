@@ -48,7 +48,7 @@ def _type(value: Any, tuple_name: str) -> str:
     """Return the C++ CuTe type of an integer or nested tuple, such as `Shape<Int<4>,Int<8>>` for (4, 8).
 
     value        integer, scaled basis vector (such as E<0>), or nested tuple of these
-    tuple_name   template that stands for a tuple, such as "Shape"
+    tuple_name   C++ template to write for a tuple, such as "Shape" or "Stride"
     """
     if isinstance(value, tuple):
         return f"{tuple_name}<{','.join([_type(entry, tuple_name) for entry in value])}>"

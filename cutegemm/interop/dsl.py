@@ -13,10 +13,10 @@ from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle
 def to_cute(layout: Layout | ComposedLayout | Swizzle) -> Any:
     """Return the same layout, composed layout or swizzle as an object of the CuTe DSL (`cutlass.cute`).
 
-    Call it inside a function that the DSL traces. Coordinates and offsets are in the same units.
+    Call it inside a function that the DSL traces. The result maps the same coordinates to the same offsets.
 
-    raises   LayoutError if the layout has strides over F2 (offsets joined by XOR), which the DSL does not have; see
-             `to_swizzled`. UnsupportedError if the DSL is not installed
+    raises   LayoutError if the layout has strides over F2 (offsets joined by XOR), which the DSL does not have;
+             `to_swizzled` converts such a layout. UnsupportedError if the DSL is not installed
     """
     _require("to_cute")
     from cutegemm.kernels import lower
@@ -56,7 +56,7 @@ def from_cute(layout: Any) -> Any:
 
 
 def _static(value: Any, layout: Any) -> Any:
-    """Convert integers, basis vectors (E<0>, ...) or nested tuples of the CuTe DSL to this package's types.
+    """Convert an extent or stride of the CuTe DSL (integer, basis vector, nested tuple) to this package's types.
 
     layout   layout that `value` was taken from, for the error message
     raises   LayoutError if a value is known only at run time

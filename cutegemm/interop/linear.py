@@ -25,11 +25,11 @@ _LEVELS = ("reg", "lane", "warp", "block")  # inputs of Gluon's layout, lowest b
 class LinearLayout:
     """A linear map over F2 from named inputs to named outputs, in the form of Triton's `LinearLayout.from_bases`.
 
-    For example, it maps (register, lane, warp) to (dim0, dim1); an input's image is the XOR of the images of its bits.
-    Triton need not be installed.
+    For example, it maps (register, lane, warp) to (dim0, dim1). Each bit of an input has an image, i.e. one integer per
+    output. The image of an input is the XOR of the images of its bits that are 1. Triton need not be installed.
 
     bases      (name, images) for each input; the first input has the lowest bits of the index. `images` has the image
-               of each bit, lowest first: one integer per output, below the size of that output
+               of each bit, lowest bit first; its integers are below the sizes of the outputs
     out_dims   (name, size) for each output; sizes are powers of two
     raises     LayoutError that names every invalid size and image
 
@@ -116,8 +116,9 @@ def to_linear(layout: Layout | ComposedLayout, ins: Sizes, outs: Sizes) -> Linea
 def from_linear(linear: Any) -> Layout:
     """Convert a Triton LinearLayout (or this package's `LinearLayout`) to a layout with one mode per input.
 
-    The offset of the layout is the column-major index of the outputs. Strides are integers if all sums of images equal
-    their XORs, else strides over F2, whose products are joined by XOR.
+    Such a layout maps an index to the XOR of the images of its bits. The offset is the column-major index of the
+    outputs. Strides are plain integers if adding the images gives the same offsets. Otherwise they are strides over F2,
+    such as F2(9), whose contributions are joined by XOR.
 
     linear   an object with `bases`, pairs (name, images of the bits), and `out_dims`, pairs (name, size); or a layout
              of Triton's Gluon with `reg_bases`, `lane_bases`, `warp_bases`, `block_bases` and `shape`
@@ -136,7 +137,8 @@ def from_linear(linear: Any) -> Layout:
 def _plain(linear: Any) -> LinearLayout:
     """Convert Triton's LinearLayout, or a Gluon layout with `reg_bases` etc., to this package's `LinearLayout`.
 
-    raises   LayoutError if `linear` has neither the attributes of the former nor of the latter
+    linear   object of one of these classes; its attributes are read, so Triton is not imported
+    raises   LayoutError if `linear` lacks these attributes
     """
     if isinstance(linear, LinearLayout):
         return linear

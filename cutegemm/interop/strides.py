@@ -27,7 +27,7 @@ def from_strides(shape: Sequence[int], strides: Sequence[int]) -> Layout:
 def to_strides(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (shape, strides) of an array with the given layout: one axis per mode, strides in elements.
 
-    The leaves of a hierarchical mode are merged if they have a single common stride, e.g. (2, 3):(1, 2) is 6:1.
+    A hierarchical mode becomes one axis if its leaves follow each other at one stride, e.g. (2, 3):(1, 2) is 6:1.
 
     raises   LayoutError if a mode does not have a single stride, or if the layout does not map to integer offsets
 
@@ -79,8 +79,8 @@ def to_numpy(layout: Layout, array: np.ndarray, offset: int = 0) -> np.ndarray:
     layout   layout of the view: one axis per mode; the view's element at a coordinate is `array[offset +
              layout(coordinate)]`
     offset   index in `array` of the element at coordinate 0
-    raises   LayoutError if the array does not have one axis, if the layout reaches outside the array, or if a mode has
-             no single stride (see `to_strides`)
+    raises   LayoutError if the array does not have one axis, if the layout reaches outside the array, or if a mode
+             cannot be one axis, since its leaves do not follow each other at one stride
 
     >>> to_numpy(Layout((2, 3), (3, 1)), np.arange(6))
     array([[0, 1, 2],
@@ -112,7 +112,7 @@ def to_torch(layout: Layout, tensor: Any, offset: int = 0) -> Any:
     tensor   contiguous tensor with one axis
     offset   index in `tensor` of the element at coordinate 0
     raises   LayoutError if the tensor is not of this kind, if the layout has a negative stride or reaches outside the
-             tensor, or if a mode has no single stride (see `to_strides`)
+             tensor, or if a mode cannot be one axis, since its leaves do not follow each other at one stride
     """
     shape, strides = to_strides(layout)
     if any(stride < 0 for stride in strides):

@@ -21,7 +21,7 @@ SPACE_ALIGN_BYTES = 16  # alignment of a workspace
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """The arguments of a compiled GEMM function, by their meaning.
+    """The arguments of a compiled GEMM function (the host function that launches the kernel), by their meaning.
 
     A caller passes them in the order (a, b, *mainloop, *tensors, d, *results, *spaces, *scalars, stream). The function
     of a plan with swap A/B takes the matrices of A @ B; here they are those of B^T @ A^T.
@@ -48,7 +48,8 @@ class LaunchArguments:
 def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArguments:
     """Sort the arguments of a compiled GEMM function by meaning, and exchange A and B if the plan swaps A/B.
 
-    arguments   in the caller's order: see `LaunchArguments`
+    arguments   in the caller's order: a, b, further mainloop operands, epilogue inputs, d, further results, workspace,
+                scalars
     """
     epilogue = plan.epilogue
     a, b, *rest, stream = arguments
@@ -86,7 +87,7 @@ def scalar_type(plan: GemmPlan) -> Any:
 
 
 def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
-    """Return placeholder tensors and scalars with which a plan's kernel is traced, in the order of `LaunchArguments`.
+    """Return placeholder tensors and scalars with which a plan's kernel is traced, in the order of its arguments.
 
     The tensors have symbolic extents and strides, with the divisors (alignments) that the plan assumes.
     """
@@ -124,7 +125,7 @@ def _fake_tensor(plan: GemmPlan, argument: Argument) -> cute.Tensor:
 
 
 def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Tensor) -> cute.Tensor:
-    """View an operand of the epilogue as (M, N, L), with stride 0 along each mode that it does not have.
+    """View an epilogue operand, such as a bias, with the modes (M, N, L) of D; it has stride 0 along modes it lacks.
 
     A bias of N elements, for example, has stride 0 along M. The view of a row of a gated epilogue has the gates only;
     `glu.up_of` returns the up projections.
@@ -150,10 +151,10 @@ def operands_seen(
 ) -> tuple[tuple[cute.Tensor, ...], tuple[cute.Tensor, ...]]:
     """View the epilogue's tensors, and its auxiliary outputs, with the modes (M, N, L) of D.
 
-    A row, column or single element has a stride of 0 along the modes that it does not have. Scales of a quantized D
-    are (M, N / 128, L).
+    A row, column or single element has a stride of 0 along the modes that it does not have. Scales of a quantized D are
+    (M, N / 128, L).
 
-    given     the arguments of the launch
+    given     the arguments of the launch, which contain these tensors
     like      D as (M, N, L), whose extents the views have
     returns   (views of the tensors, views of the auxiliary outputs), in the order of the arguments
     """

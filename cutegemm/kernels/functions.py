@@ -227,9 +227,9 @@ def erf(x: Any) -> Any:
 
 
 def _unit(x: Any) -> float:
-    """Return the factor that turns a natural exponent into the one that `_share` takes: 1 for f64, log2(e) for f32.
+    """Return the factor for exponents of a logistic function that is computed with base 2 in f32, base e in f64.
 
-    `_share` takes a power of e in f64, but a power of 2 in f32.
+    It is log2(e) for f32, since e**x = 2**(x * log2(e)), and 1 for f64.
     """
     return 1.0 if _is_double(x) else _LOG2_E
 
@@ -250,11 +250,11 @@ def sigmoid(x: Any) -> Any:
 
 
 def _times_share(x: Any, share: Callable[[Any], Any]) -> Any:
-    """Return x * share(x), such as x * sigmoid(x), for a factor that goes to 0 as x goes to minus infinity.
+    """Return x * share(x), such as x * sigmoid(x), without NaN for x = minus infinity, where the factor is 0.
 
-    x is clamped to `_ENDS` from below, so that minus infinity does not give NaN (infinity times 0).
+    x is clamped from below to a number whose product is 0 already. Infinity times 0 would be NaN.
 
-    share   function of x that returns the factor
+    share   function of x that returns the factor, which goes to 0 as x goes to minus infinity
     """
     x = maximum(x, x.dtype(_ENDS[x.dtype]))
     return x * share(x)

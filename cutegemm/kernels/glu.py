@@ -29,7 +29,7 @@ def box_tile(plan: GemmPlan, stream: OperandStream) -> tuple[int, ...]:
 
     It is (rows or columns, k), and (gate columns, 2, k) for the B of a gated epilogue.
 
-    stream   the operand's way from global to shared memory
+    stream   the operand: its tile, its box and its stages in shared memory
     """
     rows, columns = stream.tile
     return (rows // 2, 2, columns) if plan.operands.gated and stream.name == "b" else (rows, columns)
@@ -82,9 +82,9 @@ def as_accumulators(tile: cute.Tensor, plan: GemmPlan) -> cute.Tensor:
 
 
 def steps(operand: Operand, stride: Any, half: Any) -> tuple[Any, Any]:
-    """Return (distance between neighbouring gates, distance from a gate to its up projection) in memory, in elements.
+    """Return two distances in memory, in elements: between neighbouring gates, and from a gate to its up projection.
 
-    They depend on how gates and up projections are stored: in pairs, or one after the other.
+    They depend on whether gates and up projections alternate in memory, or all up projections follow all gates.
 
     operand   B, or a row operand of the epilogue
     stride    stride of its columns
@@ -106,7 +106,7 @@ def up_of(row: cute.Tensor, operand: Operand) -> cute.Tensor:
 
 
 class Both:
-    """Gate and up values of a fragment as pairs: element i is (gates[i], ups[i])."""
+    """Pairs of gate and up values that behave as one fragment: element i is (gates[i], ups[i])."""
 
     def __init__(self, gates: Any, ups: Any) -> None:
         self.gates, self.ups = gates, ups

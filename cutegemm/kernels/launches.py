@@ -68,6 +68,9 @@ def _launches_dependents(launch: Launch) -> Any:
 
 @cute.jit
 def _release(launches_dependents):
-    """Let the next kernel in the stream start (PDL), if the given run-time condition holds."""
+    """Let the next kernel in the stream start (programmatic dependent launch), if a run-time condition holds.
+
+    launches_dependents   the condition
+    """
     if launches_dependents:
         cute.arch.griddepcontrol_launch_dependents()

@@ -23,9 +23,10 @@ _here: ContextVar[tuple[str, int]] = ContextVar("here", default=(ELSEWHERE, 0))
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Record in the line table, for all code traced in the `with` body, which step of a plan's program it comes from.
+    """Context manager that records in the kernel's line table which step of a plan's program its code comes from.
 
-    A profile of the kernel can then be read by steps of the plan.
+    It holds for all code that is traced in the `with` body. A profile of the kernel can then be read by steps of the
+    plan.
     """
     with loc_transform(lambda _: ir.Location.file(_here.get()[0], (_here.get()[1] + 1) * _APART, 1)):
         yield
@@ -33,7 +34,7 @@ def noted() -> Iterator[None]:
 
 @contextmanager
 def from_line(program: str, line: int) -> Iterator[None]:
-    """Attribute the code traced in the `with` body to one line of a plan's program, in the kernel's line table.
+    """Context manager that attributes traced code to one line of a plan's program, in the kernel's line table.
 
     program   name of the program, such as "producer"
     line      line of the printed program, counted from 0
@@ -46,11 +47,11 @@ def from_line(program: str, line: int) -> Iterator[None]:
 
 
 def read(file: str, line: int, programs: tuple[str, ...]) -> tuple[str, int] | None:
-    """Return the (program, line) of a plan that an entry of the machine code's line table belongs to; None if to none.
+    """Return the (program, line) of a plan that an entry of the kernel's line table stands for; None if for none.
 
     Lines of a program are counted from 0.
 
-    file, line   the entry
+    file, line   file name and line number of the entry
     programs     names of the programs that may occur
     """
     return (file, line // _APART - 1) if file in programs and line >= _APART else None

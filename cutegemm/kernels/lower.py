@@ -114,7 +114,7 @@ def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: Sha
 
 
 def smem_view(base: cute.Pointer, kind: DType, given: SharedLayout) -> cute.Tensor:
-    """View shared memory from `base` on as a tensor with a plan's layout; see `smem_tensor`.
+    """View shared memory from `base` on as a tensor with a plan's layout, including its swizzle.
 
     base     pointer with the alignment of `smem_align_bytes`
     kind     element type
@@ -188,7 +188,9 @@ def tma_atom(
 
 
 def _slot(given: SharedLayout, tile: tuple[int, ...], kind: DType) -> Any:
-    """Return the CuTe DSL's layout of one tile within a stage of shared memory, with a swizzle of byte addresses.
+    """Return the CuTe DSL's layout of one tile within a stage of shared memory, as a TMA copy needs it.
+
+    The swizzle permutes byte addresses.
 
     given   layout of all stages, in elements
     tile    shape of the tile
@@ -239,7 +241,7 @@ class WgmmaTf32(warpgroup.MmaF16BF16Op):
     descriptive_name = "warpgroup TF32 MMA Operation"
 
     def _verify(self) -> None:
-        """Skip the DSL's check of element types, since `MmaAtom` has checked them."""
+        """Override the DSL's check of element types by nothing, since this package has checked the types already."""
 
 
 def _wgmma_op(atom: MmaAtom) -> Any:

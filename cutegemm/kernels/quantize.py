@@ -55,7 +55,7 @@ def fake_arguments(quantize: Quantize) -> tuple[Any, ...]:
 
 
 def block_scale(top: Any, target: DType, power_of_two: bool) -> Any:
-    """Return the scale of a block; see `plan.quantize`.
+    """Return the scale of a block of elements to quantize: its largest magnitude divided by the type's largest number.
 
     top            bits of the largest magnitude of the block
     target         element type of the values
@@ -79,7 +79,7 @@ def block_scale(top: Any, target: DType, power_of_two: bool) -> Any:
 class Quantizer:
     """The kernel that quantizes a matrix to fp8 with a scale for each block of elements.
 
-    Methods without a decorator run while the kernel is traced.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
     """
 
     def __init__(self, quantize: Quantize) -> None:
@@ -168,9 +168,9 @@ class Quantizer:
         return [top]
 
     def place_of(self, row: int, row_tile, k_block, tid) -> tuple[Any, Any, Any]:
-        """Return where the scale of a block is stored, and whether this thread stores it: (row, block of K, condition).
+        """Return where the scale of a block is stored, and whether by this thread: (row, block along K, condition).
 
-        row                 row among those of the warp; 0 for a block of 128 rows
+        row                 index of the block's row among the rows of the warp; 0 for a block of 128 rows
         row_tile, k_block   index of the tile along the rows, and of the block along K
         tid                 index of the thread
         """
@@ -185,7 +185,7 @@ class Quantizer:
         """Compute the scale of a block from its largest magnitude, store the scale, and return its reciprocal.
 
         top     bits of the largest magnitude of the block
-        place   where the scale is stored, and whether by this thread: see `place_of`
+        place   (row, block along K) of the scale in mS, and whether this thread stores it
         mS      the scales
         """
         scale = block_scale(top, self.quantize.target, self.quantize.power_of_two)

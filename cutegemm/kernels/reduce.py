@@ -35,11 +35,13 @@ def combine(reduction: Reduction) -> Callable[[Any, Any], Any]:
 
 
 class Fold:
-    """Reduces the elements of a tile that a warp holds to partial results of one reduction (sum or maximum over D).
+    """Computes one reduction, a sum or maximum over rows or columns of D, for a warp's part of a tile of D.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    The results are partial: they go to the workspace, and a later kernel combines them over all tiles.
 
-    partials   (results, partial results of each, L) in the workspace
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
+
+    partials   workspace for partial results: (results, partial results of each, L)
     tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
     tid        index of the thread among those that hold the tile
     extents    (M, N) of D
@@ -58,7 +60,7 @@ class Fold:
         return self.kind(self.reduction.identity)
 
     def inside(self, value, at) -> Any:
-        """Return `value` if it is inside of D along the reduced modes, else the reduction's neutral element.
+        """Return `value` if it belongs to D, else the neutral element (0 or minus infinity), which changes no result.
 
         at   coordinates (m, n) of the value in D
         """
@@ -68,9 +70,10 @@ class Fold:
         return value
 
     def add(self, value, register: int, at, unit: Any = 0) -> None:
-        """Combine the value of one register with the thread's earlier ones; registers come in ascending order.
+        """Combine the value of one register with the thread's earlier values of the same result of this reduction.
 
-        After the last register of a result, its partial result is written to the workspace.
+        Registers must come in ascending order. After the last register of a result, its partial result is written to
+        the workspace.
 
         register   index of the register
         at         coordinates (m, n) of the value in D
@@ -125,7 +128,10 @@ class Fold:
 
 
 class Folds:
-    """All reductions of an epilogue (sums and maxima over D) for one tile, by name."""
+    """Computes all reductions of an epilogue (sums and maxima over rows or columns of D) for one tile of D.
+
+    Values of D are added register by register; each reduction is found by its name.
+    """
 
     def __init__(self, plan: GemmPlan, results: dict[str, Any], tile_mnl, tid, extents) -> None:
         self.by_name = {
@@ -146,9 +152,12 @@ class Folds:
 
 
 class Reducer:
-    """Partial results of a plan's reductions in its workspace, and the kernels that combine them after the GEMM.
+    """Allocates the workspace of an epilogue's reductions, and launches the kernels that combine partial results there.
 
-    launches   the kernels of a call, by name
+    The GEMM writes one partial result per tile and row (or column) of D to the workspace. For each reduction, one
+    kernel after the GEMM combines them to the final results.
+
+    launches   kernels of a call by name; each entry says how the kernel overlaps with its neighbours (PDL)
     """
 
     def __init__(self, plan: GemmPlan, launches: dict[str, Launch]) -> None:
@@ -195,9 +204,9 @@ class Reducer:
 
 
 class Second:
-    """The kernel after the GEMM that combines partial results of one reduction, which the GEMM has written.
+    """The kernel after the GEMM that computes the results of one reduction over D from partial results of tiles.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
     """
 
     def __init__(self, reduction: Reduction, own: Launch) -> None:

@@ -37,9 +37,9 @@ def region(space: cute.Tensor, first, kind, layout=1) -> cute.Tensor:
 
 
 def within(coords: cute.Tensor, extents) -> cute.Tensor:
-    """Return predicates (V, REST_MN, REST_K) of a thread's accesses: is each inside of a matrix?
+    """Return for each access of a thread whether it is inside of a matrix: predicates (V, REST_MN, REST_K).
 
-    coords    coordinates of the elements
+    coords    coordinates (mn, k) of the elements
     extents   extents of the matrix
     """
     vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
@@ -54,7 +54,7 @@ def within(coords: cute.Tensor, extents) -> cute.Tensor:
 class Repacker:
     """The repack pass: the kernel that copies A, B or both before the GEMM to a layout that the GEMM can load.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
     repacks   what to do with each operand; the CTAs of the grid are divided among them in this order
     own       how this kernel overlaps with the kernels before and after it
@@ -117,7 +117,7 @@ class Repacker:
 
         sources      the operands (rows, K, L)
         packed       the repacked matrices (rows, K, L)
-        divided_by   divisors of the CTA index for each operand: see `Repack.divided_by`
+        divided_by   for each operand the divisors that turn a CTA index into tile coordinates
         first        number of CTAs that repack the first operand; the others repack the second one
         """
         begin(self.own)
@@ -139,7 +139,7 @@ class Repacker:
         repack       how the operand is repacked
         mX           the operand (rows, K, L)
         mP           the repacked matrix (rows, K, L)
-        divided_by   divisors of the CTA index: see `Repack.divided_by`
+        divided_by   divisors that turn the CTA index into tile coordinates
         smem         shared memory of the CTA
         cta          index of the CTA among those of this operand
         """
@@ -171,7 +171,7 @@ class Repacker:
         cute.copy(store, tPrX, giver.partition_D(gP), pred=inside)
 
     def turn(self, repack: Repack, loaded: cute.Tensor, put: cute.Tensor) -> None:
-        """Reorder the values that a thread has loaded to the order of its writes to shared memory.
+        """Copy the values that a thread has loaded to registers in the order of its writes to shared memory.
 
         loaded   registers (V, REST_MN, REST_K)
         put      registers that receive the values

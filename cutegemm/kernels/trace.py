@@ -49,7 +49,7 @@ class Who:
     consumer    index of the consumer; None for a producer
     tid, lane   index of the thread in its consumer, and in its warp
     rank        rank of the CTA in its cluster
-    cluster     place of the cluster, which determines its first work tile: see `Work.place`
+    cluster     position of the cluster in the order of work tiles, which determines its first work tile
     """
 
     warp_idx: Any
@@ -62,12 +62,14 @@ class Who:
 
 @dataclass
 class At:
-    """A role's position in its program, and the values that its steps use there. None: not known at this position.
+    """A warp role's position in its program: which tile, k-tile and pipeline stage its next step works on.
+
+    Most fields are values known at run time; None: not known at this position.
 
     stage, phase                   pipeline state: index of the stage and parity of its phase
     last                           stage of the previous k-tile
-    state                          state of the cluster's first work tile; in the loop over work tiles, of the current
-                                   one. See `Work`
+    state                          numbers that determine the cluster's first work tile; in the loop over work tiles,
+                                   the current one
     tile                           the current work tile
     k_count                        its number of k-tiles; 0 if the work tile does not exist
     is_tile                        whether the work tile exists
@@ -82,7 +84,7 @@ class At:
     left                           epilogue tiles that remain of the tile that is kept in registers (overlapped
                                    epilogue)
     overlapped_m, _n, _l           coordinates of that tile
-    loaded_m, loaded_n, loaded_l   coordinates of the tiles that a producer loads: see `loaded_mnl`
+    loaded_m, loaded_n, loaded_l   coordinates of the tiles that a producer loads
     """
 
     stage: Any = None
@@ -108,28 +110,32 @@ class At:
     loaded_l: Any = None
 
     def get(self, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """Return the values of some fields of this role's position in its program, in the order of `names`."""
+        """Return the values of some fields of this object, such as "stage" and "phase", in the order of `names`."""
         return tuple([getattr(self, name) for name in names])
 
     def put(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-        """Set some fields of this role's position in its program to these values, in the order of `names`."""
+        """Set some fields of this object, such as "stage" and "phase", to the values, in the order of `names`."""
         for name, value in zip(names, values, strict=True):
             setattr(self, name, value)
 
 
 def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
-    """Return the names of the variables of a role (fields of `At`) that some steps change, each once."""
+    """Return the names of the variables that some steps of a program change, such as "stage" or "phase", each once.
+
+    A loop over these steps has to carry these variables. They are fields of `At`.
+    """
     names = [name for each in Program(steps).walk() for name in each.changes]
     return tuple(dict.fromkeys(names))
 
 
 class Tracer(StepReader):
-    """Emits the code of a role's program (producer or consumer), step by step, while the kernel is traced.
+    """Emits the code of a warp role (producer or consumer) from its program, step by step, while the kernel is traced.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    A subclass has a method for each class of step. The values that steps use, such as the current stage, are passed
+    along in an `At` object; loops of the kernel carry those that change.
 
-    name      name of the program in line tables
-    carries   fields of `At` that a loop over tiles carries, in addition to the ones that its steps change
+    name      name of the program, which a profile shows as the source of the code
+    carries   names of further values that the loop over work tiles carries, apart from the ones that its steps change
     """
 
     name = "consumer"
@@ -139,12 +145,12 @@ class Tracer(StepReader):
         self.plan, self.pipeline = plan, plan.body
 
     def trace(self, program: Program, who: Who, pipeline_state: MainloopPipeline, work: Work) -> None:
-        """Emit the code of all steps of a role's program.
+        """Emit the code of a whole warp role, producer or consumer, from the steps of its program.
 
-        program          the steps
+        program          the steps, such as waits, loads and MMAs, with loops around them
         who              thread, warp and CTA for which the code is emitted
         pipeline_state   stages of shared memory, and their barriers
-        work             work tiles of the grid
+        work             the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
         """
         self.who, self.pipeline_state, self.work = who, pipeline_state, work
         self.line = 0  # line of the program on which the next step stands
@@ -170,10 +176,10 @@ class Tracer(StepReader):
         self.line = first
 
     def inside(self, steps: tuple[Step, ...], at: At, names: tuple[str, ...], values: tuple, **known) -> tuple:
-        """Emit the steps of a loop or branch, and return the new values of the variables that it carries.
+        """Emit the steps inside of a loop or branch, and return the new values of the variables that it may change.
 
         at              the role's position before; it is not changed
-        names, values   names of the loop-carried variables (fields of `At`), and their values at the start
+        names, values   names of the loop-carried variables, such as "stage", and their values at the start
         known           further fields of `At` that are set for the steps
         """
         at = replace(at, **known)
@@ -192,7 +198,7 @@ class Tracer(StepReader):
         at.put(names, self.for_tiles(loop, at, names, self.own_first, at.get(names)))
 
     def first_state(self, loop: step.ForTiles, state: State) -> State:
-        """Return the state of the first work tile that this role takes, from that of the cluster.
+        """Return the numbers that determine the first work tile of this role, from those of its cluster.
 
         loop    the loop over work tiles
         state   integers that determine the cluster's first work tile
@@ -212,7 +218,7 @@ class Tracer(StepReader):
 
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
-        names, values   names of the loop-carried variables (fields of `At`), and their values before the loop
+        names, values   names of the loop-carried variables, such as "stage", and their values before the loop
         state           state of the role's first work tile, which the loop carries too
         """
         if cutlass.const_expr(loop.lasting):
@@ -228,7 +234,7 @@ class Tracer(StepReader):
     def is_overlapped(self, names: tuple[str, ...], values: tuple):
         """Return whether a finished tile that is kept in registers is still to be stored (overlapped epilogue).
 
-        names, values   names of loop-carried variables (fields of `At`), and their values
+        names, values   names of loop-carried variables, such as "stage", and their values
         """
         return values[names.index("left")] > 0
 
@@ -237,7 +243,7 @@ class Tracer(StepReader):
 
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
-        names, values   names of the loop-carried variables (fields of `At`), and their values before the work tile
+        names, values   names of the loop-carried variables, such as "stage", and their values before the work tile
         state           state of the work tile
         """
         tile = self.work.tile(state)
@@ -251,7 +257,7 @@ class Tracer(StepReader):
         return self.inside(loop.steps, at, names, values, **known)
 
     def begin(self, tile) -> None:
-        """Compute what this role needs to know about a work tile before it waits for anything. By default nothing."""
+        """Compute values about a work tile that this role needs, before it waits for anything; by default nothing."""
 
     @cute.jit
     def k_count_of(self, is_tile, k_count):
@@ -285,7 +291,7 @@ class Tracer(StepReader):
 
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
-        names, values   names of the loop-carried variables (fields of `At`), and their values before the loop
+        names, values   names of the loop-carried variables, such as "stage", and their values before the loop
         """
         for k_tile in cutlass.range(count, unroll=1):
             values = self.k_tile(loop, at, names, k_tile, values)
@@ -304,7 +310,7 @@ class Tracer(StepReader):
 
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
-        names, values   names of the loop-carried variables (fields of `At`), and their values before it
+        names, values   names of the loop-carried variables, such as "stage", and their values before it
         count           number of k-tiles
         returns         the final values of these variables
         """
@@ -317,7 +323,7 @@ class Tracer(StepReader):
 
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
-        names, values   names of the loop-carried variables (fields of `At`), and their values before the k-tile
+        names, values   names of the loop-carried variables, such as "stage", and their values before the k-tile
         k_tile          index of the k-tile in its work tile
         """
         at = replace(at, k_tile=k_tile)
@@ -338,9 +344,10 @@ class Tracer(StepReader):
         at.put(names, self.when(branch.steps, at, names, self.condition(branch, at), at.get(names)))
 
     def turns(self, branch: step.If) -> bool:
-        """Return whether a branch of a program stores epilogue tiles, and so may flip the phase of their barriers.
+        """Return whether the steps of a branch store epilogue tiles, so that they may flip the phase of barriers.
 
-        The barriers are those of the epilogue stages.
+        The barriers are those of the epilogue stages (buffers in shared memory). If True, the parity of their phase is
+        one of the variables that the branch changes.
         """
         return any(isinstance(each, step.ForEpiTiles) for each in Program(branch.steps).walk())
 
@@ -367,22 +374,19 @@ class Tracer(StepReader):
         return values
 
     def forgets(self, at: At) -> bool:
-        """Return whether values that this role keeps in registers are dead if a branch is not taken.
-
-        By default False.
-        """
+        """Return whether this role no longer needs values that it keeps in registers, if a branch is not taken."""
         return False
 
     def forget(self) -> None:
         """Overwrite dead registers of this role, so that the compiler does not preserve their values.
 
-        By default nothing.
+        A subclass overrides it; by default nothing is overwritten.
         """
 
     def condition(self, branch: step.If, at: At):
         """Return the value of the condition of an `If` step: a bool known while tracing, or a value known at run time.
 
-        at   the role's position in its program
+        at   the role's position in its program: work tile, k-tile and pipeline state
         """
         if branch.condition == step.HAS_K_TILES:
             return at.k_count > 0
@@ -443,7 +447,7 @@ class Tracer(StepReader):
     def release_previous(self, at: cutlass.Constexpr, k_tile: Int32):
         """Release the stage of the previous k-tile (consumer release), unless this is the first k-tile of a work tile.
 
-        at       the role's position in its program
+        at       the role's position in its program: work tile, k-tile and pipeline state
         k_tile   index of the k-tile in its work tile
         """
         if k_tile > 0:
@@ -491,9 +495,9 @@ class Tracer(StepReader):
     # --- named barriers ------------------------------------------------------------------------------------------
 
     def sync(self, name: str, index) -> None:
-        """Arrive at a named barrier of this plan, and wait until all its threads have arrived.
+        """Arrive at a named barrier of the CTA, and wait until all threads that use the barrier have arrived.
 
-        name    name of the barrier, such as "order"
+        name    name of the barrier in the plan, such as "order"
         index   index among the barriers of this name, such as that of the consumer
         """
         cute.arch.barrier(

@@ -97,7 +97,7 @@ def store_as_results(values: cute.Tensor, results: cute.Tensor) -> None:
 
 
 def last_functions(epilogue: Epilogue) -> frozenset[str]:
-    """Return the names of functions (such as "gelu") whose values are only stored, never used in further computation.
+    """Return the names of the epilogue's functions (such as "gelu") whose values are stored and not used otherwise.
 
     These need no more precision than the stored type.
 
@@ -117,7 +117,7 @@ def last_functions(epilogue: Epilogue) -> frozenset[str]:
 class Values:
     """The operands of an epilogue in a traced kernel, with the evaluation of its expressions.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
     tensors   operands (M, N, L) in global memory, by name
     results   auxiliary outputs (M, N, L), by name; for a reduction its partial results
@@ -172,7 +172,7 @@ class Values:
         return (tensors, results), tuple([self.scalars[name] for name in part.scalars])
 
     def acts(self, step: Step) -> Any:
-        """Return whether a step of the epilogue has an effect, such as "+ beta * C", which has none if beta is 0.
+        """Return whether a step of the epilogue has an effect; "+ beta * C" has none if beta is 0.
 
         A step without effect does not read its M x N operands. The result is True, or a value known at run time.
         """
@@ -210,7 +210,8 @@ class Values:
         accumulated   value of the accumulator; (gate, up) in a gated epilogue
         operands      the element of each operand in memory, by name; (gate, up) for a row of a gated epilogue
         kind          type of the accumulator, and of sums that contain it
-        known         values of subexpressions for this element, which are computed once; None: none are known
+        known         values of subexpressions for this element that have been computed; it is extended. None: start
+                      empty
         """
         known = {} if known is None else known
         if expression not in known:
@@ -323,9 +324,9 @@ class Values:
     def carry_out(self, step: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
         """Apply a step of the epilogue to a fragment in place if it has an effect. Its operands are loaded only then.
 
-        step           the step
-        accumulators   the fragment
-        fetch          loads an operand's values for the fragment, by the operand's name
+        step           the step, such as "+ beta * C"
+        accumulators   the fragment: some accumulators of a thread, in registers
+        fetch          function of an operand's name that loads and returns the operand's values for the fragment
         """
         if self.acts(step):
             self.apply(step, accumulators, {name: fetch(name) for name in step.tensors})
@@ -340,8 +341,8 @@ class Values:
     def carry_out_all(self, steps: Sequence[Step], accumulators: cute.Tensor, fetch: Callable[[str], Any]) -> None:
         """Apply steps of the epilogue in order to a fragment in place, each only if it has an effect.
 
-        accumulators   the fragment
-        fetch          loads an operand's values for the fragment, by the operand's name
+        accumulators   the fragment: some accumulators of a thread, in registers
+        fetch          function of an operand's name that loads and returns the operand's values for the fragment
         """
         if not accumulators.element_type.is_float and steps:
             self._whole(tuple(steps), accumulators, fetch)
@@ -351,10 +352,10 @@ class Values:
 
     @cute.jit
     def _whole(self, steps: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
-        """Apply steps of the epilogue in order to an integer fragment in f64, and round once after the last step.
+        """Apply steps of the epilogue to a fragment of integer accumulators exactly: in f64, rounded once at the end.
 
         accumulators   the fragment, changed in place
-        fetch          loads an operand's values for the fragment, by the operand's name
+        fetch          function of an operand's name that loads and returns the operand's values for the fragment
         """
         if self.any_acts(steps):
             branch()
@@ -376,11 +377,12 @@ class Values:
     def worked_out(
         self, epilogue: Epilogue, accumulators: cute.Tensor, fetch: Callable[[str], Any], ups: Any = None
     ) -> Callable[[str, Any], cute.Tensor]:
-        """Return a function that evaluates one result of an epilogue on a fragment, which is not changed.
+        """Return a function that evaluates one result of an epilogue on a fragment of accumulators, left unchanged.
 
         It is used for epilogues with several results, and for gated ones.
 
-        fetch     loads an operand's values for the fragment, by the operand's name; all operands are loaded first
+        fetch     function of an operand's name that loads and returns its values for the fragment; all operands are
+                  loaded first
         ups       up accumulators, if `accumulators` are gates; else None
         returns   function of a result's name and its type, which returns a fragment of its values, computed at each
                   call; for a reduction, the values that are reduced

@@ -41,7 +41,7 @@ def condition(holds: Any) -> cute.Tensor:
 
 
 def flat(tensor: cute.Tensor) -> cute.Tensor:
-    """View a vector of any rank as one with a single mode."""
+    """View a tensor of any rank as a vector, i.e. with a single mode."""
     shape = tensor.shape
     if not isinstance(shape, int) and len(shape) == 1 and isinstance(shape[0], int):
         return tensor

@@ -76,7 +76,9 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
 
 
 def _require_profile(what: str, profile: Any) -> None:
-    """Raise LayoutError unless an argument is a profile: an integer, a stride, None, or a tuple of profiles.
+    """Raise LayoutError unless an argument is a valid target profile of `coalesce`: a nested tuple of integers or None.
+
+    Leaves may also be strides such as 2@1.
 
     what      the call and the argument as text for the message, such as "coalesce(layout, target_profile):
               target_profile"
@@ -102,8 +104,8 @@ def coalesce_leaves(extents: Any, strides: Any, keep_last: bool) -> tuple[list[i
 
     extents     extents of all leaves, as a flat tuple
     strides     their strides
-    keep_last   True to keep a last extent of 1 whose stride does not continue the mode before it; past its end, the
-                layout continues along this mode
+    keep_last   True to keep a last extent of 1 whose stride does not continue the mode before it: indices past the end
+                of the layout then continue along this mode, so its stride counts
     """
     shape: list[int] = []
     stride: list[Any] = []
@@ -300,8 +302,8 @@ def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach:
     extents   extents of A, coalesced
     strides   strides of A, coalesced
     s, d      extent and stride of one leaf of B
-    reach     for each mode of A, the largest coordinate along it that the leaves of B so far reach together; the
-              function adds what this leaf reaches
+    reach     for each mode of A, the largest coordinate along it that the leaves of B handled so far reach together.
+              The function updates the list for this leaf
     """
     if type(d) is not int:
         return None
@@ -408,7 +410,8 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
 def _compose_mode_by_mode(a: Layout, b: Layout) -> Layout:
     """Return A o B for a layout B that returns coordinates of A.
 
-    Each mode of A is composed with those leaves of B whose strides move along this mode.
+    For example, a leaf of B with the stride 2@1 moves along mode 1 of A. So each mode of A is composed with the leaves
+    of B that move along this mode.
     """
     shape, stride = list(b.flat()[0]), [0] * len(b.flat()[0])
     for path in coordinates.paths_of(b):
@@ -425,7 +428,7 @@ def _compose_mode_by_mode(a: Layout, b: Layout) -> Layout:
 
 
 def _advice(flat_a: Layout) -> str:
-    """Return the advice at the end of the error message of a composition A o B that no layout equals.
+    """Return the advice to end the error message with if no layout is equal to the composition A o B.
 
     flat_a   A, coalesced; the message lists its extents
     """

@@ -68,9 +68,9 @@ def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
 
 
 def _spread(order: IntTuple, shape: IntTuple) -> IntTuple:
-    """Return the order of `make_ordered_layout` with one number for each leaf of the shape.
+    """Return an order of modes with one number for each leaf of the shape, by repeating each mode's number.
 
-    The number of a mode is repeated for all of its leaves: order (1, 0) of shape (2, (3, 4)) becomes (1, (0, 0)).
+    For example, the order (1, 0) of the shape (2, (3, 4)) becomes (1, (0, 0)). The smallest number gets stride 1.
     """
     if isinstance(order, tuple):
         if not isinstance(shape, tuple) or len(order) != len(shape):

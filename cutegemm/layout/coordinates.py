@@ -19,31 +19,33 @@ Path = tuple[int, ...]
 
 
 def paths_of(layout: Layout) -> list[Path]:
-    """Return the modes of the coordinate that a layout of coordinates moves along, as sorted paths.
+    """Return which entries of its coordinates a layout of coordinates changes, as a sorted list of paths.
 
-    A path is a tuple of mode indices, from the outermost mode inwards. For example, (4,8):(1@0,1@1) has the paths
-    (0,) and (1,).
+    A path is a tuple of mode indices, from the outermost mode inwards. For example, (4,8):(1@0,1@1) has the paths (0,)
+    and (1,).
     """
     return sorted({d.mode for d in layout.flat()[1] if isinstance(d, ScaledBasis)})
 
 
 def leaves_along(layout: Layout, path: Path) -> list[int]:
-    """Return the positions, among all leaves of a layout, of the leaves whose strides move along one mode.
+    """Return which leaves of a layout of coordinates change one entry of the coordinate, as positions among all leaves.
+
+    For example, for (4,8):(1@0,1@1) and the path (1,), the result is [1], because only the second leaf has a stride @1.
 
     layout   layout of coordinates, whose strides are scaled basis vectors
-    path     indices of the mode of the coordinate, from the outermost one inwards
+    path     indices of the entry of the coordinate, from the outermost one inwards
     """
     strides = layout.flat()[1]
     return [p for p, d in enumerate(strides) if isinstance(d, ScaledBasis) and d.mode == path]
 
 
 def along(layout: Layout, path: Path) -> Layout:
-    """Return the leaves that move along one mode of the coordinate, as a layout of integer offsets along that mode.
+    """Return how a layout of coordinates changes one entry of the coordinate, as a layout of integer offsets.
 
-    For example, along mode 1 of the coordinate, (4,8):(1@0,2@1) is (8):(2).
+    Only the leaves that change this entry remain. For example, for entry 1, (4,8):(1@0,2@1) gives (8):(2).
 
     layout   layout of coordinates, whose strides are scaled basis vectors
-    path     indices of the mode, from the outermost one inwards
+    path     indices of the entry, from the outermost one inwards
     """
     extents, strides = layout.flat()
     places = leaves_along(layout, path)
@@ -59,7 +61,7 @@ def scaled(layout: Layout, path: Path) -> Layout:
 
 
 def assembled(parts: dict[Path, Layout], target: Any = None, path: Path = ()) -> Layout:
-    """Return the layout of coordinates whose modes are given layouts, one for each mode of the coordinate.
+    """Return the layout of coordinates with one mode for each entry of the coordinate: 4:1@0 and 8:1@1 give (4,8).
 
     parts    path of a mode (indices from the outermost mode inwards) -> layout that moves along that mode
     target   shape of the coordinates; a mode that is not in `parts` returns its own coordinate. None: such a mode is

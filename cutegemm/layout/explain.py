@@ -52,9 +52,9 @@ def explain(operation: str | Callable[..., Any], *args: Any) -> str:
 
 
 def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
-    """Return the title and the steps of the derivation of an operation's result as lines of text, without the result.
+    """Return how an operation of the layout algebra gets its result: lines of text, a title and one line for each step.
 
-    name          name of the operation
+    name          name of the operation, such as "composition"
     first, rest   its arguments
     """
     if isinstance(first, ComposedLayout):
@@ -78,7 +78,7 @@ def _modes(layout: Layout) -> list[tuple[int, Any]]:
 
 
 def _coalesce(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title of `coalesce(layout)` and the steps of its derivation, as text."""
+    """Explain `coalesce(layout)`: return a title, and one line of text for each step that leads to the result."""
     steps: list[str] = []
     if layout.is_xor:
         return f"coalesce {layout}", _matrix_steps(layout)
@@ -99,7 +99,11 @@ def _coalesce(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
-    """Return the title of `composition(a, b)` and the steps of its derivation, as text."""
+    """Explain `composition(a, b)`: return a title, and one line of text for each step that leads to the result.
+
+    a   a layout, the outer function
+    b   a layout, an integer n for n:1, or a tuple of these, one for each mode of `a`
+    """
     title = f"composition A o B for A = {a}, B = {cute_text(b) if isinstance(b, tuple) else b}"
     if isinstance(b, tuple):
         steps: list[str] = []
@@ -193,7 +197,10 @@ def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
 
 
 def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
-    """Return the title of `complement(layout, cotarget)` and the steps of its derivation, as text."""
+    """Explain `complement(layout, cotarget)`: return a title, and one line of text for each step to the result.
+
+    cotarget   size of the space to cover, or a shape of that size
+    """
     target = cotarget.shape if isinstance(cotarget, Layout) else as_int_tuple(cotarget)
     total = product(target)
     title = f"complement of {layout} in {cute_text(target) if layout.is_coordinates else total}"
@@ -227,7 +234,10 @@ def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
 
 
 def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
-    """Return the title of `logical_divide(layout, tiler)` and the steps of its derivation, as text."""
+    """Explain `logical_divide(layout, tiler)`: return a title, and one line of text for each step to the result.
+
+    tiler   a layout, an integer n for n:1, None, or a tuple of these, one for each mode of the layout
+    """
     title = f"logical_divide {layout} by {cute_text(tiler) if isinstance(tiler, tuple) else tiler}"
     if isinstance(tiler, tuple):
         steps: list[str] = []
@@ -250,7 +260,13 @@ def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
 
 
 def _logical_product(block: Layout, tiler: Any) -> tuple[str, list[str]]:
-    """Return the title of `logical_product(block, tiler)` and the steps of its derivation, as text."""
+    """Explain `logical_product(block, tiler)`: return a title, and one line of text for each step to the result.
+
+    The title names the operation and its arguments, e.g. "logical_product of 4:1 by 2:1".
+
+    block   the layout to copy
+    tiler   a layout or an integer n for n:1, which numbers the copies; None; or a tuple of these, one for each mode
+    """
     title = f"logical_product of {block} by {cute_text(tiler) if isinstance(tiler, tuple) else tiler}"
     if isinstance(tiler, tuple):
         steps: list[str] = []
@@ -272,11 +288,13 @@ def _logical_product(block: Layout, tiler: Any) -> tuple[str, list[str]]:
 def _regrouped(
     name: str, base: Callable[[Layout, Any], tuple[str, list[str]]], how: str
 ) -> Callable[[Layout, Any], tuple[str, list[str]]]:
-    """Return a function that explains an operation such as zipped_divide, which only regroups another one's modes.
+    """Return a function (layout, tiler) -> (title, lines of text) that explains an operation such as zipped_divide.
+
+    Such an operation computes another one and then regroups the modes of its result.
 
     name   name of the operation
-    base   function that returns title and steps of the other operation, such as logical_divide
-    how    the last step: how the modes are grouped, as text
+    base   function of the same form that explains the other operation, such as logical_divide
+    how    text of the last step: how the modes are grouped
     """
 
     def steps(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
@@ -287,7 +305,7 @@ def _regrouped(
 
 
 def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title of `right_inverse(layout)` and the steps of its derivation, as text."""
+    """Explain `right_inverse(layout)`: return a title, and one line of text for each step that leads to the result."""
     title = f"right_inverse of {layout}: R with L(R(i)) = i"
     if layout.is_xor:
         return title, [*_matrix_steps(layout), "R takes each unit vector to the bits that give it"]
@@ -295,9 +313,10 @@ def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _contiguous_modes(modes: list[inverses.Mode]) -> list[str]:
-    """Return the steps of a right inverse as text: modes are taken while each stride continues the mode before it.
+    """Explain a right inverse, one line of text for each mode: modes are taken as long as offsets follow without a gap.
 
-    modes   (stride, s, extent) of each mode, sorted by stride; the mode's first step is at index s of the layout
+    modes   (stride, index, extent) of each mode, sorted by stride; `index` is the layout's index of the mode's first
+            step
     """
     steps, current = [], 1
     for d, start, s in modes:
@@ -312,7 +331,7 @@ def _contiguous_modes(modes: list[inverses.Mode]) -> list[str]:
 
 
 def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title of `left_inverse(layout)` and the steps of its derivation, as text."""
+    """Explain `left_inverse(layout)`: return a title, and one line of text for each step that leads to the result."""
     title = f"left_inverse of {layout}: R with R(L(i)) = i"
     if layout.is_xor:
         return title, [
@@ -323,9 +342,10 @@ def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
-    """Return the steps that derive a left inverse, as lines of text.
+    """Explain a left inverse, one line of text for each mode of the layout.
 
-    modes   (stride, s, extent) of each mode, sorted by stride; the mode's first step is at index s of the layout
+    modes   (stride, index, extent) of each mode, sorted by stride; `index` is the layout's index of the mode's first
+            step
     """
     steps: list[str] = []
     before, extent, start = 1, 1, 0
@@ -343,10 +363,10 @@ def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
 
 
 def _mode_by_mode(operation: str, layout: Layout, steps_of: Callable[[list[inverses.Mode]], list[str]]) -> list[str]:
-    """Return the steps of an inverse as text; for a layout of coordinates, separately for each mode of the coordinate.
+    """Explain an inverse of a layout as lines of text; for a layout of coordinates, each entry by itself.
 
-    operation   name of the operation, for error messages
-    steps_of    function from modes that are sorted by stride to the steps for them
+    operation   "right_inverse" or "left_inverse", for error messages
+    steps_of    function from modes (stride, index of the first step, extent), sorted by stride, to lines of text
     """
     by_path = inverses.modes_by_path(operation, layout)
     if () in by_path:
@@ -359,9 +379,9 @@ def _mode_by_mode(operation: str, layout: Layout, steps_of: Callable[[list[inver
 
 
 def _along(path: coordinates.Path, what: str, steps: list[str]) -> list[str]:
-    """Return the steps for one mode of the coordinate, indented below a heading.
+    """Return lines of an explanation, indented below a heading for one entry of a coordinate.
 
-    path    indices of the mode, from the outermost one inwards
+    path    indices of the entry, from the outermost one inwards
     what    name of what the steps compute, for the heading
     steps   the steps, as lines of text
     """
@@ -369,7 +389,7 @@ def _along(path: coordinates.Path, what: str, steps: list[str]) -> list[str]:
 
 
 def _matrix_steps(layout: Layout, name: str = "L") -> list[str]:
-    """Return the step of a derivation that shows the matrix of a layout over F2 (bits, with XOR as addition), as text.
+    """Return the lines of an explanation that show the matrix of a layout over F2 (bits, with XOR as addition).
 
     layout   layout that is linear over F2
     name     name of the layout in the text

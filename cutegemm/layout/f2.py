@@ -40,7 +40,7 @@ _MAX_SEARCHED_BITS = 64  # longest offset for which `to_swizzled` searches a swi
 class F2Matrix(hooks.Shown):
     """A matrix over F2 (bits, with XOR as addition): a linear map from bit strings to bit strings, written as integers.
 
-    columns   the image of each bit of the argument, lowest bit first; tuple of integers, 0 or more
+    columns   tuple of integers, 0 or more: for each bit of the argument, lowest first, the bits that it is mapped to
     raises    LayoutError for columns that are not such integers
 
     >>> M = F2Matrix((1, 2, 4, 9))
@@ -92,10 +92,10 @@ class F2Matrix(hooks.Shown):
 
 
 def _eliminated(columns: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return a basis of the span of the columns, by Gaussian elimination over F2 (bits, with XOR as addition).
+    """Return a basis of all values that XORs of the columns give; no two of its elements have the same top bit.
 
-    columns   columns of a matrix, as integers
-    returns   leading bit -> (element of the span with that leading bit, argument that the matrix maps to it)
+    columns   columns of a matrix over F2 (bits, with XOR as addition), as integers
+    returns   top bit -> (basis element with that top bit, argument that the matrix maps to this element)
     """
     basis: dict[int, tuple[int, int]] = {}
     for place, column in enumerate(columns):
@@ -106,11 +106,16 @@ def _eliminated(columns: Sequence[int]) -> dict[int, tuple[int, int]]:
 
 
 def _reduced(basis: dict[int, tuple[int, int]], image: int, bits: int) -> tuple[int, int]:
-    """Cancel the leading bits of an image that a basis can cancel; return the rest, and the argument that maps to it.
+    """Cancel the bits of `image` that a basis can cancel by XORs, and XOR the basis's arguments into `bits` alongside.
 
-    basis   leading bit -> (element of the span with that leading bit, argument that maps to it)
-    image   value of the matrix, written as an integer
-    bits    argument that the matrix maps to `image`
+    This is one step of Gaussian elimination over F2, where values are integers and XOR is addition. A matrix maps each
+    argument to a value. If it maps `bits` to `image`, it maps the returned argument to the returned rest.
+
+    basis     top bit -> (value with that top bit, argument that the matrix maps to this value)
+    image     the value to reduce
+    bits      argument to change along with it; 0 to collect the argument for the cancelled bits
+    returns   (rest of `image`, which is 0 if the basis generates it; `bits` XOR the arguments of all basis elements
+              used)
     """
     for lead in sorted(basis, reverse=True):
         if image >> lead & 1:
@@ -119,10 +124,10 @@ def _reduced(basis: dict[int, tuple[int, int]], image: int, bits: int) -> tuple[
 
 
 def _solve(basis: dict[int, tuple[int, int]], image: int) -> int | None:
-    """Return an argument that a matrix over F2 maps to the given image, or None if the image is not in its span.
+    """Return an argument that a matrix over F2 (bits, with XOR as addition) maps to `image`; None if no argument does.
 
-    basis   leading bit -> (element of the span with that leading bit, argument that maps to it)
-    image   the image, written as an integer
+    basis   top bit -> (value with that top bit, argument that the matrix maps to this value)
+    image   the wanted value, written as an integer
     """
     rest, bits = _reduced(basis, image, 0)
     return None if rest else bits
@@ -206,7 +211,7 @@ def _check_no_carry(layout: Layout, columns: Sequence[int]) -> None:
 
 
 def _share_a_bit(columns: Iterable[int]) -> bool:
-    """Return True if two of the columns have a bit in common, so that their sum carries."""
+    """Return True if two of the integers have a bit in common, so that their sum differs from their XOR."""
     union = 0
     for column in columns:
         if column & union:
@@ -270,7 +275,7 @@ def _require_matrix(what: str, matrix: Any) -> None:
 def _merged(columns: Sequence[int], as_integers: bool) -> Layout:
     """Return the layout with the fewest modes whose matrix over F2 has the given columns.
 
-    A column that is twice the one before it extends the mode of that one: columns 1, 2, 8 give (4,2):(1,8).
+    A column that is twice the one before it extends the same mode: columns 1, 2, 8 give (4,2):(1,8).
 
     columns       the offset of each bit of the index, lowest bit first
     as_integers   True for integer strides, False for strides over F2, whose contributions are XORed
@@ -433,11 +438,12 @@ def _through(a: Layout, b: Layout) -> Layout:
 
 
 def _running_on(layout: Layout, bits: int) -> list[int]:
-    """Return the matrix columns for the next `bits` bits of the index after the end of a layout.
+    """Return the matrix columns, i.e. offsets, of the next `bits` bits of an index past the end of a layout.
 
-    Past its end, a layout continues along its last mode.
+    Past its end, a layout continues along its last mode. E.g. 4:F2(2), whose two bits have the offsets 2 and 4,
+    continues with 8, 16, 32.
 
-    layout   layout that is linear over F2
+    layout   layout with strides over F2 (bits, with XOR as addition)
     """
     extent, stride = layout.flat()[0][-1], layout.flat()[1][-1]
     places = range(extent.bit_length() - 1, extent.bit_length() - 1 + bits)
@@ -474,10 +480,12 @@ def right_inverse(layout: Layout) -> Layout:
 
 
 def common(first: Layout, second: Layout) -> Layout:
-    """Return the longest vector that two layouts have in common, as a layout from its elements to indices.
+    """Return the longest vector of elements that two layouts store alike, as a layout from an element to its index.
 
-    first, second   right inverses of the two layouts: offset -> index. Their matrix columns over F2 are compared from
-                    the lowest bit on, up to the first difference or the first bit without a linear column
+    The vector has the elements at offsets 0, 1, 2, ... as long as both layouts have them at the same index.
+
+    first, second   right inverses of the two layouts, which map an offset to an index; linear over F2 (bits, with XOR
+                    as addition) at least for the lowest bits
     """
     columns: list[int] = []
     for a, b in zip(_from_zero(first), _from_zero(second), strict=False):
@@ -488,7 +496,10 @@ def common(first: Layout, second: Layout) -> Layout:
 
 
 def _from_zero(layout: Layout) -> Iterator[int]:
-    """Yield the columns of a layout's matrix over F2, lowest bit first, until the layout is no longer linear."""
+    """Yield the offset of each bit of a layout's index, lowest bit first, until the layout is no longer linear over F2.
+
+    A layout is linear if the offset of an index is the XOR of the offsets of the index's bits.
+    """
     union = 0
     for extent, stride in zip(*layout.flat(), strict=True):
         for place in range(extent.bit_length() - 1):

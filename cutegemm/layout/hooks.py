@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Hook:
-    """A function that one module calls and another one, imported later, registers, to avoid a cyclic import.
+    """A function that one module calls and another module, imported later, provides. This avoids a cyclic import.
 
     name   name for the error message of a call before the registration
 

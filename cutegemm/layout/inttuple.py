@@ -77,7 +77,7 @@ def as_int_tuple(value: Any, what: str = "value") -> IntTuple:
 
 
 class _NotInteger(Exception):
-    """Raised internally for a leaf of a nested tuple that is not an integer; its argument is that leaf."""
+    """Raised internally for a leaf of a nested tuple that is not an integer; the exception's argument is the leaf."""
 
 
 def as_integer(value: Any, what: str) -> int:

@@ -21,7 +21,7 @@ Mode = tuple[int, int, int]  # stride, index of the second element, extent
 
 
 def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
-    """Return the layout C of the starting offsets of copies of L that do not overlap.
+    """Return the layout C of starting offsets for copies of L that do not overlap, until they cover a space.
 
     For example, 4:2 in a space of 16 has the complement (2,2):(1,8). Law: the sums L(i) + C(j), over the distinct
     offsets of L, are distinct. C increases. It repeats the *period* of L, its largest stride times extent, until the
@@ -52,7 +52,7 @@ def rest_of(tile: Layout, target: IntTuple) -> Layout:
 
     tile     layout of one tile
     target   the shape to cover
-    raises   LayoutError if the tiles do not cover the shape, because the tile has no complement or is padded
+    raises   LayoutError if copies of the tile overlap, or leave gaps in the shape
     """
     return _complement(tile, target, padded=False)
 
@@ -60,7 +60,8 @@ def rest_of(tile: Layout, target: IntTuple) -> Layout:
 def copies_of(block: Layout, count: int) -> Layout:
     """Return a layout of at least `count` starting offsets for copies of a block that do not overlap.
 
-    It is the complement of the block, extended along its last mode if it has fewer offsets.
+    It is the block's complement, i.e. the offsets where further copies fit, extended along its last mode if it is too
+    short.
     """
     total = block.size() * count
     if not block.is_integral or total == 0:
@@ -178,7 +179,8 @@ def right_inverse(layout: Layout) -> Layout:
 def _right_inverse(modes: list[Mode]) -> Layout:
     """Return the right inverse (offset -> index) of a layout that is given by its modes.
 
-    modes   (stride, s, extent) of each mode, sorted by stride; the mode's first step is at index s of the layout
+    modes   (stride, index, extent) of each mode, sorted by stride; `index` is the layout's index of the mode's first
+            step
     """
     shape, stride, current = [], [], 1
     for d, start, s in modes:
@@ -192,7 +194,7 @@ def _right_inverse(modes: list[Mode]) -> Layout:
 
 
 def _inverse(operation: str, layout: Layout, invert: Callable[[list[Mode]], Layout]) -> Layout:
-    """Return the right or left inverse of a layout; for coordinates, one inverse for each mode of the coordinate.
+    """Return the right or left inverse of a layout; for a layout of coordinates, each entry is inverted by itself.
 
     operation   name of the operation, for messages
     invert      function from the modes (stride, s, extent), sorted by stride, to the inverse layout; s is the index
@@ -259,7 +261,8 @@ def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
     """Return the left inverse (offset -> index) of a layout that is given by its modes.
 
     layout   the layout, for messages
-    modes    (stride, s, extent) of each mode, sorted by stride; the mode's first step is at index s of the layout
+    modes    (stride, index, extent) of each mode, sorted by stride; `index` is the layout's index of the mode's first
+             step
     """
     modes = [mode for mode in modes if mode[0] != 0]
     if not modes:

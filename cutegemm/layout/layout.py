@@ -425,7 +425,7 @@ def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
 
 
 def _outside(coord: Any, shape: IntTuple) -> Iterator[str]:
-    """Yield a sentence for an error message for each leaf of a coordinate that is negative or not below its extent."""
+    """Yield a sentence of an error message for each entry of a coordinate that is negative or too large."""
     if type(coord) is int and not 0 <= coord < product(shape):
         yield f"{coord} is negative" if coord < 0 else f"{coord} is not below {product(shape)}"
     elif isinstance(coord, tuple) and isinstance(shape, tuple):
@@ -688,6 +688,6 @@ def concatenate(layouts: Iterable[Layout]) -> Layout:
 
 
 def regroup(parts: Iterable[Layout]) -> Layout:
-    """Return the layout whose modes are given parts of one layout; the kinds of their strides are not checked again."""
+    """Return the layout whose modes are the given layouts, which all come from one layout and are not checked again."""
     parts = tuple(parts)
     return Layout._unchecked(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))

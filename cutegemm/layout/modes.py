@@ -89,7 +89,7 @@ def is_weakly_congruent(a: Any, b: Any) -> bool:
 
 
 def _profile_of(value: Any) -> Any:
-    """Return the shape of a layout or tensor; for another value, a nested tuple, the value with lists as tuples."""
+    """Return the shape of a layout or tensor; any other value is a nested tuple, returned with lists as tuples."""
     return value.shape if isinstance(value, _WITH_LAYOUT) else as_tuples(value)
 
 

@@ -237,18 +237,20 @@ class ComposedLayout(hooks.Shown):
         return self(*coord)
 
     def _inner_at(self, offset: Any) -> Any:
-        """Return inner(offset + an offset of the outer layout), for this composed layout.
+        """Return the inner function's value at `offset`, the sum of this layout's offset and the outer layout's value.
 
-        A swizzle takes that sum as it is. A layout takes it as a coordinate: an integer, or one with several modes.
+        An inner layout takes the sum as its coordinate: an integer, or one with several modes.
 
-        offset   value of the outer layout
+        offset   the sum
         """
         if isinstance(self.inner, Swizzle):
             return self.inner(offset)
         return self.inner.offset_of(_extended(offset, self.inner.shape))
 
     def __getitem__(self, mode: int) -> ComposedLayout:
-        """Return the composed layout whose outer layout is one mode of this one's outer layout.
+        """Return the composed layout of one mode of this one, such as the rows of a swizzled tile.
+
+        The inner function and the offset stay; the outer layout, which is applied first, is reduced to that mode.
 
         mode   index of the mode
         """
@@ -381,9 +383,10 @@ def _require_table(operation: str, layout: ComposedLayout) -> None:
 def _largest_swizzled(layout: ComposedLayout) -> int:
     """Return the largest offset of a composed layout that is a swizzle of a layout of offsets.
 
-    The bits that a swizzle reads and changes are below 2**p, the *period*. Adding a multiple of the period to an offset
-    adds the same multiple to the result. So each mode is divided into two: its first n steps, where n steps are a
-    multiple of the period, whose results are computed one by one; and the remaining multiples, whose largest is added.
+    The bits that a swizzle reads and changes are below some 2**p, the *period*: an offset plus a multiple of the period
+    is mapped to the same result plus that multiple. So each mode is divided into two. The first n steps, where n steps
+    together are a multiple of the period, are computed one by one. The rest adds a multiple of the period, and only its
+    largest value counts.
     """
     swizzle, period = layout.inner, 1
     assert isinstance(swizzle, Swizzle)

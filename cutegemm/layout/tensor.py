@@ -243,7 +243,12 @@ def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
 
 
 def _coordinates(tensor: Tensor) -> np.ndarray:
-    """Return what the layout of a tensor without an array returns, its coordinates or offsets, as an array."""
+    """Return what each element of a tensor without an array is, its coordinate or its offset, for all elements.
+
+    tensor    tensor whose elements are the coordinates or offsets that its layout returns, plus the tensor's offset
+    returns   integer array, elements in colexicographic order: (size,) for offsets, (size, leaves of a coordinate) for
+              coordinates
+    """
     layout = tensor.layout
     if isinstance(layout, ComposedLayout) or not isinstance(tensor.offset, tuple):
         return layout.offsets() + tensor.offset

@@ -161,7 +161,7 @@ class _Reader(Scanner):
     def extent(self, expected: str) -> int:
         """Read an extent of a shape from the text: an integer, 0 or more.
 
-        expected   description of the text for the error if it is missing
+        expected   description of the missing text for the error, such as "an extent"
         """
         return self.integer(expected if self.here() == self.start else "an extent of 0 or more", 0)
 
@@ -196,7 +196,10 @@ class _Reader(Scanner):
         return path
 
     def build(self, at: int, make: Callable[..., T], *parts: Any) -> T:
-        """Return `make(*parts)`. If it raises LayoutError, the error shows the text with a caret at position `at`."""
+        """Return `make(*parts)`, e.g. a layout of a shape and strides that were read; its errors point at the text.
+
+        A LayoutError shows the text with a caret at position `at`.
+        """
         try:
             return make(*parts)
         except LayoutError as error:

@@ -65,14 +65,14 @@ def _explained(operation: F) -> F:
 def logical_divide(target: Target, tiler: Tiler) -> Target:
     """Divide a layout into (tile, rest), or mode by mode if the tiler is a tuple: 8:1 by 4 is (4,2):(1,4).
 
-    Law: for a layout T as the tiler, R(t, r) == L(T(t) + C(r)), where C is the complement of T in the size of
-    L. Modes after the tuple, and modes with the entry None, stay as they are.
+    Law: for a layout T as the tiler, R(t, r) == L(T(t) + C(r)), where C is the complement of T in the size of L. If a
+    tuple has fewer entries than L has modes, the further modes stay as they are, and so do modes with the entry None.
 
     target    L: layout, composed layout or tensor
     tiler     T: a layout, an integer n (for n:1), None, or a tuple of tilers, one for each mode
     returns   a Layout, ComposedLayout or Tensor, whichever `target` is
-    raises    LayoutError if T has no complement or is padded (its copies would skip elements), or if the tile
-              does not fit the modes of L
+    raises    LayoutError if copies of T overlap or would leave gaps, such as copies of (2,2):(1,3); or if T has more
+              entries than L has modes
     source    CuTe layout algebra, `logical_divide`
 
     >>> logical_divide(Layout((10, 8), (8, 1)), (4, Layout(2, 4)))
@@ -127,10 +127,10 @@ def _as_layout(tiler: Tiler) -> Layout:
 
 
 def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """Return two layouts: the one of the elements within a tile, and the one of the tiles.
+    """Return a layout divided by a tiler as two layouts: the elements within a tile, and the tiles.
 
     layout   the layout to divide
-    tiler    a layout, an integer, None, or a tuple of these, without lists
+    tiler    a layout, an integer n for n:1, None, or a tuple of these, without lists
     """
     if tiler is None:
         return layout, Layout._unchecked(1, 0)
@@ -152,9 +152,9 @@ def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
 
 
 def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """Return two layouts of a logical product: the one of the elements of a block, and the one of the copies.
+    """Split a logical product into two layouts: the elements of a block, and the copies of the block.
 
-    layout   result of a logical product by `tiler`
+    layout   result of a logical product by `tiler`: each mode is (block, copies)
     tiler    a layout, or a tuple of tilers, one for each mode
     """
     if tiler is None:

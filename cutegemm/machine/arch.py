@@ -73,9 +73,10 @@ class Arch:
         return feature in self.features
 
     def smem_of_each_bytes(self, ctas: int) -> int:
-        """Return the shared memory in bytes that each of `ctas` CTAs can use on one multiprocessor (SM).
+        """Return the shared memory in bytes that each of `ctas` CTAs can use if all of them reside on one SM.
 
-        The 1 KiB that CUDA reserves per CTA is subtracted, and the limit of one block is respected.
+        It is an equal share of the SM's shared memory, without the 1 KiB that CUDA reserves per CTA, and at most what
+        one CTA may have.
 
         >>> arch_named("sm_90a").smem_of_each_bytes(1), arch_named("sm_90a").smem_of_each_bytes(2)
         (232448, 115712)

@@ -74,13 +74,13 @@ class Device:
     l2_partitions        number of L2 partitions; each keeps its own copy of a line that all SMs read
     dram_gb_s            memory bandwidth in GB/s
     clock_mhz            boost clock in MHz
-    l2_bytes_per_clock   largest number of bytes per clock that all SMs read from L2 together
-    tflops               peak rates in TFLOP/s by pipe and operand type, e.g. key "fma.f32", "mma.bf16" or "wgmma.bf16"
+    l2_bytes_per_clock   bytes per clock that all SMs together read from L2, at most
+    tflops               peak rates in TFLOP/s; keys such as "fma.f32", "mma.bf16" or "wgmma.bf16"
     source               source of these numbers
-    tpc_rounds           how CTAs are assigned to TPCs (pairs of SMs): number of TPCs in each round. In a round, these
-                         TPCs receive one CTA each, then a second one each. () if unknown
-    tpcs_of_two          TPCs whose CPC has two TPCs instead of three, as indices in the order of assignment
-    own_rates            rates measured on this device; None without measurements, see `measured`
+    tpc_rounds           order of CTAs at a launch: CTAs go round by round to TPCs (pairs of SMs), one TPC of each GPC a
+                         round. Entry i is the number of TPCs of round i; () if unknown
+    tpcs_of_two          indices, in that order, of the TPCs whose CPC (part of a GPC) has two TPCs instead of three
+    own_rates            rates measured on this device; None: see `measured`
 
     >>> device_named("h200").sms, device_named("h200").tflops["wgmma.bf16"]
     (132, 989.4)
@@ -124,8 +124,8 @@ class Device:
     def gpc_sms(self) -> tuple[int, ...]:
         """Number of multiprocessors (SMs) in each GPC of this device, largest first. A cluster must fit in one GPC.
 
-        Derived from `tpc_rounds`: in every round of CTA assignment, each GPC with a TPC left receives a CTA. If these
-        rounds are not known, every GPC has 18 SMs and the last one has the rest.
+        The sum is the number of SMs. It follows from `gpc_of_tpc`, with two SMs per TPC. If that is not known, GPCs
+        have 18 SMs each, and the last one has the rest.
 
         >>> device_named("h100").gpc_sms
         (18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2)
@@ -136,11 +136,14 @@ class Device:
 
     @cached_property
     def gpc_of_tpc(self) -> tuple[int, ...]:
-        """Index of the GPC of each TPC (pair of SMs) of this device; TPCs are in the order of their first CTA.
+        """Index of the GPC that each TPC (pair of SMs) of this device belongs to; () if it is not known.
 
-        () if that order is not known. A round of CTA assignment that is shorter than the one before lacks the GPCs that
-        came first in it. A TPC that no cluster of more than two CTAs reaches counts as a GPC of its own. Read from
-        `%smid` of clusters of two to eight CTAs (H200 and H100, 2026-11-23).
+        The TPCs are in the order in which a launch gives them their first CTA. The hardware assigns CTAs in rounds:
+        each round takes one TPC from every GPC that has one left, always in the same order of GPCs. In the example, the
+        first round has 12 GPCs; the second round has 8, because GPCs 0 to 3 have no TPC left.
+
+        The order was read from `%smid` of clusters of two to eight CTAs (H200 and H100, 2026-11-23). A TPC that only
+        clusters of at most two CTAs reach counts as a GPC of its own.
 
         >>> device_named("h100").gpc_of_tpc[:20]
         (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 4, 5, 6, 7, 8, 9, 10, 11)
@@ -152,8 +155,8 @@ class Device:
     def clusters_by_size(self) -> tuple[int, ...]:
         """Number of clusters that run at the same time on this device; entry i is for clusters of i CTAs, up to 8.
 
-        Every CTA occupies a whole multiprocessor. Entry 0 is 0. cudaOccupancyMaxActiveClusters returns these numbers on
-        two H100 (2026-11-22).
+        A GPC with s SMs holds s // i of them, since every CTA occupies a whole SM. Entry 0 is 0.
+        cudaOccupancyMaxActiveClusters returns these numbers on two H100 (2026-11-22).
 
         >>> device_named("h100").clusters_by_size
         (0, 132, 66, 39, 30, 22, 17, 15, 15)
@@ -169,8 +172,8 @@ class Device:
     def measured(self) -> Measured:
         """Rates that kernels reach on this device, such as DRAM reads by TMA loads in a GEMM.
 
-        If they were not measured on this device, they are those of an H200, scaled by the ratio of the data sheets'
-        numbers.
+        Without measurements on this device, they are those of an H200, each scaled by the ratio of the two devices in
+        the data sheets.
 
         >>> [round(device_named(name).measured.tma_read_gb_s) for name in ("h200", "h100", "h100-pcie")]
         [4280, 2900, 1818]
@@ -225,9 +228,10 @@ class Device:
 
 
 def _peaks(**tflops: float) -> Mapping[str, float]:
-    """Return peak rates by pipe and type, e.g. `mma_half=640` as {"mma.f16": 640, "mma.bf16": 640}.
+    """Return peak rates as a mapping for `Device.tflops`, e.g. `mma_half=640` as {"mma.f16": 640, "mma.bf16": 640}.
 
-    tflops   rate in TFLOP/s of each PIPE_TYPE, where the type half stands for f16 and bf16, and fp8 for e4m3 and e5m2
+    tflops   rates in TFLOP/s; a keyword is an instruction (fma, mma, wgmma), "_" and an operand type. The type half
+             means f16 and bf16; fp8 means e4m3 and e5m2
     """
     out = {}
     for key, value in tflops.items():
@@ -349,6 +353,8 @@ def device_named(name: str) -> Device:
 def default_device(arch: str) -> Device:
     """Return the GPU that stands for an architecture if the user names none: an H200 for sm_90 and later.
 
+    sm_80, sm_86 and sm_89 have an A100, an RTX 3090 and an RTX 4090. Any other architecture has the H200.
+
     arch   name of the architecture, such as sm_80
 
     >>> default_device("sm_80").name, default_device("sm_90a").name
@@ -362,8 +368,9 @@ def device_called(name: str, arch: str, sms: int) -> Device:
     """Return the table entry for a GPU whose name CUDA reports, with the given number of multiprocessors (SMs).
 
     name   as cudaGetDeviceProperties reports it, e.g. "NVIDIA H100 80GB HBM3"
-    arch   architecture of the device, e.g. sm_90a; decides the entry if no name of the table occurs in `name`
-    sms    number of SMs; if it is not that of the entry, rates are scaled as in `with_sms`
+    arch   architecture of the device, e.g. sm_90a; if no entry matches `name`, the default device of this architecture
+           is used
+    sms    number of SMs; if the entry has another number, its peak rates and L2 rate are scaled to this one
 
     >>> names = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA GH200")
     >>> [device_called(name, "sm_90a", 132).name for name in names]

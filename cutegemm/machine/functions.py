@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class Cost:
     """Number of instructions that an elementwise epilogue function, such as gelu, takes for one f32 element.
 
-    fp32      instructions for the FP32 units, which take 128 threads a clock, or 64 for minima, comparisons and
-              selections
-    special   instructions for the special-function unit (MUFU), which takes 16 threads a clock
+    fp32      number of instructions for the FP32 units. An SM executes one for 128 threads per clock; minima,
+              comparisons and selections run at 64, but count as one instruction each
+    special   number of instructions for the special-function unit (MUFU); an SM executes one for 16 threads per clock
 
     >>> gelu = COSTS["gelu"]
     >>> 128 * 128 * max((gelu.fp32 + gelu.special) / 128, gelu.special / 16)  # least clocks for a tile of 128 x 128

@@ -25,7 +25,9 @@ class ParsedEpilogue(FusedEpilogue):
     """The epilogue (operation on the accumulators before D is stored) that a user typed as command-line options.
 
     epilogue   its expressions, such as gelu(acc + bias)
-    kinds      kind of each operand by name: Row, Column, Tile, Element or Scalar
+    kinds      class of each operand by name. Row: one value per column of D, like a bias; Column: one value per row;
+               Tile: a matrix of D's shape; Element: a tensor of one value; Scalar: a number that is passed at the
+               launch
     dtypes     element type of operands and results by name, if an option gives it
     scalars    value of each scalar operand by name
     """
@@ -40,14 +42,15 @@ class ParsedEpilogue(FusedEpilogue):
             return False
 
     def values(self, operands: Operands, m: int, n: int, batch: int | None, seed: int) -> dict[str, np.ndarray | float]:
-        """Return test values for all operands of this epilogue: the scalars of the options, and random tensors.
+        """Return test values for all operands of this epilogue: random tensors, and the scalars that the user typed.
 
         operands   operands of the plan, which give the element types
         m, n       extents of the GEMM; a gated D has n // 2 columns
-        batch      number of batches; None for matrices without batch
+        batch      number of batches L; None for matrices without batch
         seed       seed of the random numbers, which are normally distributed
-        returns    by operand name, an array of shape (1, N), (M, 1), (M, N) or (1, 1), with the batch in front; a float
-                   for a scalar
+        returns    value by operand name: an array of shape (1, N) for a row, (M, 1) for a column, (M, N) for a tile,
+                   (1, 1) for an element, all with L in front if there is a batch; a float for a scalar. N is the number
+                   of columns of D
         """
         rng = np.random.default_rng(seed + 1)
         lead = () if batch is None else (batch,)
@@ -70,8 +73,9 @@ def parsed_epilogue(operation: str, text: str | None, options: Sequence[str] | N
 
     operation   name of the command, for messages
     text        option --epilogue: expressions of acc and of operands, e.g. "gelu(acc + bias)"; None if it is absent
-    options     options --operand: NAME:KIND or NAME:KIND:TYPE, where KIND is row, column, tile, element, scalar,
-                scalar=VALUE or result (an auxiliary output); None if they are absent
+    options     options --operand, each "NAME:KIND" or "NAME:KIND:TYPE"; None if they are absent. KIND is row (one value
+                per column of D, like a bias), column (one value per row), tile (a matrix of D's shape), element (a
+                tensor of one value), scalar or scalar=VALUE (a number), or result (an auxiliary output)
     raises      PlanError with every fault of the texts
 
     >>> options = ["bias:row:f32", "s:scalar=0.5", "aux:result:f16"]

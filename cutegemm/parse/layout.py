@@ -45,7 +45,8 @@ _MOST_DEPTH = 60  # parentheses inside each other; Python's recursion limit allo
 def parse_layout(text: str, operation: str = "parse_layout") -> Layout | ComposedLayout | Swizzle:
     """Return the layout or swizzle that a user typed in CuTe's notation, in C++ CuTe or in the Python DSL.
 
-    A swizzle before a pointer permutes byte addresses. It is converted to one that permutes element offsets.
+    A swizzle that is written before a pointer permutes byte addresses, as in CuTe. The result permutes element offsets
+    instead.
 
     text        one or more statements, separated by line breaks or ";", e.g. "(4,8):(8,1)" or "make_layout((4,8),
                 stride=(8,1))". The value of the last one is returned
@@ -117,8 +118,9 @@ class Reader(Scanner):
 
     text         the statement, such as "x = composition((4,8):(8,1), (2,2))"
     names        values of assigned names; an assignment adds to them
-    call         calls an operation of the algebra, or a layout with a coordinate: (name, function, arguments, named
-                 arguments) -> value. The name is "" for a coordinate. The explorer passes one that records the calls
+    call         how operations are called: `call(name, function, arguments, named)` returns the value of
+                 `function(*arguments, **named)`. A caller can record the operations that way. The name is "" if a
+                 layout is applied to a coordinate
     operations   further operations by name
     operation    name of the calling operation, for messages
     """
@@ -154,7 +156,11 @@ class Reader(Scanner):
         return _plain(value) if self.computed else self.build(self.start, _as_layout, value)
 
     def expression(self) -> Any:
-        """Parse and evaluate a term, a composed layout "inner o offset o outer", or a tensor from `cute::print`."""
+        """Parse and evaluate one whole expression at the current position of this parser.
+
+        It is a term such as (4,8):(8,1), a composed layout "inner o offset o outer", or a tensor as `cute::print`
+        prints it.
+        """
         if self.pointer() is not None:
             self.expect_o()
             return self.term()
@@ -278,9 +284,9 @@ class Reader(Scanner):
         return self.build(start, call_checked, name, function, arguments, named)
 
     def compute(self, name: str, function: Callable[..., Any], arguments: Any, named: dict[str, Any]) -> Any:
-        """Call an operation of the layout algebra through this parser's `call`, and return its result.
+        """Call an operation of the layout algebra through the function `call` of this parser, and return its result.
 
-        name        name of the operation; "" for a layout with a coordinate or the index of a mode
+        name        name of the operation; "" if a layout is applied to a coordinate, or a mode is taken
         function    Python function that computes it
         arguments   positional arguments
         named       keyword arguments
@@ -318,7 +324,10 @@ class Reader(Scanner):
         return tuple(values), named
 
     def braces(self) -> bool:
-        """Read {} if it comes next, as after a C++ type that is constructed; return True if it does."""
+        """Read "{}" if it comes next in the statement; return True if it does.
+
+        In C++, it follows a type that is constructed, as in Layout<...>{}.
+        """
         if not self.accept("{"):
             return False
         self.expect("}")
@@ -333,7 +342,10 @@ class Reader(Scanner):
         return int(token["bits"])
 
     def accept_o(self) -> bool:
-        """Read the "o" of a composed layout "inner o offset o outer" if it comes next; return True if it does."""
+        """Read the letter "o" at the current position of this parser, if it is the next token; return True if it was.
+
+        The letter is the operator of a composed layout, as in "Sw<3,4,3> o 0 o (8,64):(64,1)".
+        """
         token = self.peek()
         if token is None or token["name"] != "o":
             return False
@@ -341,18 +353,22 @@ class Reader(Scanner):
         return True
 
     def expect_o(self) -> None:
-        """Read the "o" of a composed layout "inner o offset o outer"; raise LayoutError if it does not come next."""
+        """Read the letter "o" at the current position of this parser; raise LayoutError if another token comes next.
+
+        The letter is the operator of a composed layout, as in "Sw<3,4,3> o 0 o (8,64):(64,1)".
+        """
         if not self.accept_o():
             self.fail("'o'")
 
     def peek(self) -> re.Match[str] | None:
-        """Return the next token of the statement as a regular-expression match without reading it; None at the end."""
+        """Return the next token as a regular-expression match without moving past it; None at the statement's end."""
         return _TOKEN.match(self.text, self.position)
 
     def build(self, at: int, make: Callable[..., Any], *parts: Any) -> Any:
-        """Return `make(*parts)`; if that fails, raise a LayoutError that points to the statement.
+        """Return `make(*parts)`; if that fails, raise a LayoutError that shows where in the statement.
 
-        at   index in the statement of the character that the caret of the message points to
+        make   function that makes a value of the statement, such as `Layout`
+        at     index in the statement of the character that the caret of the message points to
         """
         try:
             return make(*parts)
@@ -361,22 +377,25 @@ class Reader(Scanner):
 
 
 class _Grouped(tuple[Any, ...]):
-    """One parsed value in parentheses, such as (8), whose meaning depends on what follows.
+    """One parsed value in parentheses, such as (8), before it is known whether it means 8 or the tuple (8,).
 
-    Next to the colon of shape:stride it is a mode of rank 1, i.e. a tuple of one entry. Elsewhere it is the value
-    itself. The parser keeps it as this class until that is decided.
+    In shape:stride, such as (8):(1), it is a tuple of one entry, i.e. a mode of rank 1. Elsewhere it is the value
+    itself.
     """
 
 
 def _plain(value: Any) -> Any:
-    """Return a parsed value without redundant parentheses: a `_Grouped` entry such as (8) becomes 8, at any depth."""
+    """Return a parsed value without redundant parentheses: a single value (8) becomes 8, at any depth."""
     if isinstance(value, _Grouped):
         return _plain(value[0])
     return tuple([_plain(entry) for entry in value]) if isinstance(value, tuple) else value
 
 
 def _modes(value: Any) -> Any:
-    """Return a parsed shape or strides as nested tuples; one value in parentheses, such as (8), is a tuple of one."""
+    """Return a parsed shape or strides as nested tuples, where (8) becomes the tuple (8,).
+
+    value   integer or nested tuple; its entry (8) is a `_Grouped` value
+    """
     return tuple([_modes(entry) for entry in value]) if isinstance(value, tuple) else value
 
 
@@ -386,8 +405,9 @@ def _as_layout(value: Any) -> Any:
 
 
 def _at(layout: Any, *coordinate: Any) -> Any:
-    """Return `layout(*coordinate)`, the value of a typed expression such as A(1, 2).
+    """Return `layout(*coordinate)`, for an expression such as A(1, 2) in a text that a user typed.
 
+    layout   what stands before the parentheses
     raises   LayoutError if `layout` is not a layout or swizzle
     """
     if not isinstance(layout, (Layout, ComposedLayout, Swizzle)):
@@ -396,7 +416,7 @@ def _at(layout: Any, *coordinate: Any) -> Any:
 
 
 def mode_of(layout: Any, mode: Any) -> Any:
-    """Return one mode of a layout or shape, the value of a typed expression such as A[0].
+    """Return one mode of a layout or shape, for an expression such as A[0] in a text that a user typed.
 
     mode     index of the mode
     raises   LayoutError if `layout` is not a layout or a shape

@@ -50,11 +50,11 @@ _BYTE_BITS = 8
 
 
 class PointerFlag:
-    """Marks a shared-memory pointer inside a typed layout, as smem_ptr_flag does in C++ CuTe.
+    """The value of `smem_ptr_flag_bits<bits>` in a typed layout: it marks a pointer to shared memory, as in C++ CuTe.
 
-    A swizzle that is written before the pointer permutes byte addresses, not element offsets.
+    In Sw<3,4,3> o smem_ptr_flag_bits<16> o layout, the swizzle permutes byte addresses instead of element offsets.
 
-    bits   size of the elements that the pointer points to
+    bits   size in bits of the elements that the pointer points to
     """
 
     def __init__(self, bits: int) -> None:
@@ -71,9 +71,10 @@ def function_named(name: str) -> Callable[..., Any] | None:
 
 
 def word(name: str) -> Any:
-    """Return the value of a name that takes no arguments in a typed layout; None if the name is unknown.
+    """Return the value of a name without arguments that occurs in a typed layout; None if the name is unknown.
 
-    It is an integer for a static one such as _m1 (-1), and the name itself for a word such as int or LayoutLeft.
+    For a static integer it is the number, e.g. -1 for _m1. For a C++ type or tag, such as int or LayoutLeft, it is the
+    name itself.
 
     >>> word("_m3"), word("half_t"), word("half")
     (-3, 'half_t', 'half')
@@ -83,9 +84,11 @@ def word(name: str) -> Any:
 
 
 def in_elements(inner: Any, bits: int, outer: Any) -> ComposedLayout:
-    """Return the composed layout of a swizzle of byte addresses and a layout, with the swizzle in element offsets.
+    """Convert a swizzle of byte addresses to one of element offsets, and return it composed with a layout.
 
-    inner    the swizzle of byte addresses, which was written before a pointer
+    C++ CuTe writes such a swizzle before a pointer. For 16-bit elements, Sw<3,4,3> of bytes is Sw<3,3,3> of elements.
+
+    inner    the swizzle of byte addresses
     bits     width of an element
     outer    the layout that maps coordinates to element offsets
     raises   LayoutError if `inner` is not a Swizzle
@@ -117,14 +120,17 @@ def _typed_constant(kind: str, value: int) -> int:
 
 
 def _path(*modes: Any) -> Any:
-    """Return the basis vector that C++ CuTe writes as `E<modes...>`; the integer 1 for `E<>`."""
+    """Return the basis vector (unit stride of a mode) that C++ CuTe writes as `E<modes...>`; the integer 1 for `E<>`.
+
+    modes   path to the mode, outermost index first; e.g. (1, 0) is mode 0 of mode 1
+    """
     return E(modes[0] if len(modes) == 1 else modes) if modes else 1
 
 
 def _scaled(value: int, *path: Any) -> Any:
     """Return the stride that C++ CuTe writes as `ScaledBasis<value, path...>`; just `value` if the path is empty.
 
-    path   modes that select the basis vector: the outermost first
+    path   path to the mode of the basis vector, outermost index first; e.g. (1, 0) is mode 0 of mode 1
     """
     return ScaledBasis(value, path[0] if len(path) == 1 else path) if path else value
 
@@ -154,11 +160,15 @@ def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
 
 
 def _composed(lhs: Any, rhs: Any, outer: Layout | None = None) -> Any:
-    """Return the composition of two layouts, or for three arguments C++ CuTe's `ComposedLayout<lhs, rhs, outer>`.
+    """Return the value of `composition(lhs, rhs)`, or of C++ CuTe's `ComposedLayout<lhs, rhs, outer>`.
+
+    With two arguments, both are layouts, or `rhs` is a tiler. With three, the result maps a coordinate to lhs(rhs +
+    outer(coordinate)).
 
     lhs     a layout, or the inner function of a composed layout, such as a swizzle
-    rhs     a layout or tiler, or the offset of a composed layout; a `PointerFlag` if `lhs` permutes byte addresses
-    outer   outer layout of a composed layout; None for a composition
+    rhs     with two arguments, a layout or tiler; with three, the offset, or a pointer mark (`PointerFlag`), which
+            means that the swizzle `lhs` permutes byte addresses
+    outer   outer layout of a composed layout; None for two arguments
     """
     if outer is None:
         return composition(lhs, rhs)
@@ -172,7 +182,8 @@ def _tiled(block: Any, trg_shape: Any, order: Any = None) -> Any:
     """Return C++ CuTe's `tile_to_shape`: the layout `block`, repeated until it fills a shape.
 
     trg_shape   shape of the result
-    order       order of the modes along which copies follow each other; None for C++'s default, the first mode first
+    order       modes in the order in which copies of the block are placed along them; None for C++'s default, the first
+                mode first
     """
     if order is None or order in _COLUMNS:
         order = tuple(range(len(trg_shape))) if isinstance(trg_shape, tuple) else 0
@@ -182,19 +193,23 @@ def _tiled(block: Any, trg_shape: Any, order: Any = None) -> Any:
 def _tuple(*values: Any) -> tuple[Any, ...]:
     """Return the arguments of a typed call such as `make_shape(4, 8)` as a tuple.
 
-    raises   LayoutError if a value is known only at run time, i.e. is the name of an integer type
+    raises   LayoutError if a value is the name of an integer type, such as "int", which stands for a number known only
+             at run time
     """
     _known(*values)
     return values
 
 
 def _same(value: Any) -> Any:
-    """Return the value of C++'s `decltype(value)`: the value itself."""
+    """Return the value of C++'s `decltype(value)`: the value itself, since the parser has values only and no types."""
     return value
 
 
 def _known(*values: Any) -> None:
-    """Raise LayoutError if a value is the name of an integer type, such as int, i.e. is known only at run time."""
+    """Raise LayoutError if a value is not a number but the name of an integer type, such as "int".
+
+    In printed C++ types, such a name stands for a number that is known only at run time.
+    """
     for value in values:
         if isinstance(value, str) and value in _INTEGERS:
             raise LayoutError(f"the type {value} is a number known only at run time. Write the number or Int<...>.")

@@ -47,7 +47,7 @@ def operands_for(dtype: DType, layout: str, out: DType | None = None, scales: st
     """Return the descriptions (type, layout, alignment) of A, B, C and D of a GEMM whose A and B have one element type.
 
     dtype    element type of A and B
-    layout   two letters for A and B: n or t (transposed), as in BLAS
+    layout   two letters for A and B: n or t (transposed), as in BLAS, e.g. "nt"
     out      element type of D; None for the one that `cutegemm.gemm` chooses: bf16 for float8, s32 for s8, else `dtype`
     scales   granularity of the block scales of A and B, such as "1x128,128x128"; None without block scales
     raises   PlanError if the text is not two granularities, or if the type has no block scales
@@ -85,7 +85,8 @@ def scales_text(operands: Operands) -> str:
 def problem_of(m: int, n: int, k: int, batch: int, operands: Operands) -> Problem:
     """Return the GEMM problem of size m x n x k with compact matrices.
 
-    Block scales with one value per row are padded to a multiple of 4 values, as TMA needs 16-byte strides.
+    Compact means without gaps between rows or columns. Only block scales with one value per row are padded, to a
+    multiple of 4 values, because TMA needs strides of 16 bytes.
 
     batch      number of matrices (1 without batches)
     operands   types and layouts of A, B, C and D
@@ -104,7 +105,10 @@ def problem_of(m: int, n: int, k: int, batch: int, operands: Operands) -> Proble
 
 
 def as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
-    """Return the problem with the operand types that a plan's MMAs multiply: tf32 instead of f32 for tf32 plans."""
+    """Return the problem with the operand types that a plan's MMAs multiply.
+
+    They differ from those of the user for tf32 plans, which take f32 matrices and multiply tf32.
+    """
     if plan.operands.a.dtype is not tf32:
         return problem
     return replace(problem, operands=problem.operands.as_tf32)

@@ -14,10 +14,10 @@ from cutegemm.tile.tma import TmaBox
 
 
 class Move(NamedTuple):
-    """A copy that a field of a plan describes, and what it has to copy.
+    """A copy that one field of a plan describes, with the element type and the memories that the copy has to suit.
 
     name     name of the field, such as "a.load"
-    copy     the copy; None if the plan does without it
+    copy     the copy: an atom, a tiled copy or a TMA box; None if the plan does without it
     dtype    type of the elements
     source   memory that is read: "global", "shared" or "register"
     target   memory that is written
@@ -32,7 +32,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SmemAccess:
-    """Describe one kind of shared-memory access of a CTA as data, so that bank conflicts can be counted.
+    """One kind of shared-memory access of a CTA, as data for the analysis that counts bank conflicts.
 
     label      what the access does, in two words, such as "store A"
     buffer     name of the operand whose tile is accessed, such as "a" or "scale_a"; "d" for D
@@ -52,12 +52,10 @@ class SmemAccess:
 
 @dataclass(frozen=True)
 class GlobalRead:
-    """Describe scattered reads of an operand in global memory: each lane of a warp reads those of another k-tile.
-
-    The lanes read single elements.
+    """Scattered reads of an operand in global memory, for the analysis: each lane reads an element of another k-tile.
 
     label      what the read does, in two words, such as "read SCALE_A"
-    operand    name of the operand, which is contiguous along K, such as block scales
+    operand    name of the operand, such as "scale_a"; it is contiguous along K
     requests   number of load instructions that all warps of a CTA issue for `k_tiles` k-tiles
     k_tiles    number of k-tiles whose elements one instruction reads
     """

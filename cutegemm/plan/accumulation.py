@@ -38,14 +38,14 @@ _MOST_SHOWN = 4  # terms of a sum that are printed
 
 @dataclass(frozen=True)
 class Instruction:
-    """Describe the MMA instruction that adds a k-block to an accumulator, and all that its result's bits depend on.
+    """The MMA instruction of a plan, with everything about it that can change the bits of a result.
 
     kind       "wgmma", "mma" (mma.sync) or "fma"; "any instruction" for integers
     k          extent of the instruction along K: the number of products that it adds at once
     types      element types of the caller's A and B and of the accumulator, such as "bf16 x bf16 -> f32"
-    rounding   rounding of f32 operands to tf32: see `GemmPlan`; "" for other types
-    further    further properties that change the bits, with their values, such as (("n", 128),); none are known at
-               present
+    rounding   how f32 operands are rounded to tf32, see `GemmPlan`; "" for other types
+    further    further properties that change the bits, as (name, value) pairs such as ("n", 128); () at present,
+               because none are known
     """
 
     kind: str
@@ -62,13 +62,14 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Describe which k each k-block of a chain has if they are not adjacent, as for one warp in sliced-K.
+    """A periodic selection of k, for accumulators that add only some k-blocks, e.g. those of one warp in sliced-K.
 
-    For example, period 8, first 2 and layout (2, 2):(1, 4) describe the k-blocks (2, 3) and (6, 7) of every 8 k.
+    A k-block is what one MMA instruction adds. For example, period 8, first 2 and layout (2, 2):(1, 4) select the
+    k-blocks (2, 3) and (6, 7) of every 8 k.
 
-    period    number of k after which the pattern repeats
-    first     first k in a period
-    layout    (k in an instruction, k-block) -> offset from `first`
+    period    number of k after which the selection repeats
+    first     first selected k in a period
+    layout    (k within an instruction, k-block) -> offset from `first`
     """
 
     period: int
@@ -81,20 +82,20 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Chain:
-    """One accumulator of an element of D. MMAs add k-blocks to it one after the other.
+    """The order of the MMAs that add to one accumulator of an element of D.
 
-    runs      ranges (first k, end) in the order of the additions. A range may begin below 0 or end after K: its
-              k-blocks have zeros there
-    pattern   the k-blocks that are added in these ranges; None: all, in ascending order of k
+    runs      ranges (first k, end) in the order of the additions. A range may begin below 0 or end after K; there are
+              zeros
+    pattern   the k-blocks of these ranges that are added; None: all, in ascending order of k
     """
 
     runs: tuple[tuple[int, int], ...]
     pattern: Pattern | None = None
 
     def k_blocks(self, k: int) -> Iterator[tuple[int, ...]]:
-        """Yield the k that each MMA instruction of this accumulator adds, in the order of execution, as tuples.
+        """Yield a tuple of the k that each MMA of this accumulator adds, in the order of execution.
 
-        k   extent along K of an instruction
+        k   extent of one MMA instruction along K
 
         >>> list(Chain(((0, 8),)).k_blocks(4))
         [(0, 1, 2, 3), (4, 5, 6, 7)]
@@ -119,11 +120,11 @@ class Chain:
 
 @dataclass(frozen=True)
 class Sum:
-    """Accumulators, or sums of them, that are added one after the other, from the first to the last.
+    """A sum of terms from the first to the last, in the description of how an element of D is computed.
 
-    terms     what is added: a `Chain` is one accumulator, a `Sum` is added first
-    factor    what each term is multiplied by before it is added, such as "block scales" or "alpha * acc"; "" for
-              nothing
+    terms     what is added: a `Chain` is one accumulator, a `Sum` is computed first
+    factor    what each term is multiplied by before it is added, as text such as "block scales" or "alpha * acc"; ""
+              for nothing
     """
 
     terms: tuple[Total, ...]
@@ -141,12 +142,14 @@ Total = Union[Chain, Sum]
 
 @dataclass(frozen=True)
 class AccumulationOrder:
-    """The order of the additions that a kernel makes for an element of D. Equal orders give equal bits.
+    """The order of all additions that a kernel makes for an element of D.
+
+    Two kernels with equal orders give equal bits.
 
     instruction   the MMA instruction
-    totals        order of the additions for each kind of tile of D. There are several only with stream-K, which divides
-                  the k-tiles of some tiles. () for integers: their sum wraps around, so that neither its order nor the
-                  instruction matters
+    totals        one order for each kind of tile of D: a `Chain` (one accumulator) or a `Sum`. There are several only
+                  with stream-K, which divides the k-tiles of some tiles. () for integers: their sum wraps around, so
+                  that neither its order nor the instruction matters
     """
 
     instruction: Instruction
@@ -154,7 +157,7 @@ class AccumulationOrder:
 
     @property
     def is_uniform(self) -> bool:
-        """Return whether the products are added in the same order for all elements of D."""
+        """Return whether all elements of D add their products in the same order; False for some stream-K plans."""
         return len(self.totals) <= 1
 
     def __str__(self) -> str:
@@ -164,7 +167,7 @@ class AccumulationOrder:
 
 
 def joined(runs: list[tuple[int, int]]) -> Runs:
-    """Join adjacent ranges (first, end), and leave out empty ones.
+    """Join adjacent ranges (first, end), and leave out empty ones, e.g. [(0, 2), (2, 4), (6, 6)] gives ((0, 4),).
 
     >>> joined([(0, 64), (64, 128), (128, 128), (192, 256)])
     ((0, 128), (192, 256))
@@ -181,10 +184,10 @@ def joined(runs: list[tuple[int, int]]) -> Runs:
 
 
 def added(terms: list[Total], factor: str = "") -> Total:
-    """Combine terms of an accumulation order: return their `Sum`, or a single term itself if it has no factor.
+    """Return the `Sum` of some terms of an accumulation order; a single term without a factor is returned itself.
 
     terms    accumulators (`Chain`) or sums, in the order of the additions
-    factor   what each term is multiplied by before it is added, as text; "" for nothing
+    factor   what each term is multiplied by before it is added, as text such as "block scales"; "" for nothing
     """
     return terms[0] if len(terms) == 1 and not factor else Sum(tuple(terms), factor)
 
@@ -192,7 +195,7 @@ def added(terms: list[Total], factor: str = "") -> Total:
 def accumulation_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) -> AccumulationOrder:
     """Return in what order a plan's kernel adds the products of an element of D. Equal orders give equal bits.
 
-    problem   the problem as the plan solves it: its M, N and L matter only with stream-K
+    problem   the problem with the plan's A and B, i.e. after a swap; its M, N and L matter only with stream-K
     swap_ab   whether the plan will be used for D^T = B^T A^T, although its field `swap_ab` is not set yet
     """
     instruction = _instruction(plan, swap_ab or plan.swap_ab)
@@ -203,11 +206,11 @@ def accumulation_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) 
 
 
 def row_independent_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) -> AccumulationOrder | None:
-    """Return the plan's accumulation order if it is the same for all M and L; None if K is split among clusters.
+    """Return the accumulation order of a plan if it does not depend on M and L, else None.
 
-    Use: a result for a row of A does not change with the number of rows. With stream-K the order depends on the number
-    of tiles. With split-K, some plans scale the accumulators before they are added, so that the epilogue is a part of
-    the order.
+    With it, a row of D keeps its bits when A gets more rows. None if K is split among clusters. With stream-K the order
+    depends on the number of tiles. With split-K, some plans scale the accumulators before they are added, so that the
+    order depends on the epilogue too.
 
     problem   the problem; only its K matters
     swap_ab   whether the plan will be used for D^T = B^T A^T, although its field `swap_ab` is not set yet
@@ -223,9 +226,9 @@ def _splits_k(plan: GemmPlan) -> bool:
 
 
 def _instruction(plan: GemmPlan, swap_ab: bool) -> Instruction:
-    """Return the MMA instruction of a plan as part of its accumulation order, with the types of the caller's A and B.
+    """Return the MMA instruction of a plan as a part of its accumulation order, with the types of the caller's A and B.
 
-    swap_ab   whether the plan's A is the caller's B^T
+    swap_ab   True if the plan's A is the caller's B^T, so that the types change places
     """
     atom = plan.tiled_mma.atom
     a, b = (atom.b_dtype, atom.a_dtype) if swap_ab else (atom.a_dtype, atom.b_dtype)
@@ -245,7 +248,7 @@ _Pieces = tuple[Runs, ...]  # for each K split, in order: its ranges of k-tiles
 
 
 def _divisions(plan: GemmPlan, problem: Problem) -> list[_Pieces]:
-    """Return all divisions of a tile's k-tiles among K splits that occur in a problem; one if all tiles are alike.
+    """Return the different ways that a problem's tiles divide their k-tiles among K splits; one if all tiles are alike.
 
     An entry has, for each K split in order, its ranges (first, end) of k-tiles. For example (((0, 4),), ((4, 8),))
     divides 8 k-tiles into two halves. Only this function and `_splits_k` read how K is split among clusters.
@@ -264,7 +267,7 @@ def _divisions(plan: GemmPlan, problem: Problem) -> list[_Pieces]:
 
 
 def _of_divided(plan: GemmPlan, problem: Problem, pieces: _Pieces) -> Total:
-    """Return in what order the products of one tile's elements are added, if K splits divide its k-tiles.
+    """Return in what order the products of an element are added, for a tile whose k-tiles are divided among K splits.
 
     pieces   for each K split in order, its ranges (first, end) of k-tiles
     """
@@ -290,8 +293,9 @@ def _of_cluster(plan: GemmPlan, problem: Problem, runs: Runs) -> Total:
 def _of_cta(plan: GemmPlan, problem: Problem, runs: Runs) -> Total:
     """Return in what order one CTA adds the products of its k-tiles.
 
-    runs   ranges (first, end) of these k-tiles. If threads copy, the first k-tile is the ragged one, so k counts from
-           below 0
+    problem   the problem, whose K decides where the ragged k-tile is. If threads copy, the first k-tile is the ragged
+              one, so k counts from below 0
+    runs      ranges (first, end) of the k-tiles
     """
     bk = plan.cta_tile[2]
     start = 0 if plan.body.has_roles else problem.k - plan.k_tiles(problem) * bk
@@ -306,7 +310,7 @@ def _of_cta(plan: GemmPlan, problem: Problem, runs: Runs) -> Total:
 
 
 def _patterns(plan: GemmPlan, warps: int) -> Iterator[Pattern]:
-    """Yield which k-blocks each warp multiplies in sliced-K (the warps of a CTA split K), in the order of the warps.
+    """Yield, for each warp in order, the k-blocks that it multiplies in sliced-K (the warps of a CTA split K).
 
     warps   number of warps that split K
     """

@@ -23,12 +23,12 @@ def check_arguments(
     typed: Mapping[str, tuple[Any, tuple[type, ...]]] | None = None,
     positive: Mapping[str, Any] | None = None,
 ) -> None:
-    """Check the arguments of a function that builds a plan, and raise one error for all that are wrong.
+    """Check the arguments of a function that builds a plan; raise one error that lists all wrong ones.
 
     The keys of all mappings are names of arguments.
 
     subject    name of the function, for the message
-    operands   value that must be an `Operands`
+    operands   the argument that must be an `Operands`
     tiles      name -> (tile, number of modes). The tile must be a tuple of that many positive integers
     counts     name -> value that must be an integer
     optional   name -> value that must be a positive integer or None
@@ -78,10 +78,11 @@ def not_operands(value: Any) -> list[str]:
 
 
 def check_is_plan(operation: str, plan: Any) -> None:
-    """Raise an error unless the argument `plan` of a public function is a GemmPlan; a plan's name is a common mistake.
+    """Raise an error unless the argument `plan` of a public function is a `GemmPlan`; users often pass a plan's name.
 
     operation   name of the function, for the message
-    raises      UnsupportedError if `plan` is anything else, e.g. a text
+    plan        the value that the user passed
+    raises      UnsupportedError if it is anything else, e.g. a text
 
     >>> check_is_plan("check", "simt")
     Traceback (most recent call last):

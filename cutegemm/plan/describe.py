@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
-    """Return a plan as text: name, operands, and rows (level, count, shape, layout) from the grid to a value.
+    """Return a plan as text: its name, its operands, and a table from the grid of CTAs down to a single value.
+
+    A line of the table has a level (such as "CTA" or "warp"), a count, a shape and a layout.
 
     problem   the problem whose tiles are counted; None: the grid is given as a formula in M, N and L
     """
@@ -40,7 +42,7 @@ def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
 
 
 def stated_operands(plan: GemmPlan) -> str:
-    """Return a text of a plan's operands as the user gave them.
+    """Return the types, majorness and alignment of a plan's operands as text, in the user's orientation.
 
     If the plan swaps A and B, a second line says so.
     """
@@ -50,7 +52,7 @@ def stated_operands(plan: GemmPlan) -> str:
 
 
 def describe_programs(plan: GemmPlan) -> str:
-    r"""Return the programs of a plan's warp roles as text, each under the name of its role.
+    r"""Return the programs (lists of steps) of a plan's warp roles as text, each under the name of its role.
 
     Roles with equal programs are printed once, with all names. A plan without roles has one schedule, under "all
     threads".
@@ -83,9 +85,9 @@ _LINE: dict[tuple[str, ...], str] = {("n",): "row", ("m",): "column"}  # what a 
 
 
 def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
-    """Return the lines of a plan's description for the levels from the grid of CTAs down to the MMA atom.
+    """Return the lines of a plan's printed description from the grid of CTAs down to the MMA atom.
 
-    A line is (level, count, shape, details).
+    A line is (level, count, shape, details), such as ("CTA", "1", "128 x 128", ...).
 
     problem   the problem whose tiles are counted; None: the grid is given as a formula
     """
@@ -127,12 +129,12 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
 
 
 def _per_sm(plan: GemmPlan) -> str:
-    """Return a text with the number of CTAs of this plan that share an SM, such as "2 CTAs per SM"."""
+    """Return how many CTAs of this plan share an SM, as text such as "2 CTAs per SM"."""
     return f"{plan.ctas_per_sm} CTA{'s' if plan.ctas_per_sm > 1 else ''} per SM"
 
 
 def _memory(plan: GemmPlan) -> list[Row]:
-    """Return the lines of a plan's description for shared memory, copies, epilogue and stores.
+    """Return the lines of a plan's printed description for shared memory, copies, epilogue and stores.
 
     A line is (level, count, shape, details).
     """
@@ -182,10 +184,10 @@ def _memory(plan: GemmPlan) -> list[Row]:
 
 
 def _epilogue_rows(plan: GemmPlan) -> list[Row]:
-    """Return the lines (level, count, shape, details) of a plan's description for its epilogue.
+    """Return the lines of a plan's printed description for its epilogue: instructions, operands, auxiliary outputs.
 
-    If the epilogue needs instructions for any values of its scalars, the lines give their number, the operands that are
-    loaded, and the auxiliary outputs that are stored.
+    A line is (level, count, shape, details). If no values of the scalars make the epilogue need instructions, a single
+    line has its formula.
     """
     epilogue, acting = plan.epilogue, plan.epilogue.acting()
     if not acting.steps:
@@ -204,7 +206,10 @@ def _epilogue_rows(plan: GemmPlan) -> list[Row]:
 
 
 def _pipeline(plan: GemmPlan) -> list[Row]:
-    """Return the lines (level, count, shape, details) of a plan's description for roles, barriers and registers."""
+    """Return the lines of a plan's printed description for warp roles, barriers and registers.
+
+    A line is (level, count, shape, details).
+    """
     rows: list[Row] = []
     for role in plan.roles:
         registers = f"{role.registers} registers" if role.registers else ""

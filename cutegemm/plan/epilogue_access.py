@@ -15,11 +15,11 @@ VECTORS_OF_TILES, MANY_ACCUMULATORS = 4, 128
 
 
 def elements_at_hand(plan: GemmPlan) -> np.ndarray:
-    """Return the elements of D that a thread's epilogue processes at a time, as an array (pieces, threads, elements).
+    """Return which elements of D a thread's epilogue processes at a time: an integer array (pieces, threads, elements).
 
-    An entry is the index m + bM * n of an element in the CTA tile. A piece is an epilogue tile if D is stored through
-    epilogue stages in shared memory, and a vector if consumers store D directly from registers. If all threads follow
-    one schedule, there is a single piece, with all elements of a thread.
+    An entry is the index m + bM * n of an element in the CTA tile. What is processed at a time is called a piece: an
+    epilogue tile if D is stored through shared memory, a vector if consumers store D from registers, and all elements
+    of a thread if the plan has no warp roles.
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> [elements_at_hand(plan).shape for plan in (sm90_plan(tile=(128, 128, 64), epi_tile_n=32), simt_plan())]
@@ -37,11 +37,10 @@ def elements_at_hand(plan: GemmPlan) -> np.ndarray:
 
 
 def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
-    """Return the elements of a broadcast operand, e.g. a bias, that each thread reads.
+    """Return which elements of a broadcast operand, e.g. a bias, a thread reads: an array (pieces, threads, elements).
 
-    The result is an integer array (pieces, threads, elements). A piece is what the epilogue processes at a time: see
-    `elements_at_hand`. An element is listed once per piece. An entry is the index m + bM * n of an element in the CTA
-    tile, with m or n 0 along broadcast modes.
+    A piece is what the epilogue processes at a time, e.g. an epilogue tile. An element that several elements of a piece
+    need is listed once. An entry is the index m + bM * n in the CTA tile, with m or n 0 along broadcast modes.
 
     name   name of a row, a column or a single element that the epilogue reads
     """
@@ -54,10 +53,10 @@ def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
 
 
 def registers_at_end(plan: GemmPlan) -> dict[str, int]:
-    """Return the 32-bit registers of a thread for each operand and auxiliary output of the epilogue, by name.
+    """Return the 32-bit registers that a thread needs for each operand and auxiliary output of the epilogue, by name.
 
     If D is stored through epilogue stages, broadcast operands count twice, because those of the next epilogue tile are
-    loaded ahead. `GemmPlan.registers` does not include these registers, as stored accumulators make room for them.
+    loaded early. `GemmPlan.registers` does not include these registers, because stored accumulators make room for them.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.dtypes import f32

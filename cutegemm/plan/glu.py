@@ -28,11 +28,10 @@ from cutegemm.tile.tiled_mma import TiledMma
 class Glu:
     """The arrangement of gate and up columns of a gated GEMM (GLU): in B, and in a CTA's tile of accumulators.
 
-    Column j of D is computed from a gate column and an up column of A @ B. For example, with `block` 4 and 16 columns,
-    the tile has 4 gates, their 4 ups, 4 gates, 4 ups.
+    Column j of D is computed from a gate column and an up column of A @ B. In the tile, blocks of gate columns and of
+    up columns alternate: with `block` 4 and 16 columns, it has 4 gates, their 4 ups, 4 gates, 4 ups.
 
-    by        positions in B of the gate and the up column of column j of D: "halves" for j and j + N / 2, "pairs" for
-              2j and 2j + 1
+    by        columns of B that give column j of D: "halves" for j (gate) and j + N / 2 (up), "pairs" for 2j and 2j + 1
     block     number of adjacent gate columns in the tile; as many up columns follow them
     columns   number of columns of the tile, gate and up together
     """
@@ -62,7 +61,7 @@ class Glu:
         return column // self.block % 2
 
     def d_column(self, column: Any) -> Any:
-        """Return the column within the CTA's tile of D that a gate or up column of the accumulator tile contributes to.
+        """Return the column, in the CTA's tile of D, of the element that a gate or up column contributes to.
 
         column   column of the accumulator tile, or an array. With blocks of 4: 0 and 4 both give 0, 8 gives 4
         """
@@ -94,9 +93,9 @@ def half_column(by: str, column: Any, is_up: Any, half: Any) -> Any:
 
 @dataclass(frozen=True)
 class GluPairs:
-    """Which accumulators of a thread are gate and up projection of the same element of D (gated epilogue).
+    """Indices of a thread's accumulators that are gate and up projection of the same element of D (gated epilogue).
 
-    block   number of adjacent gate columns in the CTA's tile
+    block   number of adjacent gate columns in the CTA's tile; as many up columns follow them
     gates   indices of the thread's accumulators that are gates, ascending
     ups     for each gate, the index of the accumulator that is its up projection
     """
@@ -108,11 +107,10 @@ class GluPairs:
 
 @lru_cache(maxsize=1024)
 def glu_pairs(mma: TiledMma, tile: tuple[int, int]) -> GluPairs | None:
-    """Return which accumulators of a thread are gate and up of one element of D (gated epilogue).
+    """Return which accumulators of a thread are gate and up of one element of D, for a gated epilogue (GLU).
 
-    None if some thread would lack one of a pair. Gate and up columns alternate in the tile in blocks. The largest block
-    size is taken for which every thread holds both accumulators of each of its pairs. The pairs are the same in all
-    threads.
+    Gate and up columns alternate in the tile in blocks. The largest block size is taken that gives every thread both
+    accumulators of each of its elements of D. The indices are the same in all threads. None if no block size does so.
 
     mma    tiled MMA whose C layout assigns accumulators to threads
     tile   (rows, columns) of the accumulators
@@ -137,9 +135,9 @@ def _blocks(columns: int) -> Iterator[int]:
 
 
 def _paired(held: np.ndarray, rows: int, block: int) -> GluPairs | None:
-    """Return the gate and up accumulators of a thread that belong together, or None if a thread lacks one of a pair.
+    """Return the gate and up accumulators of a thread that belong together; None if a thread lacks one of two.
 
-    held    array (threads, accumulators): the offset in the tile of each accumulator, counted column by column
+    held    array (threads, accumulators): position m + rows * n in the tile of each accumulator
     rows    number of rows of the tile
     block   number of adjacent gate columns in the tile; as many up columns follow them
     """
@@ -181,10 +179,10 @@ def accumulator_vectors(shape: tuple[int, int, int], vector: int, major: str) ->
 def paired_vectors(
     pairs: GluPairs, shape: tuple[int, int, int], vector: int, major: str
 ) -> tuple[tuple[int, int], ...] | None:
-    """Return (index of a vector of gates, index of the vector of their ups) for all gate vectors of a thread.
+    """Return which vectors of a thread are gates and ups of the same elements: (gate vector, up vector) index pairs.
 
-    Vectors are groups of accumulators that are stored together, in the order of `accumulator_vectors`. None if a vector
-    contains both gates and up projections, or if the up projections of a vector do not form one vector.
+    A vector is a group of accumulators that are stored together, numbered as by `accumulator_vectors`. None if a vector
+    contains both gates and ups, or if the ups of a vector of gates do not form one vector.
 
     pairs    which accumulators are gate and up of one element of D
     shape    (values of an MMA atom, atoms along M, atoms along N) of a thread

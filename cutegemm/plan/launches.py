@@ -40,7 +40,7 @@ MAX_REPACKED_BYTES = 12 << 20  # most bytes of a repack pass that the GEMM overl
 
 @dataclass(frozen=True)
 class Room:
-    """How many CTAs of one kernel a device has room for at once: CTAs per SM, in clusters of some CTAs.
+    """How many CTAs of one kernel fit a device at once, to decide whether the next kernel may start early (PDL).
 
     ctas_per_sm    number of CTAs that an SM holds
     cluster_ctas   number of CTAs of a cluster; 1 without clusters
@@ -50,16 +50,16 @@ class Room:
     cluster_ctas: int = 1
 
     def is_left(self, ctas: Any, sms: Any) -> Any:
-        """Return whether an early start of the next kernel pays off: the grid fills at most 1/2, or at least 7/8.
+        """Return whether an early start of the next kernel pays off: if the grid fills at most 1/2, or at least 7/8.
 
-        The fractions are of the CTA slots of the device. If they hold, either all CTAs of a next kernel of the same
-        size fit next to this grid, or nearly none of them do. In between, some CTAs of the next kernel start before the
-        others, and it ends with the last one. For 22 of 28 plans that fill between 1/2 and 7/8, an early launch is
-        slower, by up to 8.7 us. For 142 other plans it is 3% faster on average, and slower for 11, by up to 0.9 us
-        (CUDA graphs, H200, 2026-11-25).
+        These are fractions of the CTAs that fit the device at once. Below 1/2, all CTAs of an equal next kernel fit
+        next to this grid; above 7/8, nearly none. In between, some start early, and the kernel ends with the late ones.
 
-        ctas   CTAs of the grid: an integer, or an integer value inside a kernel that is traced
+        ctas   CTAs of the grid: an integer, or a traced value in a kernel
         sms    SMs of the device, likewise
+
+        Measured (CUDA graphs, H200, 2026-11-25): of 28 plans that fill between 1/2 and 7/8, 22 are slower with an early
+        launch, by up to 8.7 us. 142 other plans are 3% faster on average; 11 of them are slower, by up to 0.9 us.
 
         >>> [Room().is_left(ctas, 132) for ctas in (1, 66, 67, 115, 116, 300)]
         [True, True, False, False, True, True]
@@ -76,11 +76,11 @@ class Room:
 class Launch:
     """How one kernel of a GEMM call overlaps with its neighbours in the stream by programmatic dependent launch (PDL).
 
-    waits      True if the kernel executes `griddepcontrol.wait` and is launched before the previous one has ended. The
-               exception is a GEMM after a large repack pass (a copy kernel that reorders A or B first): see `uses_pdl`
+    waits      True if the kernel executes `griddepcontrol.wait`. It is then launched before the previous kernel ends,
+               unless it is a GEMM after a large repack pass (a copy kernel that reorders A or B first); see `uses_pdl`
     releases   True if the kernel executes `griddepcontrol.launch_dependents`, so that the next one begins while it runs
     late       True if it executes `launch_dependents` at its end, not at its start
-    room       condition on the grid, `Room.is_left`, under which it executes `launch_dependents`; None for no condition
+    room       condition on the grid (`Room.is_left`) for `launch_dependents`; None for no condition
     """
 
     waits: bool
@@ -90,11 +90,10 @@ class Launch:
 
 
 def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
-    """Return the kernels that a call of a plan launches, in order: name -> how it overlaps with the others.
+    """Return the kernels that a call of a plan launches, in order: name -> how it overlaps with its neighbours.
 
-    The names are "repack" for the kernel that copies A or B to a better layout first, "gemm", "accumulators" for the
-    kernel that adds the accumulators of K splits, and "reduce NAME" for each reduction in the epilogue. Only "gemm" is
-    always there.
+    The names are "repack" (copies A or B to a better layout), "gemm", "accumulators" (adds the accumulators of K
+    splits), and "reduce NAME" for each reduction NAME of the epilogue. Only "gemm" is always there.
 
     arch   architecture, which decides whether kernels overlap by PDL (programmatic dependent launch); None for one with
            PDL
@@ -124,10 +123,10 @@ def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
 
 
 def launches_dependents(plan: GemmPlan) -> bool:
-    """Return whether a plan's GEMM, if it ends a call, lets the next kernel in the stream begin early (PDL).
+    """Return whether a plan's GEMM, as the last kernel of a call, lets the next kernel in the stream begin early (PDL).
 
-    True for GEMV-like plans, and for wgmma plans with small tiles and one CTA per SM. A kernel that begins early gets
-    the SMs that are free first, which has three effects (CUDA graphs of equal GEMMs, H200, 2026-11-24):
+    It does for GEMV-like plans, and for wgmma plans with small tiles and one CTA per SM. A kernel that begins early
+    gets the SMs that become free first. Effects (CUDA graphs of equal GEMMs, H200, 2026-11-24):
 
     - Small tiles are faster: 128 x 1024 x 1024 takes 3.83 us, and 4.29 us without.
     - Large tiles lose the GPC-aware rasterization: 512 x 4096 x 4096 in 128 x 128 tiles takes 26.8 us, 24.4 us without.
@@ -147,11 +146,11 @@ def launches_dependents(plan: GemmPlan) -> bool:
 def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:
     """Return whether a kernel is launched with PDL (programmatic dependent launch), before the previous one ends.
 
-    This needs `launch.waits`, and at most 12 MiB that the repack pass before it writes.
+    It is if `launch.waits`, unless a repack pass before it writes more than 12 MiB.
 
     launch           how the kernel overlaps with the kernels before and after it
     repacked_bytes   bytes that the repack pass (a copy of A or B to a better layout) writes before this kernel: an
-                     integer, or a host function's traced value; 0 without a repack pass
+                     integer, or a traced value in the kernel's host function; 0 without a repack pass
 
     >>> gemm = Launch(waits=True, releases=False)
     >>> uses_pdl(gemm, 1 << 20), uses_pdl(gemm, 1 << 30), uses_pdl(Launch(waits=False, releases=True))

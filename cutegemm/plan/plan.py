@@ -60,13 +60,13 @@ class GemmPlan(hooks.Shown):
     name, summary    name, and what distinguishes the plan
     family           "simt", "mma_sync" or "sm90": the kernel that carries the plan out
     arch             the oldest architecture that it runs on
-    operands         element types, majorness and alignment of A, B, C, D and the epilogue's operands
+    operands         types, majorness and alignment of A, B, C, D and the epilogue's operands
     cta_tile         (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
     tiled_mma        the MMA atom, and how warps, threads and values cover the tile
-    streams          what is loaded for each k-tile: A, B, and further operands of the mainloop
+    streams          how A, B and further operands are loaded for each k-tile
     store            how a tile of D gets from registers to global memory
-    scheduler        the work tiles, and each cluster's work tiles in order
-    body             how the threads of a CTA work: all by one `ThreadSchedule`, or in `WarpRoles`
+    scheduler        which cluster computes which tiles of D, in order
+    body             how threads work: all by one `ThreadSchedule`, or in `WarpRoles`
     roles            the warps of each role, with their registers
     cluster_mn       CTAs of a cluster along M and N
     repacks          operands that a kernel copies first, to a layout that the mainloop loads faster
@@ -109,7 +109,7 @@ class GemmPlan(hooks.Shown):
             raise PlanError(f"plan {self.name!r}", violations)
 
     def violations(self, arch: str | None = None, problem: Problem | None = None) -> list[str]:
-        """Return a sentence for every rule that this plan breaks on an architecture and for a problem.
+        """Return a sentence for every rule that this plan breaks on an architecture and for a problem; [] if none.
 
         A plan that exists breaks none on its own architecture. It may break some on another one, or for a problem.
 
@@ -122,20 +122,23 @@ class GemmPlan(hooks.Shown):
         return violated_rules(self, arch_named(arch or self.arch), problem)
 
     def refusals(self, arch: str) -> list[str]:
-        """Return the rules that this plan breaks on an architecture, among those rules that depend on the architecture.
+        """Return a sentence for each reason why this plan does not run on an architecture; [] if it runs.
+
+        Only rules that depend on the architecture are checked.
 
         arch      name of the architecture, such as "sm_90a"
-        returns   a sentence for each violation; an empty list if the plan runs there
         """
         from cutegemm.plan.rules.violations import violated_on
 
         return violated_on(self, arch_named(arch))
 
     def with_(self, **changes: Any) -> GemmPlan:
-        """Return a copy of this plan with some fields changed, checked again: `plan.with_(ctas_per_sm=2)`.
+        """Return a copy of this plan with some fields changed, e.g.
 
-        changes   new value of each field by its name. `epilogue` may also be a function or a text, as a builder takes
-                  it; `operands` may then be the kind of each operand of that epilogue, such as {"bias": "row"}
+        `plan.with_(ctas_per_sm=2)`. All rules are checked again.
+
+        changes   field -> new value. `epilogue` may also be a function such as `lambda acc, bias: acc + bias`, or its
+                  text. `operands` may then be a dict of the kind of each of its operands, such as {"bias": "row"}
         raises    PlanError for an unknown field, or with every rule that is then broken
 
         >>> from cutegemm.build import sm90_plan
@@ -155,6 +158,7 @@ class GemmPlan(hooks.Shown):
         """Raise PlanError if a change names something that is not a field of `owner`.
 
         kind      what the owner is, for the message, such as "plan"
+        owner     the plan, or one of its components, such as the scheduler
         changes   field -> new value
         """
         known = [field.name for field in fields(owner)]
@@ -257,8 +261,8 @@ class GemmPlan(hooks.Shown):
     def mma_tile(self) -> tuple[int, int, int]:
         """Return (rows, columns, k) that a CTA of this plan multiplies for each k-tile.
 
-        They are those of its tile of D. If the CTAs of a cluster split K, they are the rows or the columns of all these
-        CTAs.
+        They are those of its tile of D, unless the CTAs of a cluster split K. Then a CTA multiplies the rows or columns
+        of all these CTAs, for its own k-tiles.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(tile=(64, 96, 64), cluster_k=3)
@@ -272,8 +276,8 @@ class GemmPlan(hooks.Shown):
     def loaded_tile(self) -> tuple[int, int, int]:
         """Return (rows of A, columns of B, k) that a CTA of this plan loads to shared memory for each k-tile.
 
-        They are those of `mma_tile`, what a CTA multiplies. For an n-major B, the columns are rounded up to whole rows
-        of its TMA boxes: the last ones belong to the next tile and are not multiplied.
+        They are what a CTA multiplies. Only for an n-major B, the columns are rounded up to whole rows of its TMA
+        boxes: the last columns belong to the next tile and are not multiplied.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(Operands.of("bf16", layout="nn"), tile=(128, 112, 64))
@@ -285,7 +289,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def multicast_mn(self) -> tuple[int, int]:
-        """Return how many CTAs of a cluster share a load: (along M, along N).
+        """Return how many CTAs of a cluster share each load by multicast: (along M, along N).
 
         CTAs along M share a tile of B, CTAs along N share a tile of A. CTAs that split K load different k-tiles and
         share nothing.
@@ -303,7 +307,8 @@ class GemmPlan(hooks.Shown):
 
         rank      rank of the CTA in its cluster
         k_tiles   number of k-tiles of the tile
-        minimum   function that returns the smaller of two values: `min` for integers, another one for traced values
+        minimum   function that returns the smaller of two values: `min` for integers, another one for traced values in
+                  a kernel
         """
         return KSplit(self.cluster_k).k_range(rank, k_tiles, minimum)
 
@@ -311,13 +316,13 @@ class GemmPlan(hooks.Shown):
     def epilogue_mma(self) -> TiledMma:
         """Return the tiled MMA whose accumulator (C) layout says which thread of a CTA stores which element of D.
 
-        It is the plan's `tiled_mma`, unless warps or CTAs split K: they exchange accumulators before the store.
+        It is the plan's `tiled_mma`, unless warps or CTAs split K: then threads exchange accumulators before the store.
         """
         return self.body.stored_mma(self)
 
     @property
     def head(self) -> Epilogue:
-        """Return the part of this plan's epilogue that is applied to all accumulators before the first one is stored.
+        """Return the leading scaling of this plan's epilogue, applied to all accumulators before the first store.
 
         For alpha * acc + beta * c it is alpha * acc. It is empty if D is an integer type: the epilogue of integers is
         rounded once, at the end.
@@ -331,9 +336,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def tail(self) -> Epilogue:
-        """Return the part of this plan's epilogue after `head`; it is applied to one epilogue tile at a time.
+        """Return the rest of this plan's epilogue after its leading scaling (`head`).
 
-        For alpha * acc + beta * c it is acc + beta * c; if D is an integer type, it is the whole epilogue.
+        A kernel applies it to one epilogue tile at a time. For alpha * acc + beta * c it is acc + beta * c; if D is an
+        integer type, it is the whole epilogue.
         """
         return self.epilogue.tail if self.operands.d.dtype.is_float else self.epilogue
 
@@ -341,7 +347,7 @@ class GemmPlan(hooks.Shown):
     def pairs(self) -> GluPairs | None:
         """Return which accumulators of a thread are gate and up of one element of D, in a gated epilogue (GLU).
 
-        None if no thread has both accumulators of an element.
+        None if some thread does not have both accumulators of an element.
         """
         return glu_pairs(self.epilogue_mma, self.cta_tile[:2])
 
@@ -349,7 +355,7 @@ class GemmPlan(hooks.Shown):
     def stored_pairs(self) -> GluPairs:
         """Return which accumulators of a thread are gates, in the order of D's stores, and which are their ups.
 
-        The plan must have warp roles and a gated epilogue.
+        The indices are those of registers. The plan must have warp roles and a gated epilogue (GLU).
         """
         assert self.pairs is not None
         both = [self.accumulator_registers[list(own)] for own in (self.pairs.gates, self.pairs.ups)]
@@ -366,10 +372,10 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def paired_vectors(self) -> tuple[tuple[int, int], ...]:
-        """Return (index of a vector of gates, index of the vector of their ups) of a thread, in the order of stores.
+        """Return which stored vectors of a thread are gates and ups of the same elements: (gate, up) index pairs.
 
-        A vector is a group of accumulators that are stored together. () if a vector contains both gates and up
-        projections. The plan must have a thread schedule and a gated epilogue (GLU).
+        The pairs are in the order of stores. A vector is a group of accumulators that are stored together. () if a
+        vector contains both gates and ups. The plan must have a thread schedule and a gated epilogue (GLU).
         """
         assert self.pairs is not None
         values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
@@ -378,9 +384,9 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def stored_by_threads(self) -> np.ndarray:
-        """Return the elements of a CTA's tile of D that each thread stores, as an integer array (threads, elements).
+        """Return which elements of a CTA's tile of D each thread stores: an integer array (threads, elements).
 
-        An entry is the index m + bM * n of an element in the tile. The elements are in the order of the thread's
+        An entry is the index m + bM * n of an element in the tile. The entries of a thread are in the order of its
         accumulators.
         """
         (bm, bn, _), glu = self.cta_tile, self.glu
@@ -434,17 +440,18 @@ class GemmPlan(hooks.Shown):
     def consumer_mma_tile(self) -> tuple[int, int]:
         """Return (rows, columns) that a consumer of this plan multiplies.
 
-        They are its own, or those of all CTAs of its cluster if they split K. The plan must have warp roles.
+        They are those that it stores, or those of all CTAs of its cluster if they split K. The plan must have warp
+        roles.
         """
         rows, columns = self.consumer_tile
         return rows, columns * self.cluster_k
 
     @property
     def consumer_d_mma(self) -> TiledMma:
-        """Return the tiled MMA whose accumulator (C) layout divides a consumer's tile of D among its threads.
+        """Return the tiled MMA whose accumulator (C) layout says which thread of a consumer stores which element of D.
 
         It is the consumer's own MMA. For a gated epilogue it has half of the columns, and if a cluster splits K it has
-        the CTA's own columns. The plan must have warp roles.
+        only the columns that the CTA stores. The plan must have warp roles.
         """
         if not self.operands.gated and self.cluster_k == 1:
             return self.consumer_mma
@@ -460,16 +467,18 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def epi_stage_results(self) -> tuple[str, ...]:
-        """Return the names of the results that are stored through epilogue stages (shared memory), "d" last.
+        """Return the names of the results that are stored through epilogue stages, "d" last.
 
-        Each result of an epilogue tile takes a stage of its own. () if D is not stored through epilogue stages.
+        An epilogue stage is shared memory for an epilogue tile. Each result of an epilogue tile takes a stage of its
+        own. () if D is not stored through epilogue stages.
         """
         return self.store.results(self)
 
     def epi_stage_number(self, i: int, result: str = "d") -> int:
-        """Return the index of one store among all stores of a tile through epilogue stages (shared memory).
+        """Return the index of one store among all stores of a tile of D through epilogue stages (shared memory).
 
-        For example, with the results "aux" and "d", D of epilogue tile 2 has the index 5.
+        Each epilogue tile has a store for each result. With the results "aux" and "d", D of epilogue tile 2 has the
+        index 5.
 
         i        index of the epilogue tile that is stored
         result   "d", or the name of an auxiliary output
@@ -536,8 +545,8 @@ class GemmPlan(hooks.Shown):
     def barriers(self) -> tuple[Barrier, ...]:
         """Return the barriers of a CTA of this plan: number, arrivals and bytes of each.
 
-        They are counted from the programs of the roles. If all threads follow one schedule, there is a single barrier
-        of the whole CTA.
+        They are derived from the programs of the warp roles. If all threads follow one schedule, there is a single
+        barrier of the whole CTA.
         """
         if not self.body.has_roles:
             return (Barrier("cta", "cta", 1, self.threads),)
@@ -584,10 +593,10 @@ class GemmPlan(hooks.Shown):
         return (*streams, *self.store.buffers(self))
 
     def smem_bytes(self) -> dict[str, int]:
-        """Return the bytes of shared memory of each buffer of this plan, with the padding after it, by name.
+        """Return the bytes of shared memory of each buffer of this plan, with the padding after it: name -> bytes.
 
-        The names are "a", "b", further operands, "d", and others such as "barriers". If D shares the memory of A and B,
-        "d" is what it needs beyond them.
+        The names are "a", "b", further operands, "d", and others such as "barriers". If D uses the shared memory of A
+        and B, "d" counts only what D needs in addition.
         """
         ops, out = self.operands, {}
         every = self.buffers
@@ -607,10 +616,10 @@ class GemmPlan(hooks.Shown):
         return out
 
     def registers(self) -> dict[str, int]:
-        """Return the number of 32-bit registers that the data of a thread takes, by use.
+        """Return the number of 32-bit registers that a thread needs for its data: use -> number.
 
-        For example {"accumulators": 64, "fragments": 32}; k-tiles in flight are a use too. The compiler adds registers
-        for addresses, counters and predicates.
+        For example {"accumulators": 64, "fragments": 32}; k-tiles on their way through registers are a use too. The
+        compiler adds registers for addresses, counters and predicates.
         """
         ops, mma = self.operands, self.tiled_mma
         bm, bn, _ = self.mma_tile
@@ -641,7 +650,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def by_registers(self) -> dict[str, TiledCopy]:
-        """Return the tiled copies that load A or B through registers to shared memory, by "a" and "b".
+        """Return the tiled copies that load A or B through registers to shared memory: "a" or "b" -> copy.
 
         Operands that cp.async or TMA loads directly to shared memory are absent.
         """
@@ -650,10 +659,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def vectors_at_once(self) -> int:
-        """Return how many vectors a consumer's thread reads at once when it adds accumulators of other K splits.
+        """Return how many vectors of another K split's accumulators a consumer's thread reads before it adds them.
 
-        It is the largest of 16, 8, 4, 2 and 1 for which registers are left: each vector takes them twice, for what is
-        read and for what it is added to.
+        It is the largest of 16, 8, 4, 2 and 1 for which registers are left. Each vector takes registers twice: for what
+        is read, and for what it is added to.
         """
         given = max(role.registers or MAX_REGISTERS_PER_THREAD for role in self.roles)
         bm, bn, _ = self.cta_tile
@@ -663,10 +672,11 @@ class GemmPlan(hooks.Shown):
 
     @property
     def fragment_buffers(self) -> tuple[int, int]:
-        """Return (number of k-blocks whose fragments of A a thread holds at once, the same number for B).
+        """Return how many k-blocks' fragments a thread holds at once: (of A, of B).
 
-        A consumer reads the fragments of the outer mode again as soon as they have been multiplied by all of the inner
-        mode. Fragments of the inner mode are read one k-block ahead, into a second buffer.
+        A k-block is multiplied in two nested loops over rows and columns. Fragments of the outer loop's operand are
+        read again as soon as they have been used. Fragments of the inner loop's operand are read one k-block early, to
+        a second buffer.
         """
         return self.body.fragment_buffers(self.mma_order)
 
@@ -682,8 +692,8 @@ class GemmPlan(hooks.Shown):
     def consumer_b_mma(self) -> TiledMma:
         """Return the tiled MMA that a consumer uses to partition B in shared memory.
 
-        It has as many columns as are loaded, if more are loaded than multiplied. A wgmma descriptor of B does not
-        depend on the number of columns that are multiplied.
+        It is the consumer's MMA, with as many columns as are loaded. These can be more than are multiplied; the wgmma
+        descriptor of B is the same.
         """
         columns = self.loaded_tile[1]
         if columns == self.mma_tile[1]:
@@ -692,20 +702,23 @@ class GemmPlan(hooks.Shown):
 
     @property
     def b_column_blocks(self) -> int:
-        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately."""
+        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately.
+
+        It is 1, or 2 if the MMAs of the left and the right half alternate.
+        """
         return self.body.mainloop.b_column_blocks(self)
 
     @property
     def piece_n(self) -> int:
-        """Return how many adjacent columns one consumer takes before the next consumer's columns begin.
+        """Return how many adjacent columns of the CTA's tile belong to one consumer, before those of the next begin.
 
-        If the consumers do not interleave their columns, it is the width of a consumer's tile.
+        It is the width of a consumer's tile, unless the consumers interleave their columns.
         """
         along_n = self.tiled_mma.permutation_mnk[1]
         return int(along_n[1].stride) if isinstance(along_n, Layout) else self.consumer_tile[1]
 
     def column_of(self, own_n: Any, column: Any) -> Any:
-        """Return the column of D that a column of a consumer's tile is; columns of several consumers may interleave.
+        """Return the column of D for a column of a consumer's tile. The columns of several consumers may interleave.
 
         own_n    index of the consumer's tile along N, among the consumers' tiles of all CTAs
         column   column in the consumer's tile
@@ -721,9 +734,9 @@ class GemmPlan(hooks.Shown):
         return first + column // piece * (piece * across) + column % piece
 
     def accumulator_order(self, shape: tuple[int, int, int]) -> Layout:
-        """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
+        """Return the layout from an accumulator's coordinates (value, MMA_M, MMA_N) to the index of its register.
 
-        Registers are in the order of the accumulators' stores: those of a warp's epilogue tile are adjacent.
+        Registers are ordered like the stores: those of one epilogue tile are adjacent.
 
         shape   (values of an atom, atoms along M, atoms along N) of a thread
 
@@ -741,10 +754,10 @@ class GemmPlan(hooks.Shown):
         return self.accumulator_order((product(values), *rest)).offsets()
 
     def own_tile(self, tile_mnl: tuple[Any, Any, Any], consumer: Any) -> tuple[Any, Any, Any]:
-        """Return the coordinates (m_tile, n_tile, batch) of a consumer's tile in a CTA's tile.
+        """Return the coordinates (m_tile, n_tile, batch) of a consumer's tile, counted in tiles of consumers.
 
-        They are counted in consumer tiles. E.g. with two consumers along M, consumer 1 of CTA tile (3, 5, 0) has (7, 5,
-        0).
+        A CTA tile consists of the tiles of its consumers. E.g. with two consumers along M, consumer 1 of CTA tile (3,
+        5, 0) has (7, 5, 0).
 
         tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
         consumer   index of the consumer among those that share the CTA's tile
@@ -762,11 +775,11 @@ class GemmPlan(hooks.Shown):
         return m_tile * down + consumer // across, n_tile * across + consumer % across, batch
 
     def tile_of_own(self, own_mnl: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], Any]:
-        """Return the CTA's tile that contains a consumer's tile, and the consumer's index: inverse of `own_tile`.
+        """Return the CTA's tile that contains a consumer's tile, and the index of the consumer: inverse of `own_tile`.
 
-        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
-        returns   ((m_tile, n_tile, batch) counted in tiles of a CTA, index). The index is 0 if each consumer has a CTA
-                  tile of its own
+        own_mnl   (m_tile, n_tile, batch) of the consumer's tile, counted in tiles of a consumer
+        returns   ((m_tile, n_tile, batch) counted in tiles of a CTA, index of the consumer). The index is 0 if each
+                  consumer has a CTA tile of its own
 
         >>> from cutegemm.build import sm90_plan
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").tile_of_own((7, 5, 0))
@@ -781,10 +794,10 @@ class GemmPlan(hooks.Shown):
         return (m // down, n // across, batch), m % down * across + n % across
 
     def access(self, name: str) -> CopyAtom:
-        """Return the copy atom between global memory and registers for an operand or result of the epilogue.
+        """Return the copy atom that moves an operand or result of the epilogue between global memory and registers.
 
-        It has the vector length of D's stores if the operand is contiguous along the same mode as D. With warp roles it
-        has the two neighbours of a row that a thread holds.
+        Its vector is that of D's stores if the operand is contiguous along the same mode as D. With warp roles it has
+        two elements: the neighbours of a row that a thread holds.
 
         name   name of the operand or result, such as "c" or "bias"
         """
@@ -801,10 +814,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def cluster_tile(self) -> ClusterTile:
-        """Return what the tile scheduler needs to know of this plan's clusters.
-
-        It has the CTA tile, and the CTAs along M, N and K.
-        """
+        """Return the tile and the CTAs of a cluster of this plan, as the tile scheduler needs them."""
         return ClusterTile(
             self.cta_tile, self.cluster_mn, self.body.cluster_k, self.operands.batched, not self.body.has_roles
         )
@@ -833,7 +843,7 @@ class GemmPlan(hooks.Shown):
         )
 
     def mma_grid(self, problem: Problem) -> tuple[int, int, int]:
-        """Return the number of tiles that are multiplied for a problem: (along M, along N, batch); see `mma_tile`.
+        """Return the number of tiles that CTAs multiply for a problem: (along M, along N, batch).
 
         It is the number of CTA tiles of D, unless a cluster splits K: each of its CTAs then multiplies the tile of all
         of them.
@@ -849,8 +859,8 @@ class GemmPlan(hooks.Shown):
     def k_tiles(self, problem: Problem) -> int:
         """Return the number of k-tiles that cover the extent K of a problem.
 
-        If bK does not divide K, one k-tile is ragged. It is the first one if threads copy, which begins at K - k_tiles
-        * bK, and the last one for TMA, which fills with zeros beyond K.
+        If bK does not divide K, one k-tile is ragged. With TMA it is the last one, which is filled with zeros beyond K.
+        If threads copy, it is the first one, which begins at k = K - k_tiles * bK, below 0.
         """
         return -(-problem.k // self.cta_tile[2])
 
@@ -859,7 +869,7 @@ class GemmPlan(hooks.Shown):
 
         Plans with equal orders give the same accumulators, bit for bit. Only stream-K orders depend on M, N and L.
 
-        problem   the problem as the plan solves it: D^T = B^T A^T if the plan swaps A and B
+        problem   the problem with the plan's A and B: if the plan swaps A and B, it is D^T = B^T A^T
 
         >>> from cutegemm.build import sm90_plan
         >>> print(sm90_plan(tile=(64, 64, 64), split_k=2).accumulation_order(Problem(64, 64, 4096)))
@@ -915,10 +925,10 @@ def _of_one_consumer(mma: TiledMma) -> TiledMma:
 
 @cache
 def _without_second(permutation: Layout) -> Layout:
-    """Return the permutation of rows or columns of one consumer, from that of all consumers together.
+    """Remove the mode of the consumers from a permutation of rows or columns, to get the permutation of one consumer.
 
-    permutation   layout with the modes (atom, consumers, rest). The result is without the mode of the consumers, and a
-                  consumer's rows or columns are adjacent in it
+    permutation   layout with the modes (atom, consumers, rest) for all consumers together. In the result a consumer's
+                  rows or columns are adjacent
     """
     first, consumers, rest = (permutation[mode] for mode in range(3))
     modes = zip(*rest.flat(), strict=True)

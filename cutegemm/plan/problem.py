@@ -29,16 +29,15 @@ class Operand:
     """Element type, majorness and alignment of one operand of a GEMM.
 
     dtype         element type
-    major         "m", "n" or "k": the mode of stride 1
+    major         "m", "n" or "k": the mode with stride 1
     align_bytes   a power of two that divides the base address and, in bytes, every stride other than 1
     broadcast     modes along which the operand is broadcast: ("m",) for a row of N elements, ("n",) for a column of M
                   elements, ("m", "n") for a single element, () for a matrix
-    gated         for B, or a row operand of N elements, of a gated GEMM: "halves" if its columns j and j + N / 2 give
-                  column j of D, "pairs" if its columns 2j and 2j + 1 do. Otherwise ""
-    modes         for a further operand of the mainloop, such as block scales: ("m", "k") or ("n", "k"). A mode "k/128"
-                  or "n/128" has one element for every 128 of K or N. ("m", "n/128") for the scales of a quantized D.
-                  ("l", "1") for one element for each group of a grouped GEMM. () for all other operands, whose modes
-                  follow from their names
+    gated         gated GEMM (GLU), for B or a row of N elements: "halves" if columns j and j + N / 2 give column j of
+                  D, "pairs" if 2j and 2j + 1 do. Otherwise ""
+    modes         for block scales: ("m", "k") or ("n", "k"), where "k/128" or "n/128" stand for one element for
+                  every 128 of K or N; ("m", "n/128") for a quantized D; ("l", "1") for an element per group of a grouped
+                  GEMM. () for all other operands, whose names decide
     """
 
     dtype: DType
@@ -67,7 +66,7 @@ class Operand:
 
     @staticmethod
     def of_kind(kind: type[Tensor], dtype: DType, major: str = "n", align_bytes: int | None = None) -> Operand:
-        """Return the description of an epilogue's operand in global memory, such as a bias, from its class.
+        """Return the description of an epilogue's operand in global memory, such as a bias, from its class and type.
 
         kind          Tile (M x N), Row (N elements), Column (M elements) or Element (one)
         dtype         element type
@@ -196,10 +195,10 @@ class Operands:
         return Operands(a, of_b, d, d, total, batched, groups=groups)
 
     def matrix(self, name: str) -> Operand:
-        """Return the description of the operand called `name`.
+        """Return the type, majorness and alignment of the operand called `name`.
 
-        It is "a", "b", "c", "d" or a name in `aux`. Any other name gives C. Epilogue operands that are like C need no
-        entry in `aux`.
+        It is "a", "b", "c", "d" or a name in `aux`. Any other name gives C: operands of the epilogue that are like C
+        need no entry in `aux`.
 
         >>> operands = Operands.of("f32")
         >>> operands.matrix("a") is operands.a, operands.matrix("residual") is operands.c
@@ -253,10 +252,12 @@ class Operands:
         return replace(self, **parts)
 
     def fitted(self, m: int, n: int, k: int) -> Operands:
-        """Return these operands with alignments reduced to what compact matrices of the given extents have.
+        """Return these operands with the alignments that compact matrices of the given extents have, if lower.
 
-        m, n, k   extents. The alignment of A, B, C and D is halved until it divides their leading stride in bytes. E.g.
-                  rows of 6 f32 elements have 24 bytes, so they are aligned to 8
+        The alignment of A, B, C and D is halved until it divides their leading stride in bytes. E.g. rows of 6 f32
+        elements have 24 bytes, so they are aligned to 8.
+
+        m, n, k   extents of the problem
 
         >>> Operands.of("f32").fitted(64, 6, 5).b.align_bytes
         8
@@ -281,7 +282,7 @@ class Operands:
         return self.b.gated
 
     def as_gated(self, by: str, rows: tuple[str, ...] = ()) -> Operands:
-        """Return these operands for a gated GEMM (GLU): C, D and the epilogue's tiles then have N / 2 columns.
+        """Return these operands for a gated GEMM (GLU): C, D and the epilogue's M x N operands then have N / 2 columns.
 
         by     how the columns of B are paired: "halves" (j and j + N / 2) or "pairs" (2j and 2j + 1); "" for operands
                that are not gated
@@ -506,7 +507,7 @@ class Problem:
     def min_bytes(self) -> int:
         """Return the minimum global memory traffic in bytes: each operand read once, each result written once.
 
-        It counts A, B, D and the operands and results of `aux`, but not C.
+        C is not counted. A, B, D and the operands and results in `aux` are.
         """
         return sum(self.bytes_of(name) for name in ("a", "b", "d", *dict(self.operands.aux)))
 

@@ -34,13 +34,15 @@ LEAST_SCALE = 2.0**-126  # its reciprocal is finite
 
 @dataclass(frozen=True)
 class Quantize:
-    """The kernel that quantizes a matrix (rows, K) to float8 values and one f32 scale per block. Each CTA has one tile.
+    """The kernel that quantizes a matrix (rows, K) to float8 values and one f32 scale for each block of elements.
+
+    Each CTA computes one tile of the matrix.
 
     source         element type of the matrix: f32, f16 or bf16
     target         element type of the values: e4m3 or e5m2
     granularity    elements that share a scale: "1x128" (128 of one row) or "128x128"
     power_of_two   whether scales are rounded up to powers of two
-    vector         elements of an access to global memory: 1, 2 or 4. K and the pitch of rows are multiples of it
+    vector         elements of an access to global memory: 1, 2 or 4. K and the distance of rows are multiples of it
 
     >>> from cutegemm.dtypes import bf16, e4m3
     >>> quantize = Quantize(bf16, e4m3, "1x128")
@@ -63,7 +65,7 @@ class Quantize:
         return f"quantize {self.source} to {self.target} by {self.granularity}{powers}"
 
     def key(self) -> str:
-        """Return the text under which this kernel is cached: it is the same for kernels with the same code."""
+        """Return the text under which this kernel is cached: kernels with the same code have the same text."""
         return f"{self.name} {self.vector}"
 
     def violations(self, arch: str) -> Iterator[str]:
@@ -76,7 +78,7 @@ class Quantize:
 
     @property
     def by_block(self) -> bool:
-        """Return whether a scale belongs to 128 rows ("128x128"), not to a single row ("1x128")."""
+        """Return whether 128 rows share a scale ("128x128"), in contrast to one row ("1x128")."""
         return self.granularity == BLOCKS
 
     @property
@@ -117,7 +119,7 @@ class Quantize:
 
     @cached_property
     def store(self) -> TiledCopy:
-        """Return the tiled copy of float8 values from registers to global memory, divided like `load`."""
+        """Return the tiled copy of float8 values from registers to global memory, by the same threads as `load`."""
         return self._copy(self.target)
 
     def _copy(self, dtype: DType) -> TiledCopy:

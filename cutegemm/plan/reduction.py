@@ -21,20 +21,19 @@ ACCUMULATOR_VECTOR = 4  # accumulators that a thread sends or stores in one acce
 
 @dataclass(frozen=True)
 class SlicedK:
-    """Describe sliced-K: the warps of a CTA split K, and their accumulators are added in shared memory.
+    """How accumulators are added in sliced-K, where the warps of a CTA multiply different k of the same tile.
 
-    The warps of a CTA multiply different k of the same rows and columns. If the CTAs of a cluster along M split K too,
-    each CTA multiplies the rows of all of them, and stores its own rows. After the mainloop:
+    CTAs of a cluster along M may split K too: then each multiplies the rows of all of them, and stores its own. After
+    the mainloop:
 
     1. Each warp writes its accumulators to its own region of shared memory.
-    2. Each thread of `added` adds the accumulators of all warps, in the order of the warps, for its elements of every
-    CTA's tile. Sums for another CTA's tile are written to that CTA's shared memory.
+    2. Each thread of `added` adds the accumulators of all warps, in order, for its elements of every CTA's tile. It
+    writes sums for another CTA's tile to that CTA's shared memory.
     3. These threads add the sums from all CTAs, in the order of their ranks.
 
-    added      tiled MMA whose C layout maps threads to the elements of the CTA's tile (bM, bN) that they add and store
+    added      tiled MMA whose C layout says which elements of the tile (bM, bN) each thread adds and stores
     by_warp    layout (bM * CTAs, bN, warps) of the warps' accumulators in shared memory; offsets in elements
-    by_cta     layout (bM, bN, CTAs) of the sums received from each CTA, stored after those of `by_warp`; None if the
-               CTAs of a cluster do not split K
+    by_cta     layout (bM, bN, CTAs) of the sums from each CTA, after those of `by_warp`; None if only warps split K
     """
 
     added: TiledMma
@@ -48,12 +47,11 @@ class SlicedK:
 
 
 def exchanged(plan: GemmPlan) -> Layout:
-    """Return the layout of the accumulators that a CTA receives in shared memory if its cluster splits K.
+    """Return the layout of the shared memory where a CTA receives accumulators, if the CTAs of its cluster split K.
 
-    The layout maps (vector, threads, vectors, CTAs, consumers) to an offset in elements. CTAs are the senders, the CTA
-    itself included; the first mode has the 4 accumulators of a 16-byte vector. Each thread sends its accumulators of
-    another CTA's columns to the thread of the same index there. Vectors of neighbouring threads are adjacent. The
-    receiving thread adds the vectors in the order of the CTAs.
+    It maps (element of a vector, thread, vector, sending CTA, consumer) to an offset in elements. A vector has 4
+    accumulators, 16 bytes; a CTA also sends to itself. Thread t of a sender writes the vectors of thread t of the
+    receiver, which adds them in the order of the CTAs. Vectors of neighbouring threads are adjacent.
 
     plan   plan with warp roles (producer and consumers)
 
@@ -69,8 +67,8 @@ def exchanged(plan: GemmPlan) -> Layout:
 def sent(plan: GemmPlan) -> Layout:
     """Return which accumulators a thread sends to each CTA of its cluster when the CTAs split K, as a layout.
 
-    The layout maps (element of a vector, vector, receiving CTA) to the index of the accumulator in the thread's
-    registers. Vectors have 16 bytes and are in the order of `exchanged`, the layout of the received accumulators.
+    It maps (element of a vector, vector, receiving CTA) to the index of the accumulator among the thread's registers. A
+    vector has 4 accumulators, 16 bytes. The receiver's memory has the layout `exchanged`.
 
     plan   plan with warp roles (producer and consumers)
 

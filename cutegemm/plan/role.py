@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Role:
-    """Describe a role: consecutive warps of a CTA that run the same program, e.g. the producer that loads by TMA.
+    """A warp role: consecutive warps of a CTA that run the same program, e.g. the producer that loads by TMA.
 
     name        name of the role, such as "producer" or "consumer 0"
     warps       number of warps. A plan lists its roles in the order of their warps: this role's begin after the

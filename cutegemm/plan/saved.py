@@ -30,7 +30,7 @@ _TYPE = "type"  # JSON key of the name of a dataclass
 
 
 def saved(plan: Any) -> str:
-    """Convert a plan to JSON text that also names the version of the package. Equal plans give equal texts.
+    """Convert a plan to JSON text, with the version of the package. Equal plans give equal texts.
 
     raises   UnsupportedError if a field holds a value that cannot be saved: only dataclasses of the package, layouts,
              element types, tuples, None, booleans, numbers and texts can
@@ -108,7 +108,7 @@ def _from_data(data: Any) -> Any:
 
 
 def _class_named(name: Any) -> Any:
-    """Return the dataclass of this package that has the given name in a saved plan, such as "plan.work.split.KSplit".
+    """Return the dataclass of this package for a name in a saved plan, such as "plan.work.split.KSplit".
 
     raises   UnsupportedError if the subpackages `plan` and `tile` have no dataclass of this name
     """

@@ -13,12 +13,12 @@ SharedLayout = Union[Layout, ComposedLayout]
 
 
 def smem_align_bytes(dtype: DType, layout: SharedLayout) -> int:
-    """Return the alignment in bytes that a buffer in shared memory needs: 128, or the swizzle's period if larger.
+    """Return the alignment in bytes that a buffer in shared memory needs: 128, or the period of its swizzle if larger.
 
-    Why: the hardware swizzles addresses, the plan's layout swizzles offsets. Both are the same permutation if the
-    buffer starts at a multiple of the swizzle's period. The result is at most 1024, the largest alignment of shared
-    memory. If the period is longer, rows may be permuted by the pattern of another row; the number of bank conflicts is
-    the same.
+    Why: the hardware swizzles addresses, but the plan's layout swizzles offsets from the buffer's start. The two agree
+    if the buffer starts at a multiple of the swizzle's period. The result is at most 1024, the largest alignment of
+    shared memory. If the period is longer, rows may be permuted by the pattern of another row; the number of bank
+    conflicts is the same.
 
     dtype    element type
     layout   layout of the buffer, in elements, with or without a swizzle
@@ -36,7 +36,7 @@ def smem_align_bytes(dtype: DType, layout: SharedLayout) -> int:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Describe a buffer in shared memory that a plan needs, such as the stages of A.
+    """A buffer in shared memory that a plan needs, such as the stages of A.
 
     name     name for reports, such as "a" or "d"
     dtype    element type

@@ -17,7 +17,7 @@ _FACTORS_OF_TRANSPOSE = {"a": "b", "b": "a"}
 
 @dataclass(frozen=True)
 class Argument:
-    """Describe one tensor argument of a compiled GEMM function: required type, shape, strides and alignment.
+    """What a compiled GEMM function requires of one tensor argument: type, shape, strides and alignment.
 
     name         "a", "b", "d", or the name of a further operand or result, such as "bias"
     dtype        element type; tf32 is f32 in memory

@@ -13,7 +13,7 @@ from cutegemm.tile.tma import TmaBox
 
 @dataclass(frozen=True)
 class OperandStream:
-    """Describe an operand that the mainloop loads k-tile by k-tile: its copies, and its stages in shared memory.
+    """How the mainloop loads one operand k-tile by k-tile: its copies, and its stages in shared memory.
 
     name   "a" or "b", or the name of another operand of the mainloop, such as block scales
     mode   "m" or "n": mode of D that the operand's rows run along; "m" for A, "n" for B

@@ -43,7 +43,7 @@ def not_as_annotated(value: Any) -> Iterator[str]:
 
 
 class _Kind(NamedTuple):
-    """One member of a type annotation, prepared for checks: `tuple[int, int] | None` has two of them.
+    """One member of a type annotation, prepared for checks of values. For example, `tuple[int, int] | None` has two.
 
     type         class that a value must be an instance of
     elements     for a tuple with annotated elements, what each element may be; a single entry for all elements if
@@ -62,8 +62,8 @@ class _Expected(NamedTuple):
     """All types that one annotation allows, prepared for checks of values.
 
     kinds    the members of the annotation: one, or several for a union
-    leaves   classes among them that need no check of elements or fields. A value of such a class is right; nearly all
-             are
+    leaves   classes among the members whose instances are right without a check of elements or fields. They are tested
+             first, because nearly all values are of such a class
     words    the types as English text for messages, such as "an integer or None"
     """
 
@@ -73,9 +73,9 @@ class _Expected(NamedTuple):
 
 
 def _wrong_fields(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield (path, rest of the sentence) for each field of a dataclass instance whose value has a wrong type.
+    """Yield (path, text) for each field of a dataclass instance whose value has a wrong type.
 
-    A path names the field, such as "tile[0]"; the sentence continues it: "= '4'; an integer is expected."
+    The path names the field, such as "tile[0]"; the text continues the sentence: "= '4'; an integer is expected."
     """
     kind: Any = type(value)
     for name, expected in _fields(kind):
@@ -86,10 +86,10 @@ def _wrong_fields(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _wrong(value: Any, expected: _Expected) -> Iterator[tuple[str, str]]:
-    """Yield (path, rest of the sentence) for each part of `value` that has a wrong type.
+    """Yield (path, text) for each part of `value` that has a wrong type.
 
-    A path leads from `value` to the part: "" for `value` itself, "[0]" for its first element, ".warps" for a field. The
-    sentence continues it, such as "= '4'; an integer is expected."
+    The path leads from `value` to the part: "" for `value` itself, "[0]" for its first element, ".warps" for a field.
+    The text continues the sentence, such as "= '4'; an integer is expected."
 
     expected   the allowed types
     """

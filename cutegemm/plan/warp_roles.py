@@ -28,19 +28,18 @@ _MOST_CYCLES = 1 << 26  # stagger_cycles; with 32 consumers the sum fits the 32-
 
 @dataclass(frozen=True)
 class WarpRoles:
-    """Describe the warp-specialized roles of a plan: pipeline stages, and which consumer computes which tile of D.
+    """How the warps of a CTA divide the work: a producer warp loads k-tiles, consumers multiply and store tiles of D.
 
-    kind             "pingpong": the consumers alternate in taking the tiles of a CTA; one multiplies while another
-                     stores. "cooperative": they share each tile. "single": no producer; a lane of the consumers loads
-                     k-tiles ahead, between their MMAs
+    kind             "pingpong": the consumers take the tiles of a CTA in turn; one multiplies while another stores.
+                     "cooperative": they share each tile. "single": no producer; a lane of the consumers loads k-tiles,
+                     between their MMAs
     stages           number of k-tiles in shared memory
     consumers        number of consumers: warpgroups for wgmma, warps for mma.sync
     consumer_tile    (M, N) of D that a consumer computes at a time
-    mainloop         how a consumer multiplies the k-tiles of a work tile
-    stagger_cycles   cooperative: clock cycles that each consumer waits after the start of the one before, so that they
-                     do not all store at the same time
-    overlapped       cooperative: a consumer keeps its finished tile in registers, starts the next one, and stores an
-                     epilogue tile after the MMAs of each of its first k-tiles
+    mainloop         how a consumer multiplies the k-tiles of a tile
+    stagger_cycles   cooperative: clock cycles between the starts of consumers, so that they do not all store at once
+    overlapped       cooperative: a consumer keeps its finished tile in registers and stores it during the MMAs of the
+                     next
     consumer_warps   number of warps of a consumer: 4, a warpgroup, or 1
     cluster_k        number of CTAs of a cluster along N that split K. Each multiplies the columns of all of them by
                      some of the k-tiles, and receives the accumulators of its own columns from all; see
@@ -92,8 +91,9 @@ class WarpRoles:
     def fragment_buffers(self, mma_order: str) -> tuple[int, int]:
         """Return how many k-blocks' fragments a thread holds at once: (of A, of B), which is (1, 2) or (2, 1).
 
-        mma_order   "m" or "n": the outer mode of the MMAs of a k-block. Its fragments are read again as soon as they
-                    have been multiplied; those of the inner mode are read one k-block ahead, into a second buffer
+        mma_order   "m" or "n": the mode of the outer of the two loops over the MMAs of a k-block. Fragments of that
+                    mode are read again as soon as they have been multiplied. Fragments of the inner mode are read one
+                    k-block early, to a second buffer
         """
         return (1, 2) if mma_order == "m" else (2, 1)
 
@@ -118,7 +118,7 @@ class WarpRoles:
         return WARP_THREADS * self.consumer_warps
 
     def bounds(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence for each number that is out of bounds. The other rules compute with them."""
+        """Yield a sentence for each number of these warp roles that is out of bounds, such as a count below 1."""
         own = [*extents_rule("body.consumer_tile", self.consumer_tile)]
         yield from own
         if not own and min(plan.cta_tile) > 0 and any(map(gt, self.consumer_tile, plan.cta_tile)):
@@ -143,7 +143,7 @@ class WarpRoles:
 
 
 def warp_roles(plan: GemmPlan) -> WarpRoles:
-    """Return the warp roles (producer and consumers) of a plan, for code that needs a plan with them.
+    """Return the warp roles (producer and consumers) of a plan, or raise an error if it has none.
 
     raises   UnsupportedError if all threads of the plan follow one schedule instead
     """
@@ -155,7 +155,7 @@ def warp_roles(plan: GemmPlan) -> WarpRoles:
 
 
 def mma_of_columns(mma: TiledMma, columns: int) -> TiledMma:
-    """Return the tiled MMA of the same threads for a tile with another number of columns.
+    """Return a tiled MMA with the same threads and rows for a tile with another number of columns.
 
     mma       tiled MMA of one or several consumers
     columns   columns of the tile

@@ -11,9 +11,10 @@ from cutegemm.profile.compare import METRICS
 
 
 class Launchable(Protocol):
-    """Interface of a kernel that can be run under Nsight Compute (ncu) to collect hardware counters.
+    """Interface of an object whose kernel can be run under Nsight Compute (ncu) to collect hardware counters.
 
-    The object is pickled for a child process, which calls `prepared` and launches the kernel `launches` times.
+    The object is pickled for a child process. There `prepared` returns a function without arguments, which is called
+    `launches` times, and each call launches the kernel once.
     """
 
     @property
@@ -71,9 +72,11 @@ class Case:
         return lambda: kernel(a, b, d, 1.0)
 
     def _operand(self, name: str) -> Any:
-        """Return a torch tensor of zeros on the GPU for one operand of this case's problem, with the operand's strides.
+        """Return a torch tensor of zeros on the GPU for one operand of this case's problem.
 
-        name   "a" (M x K), "b" (K x N) or "d" (M x N); a batched problem has its L matrices along the first axis
+        Its shape and strides are those of the problem; a batched problem has its L matrices along the first axis.
+
+        name   "a" (M x K), "b" (K x N) or "d" (M x N)
         """
         import torch
 

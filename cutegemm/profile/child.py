@@ -34,7 +34,8 @@ def launched(folder: Path) -> dict[str, Any] | None:
     """Return the log of the child process that launched kernels, or None if it did not finish.
 
     folder    the folder that was passed to `launcher`
-    returns   "device" and "arch" of the GPU, "launched" (index of the kernel of each launch), "failed" (error messages)
+    returns   "device" and "arch" of the GPU, "launched" (for each launch, the index of its kernel), "failed" (error
+              message by kernel index)
     """
     return json.loads(_log(folder).read_text()) if _log(folder).exists() else None
 

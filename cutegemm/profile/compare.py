@@ -31,16 +31,18 @@ _L2_READ_OF_L1 = "lts__t_sectors_srcunit_tex_op_read.sum"
 class Quantity:
     """A number that the analysis of a plan predicts and that Nsight Compute (ncu) measures, e.g. DRAM bytes read.
 
+    The measured value is the sum of `metrics` minus that of `less`. The prediction should agree with it within
+    `tolerance`, or the measured value should be in the range `between`. Nothing is promised if both are None, or if
+    `unless` is true.
+
     name        name in tables, such as "shared load wavefronts"
-    metrics     ncu metrics whose sum is the measured value. Metrics that the GPU does not have are left out; at least
-                one must exist
-    predicted   function from an analysis to the predicted value, or to None if the analysis has no prediction
-    tolerance   largest relative error that is promised to users, e.g. 0.02; None if nothing is promised
+    metrics     ncu metrics to add. One that the GPU does not have is left out; at least one must exist
+    predicted   function from an analysis to the predicted value; None if it predicts none
+    tolerance   largest relative error, e.g. 0.02; None for no limit
     why         reason that nothing is promised
-    less        metrics that are subtracted from the sum; all must exist
-    unless      function from an analysis to True if nothing is promised for that analysis
-    between     function from an analysis to the promised range of the measured value, instead of a tolerance; None for
-                no range
+    less        ncu metrics to subtract; all must exist
+    unless      function from an analysis to True if nothing is promised for it
+    between     function from an analysis to the (lowest, highest) measured value; None for no range
     """
 
     name: str
@@ -56,7 +58,8 @@ class Quantity:
 def _shared(index: int, *ops: str) -> Callable[[Analysis], float]:
     """Return a function that maps an analysis to a count of shared-memory accesses, summed over operations.
 
-    index   what is counted. 0: instructions; 1: wavefronts; 2: ideal wavefronts, i.e. without bank conflicts
+    index   what is counted. 0: instructions; 1: wavefronts (passes of the shared-memory pipe); 2: ideal wavefronts,
+            i.e. without bank conflicts
     ops     operations, such as "load" and "ldmatrix"
     """
     return lambda a: float(sum(a.counts(op)[index] for op in ops))
@@ -65,7 +68,8 @@ def _shared(index: int, *ops: str) -> Callable[[Analysis], float]:
 def _conflicts(*ops: str) -> Callable[[Analysis], float]:
     """Return a function that maps an analysis to the number of its shared-memory bank conflicts.
 
-    These are the wavefronts beyond the number that the accesses would take without conflicts.
+    A conflict is a wavefront (pass of the shared-memory pipe) beyond those that the accesses would take without
+    conflicts.
 
     ops   operations whose conflicts are added, such as "load" and "ldmatrix"
     """
@@ -81,7 +85,7 @@ def _sectors(*ops: str) -> Callable[[Analysis], float]:
 
 
 def _of_traffic(read: Callable[[Traffic], float | None]) -> Callable[[Analysis], float | None]:
-    """Return a function that applies `read` to the memory traffic of an analysis; None if the analysis has no traffic.
+    """Return a function from an analysis to one number of its memory traffic; it returns None without traffic.
 
     read   function from the traffic to one of its numbers, such as bytes read from DRAM
     """
@@ -101,7 +105,7 @@ def _l2_sectors(a: Analysis) -> float | None:
 
 
 def _dram_write_bytes(a: Analysis) -> float | None:
-    """Return how many bytes the GEMM writes to DRAM, as the analysis `a` predicts; None if it has no traffic."""
+    """Return how many bytes the kernel writes to DRAM, as the analysis `a` predicts; None if it has no traffic."""
     if a.traffic is None or a.ends is None:
         return None
     stored = a.traffic.dram_write_bytes * a.ends.stores / a.tiles if a.tiles else 0.0
@@ -119,7 +123,8 @@ def _dram_read_bytes(t: Traffic) -> float:
 def _l2_hits(a: Analysis) -> float | None:
     """Return the L2 hit rate of reads in percent, as the analysis `a` predicts; None if it has no traffic.
 
-    A line of the far L2 partition misses in the near partition, and misses again in the far partition if it is absent.
+    L2 has two partitions. A read of a line that belongs to the far partition misses in the near one; if the line is not
+    in the far one either, the read misses twice.
     """
     asked = _l2_sectors(a)
     if a.traffic is None or asked is None:
@@ -137,7 +142,8 @@ def _shares_tiles(a: Analysis) -> bool:
 def _waits_for_boxes(a: Analysis) -> bool:
     """Return True if ncu's counter of shared-memory loads also counts waits for wgmma or TMA, for the analysed plan.
 
-    This is so for wgmma plans, and for TMA plans whose only shared-memory loads read semaphore values or D.
+    The counter then says nothing about the loads themselves. This is so for all wgmma plans. It is also so for plans
+    with TMA whose only shared-memory loads read semaphore values or D.
     """
     if a.counts("wgmma")[0]:
         return True
@@ -163,7 +169,9 @@ def _not_as_executed(a: Analysis) -> bool:
 def _is_torn(a: Analysis) -> bool:
     """Return True if 16-byte cp.async copies of the analysed plan move the halves of some sectors separately.
 
-    Nothing is promised for ncu's sector counter then: how it counts such halves is known only for some paddings.
+    A sector has 32 bytes, i.e. two such copies. If rows are padded or not aligned, its halves may be copied by
+    different instructions. It is not known in general how ncu counts such a sector, so nothing is promised for that
+    counter.
     """
     parts = [part.in_grid for part in a.global_ if part.op == "ldgsts" and part.bits == _LINE_COPY_BITS]
     return any(grid is not None and grid.arriving != grid.sectors for grid in parts)
@@ -333,7 +341,7 @@ class Row:
     predicted   predicted value, or None if the analysis has no prediction
     measured    measured value, or None if it was not measured
     tolerance   largest relative error that is promised, e.g. 0.02; None if nothing is promised
-    between     promised range of the measured value, which replaces the tolerance; None for no range
+    between     promised range of the measured value, (lowest, highest), which replaces the tolerance; None for no range
     """
 
     name: str
@@ -379,7 +387,7 @@ class Comparison:
 
     @property
     def misses(self) -> tuple[Row, ...]:
-        """Rows of this comparison whose prediction is less accurate than promised."""
+        """Rows of this comparison whose prediction is less accurate than promised; () if all promises hold."""
         return tuple(row for row in self.rows if row.holds is False)
 
 
@@ -419,8 +427,10 @@ def to_dict(found: Sequence[Comparison]) -> list[dict[str, Any]]:
 def render(found: Sequence[Comparison], *, width: int = 110) -> str:
     """Return comparisons of predicted and measured values as text tables.
 
-    found   comparisons; each gets its own table. One that has a single row is of a test kernel for one instruction;
-            these share a table
+    Each comparison with several rows gets its own table. Comparisons with one row, i.e. of test kernels for one
+    instruction, share a table.
+
+    found   comparisons to print
     width   characters per line
     """
     from rich import box

@@ -89,7 +89,7 @@ def _value(text: str, unit: str) -> float | None:
 def unknown_metrics(message: str) -> set[str]:
     """Return the names of the metrics that ncu does not know, according to its error messages.
 
-    message   what ncu printed
+    message   all that ncu printed; without such an error, the result is empty
 
     >>> unknown_metrics("==ERROR== Failed to find metric smsp__inst_executed_op_x.sum")
     {'smsp__inst_executed_op_x.sum'}

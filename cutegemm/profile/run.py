@@ -32,8 +32,8 @@ class Counted:
 
     gpu        name of the GPU
     arch       architecture that the kernels were compiled for, such as sm_90a
-    launches   for each case (kernel) by name: a dict from metric to value per launch
-    failed     error message of each case that failed, by name
+    launches   by name of the kernel, a list with one dict for each of its launches, from ncu metric to value
+    failed     error message of each kernel that was not launched, by name
     """
 
     gpu: str
@@ -92,7 +92,7 @@ def count(
 ) -> Counted:
     """Launch kernels under Nsight Compute (ncu) and return the hardware counters of each launch.
 
-    cases           kernels to launch; names are unique
+    cases           kernels to launch, such as `Case` objects; names are unique
     device          name of a device, e.g. "h200"; the kernels are compiled for its architecture in parallel before the
                     launches. None: each is compiled when it is launched
     ncu             the ncu executable
@@ -144,7 +144,8 @@ def _counted(
     cases           kernels to launch
     folder          folder for the files of the child
     limit_seconds   time limit of each run; None for no limit
-    returns         a dict from metric to value for each launch, in order; and the log, see `launch_all`
+    returns         a dict from metric to value for each launch, in order; and the log, a dict with "device", "arch",
+                    "launched" (index of the kernel of each launch) and "failed"
     raises          NcuError if ncu exceeds the time limit, or if the child does not finish
     """
     target, wanted = launcher(folder, cases), list(metrics)

@@ -31,7 +31,7 @@ _MOST_CHOICES = 16  # a layer with at most this many numbers of rows gets a choi
 class Ahead:
     """The result of `prepare`: the kernels that later calls of `gemm` use, and how many of them had to be compiled.
 
-    plans      the plan (full description) of each kernel, without repetitions
+    plans      the plan of each kernel (a `GemmPlan`), without repetitions
     compiled   number of kernels that were compiled now; the others were compiled before, or failed
     failed     plan name -> error, for the plans that did not compile
     seconds    time that `prepare` took
@@ -104,7 +104,7 @@ def _are_modules(what: Any) -> bool:
 def chip(name: str | None) -> Device:
     """Return the device model (rates and sizes that predicted times depend on) for a name such as "h100".
 
-    name   name of a device; None: the GPU of this machine, or `DEFAULT_DEVICE` if it has none
+    name   name of a device; None: the GPU of this machine, or an H200 if it has none
     """
     if name is not None:
         return device_named(name)
@@ -154,7 +154,8 @@ def plans_of(
 def _recorded(question: Question) -> Recipe | None:
     """Return the recipe that a file of tuned plans names for a `gemm` call on this machine's GPU, or None.
 
-    A recipe is a named set of options that gives a plan once the operands are known.
+    A recipe is a named set of options that gives a plan once the operands are known. A file of tuned plans holds the
+    fastest recipe of calls that were timed.
 
     question   what the choice of the call's plan depends on: types, strides, extents, epilogue, device
     returns    the recipe; None if no file is in use, none has a record for the call, or there is no GPU
@@ -168,7 +169,7 @@ def _recorded(question: Question) -> Recipe | None:
 
 
 def question_of(shape: Sequence[int], operands: Operands, device: Device) -> Question:
-    """Return the `Question` of a `gemm` call with compact, 16-byte aligned matrices: all that its plan depends on.
+    """Return all that the plan of a `gemm` call depends on, for compact matrices that are aligned to 16 bytes.
 
     shape      (M, N, K) or (M, N, K, L)
     operands   element types and majorness of the matrices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 if TYPE_CHECKING:
+    from cutegemm.machine.device import Device
     from cutegemm.plan.plan import GemmPlan
+    from cutegemm.run.question import Question
 
 _MOST_SIGNATURES = 4096
 BLAS_SCALARS = {"alpha": 1.0, "beta": 0.0}  # defaults of `gemm` without an epilogue
@@ -31,7 +34,10 @@ class How:
 
     @property
     def options(self) -> tuple[Any, ...]:
-        """Return the values of all fields of these options, in order. Dynamo cannot trace `dataclasses.astuple`."""
+        """Return the values of all fields of these options, in order, as part of a key.
+
+        It replaces `dataclasses.astuple`, which Dynamo cannot trace.
+        """
         return self.plan, self.accumulate, self.allow_tf32, self.varying_rows, self.tune, self.batch_invariant
 
 
@@ -74,17 +80,32 @@ def is_batch_invariant(wanted: bool | None = None) -> bool:
     return bool(ENTERED) if wanted is None else wanted
 
 
+class Asking(threading.local):
+    """What `prepare.asking` sets for calls of this thread, while it is active.
+
+    questions   the questions that it has collected; None: it is not active
+    device      device that tensors in any memory stand for; None: that of the tensors
+    """
+
+    questions: list[Question] | None = None
+    device: Device | None = None
+
+
+ASKING = Asking()
+
+
 def shapes_of(a: Any, b: Any) -> str:
     """Return the shapes of a and b as error messages print them: "(4, 8) by (8, 16)"."""
     return f"{tuple(a.shape)} by {tuple(b.shape)}"
 
 
 class Calls:
-    """A cache of prepared calls: (signature of the arguments) -> (kernel that is compiled and ready to launch).
+    """A cache of prepared calls of `gemm`, from the signature of the arguments to functions that run the call.
 
-    The signature consists of everything that the choice of the kernel depends on, such as types, shapes and strides.
+    They allocate the result and launch the compiled kernel. The signature consists of everything that the choice of the
+    kernel depends on, such as types, shapes and strides.
 
-    found   the entries: signature -> prepared call. It is a plain dictionary, which `gemm` reads directly
+    found   the entries: signature -> prepared call; a plain dictionary, because that is the fastest to read
     most    largest number of entries. Adding one to a full cache empties it first
 
     >>> calls = Calls()
@@ -101,8 +122,11 @@ class Calls:
     def keep(self, signature: Any, call: Any) -> None:
         """Add a prepared call to this cache under the signature (types, shapes, strides) of its arguments.
 
-        If the cache is full, it is emptied first.
+        If the cache is full, it is emptied first. Nothing is added inside of `prepare.asking`, whose calls launch
+        nothing.
         """
+        if ASKING.questions is not None:
+            return
         if len(self.found) >= self.most:
             self.found.clear()
         self.found[signature] = call

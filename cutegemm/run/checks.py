@@ -9,12 +9,11 @@ from typing import Any
 from cutegemm.choice.sm90.choice import ACCUMULATIONS
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError, UnsupportedError, how_to_install
-from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import MOST_EXTENT
-from cutegemm.run.calls import How, shapes_of
+from cutegemm.run.calls import ASKING, How, shapes_of
 from cutegemm.run.views import MODES, Region, View, share_memory
 
 WITHOUT_A_GPU = (
@@ -100,8 +99,8 @@ def wrong_out_dtype(
     dtype       torch dtype of a
     out_dtype   a torch dtype or None; or a sequence with one of these for each result
     torch_ops   the module `run.torch_ops`, which imports torch
-    results     reduction (sum or maximum) that each result of the epilogue is; None for a result with the extents of
-                D
+    results     for each result of the epilogue, the reduction (sum or maximum) that it is; None for a result with the
+                extents of D
     outs        for each result the tensor that the caller passed to store it to, or None
     """
     is_sequence = isinstance(out_dtype, (tuple, list))
@@ -128,18 +127,15 @@ def wrong_out_dtype(
     return wrong
 
 
-answered_for: Device | None = None  # device that tensors in any memory stand for, inside of `prepare.asking(device)`
-
-
 def wrong_devices(tensors: dict[str, Any]) -> list[str]:
     """Return one sentence for each rule on devices that tensors violate: all must be on the same CUDA device.
 
-    While plans are only collected (inside of `prepare.asking(device)`), nothing is checked.
+    While plans are only collected for compiling in advance, nothing is checked.
 
     tensors   the tensors of a call, by name
     """
     wrong: list[str] = []
-    if answered_for is not None:
+    if ASKING.device is not None:
         return wrong
     not_cuda = [name for name, tensor in tensors.items() if not tensor.is_cuda]
     if not_cuda:
@@ -210,7 +206,7 @@ def _are(names: Sequence[str]) -> str:
 
 
 def extents_of(a: Any, b: Any) -> tuple[int, int, int, int]:
-    """Return (M, N, K, L) of matrices whose shapes `wrong_extents` accepts; L is 1 without a batch.
+    """Return (M, N, K, L) of matrices whose shapes fit each other; L is 1 without a batch.
 
     In a torch graph the extents may be symbols.
 
@@ -325,7 +321,7 @@ def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool
 
 
 def wrong_values(tensors: dict[str, Any], beta: float) -> list[str]:
-    """Return one sentence for each violated rule on beta and gradients: beta needs c, and `out` excludes gradients.
+    """Return one sentence for each broken rule: a beta other than 0 needs c, and `out` excludes required gradients.
 
     tensors   "a", "b", and if they are passed "c" and "out", by name
     beta      factor of c
@@ -390,11 +386,11 @@ def check_out(views: Sequence[View], a: Any, b: Any, c: Any, out: Any) -> None:
 def overlaps(first: Region, start: int, second: Region, other_start: int) -> bool:
     """Return True if two tensors have a byte in common.
 
-    In most cases, comparing their first and last bytes decides. Otherwise `share_memory` takes the strides into
-    account.
+    If one ends before the other begins, they have none. Otherwise their strides are taken into account, since tensors
+    can be interleaved without sharing a byte.
 
-    first, second        bytes that the tensors occupy, as offsets from their addresses
-    start, other_start   addresses of the first and of the second tensor
+    first, second        the bytes that each tensor occupies, as offsets from its address
+    start, other_start   addresses of the two tensors in bytes
     """
     if other_start >= start + first.span or start >= other_start + second.span:
         return False

@@ -246,13 +246,12 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
 
 
 def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -> TensorArgument:
-    """Return the kernel argument (address, type, extents, strides) for a matrix in the emulated memory.
+    """Return the tensor argument of a kernel for a matrix that lies in the emulated memory.
 
     matrix    type, extents and strides of the matrix
     buffer    the memory that holds it
     name      "a", "b", "c", "d", or the name of another operand or result
-    returns   address, type, and extents and strides as the caller has them: (rows, columns), with L in front if
-              batched
+    returns   address, type, and extents and strides as the caller has them: (rows, columns), with L in front if batched
     """
     kind = f32 if matrix.dtype is tf32 else matrix.dtype
     # The plan has B as (N, K), the caller has K x N. If the plan swaps A and B, the caller has K x M and N x M instead.

@@ -156,9 +156,10 @@ def _count(
 
 
 def _aligned_stride(problem: Problem, name: str) -> int:
-    """Return the smallest leading stride of an operand, in elements, that has the alignment that the problem states.
+    """Return the smallest stride between rows (or columns) of an operand, in elements, with the problem's alignment.
 
-    name   name of the operand, such as "a"
+    problem   extents, and the alignment of each operand
+    name      name of the operand, such as "a"
     """
     operand = problem.operands.matrix(name)
     along = next(mode for mode in problem.operands.modes(name) if mode[0] == operand.major)

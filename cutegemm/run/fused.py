@@ -83,8 +83,9 @@ class _Call:
     reduced    index of a result -> `_Result`, for the results that are sums or maxima
     reads      (name, memory region) of each tensor that is read; None until a call passes tensors for results
     writes     memory region of each result that the caller passed a tensor for; None for a new tensor
-    written    function that tells autograd that a tensor has changed
-    plan       the caller's plan. The signature has its id, so it must not be freed
+    written    function of a tensor; it tells autograd that the tensor has changed
+    plan       the plan that the caller passed, kept alive because the signature contains its ids id, so it must not be
+               freed
     """
 
     __slots__ = ("launch", "new", "plan", "prepared", "reads", "reduced", "results", "writes", "written")
@@ -128,14 +129,14 @@ class _Result:
     are_scales: bool = False
 
     def new(self, a: Any) -> Callable[[], Any]:
-        """Return a function that allocates a tensor for the result, on the device of `a`."""
+        """Return a function that allocates a tensor for this result, on the device of the tensor `a`."""
         if not self.are_scales:
             return new_like(a, self.shape, self.dtype)
         return partial(new_scales, a.new_empty(0), self.shape)
 
     @property
     def identity(self) -> float:
-        """Return the value of this reduction over no elements: 0 for a sum, -inf for a maximum; 0 for other results."""
+        """Return the value of this result if D is empty: 0 for a sum, -inf for a maximum, 0 for other results."""
         return 0.0 if self.reduction is None else self.reduction.identity
 
     def wrong(self, name: str, out: Any) -> Iterator[str]:
@@ -168,8 +169,8 @@ def _launcher(
 ) -> Callable[..., None]:
     """Return the function that launches a kernel: (a, b, values of the operands, tensors of the results) -> None.
 
-    The kernel gets some tensors with another shape or other strides over the same memory; these conversions are
-    chosen once, when the call is prepared.
+    Some tensors are passed to the kernel with another shape or other strides, e.g. a row as (L, N). These conversions
+    are chosen once, when the call is prepared.
 
     prepared   the compiled kernel, and the memory layouts of the tensors
     operands   operands of the epilogue by name, in the order of their values
@@ -217,7 +218,7 @@ def _launcher(
 
 
 def _picking(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function that picks the elements with the given indices from a sequence.
+    """Return a function that picks the elements with the given indices from a sequence: [2, 0] gives x -> (x[2], x[0]).
 
     >>> _picking([2, 0])("abc"), _picking([1])("abc")
     (('c', 'a'), ('b',))
@@ -261,7 +262,7 @@ def _operand_conversion(kind: type[Input], value: Any, shape: tuple[int, ...]) -
 def _result_conversion(name: str, result: _Result, d_view: View) -> Callable[[Any], Any] | None:
     """Return the function that converts the tensor of a result to the shape and strides that the kernel takes.
 
-    name      name of the result in the epilogue
+    name      name of the result in the epilogue, such as "d"
     result    its shape, type, reduction and memory layout
     d_view    memory layout of D
     returns   tensor -> tensor; None if the kernel gets the tensor unchanged
@@ -402,7 +403,7 @@ def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, operands: Mapping
     """Return the tensor that each result is stored to: the one that the caller passed, or a new one for None.
 
     a, b       the factors, which the results must not overlap
-    outs       for each result the caller's tensor, or None
+    outs       for each result the tensor that the caller passed, or None
     call       the prepared call, which allocates new tensors
     operands   operands of the epilogue by name
     raises     UnsupportedError if a tensor of the caller overlaps another one or a tensor that is read, or requires
@@ -438,10 +439,10 @@ def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, operands: Mapping
 
 
 def _signature(value: Any) -> Any:
-    """Return one argument's contribution to the key of the cache of prepared calls.
+    """Return what one argument contributes to the signature, i.e. the key of the cache of prepared calls.
 
-    For a tensor, this is all that the choice of a kernel depends on (type, shape, strides, alignment, device); for a
-    number, the class float.
+    For a tensor it is a tuple of all that the choice of a kernel depends on: type, shape, strides, alignment and
+    device. For a number it is the class float, because all numbers use the same kernel.
 
     value   a tensor or number that the user passed
     """
@@ -454,7 +455,10 @@ def _signature(value: Any) -> Any:
 
 
 class _Evaluated:
-    """The user's epilogue function, called once with symbols: calling this object returns the same expressions."""
+    """The user's epilogue function after one call with symbols: calling this object returns the expressions again.
+
+    So the function of the user runs only once.
+    """
 
     __slots__ = ("function", "returned")
 
@@ -472,15 +476,16 @@ class _Evaluated:
 def _evaluate(
     function: Callable[..., Any], a: Any, b: Any, operands: Mapping[str, Any]
 ) -> tuple[_Evaluated, tuple[Expression | None, ...]]:
-    """Call the user's epilogue function with symbols; return it as an `_Evaluated`, and the expressions it returned.
+    """Call the user's epilogue function with symbols, and return a function that replaces it, and the expressions.
 
-    The expressions are a part of the key under which the prepared call is cached.
+    A symbol stands for the accumulator or an operand, so the function returns expressions such as gelu(acc + bias)
+    instead of values. They are part of the key under which the prepared call is cached.
 
     function   the user's function of the accumulator and of the operands
     a, b       the factors, whose shapes decide whether an operand is a row, a column or a matrix
     operands   operands by name
-    raises     TypeError if the shape of an operand fits no symbol, or if the function raises or returns something
-               that is not an expression
+    raises     TypeError if the shape of an operand fits no symbol, or if the function raises or returns something that
+               is not an expression
     """
     try:
         _, operands = separated(operands)
@@ -617,7 +622,8 @@ def _checked_epilogue(
 def _fit(a: Any, b: Any, shape: tuple[int, ...]) -> _Fit:
     """Classify an epilogue operand by its shape: (Element, Row, Column or Tile, number of columns that it fits).
 
-    A shape is compared with D of N columns (N as in b), then with D of N / 2 columns, which a gated epilogue has.
+    A shape is compared with that of a D with N columns, as b has. If it does not fit, it is compared with a D of N / 2
+    columns, which a gated epilogue computes.
 
     a, b      factors of the call
     shape     shape of the operand: () is an Element, (N,) a Row, (M, 1) a Column and (M, N) a Tile, possibly batched
@@ -636,7 +642,8 @@ def _wrong_shapes(a: Any, b: Any, operands: Mapping[str, Any], fits: Mapping[str
 
     a, b       the factors, whose shapes give M, N and L
     operands   operands of the epilogue by name
-    fits       name -> kind of the operand, from `_fit`; its kind is None for a wrong shape
+    fits       name -> (Element, Row, Column or Tile, number of columns that the shape fits); the class is None for a
+               wrong shape
     """
     m, n, _, l = extents_of(a, b)  # noqa: E741
     batch = f", with or without {l} in front" if a.dim() == 3 else ""
@@ -668,7 +675,7 @@ def _wrong_columns(b: Any, operands: Mapping[str, Any], epilogue: Epilogue, fits
     It must be that of D; or that of b, if a gated epilogue reads one half of the operand for gate and one for up.
 
     operands   operands of the epilogue by name
-    fits       name -> (Element, Row, Column or Tile, number of columns that the shape fits), from `_fit`
+    fits       name -> (Element, Row, Column or Tile, number of columns that the shape fits)
     """
     n = b.shape[-1]
     d_columns = n // 2 if epilogue.gated else n
@@ -701,9 +708,9 @@ def _trial(
     outs: Sequence[Any] | None,
     prepared: Prepared,
 ) -> Callable[[], None]:
-    """Return a function that runs a prepared kernel, for the tuner to time; the caller's tensors are not written.
+    """Return a function without arguments that launches a prepared kernel, so that the tuner can time it.
 
-    The kernel stores to new tensors that have the strides of the caller's.
+    The kernel stores to new tensors with the strides of the caller's, whose tensors are not written.
 
     a, b       the factors
     operands   operands of the epilogue by name
@@ -724,7 +731,7 @@ def _trial(
 def _aux_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool) -> dict[str, Operand]:
     """Return name -> `Operand` (type, majorness and alignment) of each tensor that the epilogue reads.
 
-    The first operand with M x N elements is left out: the kernel reads it as C.
+    The first operand with M x N elements is left out: the kernel loads it in the place of C, and it is described there.
 
     epilogue   the epilogue
     tensors    operands of the epilogue that are tensors, by name
@@ -732,7 +739,7 @@ def _aux_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool)
     """
     first = epilogue.tiles[0] if epilogue.tiles else None
     return {
-        name: _operand(epilogue.kinds[name], tensors[name], batched, name in epilogue.halved)  # type: ignore[arg-type]
+        name: operand_of(epilogue.kinds[name], tensors[name], batched, name in epilogue.halved)  # type: ignore[arg-type]
         for name in epilogue.tensors
         if name != first
     }
@@ -762,7 +769,7 @@ def _passed(a: Any, b: Any, epilogue: Epilogue, outs: Sequence[Any] | None) -> d
 
     a, b       the factors
     epilogue   the epilogue, which has one or several results
-    outs       a tensor or None for each result; None if the caller passes no tensors
+    outs       the argument `out`: a tensor or None for each result; None if the caller passes no tensors
     raises     UnsupportedError if the number of tensors is wrong, or if a kernel cannot write to one of them
     """
     from cutegemm.run import torch_ops
@@ -842,10 +849,10 @@ def _results_of(
 
 
 def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tensor] | None:  # noqa: E741
-    """Return the kind of an epilogue's operand by its shape; None for a shape that fits no kind.
+    """Classify an operand of an epilogue by its shape, and return its class; None for a shape that fits none.
 
-    The kinds are Element (one number), Row (N elements), Column (M elements) and Tile (M x N elements). A shape that
-    fits several kinds, since M or N is 1, gets the first of them in this order.
+    The classes are Element (one number), Row (N elements), Column (M elements) and Tile (M x N elements). A shape that
+    fits several classes, since M or N is 1, gets the first of them in this order.
 
     shape   shape of the operand, with or without a batch mode in front
     m, n    extents of D
@@ -869,13 +876,17 @@ def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tenso
     return Tile if shape == (m, n) else None
 
 
-def _operand(kind: type[Tensor], tensor: Any, batched: bool, halved: bool = False) -> Operand:
-    """Return type, majorness and alignment of an epilogue's operand as the kernel gets it.
+def operand_of(kind: type[Tensor], tensor: Any, batched: bool, halved: bool = False) -> Operand:
+    """Describe an epilogue's operand for the kernel: element type, majorness, and the alignment that loads can rely on.
+
+    A Row, Column or Element is one contiguous line. Its alignment is limited by its address, its length and its batch
+    stride, so that no vector load reaches beyond the last element.
 
     kind      Element, Row, Column or Tile
     tensor    the caller's tensor
     batched   True if D is a batch of matrices
-    halved    True if a gated epilogue reads the two halves of a row separately; then each half must be aligned
+    halved    True if the tensor is a row whose first half belongs to gate and whose second half to up columns (gated
+              epilogue); then each half must be aligned
     """
     from cutegemm.run.torch_ops import DTYPES
 

@@ -39,7 +39,7 @@ class _Call:
     kernel    the kernel's text for error messages
     check     function of a, b, c and `out` that raises UnsupportedError if `out` overlaps one of the others
     written   function that tells autograd that `out` has changed
-    plan      the caller's plan. The signature has its id, so it must not be freed
+    plan      the plan that the caller passed, kept alive because the signature contains its id
     """
 
     __slots__ = ("check", "into", "kernel", "new", "plan", "written")
@@ -53,7 +53,7 @@ class _Call:
 
 
 def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
-    """Return the `_Call` of a prepared kernel: functions that allocate a result and that launch the kernel.
+    """Return the functions that allocate a result, launch a prepared kernel and check `out`, as one object.
 
     prepared   the compiled kernel, and the memory layouts of its tensors
     a          the first factor, on whose device results are allocated
@@ -81,7 +81,8 @@ def _into(
 
     function   function of the compiled kernel
     reads_c    True if the kernel takes c and beta; if c is None, it gets `out` in place of c, and does not read it
-    strides    for a, b, c and out: strides that the kernel needs instead of the tensor's; None for the tensor's
+    strides    for a, b, c and out: None, or strides with which the tensor is passed instead of its own. The kernel's
+               checks reject some strides that have no effect, such as that of a mode of extent 1
     as_rows    True if the launch takes the transpose of b, N x K, as a layer stores its weight
     """
 
@@ -127,7 +128,9 @@ def _into(
 
 
 def _trial(a: Any, b: Any, c: Any, out: Any, prepared: Prepared) -> Callable[[], None]:
-    """Return a function that runs a prepared kernel, for the tuner to time; the caller's tensors are not written.
+    """Return a function without arguments that launches a prepared kernel, so that the tuner can time it.
+
+    It stores to a new tensor; the caller's tensors are not written.
 
     a, b, c    tensors that the kernel reads; c may be None
     out        the caller's tensor for the result, whose strides a new tensor gets; None if `gemm` allocates it
@@ -139,7 +142,10 @@ def _trial(a: Any, b: Any, c: Any, out: Any, prepared: Prepared) -> Callable[[],
 
 
 def _first_fused(*arguments: Any) -> Any:
-    """Run the first call of `gemm` with an epilogue: import `fused`, and replace this function by it from now on."""
+    """Compute the first call of `gemm` with an epilogue: import the function `fused`, and replace this one by it.
+
+    So the import takes no time in programs that have no epilogue.
+    """
     global _fused
     from cutegemm.run.fused import fused
 
@@ -363,7 +369,7 @@ def _check_numbers(a: Any, b: Any, alpha: Any, beta: Any) -> None:
 
 
 def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, out_dtype: Any, how: How) -> Any:
-    """Run `gemm` on arrays of another framework, or on tensors of a torch transformation.
+    """Run `gemm` on arrays of another framework, or on tensors of a torch transformation such as vmap.
 
     Arrays are converted to torch tensors over the same memory, and the result is converted back.
 
@@ -431,11 +437,12 @@ def layer(
 ) -> Callable[..., Any]:
     """Return a function (x, w, bias) -> d that computes a linear layer: x @ w.T, with an optional epilogue.
 
-    Use it in loops: nothing is checked or chosen again. It takes tensors with the types, shapes, strides, alignments
-    and device of these. Its plan is one of the few that are compiled for a layer, whatever the number of rows of x.
+    Use it in loops, because it checks and chooses nothing. So it must be called with tensors that have exactly the
+    types, shapes, strides, alignments and device of the tensors passed here. Its kernel is one of the few that are
+    compiled for a layer and serve all numbers of rows of x.
 
-    x, w              M x K and N x K
-    bias              N elements, or None
+    x, w              example tensors, M x K and N x K
+    bias              example tensor of N elements, or None
     epilogue          function of the accumulator, and of bias if it is not None; None without bias and activation
     batch_invariant   True to give each row the same bits whatever the other rows are
     raises            the errors of `gemm`; PendingError while the kernel is compiled in the background

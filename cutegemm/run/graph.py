@@ -54,7 +54,7 @@ def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any], out: Any = N
 
 
 def _states_of_torch() -> tuple[Any, ...]:
-    """Return the functions that `torch_sees` calls to read the state of torch; () if torch is not imported yet.
+    """Return torch functions that tell if a transformation, autocast etc. is active; () if torch is not imported yet.
 
     The functions are imported once and kept.
     """

@@ -19,8 +19,8 @@ from cutegemm.machine.device import Device
 from cutegemm.plan.mainloop.block_scaled import with_scales
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import limits
-from cutegemm.run import calls, checks, tune
-from cutegemm.run.calls import How, shapes_of
+from cutegemm.run import calls, tune
+from cutegemm.run.calls import ASKING, How, shapes_of
 from cutegemm.run.checks import (
     extents_of,
     refused,
@@ -42,7 +42,7 @@ class Prepared:
     """The compiled kernel for one signature (types, shapes, strides, options) of `gemm`, and what is needed to call it.
 
     kernel    the compiled kernel; None if D is empty
-    views     memory layouts of a, b, c and out
+    views     memory layouts of a, b, c and out: contiguous mode, alignment, strides
     shape     shape of D
     dtype     torch dtype of D
     problem   the problem that the kernel solves, D^T = B^T A^T if the plan swaps A and B; None if D is empty
@@ -56,7 +56,12 @@ class Prepared:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """Return the function that launches this kernel; it allocates the kernel's workspace if there is one."""
+        """Return the function that launches this kernel, called with the same tensors and numbers as the kernel.
+
+        For D = alpha * A @ B + beta * C it is called as (a, b, c, d, alpha, beta), or (a, b, d, alpha) if the kernel
+        does not read C. With an epilogue expression it takes a, b, the expression's tensors, the results and its
+        scalars. It provides the kernel's workspace in global memory.
+        """
         assert self.kernel is not None
         assert self.problem is not None
         problem = self.problem
@@ -73,27 +78,23 @@ def named(a: Any, b: Any, c: Any, out: Any, needed: Sequence[str] = ()) -> dict[
     return {name: value for name, value in matrices if value is not None or name in needed}
 
 
-_asked: list[Question] | None = None
-
-
 @contextmanager
 def asking(device: Device | None = None) -> Iterator[list[Question]]:
     """Make calls of `gemm` only collect what the choice of their plans depends on, while the context is active.
 
     Nothing is compiled or launched, and the calls return uninitialized tensors. The context yields a list with one
-    `Question` (types, extents, strides, epilogue and options) for each kind of call. The context affects all threads.
+    `Question` (types, extents, strides, epilogue and options) for each call. Calls of other threads are not affected.
 
     device   device to choose plans for, whatever memory the tensors are in, so that no GPU is needed; None: theirs
     """
-    global _asked
     calls.forget()
-    before, _asked = _asked, []
-    device_before, checks.answered_for = checks.answered_for, device
+    before = ASKING.questions, ASKING.device
+    questions: list[Question] = []
+    ASKING.questions, ASKING.device = questions, device
     try:
-        yield _asked
+        yield questions
     finally:
-        _asked, checks.answered_for = before, device_before
-        calls.forget()  # the calls that were prepared here launch nothing
+        ASKING.questions, ASKING.device = before
 
 
 def prepare(
@@ -117,8 +118,8 @@ def prepare(
     beta        factor of c
     how         options of `gemm`
     ending      the epilogue; None for alpha * acc + beta * c
-    trial       function that makes a call for the tuner from a Prepared. The call must not write to the caller's
-                tensors. None: the tuner is not used
+    trial       function from a `Prepared` to a function that launches it and that the tuner times; it must not write to
+                the caller's tensors. None: the tuner is not used
     scales      granularity of the block scales of a and of b, "1x128" or "128x128"; None without block scales
     returns     the prepared kernel; or the names of the matrices without a stride of 1 in their last two modes, which
                 must be copied
@@ -170,7 +171,7 @@ def prepare(
     ordered = tuple([views[name] for name in ("a", "b", "c", "out")])
     if 0 in d_shape:
         return Prepared(None, ordered, d_shape, dtype)
-    index, stand_in = a.get_device(), checks.answered_for
+    index, stand_in = a.get_device(), ASKING.device
     if stand_in is None:
         arch, device = torch_ops.device_arch(index), torch_ops.device_of(index)
     else:
@@ -208,8 +209,8 @@ def prepare(
             background.need(decision.plan, arch, lambda: f"gemm of {shapes_of(a, b)}")
         return Prepared(compile_plan(decision.plan, arch), ordered, d_shape, dtype, decision.problem)
 
-    if _asked is not None:
-        _asked.append(question)
+    if ASKING.questions is not None:
+        ASKING.questions.append(question)
         return Prepared(None, ordered, d_shape, dtype)
     if plan is not None:
         return prepared(decide(question, recipe_named(plan) if isinstance(plan, str) else plan))

@@ -54,19 +54,21 @@ class EpilogueSpec:
     """An epilogue other than alpha * acc + beta * c, with the types of the tensors that it reads and writes.
 
     epilogue   the expressions
-    aux        name -> type, majorness and alignment of each operand and result, except D and the tile passed as C
+    aux        name -> type, majorness and alignment of each operand and result; D and the matrix that is loaded in the
+               place of C are left out
     """
 
     epilogue: Epilogue
     aux: dict[str, Operand]
 
     def can_implement(self, plan: GemmPlan, rows: int) -> bool:
-        """Return True if a plan has enough registers for this epilogue and can hide the time that it takes.
+        """Return True if a plan is expected to be fast with this epilogue: no register spills, and enough overlap.
 
-        Only plans with warp roles are checked. The conditions were found on kernels that spill or are slow.
+        Only plans with warp roles are checked; the result is True for others. The conditions come from kernels that
+        spilled or were slow, e.g. reductions next to an overlapped epilogue.
 
         plan   the plan
-        rows   number of rows of D
+        rows   number of rows of D; with many rows, small tiles are excluded too
         """
         if not plan.body.has_roles:
             return True
@@ -138,21 +140,20 @@ class EpilogueSpec:
 
 @dataclass(frozen=True)
 class Question:
-    """Everything that the choice of a plan for a `gemm` call depends on.
+    """Everything that the choice of a plan for a `gemm` call depends on; its methods list and build the possible plans.
 
-    operands          function that returns the operands. Their alignment depends on who loads them, so it takes the
-                      names of the matrices that TMA loads ("", "a", "b" or "ab"), or None if threads access all
-                      matrices
+    operands          function that returns types, majorness and alignment of A to D. Alignment depends on who loads a
+                      matrix, so its argument names the matrices that TMA loads ("", "a", "b" or "ab"); None: threads
+                      load all
     extents           M, N, K and L
     has_c             True if c is passed
     ending            the epilogue; None for alpha * acc + beta * c
-    accumulate        accumulation of float8: "fast" as the tensor cores do, or "promoted" to float32 every 128
-                      elements of K
+    accumulate        accumulation of float8: "fast" as the tensor cores do, or "promoted" to float32 every 128 elements
+                      of K
     arch              architecture to compile for
     device            device whose times are predicted
-    batch_invariant   True if each row of D must have the same bits whatever the number of rows, so that only plans
-                      may be chosen that add the products of an element in the order that is fixed for N, K and the
-                      types
+    batch_invariant   True if each row of D must have the same bits for any number of rows; plans must then add products
+                      in one fixed order, K and the types
     """
 
     operands: Callable[[str | None], Operands]
@@ -174,12 +175,12 @@ class Question:
 
     @cached_property
     def boxed(self) -> Operands:
-        """Operands of this call with the alignments that they have if TMA loads A and B."""
+        """Operands of this call with the alignments that count if TMA loads A and B: those of addresses and strides."""
         return self.all_operands("ab")
 
     @cached_property
     def problem(self) -> Problem:
-        """Problem of this call, with the alignments that the operands have if threads access all of them."""
+        """Problem of this call: M, N, K, L and operands, with the alignments that count if threads load them."""
         return Problem(*self.extents, self.all_operands(None))
 
     @property
@@ -194,7 +195,10 @@ class Question:
 
     @cached_property
     def weight(self) -> Weight:
-        """Return what the order of accumulation of this batch-invariant call depends on: everything except A's rows."""
+        """Return what the order of accumulation of this batch-invariant call depends on: B, types, device.
+
+        The number of rows of A is left out.
+        """
         return Weight.of(self.boxed, *self.extents[1:3], self.arch, self.device, self.accumulate)
 
     @cached_property
@@ -211,7 +215,10 @@ class Question:
 
     @cached_property
     def orders(self) -> Orders:
-        """Return an object that computes the order of accumulation of recipes (named plan options) for this call."""
+        """Return an object whose method `of` finds the order in which a recipe's plan adds products, for this call.
+
+        A recipe is a named set of options that gives a plan. The order matters if the call is batch invariant.
+        """
         return Orders(self.boxed, self.problem.operands, self.weight, self.has_c)
 
     def ranked(self, rows: int | None = None) -> Iterator[Candidate]:
@@ -257,19 +264,25 @@ class Question:
         return [first, *takewhile(lambda candidate: candidate.us <= first.us * _NEAR, candidates)]
 
     def in_order(self) -> Iterator[Recipe]:
-        """Yield all recipes (named plan options) with the fixed order of accumulation, best for these rows first."""
+        """Yield all recipes (named plan options) with the order of accumulation that batch-invariant calls use.
+
+        First come those for this number of rows, by predicted time. Then come those that are best for other numbers of
+        rows.
+        """
         yield from (candidate.recipe for candidate in self.ranked())
         yield from self.served_rows.nearest(self.extents[0])
 
     def served(self, recipe: Recipe, rows: int | None = None, any_epilogue: bool = False) -> Decision | None:
-        """Return the plan that a recipe (named plan options) gives for this call; None if it cannot compute the call.
+        """Return the plan that a recipe (named plan options) gives for this call; None if it does not serve the call.
+
+        A recipe does not serve the call if its plan breaks a rule, e.g. of alignment. Nor does it if the plan is
+        expected to spill registers or be slow with the call's epilogue, unless `any_epilogue`. A batch-invariant call
+        also needs a plan with the fixed order of accumulation.
 
         recipe         the recipe
-        rows           number of rows of D that the check of the epilogue's registers and time assumes; None: M of
-                       this call
-        any_epilogue   True to accept a plan although `EpilogueSpec.can_implement` is False
-        returns        the plan and its problem; None if the plan violates a rule, or if `EpilogueSpec.can_implement`
-                       is False
+        rows           number of rows of D that the judgement of the epilogue assumes; None: M of this call
+        any_epilogue   True to accept a plan that is expected to be slow with the epilogue
+        returns        the plan, with the epilogue, and its problem; or None
         """
         problem = self.problem
         try:
@@ -287,12 +300,12 @@ class Question:
         return _decision(plan, recipe.swap_ab, problem)
 
     def of_rows(self, rows: int) -> Question:
-        """Return this question for an A with another number of rows; strides and alignments stay."""
+        """Return this description of a call for an A with another number of rows; strides and alignments stay."""
         return replace(self, extents=(rows, *self.extents[1:]))
 
     @property
     def but_rows(self) -> tuple[Any, ...]:
-        """Return a hashable key with everything of this call except the rows of A; all calls of one layer share it."""
+        """Return a hashable key of this call without the number of rows of A; all calls of one layer share the key."""
         ending = self.ending
         epilogue = None if ending is None else (ending.epilogue, tuple(ending.aux.items()))
         operands = (self.boxed, self.problem.operands)
@@ -319,7 +332,7 @@ def _swapped(plan: GemmPlan) -> GemmPlan:
 
 
 def _decision(plan: GemmPlan, swap_ab: bool, problem: Problem) -> Decision:
-    """Return a plan as a `Decision`, i.e. together with the problem that it solves.
+    """Return a plan together with the problem that it solves, which is transposed if the plan swaps A and B.
 
     plan      plan for `problem`, or for the transposed problem if `swap_ab`
     swap_ab   True if the plan was built for D^T = B^T A^T
@@ -417,8 +430,8 @@ def _decide_in_order(question: Question, wanted: GemmPlan | Recipe | None, varyi
 def prebuilt(question: Question) -> Decision | None:
     """Return the plan with the lowest predicted time among those that a loaded library contains a compiled kernel for.
 
-    If the DSL is installed, so that other plans could be compiled, the plan's predicted time must be at most
-    `MOST_LOSS` times the least of all plans.
+    If the DSL is installed, other plans could be compiled. The plan's predicted time must then be at most 10%
+    (`MOST_LOSS`) above the least of all plans.
 
     question   all that the choice depends on: types, extents, alignments, epilogue, device
     returns    None without a library, or if no plan in it is suitable
@@ -477,8 +490,8 @@ def _fastest(question: Question, among: frozenset[Recipe] | None = None) -> Deci
 def few_of(question: Question) -> tuple[Recipe, ...]:
     """Return the few recipes that a layer uses for all numbers of rows of its input, so that few kernels are compiled.
 
-    A recipe is a named set of options that gives a plan for given operands. `choice.rows.few` selects them. The
-    result is cached in this process and on the disk.
+    A recipe is a named set of options that gives a plan for given operands. Together, the recipes are nearly as fast as
+    the best plan for each number of rows. The result is cached in this process and on the disk.
 
     question   types, extents, alignments and epilogue of the layer; its number of rows is ignored
     """
@@ -493,7 +506,7 @@ def _remembered(
     compute: Callable[[], _Value],
     recipes_of: Callable[[_Value], Iterable[Recipe]],
 ) -> _Value:
-    """Return a value that consists of recipes (named plan options), from a cache if possible, else computed and cached.
+    """Return a value made from recipes (named plan options), from a cache if possible; else compute and cache it.
 
     kind         folder of the cache on the disk
     known        cache of this process: key -> value
@@ -515,7 +528,10 @@ def _remembered(
 
 
 def _few(question: Question) -> tuple[Recipe, ...]:
-    """Compute the few recipes of `few_of` without its caches. Each recipe can implement the layer's epilogue.
+    """Choose the few recipes (named plan options) that a layer uses for all numbers of rows of its input.
+
+    Only these are compiled. Together they are nearly as fast as the best plan for each number of rows. Recipes whose
+    plans cannot have the layer's epilogue are excluded. Nothing is cached.
 
     question   types, extents, alignments and epilogue of the layer; its number of rows is ignored
     """

@@ -24,6 +24,7 @@ from cutegemm.compile import cache as entries
 from cutegemm.compile import exported
 from cutegemm.compile.spaces import Sizes, with_workspace
 from cutegemm.errors import CutegemmError
+from cutegemm.run.calls import ASKING
 
 if TYPE_CHECKING:
     from cutegemm.run.calls import How
@@ -38,10 +39,10 @@ _written = 0
 class Recalled:
     """A kernel that was found in the disk cache without choosing a plan, and how to call it.
 
-    function   function of a, b, c if `reads_c`, d, and the numbers of the plan's epilogue. It allocates its workspace
+    function   function that launches the kernel, called with a, b, c (only if `reads_c`), d, alpha, and beta (only if
+               `reads_c`)
     reads_c    True if the kernel can read C
-    strides    for a, b, c and the result: strides that the kernel needs instead of the tensor's; None for the
-               tensor's
+    strides    for a, b, c and the result: None, or strides with which the tensor is passed instead of its own
     shape      shape of the result
     dtype      torch dtype of the result
     kernel     text of the kernel for error messages
@@ -160,10 +161,9 @@ def _may_have_record(key: Any, a: Any, how: How) -> bool:
         return False
     if not all(kind in (torch.Tensor, torch.nn.Parameter) for kind in key if isinstance(kind, type)):
         return False
-    tune, prepare = (sys.modules.get(f"cutegemm.{name}") for name in ("run.tune", "run.prepare"))
+    tune = sys.modules.get("cutegemm.run.tune")
     uses_tuned = tune is not None and (tune._active is not None or tune._used)
-    is_asking = prepare is not None and prepare._asked is not None
-    return not (uses_tuned or is_asking or _depends_on_process(how))
+    return not (uses_tuned or ASKING.questions is not None or _depends_on_process(how))
 
 
 def _depends_on_process(how: How) -> bool:

@@ -115,7 +115,7 @@ def granularities(a: Any, b: Any, scales: Mapping[str, Any]) -> tuple[str, str]:
     """Return the granularity of the block scales of a and of b, "1x128" or "128x128" each.
 
     a, b     the factors
-    scales   the two tensors of scales by name, whose shapes `wrong_scales` accepts
+    scales   the two tensors of scales by name, whose shapes are known to be valid
     """
     of_a, of_b = _of_each(a, b, scales)
     assert of_a is not None
@@ -211,10 +211,12 @@ def padded(scales: Any) -> Any:
 
 
 def new_scales(like: Any, shape: Sequence[Any]) -> Any:
-    """Allocate float32 scales of rows, whose columns are contiguous, each padded to a multiple of 16 bytes.
+    """Allocate float32 block scales with one value per row, in the layout that TMA needs.
+
+    The columns are contiguous, and each is padded to a multiple of 16 bytes.
 
     like    a tensor on the same device
-    shape   (rows, blocks), with or without a batch mode in front
+    shape   (rows, blocks along K), with or without a batch mode in front
     """
     from torch import float32
 

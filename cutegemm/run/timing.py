@@ -34,8 +34,8 @@ _MOST_TRIES = 4  # after as many measurements the times are used even if they ar
 def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
     """Run several calls in alternation on the GPU, and return the median time of each call, in seconds.
 
-    The L2 cache is flushed before each run. Runs that made the device wait for the host are used only if a call has
-    fewer than three others.
+    The L2 cache is flushed before each run. A run is used only if the device did not wait for the host in it; if a call
+    has fewer than three such runs, all count.
 
     calls     functions that launch work on the current stream
     seconds   time to measure all calls together; at least three rounds are run, each with two runs of every call
@@ -88,7 +88,7 @@ def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[floa
 
 @dataclass
 class _Times:
-    """The measured times of one GPU function.
+    """The measured times of one function that launches work on the GPU.
 
     every   (seconds, True if the launch was hidden) of each run, two runs for each round. A launch is hidden if the
             flush of the L2 cache before it takes the device longer than the host takes to launch

@@ -79,9 +79,10 @@ def result_dtypes(
 
 
 def of_quantized(expression: Expression, out_dtype: Any) -> Any:
-    """Return the argument `out_dtype` of a call, with the type of D if D is quantized; else as it is.
+    """Return the argument `out_dtype` of a call, completed by the float8 type of D if the epilogue quantizes D.
 
-    expression   expression of D
+    expression   expression of D, which names the type if it quantizes
+    out_dtype    the user's argument; returned as it is if D is not quantized
     raises       UnsupportedError if `out_dtype` names another type
 
     >>> from cutegemm.plan.epilogue import Accumulator

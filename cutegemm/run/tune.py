@@ -91,15 +91,17 @@ def default_file() -> Path:
 
 
 def recipe(question: Question, wanted: bool, trial: Trial, device: Callable[[], str]) -> Recipe | None:
-    """Return the fastest recipe for a call, from a file of tuned plans or by timing plans now; None if neither applies.
+    """Return the recipe of the plan that was measured to be fastest for a call; None to decide by predicted times.
 
-    A recipe is a named set of options that gives a plan for given operands.
+    A recipe is a named set of options that gives a plan. If the tuner is on, by `tuning()` or tune=True, its file is
+    looked up first, then the files of `use_tuned`; if none has the call, plans are timed now. If the tuner is off, only
+    the files of `use_tuned` are looked up.
 
     question   what the choice of the call's plan depends on: types, extents, strides, epilogue
     wanted     True if the call has tune=True
-    trial      function that makes a call of the kernel of a plan; the call must not write to the caller's tensors
+    trial      function from a plan (and its problem) to a function that launches its kernel, which the tuner times; it
+               must not write to the caller's tensors
     device     function that returns the name of the device
-    returns    the recipe; None if the tuner is not used and no file has one, so that predicted times decide
     """
     tuner = _active or (_default() if wanted else None)
     if tuner is None and not _used:
@@ -152,11 +154,11 @@ class Tuner:
         """Time the best few plans for a call, add the result to this tuner's file, and return the fastest recipe.
 
         question   what the choice of the call's plan depends on: types, extents, strides, epilogue
-        trial      function that makes, from a compiled plan, a call that launches it without writing to the caller's
-                   tensors
+        trial      function from a plan (and its problem) to a function that launches its kernel, without writing to the
+                   caller's tensors
         device     name of the device
-        returns    the recipe (named plan options); None if a CUDA graph is being captured, or if none of the plans
-                   can run
+        returns    the recipe (named plan options); None if a CUDA graph is being captured, or if none of the plans can
+                   run
         """
         subject = f"{question.problem} of {question.problem.operands.a.dtype}"
         if (self.capturing or _capturing)():
@@ -165,8 +167,7 @@ class Tuner:
             )
             return None
         started = time.perf_counter()
-        served = ((one, question.served(one.recipe)) for one in varied(question.compared()))
-        chosen = list(islice(((one, decision) for one, decision in served if decision is not None), self.best))
+        chosen = list(islice(to_time(question), self.best))
         if not chosen:
             return None
         chosen.sort(key=lambda pair: pair[0].us)
@@ -192,6 +193,17 @@ class Tuner:
         took = time.perf_counter() - started
         self.say(f"{subject}: {record.plan} takes {us[record.plan]:.1f} us{gain} ({took:.1f} s)")
         return recipe_named(kept.plan)
+
+
+def to_time(question: Question) -> Iterator[tuple[Candidate, Decision]]:
+    """Yield the candidates that can compute a call, with their plans, in the order in which they should be timed.
+
+    question   what the choice of the call's plan depends on
+    """
+    for candidate in varied(question.compared()):
+        decision = question.served(candidate.recipe)
+        if decision is not None:
+            yield candidate, decision
 
 
 def varied(compared: Sequence[Candidate]) -> list[Candidate]:

@@ -55,11 +55,13 @@ class Table:
     records: dict[str, Record] = field(default_factory=dict)
 
     def find(self, question: Question, device: str) -> Record | None:
-        """Return this table's measured times for a GEMM on the device with the name `device`; None if it has none.
+        """Return this table's measured times for a GEMM on a device; None if the table has none.
 
-        If the DSL is not installed, a record of any version of the DSL is returned.
+        The versions of cutegemm and of the CuTe DSL must be those of the record. If the DSL is not installed here, its
+        version is not compared.
 
         question   types, extents, alignments and epilogue of the GEMM
+        device     name of the device
         """
         key = key_of(question, device)
         if dsl_version() != NO_DSL:
@@ -204,7 +206,7 @@ def versions() -> str:
 
 @cache
 def recipe_space() -> str:
-    """Return a hash of all recipes (named plan options), so that tuning results of other versions are not used."""
+    """Return a hash of all recipes (named plan options), so that measurements with other recipes are not used."""
     recipes = (*SM90_CHOSEN, *SM90_PROMOTED, *SIMT_PLANS, *MMA_SYNC_PLANS, *GEMV_PLANS)
     text = "\n".join([f"{recipe} {sorted(recipe.options.items())}" for recipe in recipes])
     return hashlib.sha256(text.encode()).hexdigest()[:12]

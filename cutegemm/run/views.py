@@ -20,14 +20,13 @@ MODES = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}  # names of the row mode 
 class View:
     """The memory layout of a matrix or of a batch of matrices, as the choice of a kernel needs it.
 
-    major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1. If an extent is 0 or 1, both
-              modes may be major; then it is the mode that the plan wants, if any
-    align     alignment in bytes of the address, the strides and the length of a row; a power of two up to
-              `ALIGN_BYTES`
-    boxed     alignment for TMA, which ignores the length of a row. It is the size of an element if a stride is 0,
-              which TMA does not support
-    strides   strides that a kernel needs instead of the tensor's. They differ in modes of extent 1, and in tensors
-              without elements, whose strides may have any value. None: the tensor's own strides are used
+    major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1. If an extent is 0 or 1, both may
+              count as contiguous; then it is the mode that the plan wants, if any
+    align     alignment in bytes of the address, the strides and the length of a row; a power of two, at most 16
+    boxed     alignment for TMA, which ignores the length of a row. It is the size of an element if a stride is 0, which
+              TMA does not support
+    strides   strides with which the tensor is passed to a kernel instead of its own; None: its own. They differ in
+              modes of extent 1, and in tensors without elements, whose strides have no effect
     region    the bytes that the elements occupy
     """
 
@@ -82,7 +81,7 @@ class View:
         name      "a", "b", "c" or "out"
         tensor    the tensor
         batched   True if the tensor has a batch mode in front
-        wanted    mode to be major, if the shape leaves both modes possible; None for no preference
+        wanted    mode (0 or 1) to count as contiguous, if both could, because an extent is 1; None for no preference
         raises    UnsupportedError if elements of "out" may share memory
         """
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
@@ -95,11 +94,14 @@ class View:
 
     @staticmethod
     def fresh(shape: tuple[int, ...], element_bytes: int, batched: bool, wanted: int | None = None) -> View:
-        """Return the memory layout of a compact row-major tensor that is not allocated yet; torch aligns its address.
+        """Return the memory layout of a compact row-major tensor that is not allocated yet.
 
-        element_bytes   size of an element
+        Its address counts as aligned, since torch aligns new tensors.
+
+        element_bytes   size of an element in bytes
         batched         True if the tensor has a batch mode in front
-        wanted          mode to be major, if the shape leaves both modes possible; None for no preference
+        wanted          mode (0 or 1) to count as contiguous, if both could, because an extent is 1; None for no
+                        preference
         """
         strides, running = [], 1
         for extent in reversed(shape):
@@ -111,7 +113,8 @@ class View:
 class Region:
     """The bytes that the elements of a tensor occupy, to find out whether two tensors overlap.
 
-    The offset of each byte from the tensor's address is a sum of one multiple of each step.
+    The offset of a byte from the tensor's address is a sum of multiples of the steps, one multiple of each. E.g. rows
+    of 8 bytes, 32 bytes apart, have the steps (1, 7) and (32, rows - 1).
 
     span    bytes from the first element to the end of the last; 0 for a tensor without elements
     steps   (bytes of a step, largest multiple) of each mode with more than one element. The bytes of an element are
@@ -130,7 +133,7 @@ class Region:
 
     @staticmethod
     def of(tensor: Any) -> Region:
-        """Return the `Region` of a torch tensor: the bytes that its elements occupy."""
+        """Return the bytes that the elements of a torch tensor occupy, as offsets from the tensor's address."""
         return Region(tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size())
 
 
@@ -158,9 +161,9 @@ def share_memory(first: Region, start: int, second: Region, other_start: int) ->
 def _meet(first: Steps, second: Steps, apart: int) -> bool:
     """Return True if two tensors have a byte in common, where the second one starts `apart` bytes after the first.
 
-    They do if some offset in the first minus some offset in the second is `apart`. Such a difference is a sum of
-    multiples of all steps, with negative multiples for the second tensor. Sums of the small steps fill an interval of
-    integers. For each larger step, all multiples are tried that leave a rest within reach of the smaller steps.
+    They do if an offset in the first minus an offset in the second is `apart`. Such a difference is a sum of multiples
+    of all steps, negative ones for the second tensor. Small steps together reach all integers of an interval. For
+    larger steps, the search tries all multiples that leave a rest within reach of the smaller ones.
 
     first, second   (bytes of a step, largest multiple) of each mode of the tensors
     apart           distance of the tensors' addresses in bytes

@@ -24,13 +24,14 @@ _NO_NUMBERS = "cOSUMm"  # complex, objects, texts and times, by numpy's letters 
 def given_operands(
     operation: str, plan: GemmPlan, arguments: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Check the arguments of `simulate` or `emulate`: return the arrays that the plan reads, and the scalars.
+    """Check the arguments of `simulate` or `emulate`, and return (arrays that the plan reads, scalars), each by name.
 
-    operation   name of the public function, for error messages
-    arguments   A, B and the operands of the epilogue by name; None for an operand that is not passed. "c", "alpha" and
-                "beta" are accepted even if the epilogue does not have them, if the scalars have no effect: alpha 1,
-                beta 0
-    returns     (arrays by name, scalars by name); an M x N operand only if the epilogue reads it for these scalars
+    operation   name of the public function, "simulate" or "emulate", for error messages
+    arguments   A, B and the operands of the epilogue by name, e.g. {"a": ..., "b": ..., "alpha": 2.0}; None for an
+                operand that is not passed. "c", "alpha" and "beta" are accepted even if the epilogue does not use them,
+                but then alpha must be 1 and beta 0
+    returns     (name -> array, name -> float). An M x N operand, such as C, is left out if the epilogue does not read
+                it for these scalars, e.g. if beta is 0
     raises      PlanError with every violated rule
     """
     check_is_plan(operation, plan)
@@ -80,9 +81,9 @@ def given_operands(
 
 
 def _unread(plan: GemmPlan, name: str) -> str:
-    """Return why a plan does not read an argument that was passed, and the remedy, as text for an error message.
+    """Return a text for an error message: why the plan's epilogue does not use alpha or beta, and what to do instead.
 
-    name   "alpha" or "beta"
+    name   "alpha" or "beta", an argument that the caller has passed
     """
     if name == "beta":
         return f"the plan {plan.name!r} cannot read C. Make it with_c=True."
@@ -92,13 +93,13 @@ def _unread(plan: GemmPlan, name: str) -> str:
 def seen_by_plan(
     operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], problem: Problem | None
 ) -> tuple[dict[str, np.ndarray], Problem]:
-    """Return the arrays as the plan multiplies them, and their problem: both transposed if the plan swaps A and B.
+    """Return (arrays, problem) as the kernel multiplies them: both transposed if the plan swaps A and B.
 
-    With swap A/B, the plan computes D^T = B^T A^T.
+    A plan with swap A/B computes D^T = B^T A^T, so its A is the caller's B^T.
 
     operation   name of the public function, for error messages
     arrays      the caller's arrays, by name
-    problem     the caller's problem; None: the problem of the arrays, with gaps between rows
+    problem     the caller's problem (extents and strides); None: the extents of the arrays, with a gap after each row
     raises      PlanError with every violated rule
     """
     check_is_problem(operation, problem)
@@ -114,15 +115,15 @@ def seen_by_plan(
 
 
 def as_caller_has(plan: GemmPlan, tile: np.ndarray) -> np.ndarray:
-    """Return a result with the extents of D as the caller sees it: transposed if the plan swaps A and B.
+    """Return a result matrix in the caller's orientation: transposed if the plan swaps A and B, else unchanged.
 
-    tile   the matrix as the plan computes it, (M, N) or (L, M, N)
+    tile   the matrix as the kernel computes it, (M, N) or (L, M, N)
     """
     return np.swapaxes(tile, -1, -2) if plan.swap_ab else tile
 
 
 def _number(value: Any) -> Any:
-    """Return the element of an array with one element as a number; any other value unchanged."""
+    """Return the only element of a one-element array as a Python number; return any other value unchanged."""
     return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
 
 
@@ -135,13 +136,13 @@ def _is_real(value: Any) -> bool:
 
 
 def _is_equal(value: Any, number: float) -> bool:
-    """Return whether a value, or the element of an array with one element, is a real number that equals `number`."""
+    """Return whether a value, or the only element of an array, is a real number that equals `number`."""
     value = _number(value)
     return _is_real(value) and float(value) == number
 
 
 def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> str:
-    """Return why the epilogue reads an M x N operand, as text, such as "beta is 1.0".
+    """Return a text that says why the epilogue reads an M x N operand for these scalars, such as "beta is 1.0".
 
     tile      name of the operand, such as "c"
     scalars   values of the epilogue's scalars, by name
@@ -154,11 +155,11 @@ def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> st
 def laid_out(
     problem: Problem, arrays: dict[str, np.ndarray], results: Sequence[str] = ("d",)
 ) -> dict[str, GlobalMatrix]:
-    """Copy arrays to simulated global memory, with the problem's types and strides, and add memory for results.
+    """Copy arrays to simulated global memory, with the problem's types and strides, and allocate memory for results.
 
     arrays    arrays of the operands, by name
-    results   names of the results, whose memory is poison (marked as never written)
-    returns   name -> matrix
+    results   names of the results. Their memory is filled with poison, i.e. marked as never written
+    returns   name of each operand and result -> its matrix in simulated memory
     """
     matrices = {name: GlobalMatrix(problem, name) for name in (*arrays, *results)}
     for name, array in arrays.items():
@@ -196,9 +197,9 @@ def _divide_into_groups(problem: Problem, matrices: dict[str, GlobalMatrix]) -> 
 
 
 def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
-    """Return a caller's array as (M, K, L), (N, K, L) or (M, N, L); a mode that it lacks gets the extent 1.
+    """Return a caller's array transposed to (M, K, L), (N, K, L) or (M, N, L); an array without a batch gets L = 1.
 
-    array   array (M, K), (K, N) or (M, N), perhaps with the batch in front
+    array   array (M, K), (K, N) or (M, N), or the same with the batch in front, e.g. (L, M, K)
     name    name of the operand: "a", "b", or one with the extents of D
     """
     stacked = array.reshape((1,) * (3 - array.ndim) + array.shape)
@@ -206,12 +207,12 @@ def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], problem: Problem | None) -> Problem:
-    """Return the problem that arrays of operands define, and check that their shapes fit each other.
+    """Return the problem (extents and strides) that arrays of operands define; check that their shapes fit each other.
 
     operation   name of the public function, for error messages
-    arrays      arrays by name, as the plan multiplies them
-    problem     problem that the arrays must have, which is returned; None: the extents of the arrays, with gaps between
-                rows
+    arrays      arrays by name, in the orientation that the kernel multiplies
+    problem     problem that the arrays must have, which is then returned; None: the extents of the arrays, with a gap
+                after each row
     raises      PlanError if the shapes do not fit each other or `problem`
     """
     violations = [
@@ -253,17 +254,17 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
 
 
 def _extent(mode: str, extents: Mapping[str, int]) -> int:
-    """Return the extent of a mode of an operand, such as "k" or "n/128".
+    """Return the extent of a mode, given as a text such as "k" or "n/128", in a problem with these extents.
 
-    mode      name such as "k", or "n/128" for N divided by 128, rounded up
-    extents   extents of the problem by name: "m", "n" and "k"
+    mode      "m", "n" or "k"; or e.g. "n/128" for N divided by 128, rounded up
+    extents   extents of the problem: {"m": M, "n": N, "k": K}
     """
     whole, _, every = mode.partition("/")
     return -(-extents[whole] // int(every or 1))
 
 
 def _is_broadcast(plan: GemmPlan, name: str) -> bool:
-    """Return whether an epilogue operand is constant along a mode of D, as a row, a column or a single element is.
+    """Return whether an operand of the epilogue is a row, a column or a single element, not an M x N matrix.
 
     name   name of the operand, such as "bias"
     """
@@ -271,13 +272,14 @@ def _is_broadcast(plan: GemmPlan, name: str) -> bool:
 
 
 def _fits(plan: GemmPlan, name: str, shape: tuple[int, ...], extents: tuple[int, int, int]) -> bool:
-    """Return whether the array of a row, a column or a single element fits the extents (M, N, L) of D.
+    """Return whether a row, column or single-element operand's array has a shape that fits a D of extents (M, N, L).
 
-    It may exist once for all matrices of the batch, or once for each.
+    A row must have the shape (1, N, L), a column (M, 1, L), a single element (1, 1, L). The batch extent may also be 1:
+    then all matrices share the operand.
 
     name      name of the epilogue operand
     shape     shape of the caller's array as (M, N, L)
-    extents   extents of D
+    extents   extents (M, N, L) of D
     """
     same = plan.operands.matrix(name).broadcast
     wanted = [1 if mode in same else extent for mode, extent in zip("mn", extents, strict=False)]
@@ -285,9 +287,9 @@ def _fits(plan: GemmPlan, name: str, shape: tuple[int, ...], extents: tuple[int,
 
 
 def _columns(plan: GemmPlan, name: str, n: int) -> int:
-    """Return the number of columns of an epilogue operand: those of D or, if it acts on gate and up, those of B.
+    """Return the number of columns that an operand of the epilogue must have: N, or N / 2 in a gated GEMM (GLU).
 
-    A gated D has half as many columns as B.
+    A gated D has N / 2 columns. But an operand that is applied before gate and up are combined has N, like B.
 
     name   name of the operand
     n      number of columns of B
@@ -296,7 +298,9 @@ def _columns(plan: GemmPlan, name: str, n: int) -> int:
 
 
 def _kind(plan: GemmPlan, name: str) -> str:
-    """Return the kind of an operand of the epilogue, for messages: "row", "column", "element" or "tile".
+    """Return the kind of an epilogue operand as a word for messages: "row", "column", "element" or "tile".
+
+    A row has one value for each column of D, a column one for each row, an element a single one, a tile M x N.
 
     name   name of the operand
     """
@@ -304,21 +308,21 @@ def _kind(plan: GemmPlan, name: str) -> str:
 
 
 def _shape(plan: GemmPlan, name: str, m: int, n: int) -> str:
-    """Return the shape that the array of a row, a column or a single element must have, as text such as "(64, 1)".
+    """Return the shape that the array of a row, column or single-element operand must have, as text such as "(64, 1)".
 
     name   name of the epilogue operand
-    m, n   extents of the problem
+    m, n   extents M and N of the problem
     """
     shapes = {("m",): (_columns(plan, name, n),), ("n",): (m, 1), ("m", "n"): (1,)}
     return str(shapes[plan.operands.matrix(name).broadcast])
 
 
 def _padded(plan: GemmPlan, extents: dict[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return (name, leading stride) of each matrix: aligned as the plan needs, with a gap after each row.
+    """Return (name, leading stride in elements) of each matrix: a multiple of its alignment, with a gap after each row.
 
-    The gap has the size of one aligned access; it holds poison, so that reads past a row are found.
+    The gap has the size of one aligned access. It is filled with poison, so that reads past the end of a row are found.
 
-    extents   "m", "n" and "k" of the problem
+    extents   extents of the problem: {"m": M, "n": N, "k": K}
     """
     out, whole = [], extents["n"]
     for name in ("a", "b", "c", "d", *dict(plan.operands.aux)):

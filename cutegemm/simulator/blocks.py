@@ -11,10 +11,11 @@ from cutegemm.plan.quantize import LEAST_SCALE
 
 
 def scaled(x: np.ndarray, quantize: Blockwise) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values before they are rounded to float8, of the shape of x, and the scales.
+    """Return x divided by the scales of its blocks of 128 columns, and the scales. Nothing is rounded to float8 yet.
 
     x          (..., rows, columns); the last block of a row may have fewer than 128 columns
-    quantize   a result of `quantize` in an epilogue
+    quantize   result of the epilogue function `quantize`, which has the float8 type and the rounding of the scales
+    returns    (values of the shape of x, scales (..., rows, blocks of a row))
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> from cutegemm.plan.epilogue.functions import quantize
@@ -31,9 +32,12 @@ def scaled(x: np.ndarray, quantize: Blockwise) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scales_of(tops: np.ndarray, dtype: DType, power_of_two: bool) -> np.ndarray:
-    """Return the f32 scales of blocks, from the largest magnitudes of their elements; see `plan.quantize`.
+    """Return the f32 scale of each block: its largest magnitude over the largest value of the float8 type.
 
-    dtype          element type of the values
+    The scale is 1 for a block of zeros, and NaN if the block has an infinite value or NaN.
+
+    tops           largest magnitude of each block, an array of any shape; the result has the same shape
+    dtype          float8 type of the values
     power_of_two   whether scales are rounded up to powers of two
 
     >>> from cutegemm.dtypes import e4m3

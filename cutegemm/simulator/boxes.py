@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BoxTables:
-    """Index tables of a tile that TMA, or a copy by threads, moves between global and shared memory.
+    """Index tables for the copy of one tile between global and shared memory, by TMA or by threads.
 
-    The tile has E elements in all boxes of all CTAs that share it.
+    The tables have an entry for each of the E elements that the boxes of the tile move, one box after the other. The
+    boxes of all CTAs that share the tile are included.
 
-    name           name of the operand
-    modes          names of the two modes of its tile, such as ("m", "k")
+    name           name of the operand, such as "A"
+    modes          names of the two modes of the tile, such as ("m", "k")
     tile           extents (X, Y) of the two modes
-    x, y           coordinates of each element in the tile, box after box: (E,)
-    dest           offset that the hardware writes for each element, in each copy of the tile, such as a stage: (copies,
-                   E)
-    shared         offset that the layout of shared memory has for each element: (copies, X * Y), the first mode fastest
+    x, y           coordinates of each element in the tile: two arrays (E,)
+    dest           shared-memory offset where the copy puts each element, for each stage: (stages, E)
+    shared         shared-memory offset where the plan's layout expects each element: (stages, X * Y), first mode
+                   fastest
     shared_elems   elements of shared memory
-    unit           elements that a store writes as a whole: those of 16 bytes, or of a thread's access
+    unit           number of elements that are stored together: those of 16 bytes, or of a thread's access
     inner          index of the contiguous mode, 0 or 1
-    who            name of the copy in messages: "TMA", or "the copy" for a copy by threads
+    who            subject for messages: "TMA", or "the copy" for threads
     """
 
     name: str
@@ -54,30 +55,30 @@ class BoxTables:
     who: str = "TMA"
 
     def element(self, place: int) -> str:
-        """Return the name of an element of this tile for messages, such as "A(m 2, k 1)".
+        """Return the printed name of an element of this tile for messages, such as "A(m 2, k 1)".
 
-        place   index of the element in the tile, the first mode fastest
+        place   index of the element in the tile, the first mode fastest: x + X * y
         """
         x, y = int(place) % self.tile[0], int(place) // self.tile[0]
         return f"{self.name}({self.modes[0]} {x}, {self.modes[1]} {y})"
 
     @property
     def index(self) -> np.ndarray:
-        """Return the tile index (the first mode fastest) of each element, box after box: (E,)."""
+        """Return the position x + X * y in the tile of each element that the boxes move, box after box: (E,)."""
         return np.asarray(self.x + self.tile[0] * self.y)
 
 
 def box_tables(
     name: str, modes: tuple[str, str], box: TmaBox, smem: SharedLayout, tile: tuple[int, int], inner: int
 ) -> BoxTables:
-    """Return the index tables of a tile that TMA copies, as the hardware places its elements in shared memory.
+    """Return the index tables of a tile that TMA copies, with each element at the offset where the hardware puts it.
 
-    They follow from the extents of the box and from what the hardware does with its swizzle. A box starts at the offset
-    of its first element in the plan's layout without swizzle. Its rows follow one another, and the swizzle permutes the
-    addresses.
+    The rule: a box starts at the offset of its first element in the plan's layout, taken without swizzle. Its rows
+    follow one another, and the box's swizzle permutes the addresses. So a layout that does not agree with the box is
+    found.
 
     name    name of the operand
-    modes   names of the two modes of its tile
+    modes   names of the two modes of its tile, such as ("m", "k")
     box     the TMA box
     smem    layout of shared memory in the plan
     tile    extents of the tile
@@ -126,12 +127,12 @@ def box_tables(
 def thread_tables(
     name: str, modes: tuple[str, str], copy: TiledCopy, smem: SharedLayout, tile: tuple[int, int], inner: int
 ) -> BoxTables:
-    """Return the index tables of a tile that threads copy from shared to global memory, access by access.
+    """Return the index tables of a tile of D that threads copy from shared to global memory, access by access.
 
-    name    name of the operand
+    name    name of the operand, such as "D"
     modes   names of the two modes of its tile, such as ("m", "n")
-    copy    the tiled copy
-    smem    layout of shared memory
+    copy    the tiled copy: which thread moves which elements
+    smem    layout of the tile in shared memory
     tile    extents of the tile
     inner   index of the contiguous mode of the tile, 0 or 1
     """
@@ -156,9 +157,9 @@ def thread_tables(
 
 
 def check_boxes(t: BoxTables, report: Report) -> None:
-    """Report elements of a tile that boxes copy never, twice, or to another place than the plan's layout has.
+    """Report elements that TMA never copies, copies twice, or puts at another offset than the plan's layout says.
 
-    t        index tables of a tile that TMA copies
+    t        index tables of the tile
     report   collects the faults
     """
     within = (t.x < t.tile[0]) & (t.y < t.tile[1])
@@ -190,13 +191,14 @@ def check_boxes(t: BoxTables, report: Report) -> None:
 
 
 class BoxFlow:
-    """Simulated copies of a matrix's tiles by TMA, for C CTAs at once, between global memory and a buffer of each CTA.
+    """Simulated TMA copies of tiles between a matrix in global memory and stages in shared memory, for C CTAs at once.
 
-    The buffer has several copies of the tile, such as the stages of the mainloop pipeline.
+    `load` copies a tile to a stage of each CTA, `read` returns a stage's elements, `store` copies a stage to the
+    matrix.
 
     tables    index tables of the tile
     matrix    the matrix in global memory
-    group     the CTAs
+    group     the C CTAs, with their tile coordinates
     report    collects faults
     checked   whether to look for faults
     """
@@ -208,12 +210,12 @@ class BoxFlow:
         self.loaded_elems = 0
 
     def load(self, origin: tuple[np.ndarray, np.ndarray], copy: int) -> None:
-        """Load a tile from global memory to one copy of the buffer, such as a stage.
+        """Load the tile of each CTA from global memory to one stage of its shared memory.
 
         Elements outside of the matrix become 0.
 
         origin   coordinates of the first element of each CTA's tile: two arrays (C,)
-        copy     index of the copy
+        copy     index of the stage
         """
         t = self.tables
         x, y = self._coordinates(origin)
@@ -224,11 +226,11 @@ class BoxFlow:
         self.shared[t.dest[copy]] = np.where(inside, self.matrix.buffer[np.where(inside, index, 0)], 0)
 
     def read(self, copy: int) -> np.ndarray:
-        """Return the elements in one copy of the buffer, such as a stage, by the plan's layout: (X, Y, C).
+        """Return the elements of one stage, found by the plan's layout of shared memory: (X, Y, C).
 
-        X and Y are the extents of the tile, C counts CTAs. Elements that were never written are reported.
+        X and Y are the extents of the tile, C is the number of CTAs. Elements that were never written are reported.
 
-        copy   index of the copy
+        copy   index of the stage
         """
         t = self.tables
         values = self.shared[t.shared[copy]]
@@ -243,20 +245,20 @@ class BoxFlow:
         return values.reshape((t.tile[1], t.tile[0], -1)).swapaxes(0, 1)
 
     def clear(self, copy: int) -> None:
-        """Poison one copy of the buffer, such as a stage: fill it with values that mark memory that was never written.
+        """Poison one stage of all CTAs: fill it with values that mark memory that was never written.
 
-        copy   index of the copy
+        copy   index of the stage
         """
         self.shared[self.tables.shared[copy]] = poison((), self.matrix.dtype)
 
     def store(self, origin: tuple[np.ndarray, np.ndarray], copy: int, written: np.ndarray) -> None:
-        """Store one copy of the buffer, such as a stage, to global memory.
+        """Store one stage of each CTA to its tile in global memory, in whole units, as the hardware does.
 
-        Whole units that start inside of the matrix are written. Elements that were never written, and writes outside of
-        the matrix, are reported.
+        A unit (16 bytes for TMA, one access for threads) is written as a whole if its first element is inside of the
+        matrix. Elements that were never written, and writes outside of the matrix, are reported.
 
         origin    coordinates of the first element of each CTA's tile: two arrays (C,)
-        copy      index of the copy
+        copy      index of the stage
         written   number of writes of each element of global memory, which is incremented
         """
         t = self.tables
@@ -291,16 +293,16 @@ class BoxFlow:
         np.add.at(written, at, 1)
 
     def _coordinates(self, origin: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the coordinates (x, y) in the matrix of each element of each CTA's tile: two arrays (elements, CTAs).
+        """Return the matrix coordinates (x, y) of each element that the boxes move, for each CTA: two arrays (E, C).
 
-        origin   coordinates of the first element of each CTA's tile: two arrays (CTAs,)
+        origin   coordinates of the first element of each CTA's tile: two arrays (C,)
         """
         return self.tables.x[:, None] + origin[0], self.tables.y[:, None] + origin[1]
 
     def _index(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the index in global memory of elements of the matrix, in the batch of each CTA: (elements, CTAs).
+        """Return the index in simulated global memory of matrix elements, in the batch of each CTA: (elements, CTAs).
 
-        x, y   coordinates of the elements: (elements, CTAs)
+        x, y   coordinates of the elements in the matrix: (elements, CTAs)
         """
         out: np.ndarray = self.matrix.base + self.matrix.addresses(x, y) + self.matrix.first(self.group.batch)
         return out

@@ -14,9 +14,11 @@ from cutegemm.simulator.tables import OperandTables, PlanTables
 
 
 def check_tables(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-    """Report elements of A and B that are lost, duplicated or misplaced before the MMAs, and misaligned accesses.
+    """Report elements of A and B that do not arrive once and at the right place in the MMAs, and misaligned accesses.
 
-    plan     plan whose MMAs read registers
+    It follows each element from the copy to shared memory and the read of fragments to the multiplication.
+
+    plan     plan whose MMAs read registers, such as mma.sync
     tables   index tables of the plan: its layouts evaluated for all threads
     report   collects the faults
     """
@@ -31,7 +33,7 @@ def check_tables(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 
 
 def _shared(t: OperandTables, report: Report) -> None:
-    """Report elements of A's or B's tile that the layout of shared memory puts at the same offset.
+    """Report pairs of elements of A's or B's tile that have the same offset in shared memory.
 
     t   index tables of the operand
     """
@@ -48,7 +50,7 @@ def _shared(t: OperandTables, report: Report) -> None:
 
 
 def _copied(t: OperandTables, report: Report) -> None:
-    """Report elements of a tile that no thread copies, offsets that are written twice, and writes outside of the stage.
+    """Report elements that no thread copies, offsets of a stage that are written twice, and writes outside of it.
 
     t   index tables of A or B
     """
@@ -78,7 +80,7 @@ def _copied(t: OperandTables, report: Report) -> None:
 
 
 def _fragments(t: OperandTables, report: Report) -> None:
-    """Report fragment elements that a thread reads from an offset that holds another element, or none.
+    """Report fragment registers that a thread fills from a shared-memory offset with another element, or with none.
 
     t   index tables of A or B
     """
@@ -100,7 +102,7 @@ def _fragments(t: OperandTables, report: Report) -> None:
 
 
 def _if_any(mask: np.ndarray) -> np.ndarray:
-    """Return the mask if it has a true element, else an empty mask, which is faster to search."""
+    """Return the mask if it has a true element, else a mask without entries, which is faster to search."""
     return mask if mask.any() else mask[:0]
 
 
@@ -126,7 +128,7 @@ def _copy_accesses(t: OperandTables, report: Report) -> None:
 
 
 def _read_accesses(t: OperandTables, report: Report) -> None:
-    """Report reads of fragments that are misaligned, or that bring other elements than a thread multiplies.
+    """Report fragment reads that are misaligned, or that give a thread other elements than its MMA multiplies.
 
     t   index tables of A or B
     """
@@ -160,9 +162,11 @@ def _read_accesses(t: OperandTables, report: Report) -> None:
 
 
 def misplaced(accesses: np.ndarray) -> np.ndarray:
-    """Return which accesses do not consist of contiguous, aligned elements: booleans (...).
+    """Return a boolean array (...) that is true for each access whose elements are not contiguous and aligned.
 
-    accesses   offset of each element of each access: (..., elements of an access)
+    An access of n elements must have the offsets f, f + 1, ..., f + n - 1, where f is a multiple of n.
+
+    accesses   offsets of the elements of each access: (..., n)
 
     >>> misplaced(np.array([[4, 5, 6, 7], [2, 3, 4, 5], [0, 2, 4, 6]])).tolist()
     [False, True, True]
@@ -179,6 +183,8 @@ def _offsets(offsets: np.ndarray) -> str:
 
 def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
     """Report accumulators that do not add A(m, k) * B(n, k) exactly once for each k of a k-tile.
+
+    Here m and n are the row and column of the accumulator in the CTA's tile.
 
     tables   index tables of the plan: its layouts evaluated for all threads
     """
@@ -229,21 +235,22 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 
 
 def _multiplied(fragment: np.ndarray, rest: int, gather: np.ndarray | None) -> np.ndarray:
-    """Return which element of A's or B's tile each accumulator multiplies, in each k of an MMA atom.
+    """Return which element of A's or B's tile each accumulator is multiplied by, for each k of an MMA atom.
 
-    fragment   elements of the fragments of a k-block
-    rest       number of atoms along M or N
-    gather     fragment entry of each accumulator, see `PlanTables`; None: entry i for accumulator i
-    returns    (k of the atom, rest, value * thread)
+    fragment   position in the tile of each fragment register, for one k-block: (rest, value, thread)
+    rest       number of MMA atoms of a thread along M (for A) or N (for B)
+    gather     for each k, the fragment register that accumulator i reads, numbered over (value, thread); None: register
+               i
+    returns    array of positions in the tile: (k of the atom, rest, value * thread)
     """
     entries = fragment.reshape(rest, -1)
     return entries[None] if gather is None else np.stack([entries[:, g] for g in gather])
 
 
 def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-    """Report elements of a CTA's tile that have the wrong number of accumulators.
+    """Report elements of a CTA's tile that are accumulated too rarely or too often.
 
-    The right number is one, or the number of warps if the warps of a CTA split K.
+    Each element needs one accumulator or, if the warps of a CTA split K, one in each of these warps.
 
     tables   index tables of the plan: its layouts evaluated for all threads
     """

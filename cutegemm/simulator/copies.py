@@ -15,10 +15,10 @@ from cutegemm.simulator.tables import OperandTables
 
 @dataclass(frozen=True)
 class CtaGroup:
-    """CTAs that are simulated together. Each field is an integer array with one entry for each CTA.
+    """CTAs that are simulated together, as numpy arrays with one entry for each CTA.
 
-    position         index of the CTA in the order of the raster
-    m_tile, n_tile   coordinates of its tile of D
+    position         index of the CTA in the order of the raster (the order in which tiles are assigned to CTAs)
+    m_tile, n_tile   coordinates of its tile of D, counted in tiles
     batch            index of its matrix of the batch
     """
 
@@ -40,21 +40,22 @@ class CtaGroup:
 
 
 class OperandFlow(StageWatch):
-    """Simulated copies of A or B by threads, for C CTAs at once: global memory, stages in shared memory, fragments.
+    """Simulated copies of A or B by threads, for C CTAs at once: from global memory to shared memory to fragments.
 
-    It executes the steps of a thread schedule for one operand.
+    The base class executes a thread schedule (the steps of all threads for each k-tile) and calls `fetched`, `started`,
+    `shown` and `read_into`, which move the data here.
 
     tables     index tables of the operand
     matrix     the matrix in global memory
-    group      the CTAs
-    origin     first row of each CTA's tile (column, for B): (C,)
+    group      the C CTAs
+    origin     first row of A (column of B) of each CTA's tile: (C,)
     ragged     CTAs with elements that no copy writes, whose shared memory is zeroed first: bool (C,)
     k_first    k of the first k-tile: 0, or negative if bK does not divide K
     schedule   steps of the threads for each k-tile
     k_tiles    number of k-tiles
     report     collects faults
     checked    whether to look for poisoned elements (read, but never written) and misaligned accesses
-    k_step     k-tiles from one to the next, more than 1 for strided split-K
+    k_step     distance of successive k-tiles, more than 1 for strided split-K
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class OperandFlow(StageWatch):
         self.accesses_checked = False
 
     def fetched(self, tile: int) -> None:
-        """Read a k-tile of this operand from simulated global memory. Elements outside of the matrix are not read.
+        """Simulate the loads of one k-tile of A or B from global memory. Elements outside of the matrix are not read.
 
         tile   index of the k-tile
         """
@@ -129,9 +130,9 @@ class OperandFlow(StageWatch):
             self.values = values if mask is None else np.where(mask, values, self.values)
 
     def started(self, tile: int, stage: int) -> None:
-        """Poison a stage of simulated shared memory (mark it as not written), because a copy to it starts.
+        """Simulate the start of a copy to a stage of shared memory: fill the stage with poison (marked as not written).
 
-        tile    index of the k-tile
+        tile    index of the k-tile that is copied
         stage   index of the stage
         """
         if not self.is_async:
@@ -139,7 +140,7 @@ class OperandFlow(StageWatch):
         self._write(stage, poison((), self.matrix.dtype), self.moving[tile][1])
 
     def shown(self, tile: int, stage: int) -> None:
-        """Write a k-tile to its stage of simulated shared memory: from here on every thread may read it.
+        """Write a k-tile to its stage of simulated shared memory: from this step on, every thread may read the stage.
 
         tile    index of the k-tile
         stage   index of the stage
@@ -148,23 +149,21 @@ class OperandFlow(StageWatch):
         self._write(stage, values, mask)
 
     def _write(self, stage: int, values: np.ndarray, mask: np.ndarray | None) -> None:
-        """Write elements of a k-tile to a stage of simulated shared memory, except those that the mask excludes.
+        """Write elements of a k-tile to a stage of simulated shared memory.
 
         stage    index of the stage
         values   the E elements that a k-tile's copies move, for each of C CTAs: (E, C); or one value for all
-        mask     elements that are copied, same shape; None: all
+        mask     booleans (E, C), true for elements that are written; None: all
         """
         dest = self.tables.dest[stage]
         self.shared[dest] = values if mask is None else np.where(mask, values, self.shared[dest])
 
     def read_into(self, tile: int, stage: int, k_block: int, buffer: int) -> None:
-        """Read the fragments of all threads for a k-block from a stage to a fragment buffer, and report holes.
-
-        A hole is an element that was never written.
+        """Copy the fragments of all threads for a k-block from a stage to registers, and report elements never written.
 
         tile      index of the k-tile
         stage     index of the stage
-        k_block   index of the k-block: the part of the k-tile that one step of the atom multiplies
+        k_block   index of the k-block: the part of the k-tile that one step of the MMA atom multiplies
         buffer    index of the fragment buffer in registers
         """
         if not 0 <= k_block < len(self.tables.read):
@@ -177,10 +176,12 @@ class OperandFlow(StageWatch):
                 self.report.add_each("hole", np.argwhere(holes), lambda at: self._hole(at, tile, stage, k_block))
 
     def _check_accesses(self, index: np.ndarray, mask: np.ndarray | None, k_start: int) -> None:
-        """Report accesses to global memory that are not aligned or, the first time, whose elements are not contiguous.
+        """Report accesses to global memory that are not aligned, or whose elements are not contiguous.
+
+        Contiguity is checked for the first k-tile only.
 
         index     index in global memory of each of E elements that are read, for each of C CTAs: (E, C)
-        mask      elements that are read, same shape; None: all
+        mask      booleans (E, C), true for elements that are read; None: all
         k_start   k of the k-tile's first element
         """
         vector = self.tables.copy_vector
@@ -198,9 +199,9 @@ class OperandFlow(StageWatch):
             self.report.add_each("alignment", np.argwhere(bad), lambda at: self._misaligned(at, k_start, runs))
 
     def _torn(self, run: int) -> str:
-        """Return the text of a fault: a thread reads elements at once that are not contiguous in global memory.
+        """Return the text of a fault: one access of a thread covers elements that are not contiguous in global memory.
 
-        run   index of the access
+        run   index of the access among those of the copy
         """
         t, vector = self.tables, self.tables.copy_vector
         elements = ", ".join(t.element(p) for p in t.source[run * vector :][:vector])
@@ -248,9 +249,9 @@ class OperandFlow(StageWatch):
         return f"{self.tables.name}({self.tables.modes[0]} {row}, k {k})"
 
     def _hole(self, at: np.ndarray, tile: int, stage: int, k_block: int) -> str:
-        """Return the text of a fault: a thread reads a fragment element from shared memory that was never written.
+        """Return the text of a fault: a thread reads a fragment register from shared memory that was never written.
 
-        at        index of the fragment entry, and index of the CTA in the group
+        at        index of the fragment register, and index of the CTA in the group
         tile      index of the k-tile
         stage     index of the stage
         k_block   index of the k-block

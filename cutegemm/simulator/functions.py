@@ -119,7 +119,10 @@ def _gelu_tanh(x: np.ndarray) -> np.ndarray:
 
 
 def _rounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Convert a function of float64 arrays to one of any float type, computed in float64 and rounded once."""
+    """Convert a function of float64 arrays to one of any float type, whose result has the type of its argument.
+
+    It is computed in float64 and rounded once.
+    """
 
     @functools.wraps(function)
     def evaluated(x: np.ndarray) -> np.ndarray:

@@ -22,10 +22,12 @@ from cutegemm.simulator.task import Task
 
 
 def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
-    """Simulate every tile of a GEMV-like plan, whose warps and CTAs of a cluster split K, and return counts.
+    """Simulate every tile of a GEMV-like plan (small M), and return counts of the work.
 
-    D and the auxiliary outputs are written to the matrices of the task.
+    Each warp multiplies some of the k-tiles. The warps of a CTA, and the CTAs of a cluster, then add their
+    accumulators. D and the auxiliary outputs are written to the task's simulated matrices.
 
+    task      the plan, the simulated matrices and the collector of faults
     returns   (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
     """
     plan, problem, matrices, report = task.plan, task.problem, task.matrices, task.report
@@ -73,7 +75,7 @@ def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
 
 
 def _batches(clusters: np.ndarray, together: int) -> Iterator[np.ndarray]:
-    """Cut an array of clusters into groups of at most `together` clusters, which are simulated at once.
+    """Yield an array of clusters in slices of at most `together` entries, which are simulated as one array operation.
 
     clusters   array whose first axis is over the clusters
     """
@@ -82,12 +84,13 @@ def _batches(clusters: np.ndarray, together: int) -> Iterator[np.ndarray]:
 
 
 class _WarpReduction:
-    """Simulated addition of the accumulators of the warps of a CTA in shared memory (sliced-K).
+    """Simulated sum of the accumulators of a CTA's warps, which split K (sliced-K), through shared memory.
 
     plan       plan whose warps split K
     tables     index tables of the plan
     report     collects faults
-    elements   element of the CTA's tile whose total each thread computes: (rest_m, rest_n, value, thread)
+    elements   index in the CTA's tile of the elements whose totals each thread computes: (rest_m, rest_n, value,
+               thread), where rest_m and rest_n count the MMA atoms of a thread along M and N
     """
 
     def __init__(self, plan: GemmPlan, tables: PlanTables, report: Report) -> None:
@@ -102,11 +105,11 @@ class _WarpReduction:
         self.written = self.places[tables.elements + self.of_warp * warp].reshape(-1)
 
     def of_warps(self, accumulators: np.ndarray) -> list[np.ndarray]:
-        """Add the accumulators of a CTA's warps, separately for the tile of each CTA of the cluster.
+        """Add the accumulators of a CTA's warps, separately for each CTA of the cluster that stores some of the rows.
 
-        accumulators   accumulators of one CTA, which has multiplied the rows of all CTAs: (rest_m, rest_n, value *
-                       thread * cluster)
-        returns        an array (flat index in `elements`, clusters) for each CTA of the cluster
+        accumulators   accumulators of one CTA, for the rows of all CTAs of its cluster: (rest_m, rest_n, value * thread
+                       * cluster). rest_m and rest_n count the MMA atoms of a thread
+        returns        for each CTA of the cluster, an array (elements, clusters) with the sums for its rows
         """
         clusters = accumulators.size // len(self.written)
         shared = np.full((int(self.places.max()) + 1, clusters), np.nan, accumulators.dtype)

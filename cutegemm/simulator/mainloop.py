@@ -70,9 +70,7 @@ def run_mainloop(
 
 
 def as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray:
-    """Return fragments of A or B as the MMA multiplies them.
-
-    tf32 is rounded as the plan says; narrower types are converted exactly.
+    """Return values of A or B as the MMA multiplies them: tf32 is rounded, others get the accumulator's type.
 
     fragments   values as they are in memory
     dtype       element type of the operand
@@ -89,10 +87,11 @@ def as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray
 def _factors(
     fragments_a: np.ndarray, fragments_b: np.ndarray, tables: PlanTables, ctas: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the two factors that each accumulator multiplies, for each k of an MMA atom.
+    """Return, for each k of an MMA atom, the A value and the B value that each accumulator adds the product of.
 
-    fragments_a, fragments_b   fragments of a k-block: (rest_m, entries * CTA) and (rest_n, entries * CTA)
-    tables                     index tables of the plan
+    fragments_a, fragments_b   fragment registers of a k-block: (rest_m, entries * CTA) and (rest_n, entries * CTA),
+                               where rest_m and rest_n count the MMA atoms of a thread along M and N
+    tables                     index tables of the plan, which say which register each accumulator reads
     ctas                       number of CTAs
     returns                    for each k, a pair of arrays (rest_m, X) and (rest_n, X), where X = value * thread * CTA
     """
@@ -106,13 +105,13 @@ def _factors(
 
 
 def _picked(fragments: np.ndarray, gather: np.ndarray | None, step: int, ctas: int) -> np.ndarray:
-    """Return, for each accumulator, the fragment entry of A or B that it multiplies in one k of an MMA atom.
+    """Return, for each accumulator, the value of A or B that it multiplies in step `step` of an MMA atom's k.
 
-    fragments   fragments of a k-block: (rest, entries * CTA)
-    gather      fragment entry of each accumulator, see `PlanTables`; None: entry i for accumulator i
+    fragments   fragment registers of a k-block: (rest, entries * CTA), where rest counts MMA atoms of a thread
+    gather      table (k, accumulator) of the fragment register that each accumulator reads; None: accumulator i reads i
     step        index of the k in the atom
     ctas        number of CTAs
-    returns     (rest, accumulators * CTA)
+    returns     array (rest, accumulators * CTA)
     """
     if gather is None:
         return fragments

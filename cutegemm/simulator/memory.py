@@ -17,10 +17,11 @@ _GUARD_UNITS = 65  # units of aligned elements before a matrix; odd, so that its
 
 
 def poison(shape: int | tuple[int, ...], dtype: DType) -> np.ndarray:
-    """Return an array of poison: values that mark simulated memory that nobody has written.
+    """Return an array filled with poison, i.e. with values that mark simulated memory that nobody has written.
 
     Floats are a NaN with a special payload. Integers have no such value; they are the smallest integer.
 
+    shape   shape of the array
     dtype   element type
 
     >>> from cutegemm.dtypes import f32
@@ -37,7 +38,7 @@ def poison(shape: int | tuple[int, ...], dtype: DType) -> np.ndarray:
 
 
 def is_poison(values: np.ndarray) -> np.ndarray:
-    """Return which values are poison, i.e. were never written in simulated memory; all False for integers.
+    """Return a boolean array: true for poison, i.e. for values that were never written. All False for integers.
 
     >>> from cutegemm.dtypes import f32
     >>> is_poison(np.append(poison(1, f32), np.float32([1, np.nan]))).tolist()
@@ -65,15 +66,15 @@ class GroupsOf:
 
 
 class GlobalMatrix:
-    """One matrix in simulated global memory, laid out as a problem says, between guard bands.
+    """One matrix in simulated global memory, with the strides of a problem, between guard bands.
 
-    Memory outside of the matrix is poison (marked as never written), also the gaps between its rows. The matrix starts
-    at an address with the alignment that the operand promises, and no better.
+    All memory outside of the matrix is poison (marked as never written), also the gaps between its rows. The address of
+    the matrix has exactly the alignment that the operand promises, so that accesses that need more are found.
 
-    problem   the problem
+    problem   the problem, which has the extents and strides
     name      name of the operand or result
-    buffer    the memory, in elements
-    inside    which elements of `buffer` belong to the matrix
+    buffer    the memory, an array of elements with the guard bands
+    inside    boolean array: which elements of `buffer` belong to the matrix
     extents   (M, K, L), (N, K, L) or (M, N, L)
     strides   strides of the three modes, in elements
     base      index in `buffer` of element (0, 0, 0)
@@ -123,32 +124,32 @@ class GlobalMatrix:
         return self.groups.reach[batch]
 
     def view(self, memory: np.ndarray) -> np.ndarray:
-        """Return the elements of this matrix in `memory` as a strided view with its three modes, e.g. (M, K, L).
+        """Return the elements of this matrix in `memory` as a strided view of three modes, e.g. (M, K, L).
 
-        memory   an array that is laid out as `buffer`, such as counts of writes
+        memory   an array with an entry for each element of `buffer`, such as counts of writes
         """
         strides = [s * memory.itemsize for s in self.strides]
         return np.lib.stride_tricks.as_strided(memory[self.base :], self.extents, strides)
 
     def addresses(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the offsets of elements of batch 0 from the first element of this matrix, in elements.
+        """Return the offsets from element (0, 0, 0) to elements of batch 0, in elements, from their coordinates.
 
-        rows, columns   integer arrays: coordinates of the first and the second mode
+        rows, columns   integer arrays that broadcast: coordinates of the first and the second mode
         """
         return rows * self.strides[0] + columns * self.strides[1]
 
     def has_row(self, rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
-        """Return which coordinates exist in the first mode of this matrix, as booleans.
+        """Return a boolean array that is true for coordinates in [0, extent) of the first mode of this matrix.
 
-        rows    coordinates of the first mode
+        rows    integer array of coordinates, rows for A and D, columns for B
         batch   index of the batch or group of each CTA
         """
         return np.asarray(rows < self.extent(0, batch))
 
     def read(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the values at some indices of this matrix's memory, and which indices are outside of the matrix.
+        """Return (values at some indices of this matrix's memory, mask of the indices that are outside of the matrix).
 
-        The second result is None if all are inside.
+        The mask is None if all are inside.
 
         index   integer array of indices in `buffer`
         """
@@ -158,7 +159,7 @@ class GlobalMatrix:
         return np.take(self.buffer, index, mode="clip"), ~belongs
 
     def belongs(self, index: np.ndarray) -> np.ndarray | None:
-        """Return which indices of this matrix's memory are elements of the matrix; None if all are.
+        """Return a mask of the indices that are elements of this matrix, not gaps or guard bands; None if all are.
 
         index   integer array of indices in `buffer`
         """
@@ -171,11 +172,14 @@ class GlobalMatrix:
 
 
 class GatedB(GlobalMatrix):
-    """B of a gated plan (GLU) in simulated memory, read in the order of its tiles: gate and up columns alternate.
+    """B of a gated GEMM (GLU) in simulated memory, with its columns numbered as a kernel loads them, tile by tile.
+
+    In memory gate and up columns are in two halves or in pairs. In a CTA's tile, blocks of gate columns and of up
+    columns alternate. Methods of this class take column numbers in the order of the tiles.
 
     matrix   B as it is in memory
-    glu      order of the columns in a tile
-    n        number of columns of B; the last tile may have more, which are zeros
+    glu      a `Glu`: which column of B is at each position of a tile
+    n        number of columns of B. The last tile may have positions past the last column; they read as zeros
     """
 
     def __init__(self, matrix: GlobalMatrix, glu: Glu, n: int) -> None:
@@ -183,18 +187,18 @@ class GatedB(GlobalMatrix):
         self.glu, self.n = glu, n
 
     def addresses(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the offsets of elements of a gated plan's B from its first element.
+        """Return the offsets of elements of a gated plan's B from its first element, from their coordinates.
 
-        rows      columns of B, counted in the order of the tiles, where gate and up alternate
+        rows      column numbers in the order of the tiles, where blocks of gate and up columns alternate
         columns   indices along K
         """
         tile, within = np.divmod(rows, self.glu.columns)
         return super().addresses(self.glu.column_of_b(tile, within, self.n), columns)
 
     def has_row(self, rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
-        """Return which columns of a gated plan's tiles exist in B, as booleans.
+        """Return a boolean array that is true for column numbers of a gated plan's tiles that B has.
 
-        rows    columns of B, counted in the order of the tiles, where gate and up alternate
+        rows    column numbers in the order of the tiles, where blocks of gate and up columns alternate
         batch   not used: all batches have the same columns
         """
         tile, within = np.divmod(rows, self.glu.columns)
@@ -202,12 +206,13 @@ class GatedB(GlobalMatrix):
 
 
 def half_of(matrix: GlobalMatrix, by: str, which: int) -> GlobalMatrix:
-    """Return the gate half, or the up half, of a row operand of a gated plan (GLU), as a row with the columns of D.
+    """Return the gate half or the up half of a row operand, such as a bias, of a gated GEMM (GLU), as a view.
 
-    The operand has the columns of B: it has an element for each gate and each up projection. The result is a view.
+    The operand has N elements, one for each column of B. The result has N / 2, one for each column of D.
 
     matrix   the row operand
-    by       order of the gate and up projections in B: "halves" or "pairs"
+    by       where gate and up are: "halves" (elements j and j + N / 2 belong to column j of D) or "pairs" (2j and 2j +
+             1)
     which    0: elements of gate projections; 1: elements of up projections
     """
     out = GlobalMatrix.__new__(GlobalMatrix)

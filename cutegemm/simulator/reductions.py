@@ -21,13 +21,14 @@ from cutegemm.simulator.task import Task
 
 
 class PartialResults:
-    """Simulation of one reduction of an epilogue (a sum or maximum over rows, columns or all of D).
+    """Simulated partial results of one reduction in an epilogue: a sum or maximum over rows, columns or all of D.
 
-    It holds the partial results that warps write to the workspace, and combines them.
+    `write` reduces a tile in each warp and stores the partial results to a simulated workspace. `finish` combines them,
+    as a second kernel does.
 
-    task        the simulation
-    name        name of the result
-    reduction   the reduction in the epilogue
+    task        the simulation, with the plan and the matrices
+    name        name of the result in the epilogue
+    reduction   the operation ("sum" or "max") and the modes that are reduced
     """
 
     def __init__(self, task: Task, name: str, reduction: Reduction) -> None:
@@ -46,10 +47,11 @@ class PartialResults:
     def write(self, values: np.ndarray, group: CtaGroup, first_thread: int = 0) -> None:
         """Reduce the values of a tile, or of the rows of one consumer, to partial results in the workspace.
 
-        values         values that are reduced: (threads, units, registers, CTAs), where a unit is a set of registers
-                       that a thread reduces at a time; values outside of D are ignored
-        group          the CTAs, with their tiles
-        first_thread   index of the first thread among those that store the tile of D
+        values         values to reduce: (threads, units, registers, CTAs). A unit is a set of registers that a thread
+                       reduces at a time. Values outside of D are ignored
+        group          the CTAs, with their tile coordinates
+        first_thread   index of the first of these threads among all that store the tile of D; 0 unless one consumer
+                       stores only some rows
         """
         own, (bm, bn) = slice(first_thread, first_thread + len(values)), self.plan.d_tile
         m = self.rows[own][..., None] + group.m_tile * bm
@@ -74,11 +76,10 @@ class PartialResults:
         self.memory[tuple(at)] = totals[wanted]
 
     def _by_registers(self, values: np.ndarray) -> np.ndarray:
-        """Combine, in each thread, the values of its registers that belong to the same result.
+        """Combine, in each thread, the registers that contribute to the same result, e.g. to the sum of one row.
 
-        The result is an array (threads, units, results, CTAs).
-
-        values   values of a tile: (threads, units, registers, CTAs)
+        values    (threads, units, registers, CTAs)
+        returns   (threads, units, results of a thread, CTAs)
         """
         out: list[Any] = [None] * len(self.folding.ends)
         for register, group in enumerate(self.folding.groups):
@@ -87,9 +88,10 @@ class PartialResults:
         return np.stack(out, axis=2)
 
     def _by_lanes(self, values: np.ndarray) -> np.ndarray:
-        """Combine the values over the lanes of a warp that hold the same result, by shuffles as in the kernel.
+        """Combine values of the same result (e.g. of one row) over the lanes of a warp, in the order of the shuffles.
 
-        values    (threads, units, results, CTAs)
+        values    (threads, units, results of a thread, CTAs), where a unit is a set of registers that is reduced at a
+                  time
         returns   same shape; the lanes of a result have equal values
         """
         lane = np.arange(len(values))
@@ -98,7 +100,7 @@ class PartialResults:
         return values
 
     def finish(self) -> None:
-        """Combine the partial results of the reduction in their order, as its second kernel does, and write the result.
+        """Combine the partial results in the order of the second kernel, and write the reduction's result.
 
         Partial results that were not written exactly once are reported.
         """
@@ -128,22 +130,22 @@ class PartialResults:
 
 
 def reduced_results(task: Task) -> dict[str, PartialResults]:
-    """Return the simulation of each reduction of a plan's epilogue, by the name of its result."""
+    """Return the simulated partial results of each reduction of a plan's epilogue, by the name of the reduction."""
     return {name: PartialResults(task, name, one) for name, one in task.plan.epilogue.reductions}
 
 
 def of_reduction(matrix: GlobalMatrix, along: tuple[str, ...], batched: bool) -> np.ndarray:
-    """Return the result of a reduction as a numpy array: (M,), (N,) or (), with L in front if `batched`.
+    """Return the result of a reduction over D as a numpy array: (M,), (N,) or (), with L in front if `batched`.
 
     matrix   simulated memory of the result
-    along    modes of D that are reduced: ("n",) leaves (M,), ("m",) leaves (N,)
+    along    modes of D that were reduced: ("n",) gives (M,), ("m",) gives (N,), both give ()
     """
     whole = np.moveaxis(matrix.view(matrix.buffer), 2, 0)
     return without_modes(whole if batched else whole[0], along)
 
 
 def without_modes(values: np.ndarray, along: tuple[str, ...]) -> np.ndarray:
-    """Remove modes of extent 1, or along which values are constant, from an array (..., M, N).
+    """Return an array (..., M, N) without one or both of its last modes; their first entry is taken, as all are equal.
 
     along   names of the modes to remove: "m", "n" or both
 
@@ -156,9 +158,9 @@ def without_modes(values: np.ndarray, along: tuple[str, ...]) -> np.ndarray:
 
 
 def finish_all(reductions: Mapping[str, PartialResults]) -> None:
-    """Combine the partial results of every reduction, as the second kernel of each does.
+    """Combine the partial results of every reduction to its result, as a second kernel does for each.
 
-    reductions   reductions by the name of their result
+    reductions   partial results by the name of the reduction
     """
     for reduction in reductions.values():
         reduction.finish()

@@ -16,12 +16,12 @@ from cutegemm.simulator.task import Task
 
 
 def repack_operands(task: Task, repack: Repack) -> GlobalMatrix:
-    """Simulate a repack pass (a copy of A or B to another layout before the GEMM), and return the repacked matrix.
+    """Simulate a repack pass, and return the repacked matrix.
 
-    Elements of the copy that the operand does not have are zeros.
+    A repack pass is a kernel that copies A or B to another layout before the GEMM. The copy is padded with zeros.
 
     task     the simulation, which has the operand and collects faults
-    repack   how the operand is copied
+    repack   which operand is copied, and the tile and copies of each CTA
     """
     source, report, checked = task.matrices[repack.name], task.report, task.checked
     out = _packed(task, repack)
@@ -58,7 +58,7 @@ def repack_operands(task: Task, repack: Repack) -> GlobalMatrix:
 
 
 def _packed(task: Task, repack: Repack) -> GlobalMatrix:
-    """Return simulated global memory for the result of a repack pass, filled with poison (never written)."""
+    """Return poisoned memory for the result of a repack pass (a copy of A or B that is made before the GEMM)."""
     rows, k, _ = task.matrices[repack.name].extents
     extents = repack.extents(rows, k)
     leading = max(1, max(repack.strides(extents)))
@@ -70,9 +70,11 @@ def _packed(task: Task, repack: Repack) -> GlobalMatrix:
 def _at(
     matrix: GlobalMatrix, places: np.ndarray, at: tuple[int, int, int], tile_rows: int, vector: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return where a tile's elements are in a matrix, and which belong to an access that starts inside of it.
+    """Return where the elements of a tile are in a matrix, and whether the access to each of them is executed.
 
-    places      indices of the elements in the tile, access by access
+    An access is executed if its first element is inside of the matrix.
+
+    places      positions row + tile_rows * k in the tile, access by access
     at          row, k and batch of the tile's first element in the matrix
     tile_rows   rows of the tile
     vector      elements of an access
@@ -87,8 +89,10 @@ def _at(
 def _check(repack: Repack, tables: list[np.ndarray], report: Report) -> None:
     """Report elements that a repack pass does not copy exactly once to their own position, and misaligned vectors.
 
-    tables   four arrays, each with an entry for each element of each access: index in the tile that is read, index in
-             the repacked tile that is written, offset in shared memory that is written, and offset in shared memory
+    A repack pass is a kernel that copies A or B before the GEMM, through shared memory.
+
+    tables   four arrays, each with an entry for each element of each access: position in the tile that is read,
+             position in the repacked tile that is written, shared-memory offset that is written, shared-memory offset
              that is read
     """
     name, size = repack.name.upper(), repack.tile[0] * repack.tile[1]

@@ -13,20 +13,20 @@ MAX_EXAMPLES = 20
 
 @dataclass(frozen=True)
 class Fault:
-    """All faults of one kind that a simulation has found.
+    """All faults of one kind that a simulation has found: how many, with descriptions of the first ones.
 
     kind       copy: an element of a tile is copied never, twice, or to a wrong offset
-               shared: the layout of shared memory puts two elements at the same offset
-               fragment: a thread reads another element than the one that it multiplies
-               product: the products of a tile are not added exactly once
-               stage: a stage is read or overwritten too early; see `ThreadSchedule.hazards`
+               shared: two elements have the same offset in shared memory
+               fragment: a thread reads another element than it multiplies
+               product: products are not added exactly once
+               stage: a stage is read or overwritten too early (no warp roles)
                hole: an element is read that was never written
-               alignment: an access is not aligned to its width, or its elements are not contiguous
-               raster: a tile of D is taken never or twice, or does not exist
+               alignment: an access is not aligned or not contiguous
+               raster: a tile of D is taken never or twice
                split: a k-tile of a tile is multiplied never or twice
                outside: an access reaches outside of its matrix
                result: an element of D is written never or twice
-               protocol: a barrier is used wrongly, or a stage is read or overwritten too early
+               protocol: a barrier is used wrongly, or a stage too early (warp roles)
     count      number of faults
     examples   descriptions of the first faults
 
@@ -45,7 +45,10 @@ class Fault:
 
 
 class Report:
-    """Collector of the faults that a simulation finds, by kind: their number, and descriptions of the first 20."""
+    """Collector of the faults that a simulation finds.
+
+    For each kind it has their number, and descriptions of the first 20.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -65,11 +68,12 @@ class Report:
             examples.append(text)
 
     def add_each(self, kind: str, where: np.ndarray | Sequence[Any], describe: Callable[[Any], str]) -> None:
-        """Add a fault of the simulation for each entry of `where`; only the first ones are described.
+        """Add a fault of the simulation for each entry of `where`, with a description of the first 20 entries.
 
         kind       kind of the faults, such as "hole"; see `Fault`
-        where      values, or an array with two modes whose rows are the entries; nothing is added if it is empty
-        describe   returns the text of an entry; it is called for the first ones only
+        where      what is at fault: a sequence of values, or an array with two modes whose rows are the entries.
+                   Nothing is added if it is empty
+        describe   function from an entry to a text; it is called for the first ones only
         """
         if len(where) == 0:
             return

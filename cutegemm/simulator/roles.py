@@ -63,7 +63,7 @@ NOTHING_MNL = (0, 0, 0)  # coordinates of a work tile past the last tile of D, w
 
 @dataclass(frozen=True)
 class Shape:
-    """One tile of a CTA for the simulation of several clusters at once: the tile of the same CTA in each cluster.
+    """Tiles of one CTA rank in several clusters that are simulated at once: the tile of the same CTA in each cluster.
 
     group     index and tile coordinates of the CTA in each cluster, as arrays over the clusters
     tile      work tile of the first cluster; the number of k-tiles is the same in all clusters
@@ -76,11 +76,11 @@ class Shape:
 
 
 def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tuple[int, int, int, int, int]:
-    """Simulate every tile of a plan with warp roles, and return counts.
+    """Simulate every tile of a plan with warp roles (producer and consumers), and return counts of the work.
 
-    D and further results are written to the task's matrices.
+    D and further results are written to the task's simulated matrices. Faults are added to its report.
 
-    programs   program of each role, by name, that replaces the plan's; None: those of the plan. Tests pass faulty ones
+    programs   role -> program that replaces the plan's, for tests that plant faults; None: those of the plan
     returns    (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
     """
     plan, problem = task.plan, task.problem
@@ -109,10 +109,10 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
 
 
 def _batches(plan: GemmPlan, grid: Work, ctas_at_once: int) -> list[list[int]]:
-    """Return which clusters are executed together: a list of cluster indices for each batch.
+    """Divide the clusters of a grid into batches that are simulated together; return a list of clusters for each.
 
-    If K is split, all clusters are one batch. Otherwise the clusters of a batch have work tiles of the same numbers of
-    k-tiles.
+    If K is split, all clusters are one batch, because they exchange accumulators. Otherwise the clusters of a batch
+    have the same number of work tiles with the same numbers of k-tiles, so that arrays can hold the data of all.
 
     grid           work tiles of the problem
     ctas_at_once   largest number of CTAs of a batch
@@ -128,21 +128,24 @@ def _batches(plan: GemmPlan, grid: Work, ctas_at_once: int) -> list[list[int]]:
 
 
 def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
-    """Return the clusters whose CTAs are executed operation by operation.
+    """Return the clusters of a batch whose CTAs are executed operation by operation, with checks of synchronization.
 
-    They are all clusters if K is split, else the first one of the batch. The others of a batch do the same, so only
-    their data is simulated.
+    If K is split, these are all clusters. Otherwise it is the first one: the others execute the same operations at the
+    same time, on their own data.
+
+    clusters   indices of the clusters of the batch
     """
     return clusters if plan.scheduler.split.is_split else clusters[:1]
 
 
 def _shapes(plan: GemmPlan, grid: Work, clusters: Sequence[int]) -> list[list[Shape]]:
-    """Return the tiles that each executed CTA computes, in order, as a list for each CTA.
+    """Return, for each CTA that is executed operation by operation, the list of its tiles in order.
 
-    Each entry has the data of all clusters of the batch.
+    An executed CTA stands for the CTAs of the same rank in all clusters of the batch. So a `Shape` has arrays over the
+    clusters.
 
     grid       work tiles of the problem
-    clusters   indices of the clusters that are executed together
+    clusters   indices of the clusters that are simulated together
     """
     in_cluster = product(plan.cluster_mn)
     played = [[c] for c in clusters] if plan.scheduler.split.is_split else [list(clusters)]
@@ -163,14 +166,13 @@ def _shapes(plan: GemmPlan, grid: Work, clusters: Sequence[int]) -> list[list[Sh
 
 
 def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
-    """Execute the processes of a protocol to their end, and report the faults.
+    """Execute all warp roles of some CTAs, with data, until they end or block, and report the faults.
 
-    Each process (a role of one CTA) goes as far as possible before the next one. A copy ends only if no process can
-    continue.
+    Each role of each CTA goes as far as it can before the next one. A copy ends only when no role can continue.
 
-    stage      data that all clusters share
-    protocol   the processes and barriers
-    shapes     tiles of each CTA of the protocol, in the CTA's order
+    stage      matrices, index tables and counts that all clusters share
+    protocol   the operations of each role, and the barriers
+    shapes     for each executed CTA, its tiles in order
     """
     machine = Player(stage, protocol, shapes)
     count = len(protocol.processes)
@@ -195,7 +197,7 @@ def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
 
 
 class Stage:
-    """Data that all simulated clusters of a plan with warp roles share: matrices, index tables, workspace, counts."""
+    """What all simulated clusters of a plan with warp roles share: matrices, index tables, workspace and counts."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.plan = task, task.plan
@@ -223,7 +225,7 @@ class Stage:
         self.loaded_mn = plan.mma_grid(task.problem)[:2]
 
     def reduce(self) -> None:
-        """Combine the partial results of all tiles to the results of the reductions, as a second kernel does."""
+        """Combine the partial results of all tiles to the reductions' results, as a second kernel does."""
         for storage in (self.storage, self.direct):
             if storage is not None:
                 finish_all(storage.reduced)
@@ -236,17 +238,18 @@ class Stage:
 
 
 class Player(StepReader, Machine):
-    """Simulator of warp roles with data: it executes the operations of a protocol, and moves matrix elements.
+    """Simulator of warp roles with data: it executes their operations, and moves elements between simulated memories.
 
-    The base class `Machine` checks barriers and memory. Dictionaries are by the index of the process, unless a comment
-    says otherwise.
+    The base class `Machine` simulates barriers and checks the order of accesses. This class adds the values: what each
+    load puts into a stage, each MMA into accumulators, and each store into D. Its dictionaries have the index of a
+    process (one role of one CTA) as key, unless a comment says otherwise.
 
-    Methods that are decorated with `reads`, and functions that `handles` registers, have the step that they execute as
-    their first argument. The others are those of `Machine`: number, process, op. The operation contains the step.
+    A method with the decorator `reads`, or a function registered by `handles`, executes one kind of program step: it
+    gets the step first, then the arguments of the methods of `Machine`.
 
-    stage      data that all clusters share
-    protocol   the processes (roles of CTAs) and barriers
-    shapes     tiles of each CTA of the protocol, in the CTA's order
+    stage      matrices, index tables and counts that all clusters share
+    protocol   the operations of each role of each CTA, and the barriers
+    shapes     for each executed CTA, its tiles in order
     """
 
     def __init__(self, stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
@@ -285,34 +288,44 @@ class Player(StepReader, Machine):
 
     @property
     def storage(self) -> EpiStageStorage:
-        """Return the simulated epilogue stages of all clusters. The plan must store D through epilogue stages."""
+        """Return the simulated epilogue stages (shared memory for tiles of D) of all clusters.
+
+        Only for plans that store D through epilogue stages.
+        """
         assert self.stage.storage is not None
         return self.stage.storage
 
     def consumer(self, process: Process) -> int:
-        """Return the index of the consumer that a process is: 1 for the role "consumer 1"."""
+        """Return the number in the role's name: 1 for the role "consumer 1".
+
+        process   the simulated consumer (a warp role of one CTA)
+        """
         return int(process.role.removeprefix("consumer "))
 
     def shape(self, process: Process, number: int) -> Shape:
-        """Return one of the tiles that the CTA of a process computes.
+        """Return one of the tiles that the CTA of a warp role computes, with its data for all simulated clusters.
 
-        number   index of the tile among those of the CTA
+        process   a simulated warp role of the CTA
+        number    index of the tile among those of the CTA, from 0
         """
         return self.shapes[process.cta][number]
 
     def own_group(self, process: Process, number: int) -> CtaGroup:
-        """Return the CTAs of a tile, with coordinates that count tiles of the process's consumer instead of CTA tiles.
+        """Return the CTAs of a tile, with coordinates that count tiles of one consumer instead of tiles of a CTA.
 
-        number   index of the tile among those of the process's CTA
+        For example, with two consumers along M, the second one has m_tile 7 in CTA tile 3.
+
+        process   the simulated consumer (a warp role of one CTA)
+        number    index of the tile among those of its CTA
         """
         group = self.shape(process, number).group
         m, n, batch = self.plan.own_tile((group.m_tile, group.n_tile, group.batch), self.consumer(process))
         return CtaGroup(group.position, m, n, batch)
 
     def own_split(self, process: Process) -> tuple[Any, Any]:
-        """Return the rows and columns of the CTA's tile that a process's consumer accumulates.
+        """Return (rows, columns) of the CTA's tile that a consumer accumulates, each as a slice or an index array.
 
-        They are two slices or index arrays.
+        process   the simulated consumer (a warp role of one CTA)
         """
         if self.pipeline.readers == 1:
             return slice(None), slice(None)
@@ -324,9 +337,9 @@ class Player(StepReader, Machine):
     # --- stages --------------------------------------------------------------------------------------------
 
     def _land(self, cta: int, load: Load) -> None:
-        """Finish a load in one CTA: when all boxes of an operand have landed, move its elements to the stage.
+        """Simulate the end of a load in one CTA: after an operand's last box, write its elements to the stage.
 
-        If accumulators of another CTA land (cluster split-K), move those.
+        For accumulators that another CTA of the cluster has sent (cluster split-K), move these.
 
         cta    index of the CTA
         load   the operation that started the load
@@ -351,10 +364,10 @@ class Player(StepReader, Machine):
     def product(self, process: Process, op: Compute) -> np.ndarray:
         """Return a consumer's rows and columns of A @ B for one k-tile: (CTAs, M, N).
 
-        The product of the whole tile is computed once and kept until all consumers have read it.
+        The product of the whole CTA tile is computed once and kept until all consumers have read it.
 
-        process   the process of the consumer
-        op        the operation that multiplies; its tag names the tile and the k-tile
+        process   the simulated consumer (a warp role of one CTA)
+        op        the operation that multiplies; `op.tag` is (tile, k-tile)
         """
         key = (process.cta, op.tag)
         known = self.products.get(key)
@@ -379,11 +392,11 @@ class Player(StepReader, Machine):
         return out
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        """Execute a program step that computes in registers, by the method that is registered for its class.
+        """Execute a program step that computes in registers: call the method or function registered for its class.
 
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation that contains the step
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the simulated operation that wraps the step
         """
         super()._compute(number, process, op)
         self.read(op.step, number, process, op)
@@ -393,9 +406,9 @@ class Player(StepReader, Machine):
         """Simulate the program step that sets accumulators, or the total of accumulator promotion, to 0.
 
         clear     the step, which says what is set to 0
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation that contains the step
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the simulated operation that wraps the step
         """
         zeros = self._nothing(process, op.tag[0])
         if clear.what == "total":
@@ -410,9 +423,9 @@ class Player(StepReader, Machine):
         """Simulate the step of cluster split-K that adds the accumulators which the CTAs of the cluster have sent.
 
         add       the step
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation that contains the step; it names the buffer
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the simulated operation that wraps the step; `op.stage` is the buffer
         """
         assert self.stage.shared is not None
         self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
@@ -424,9 +437,9 @@ class Player(StepReader, Machine):
         Auxiliary outputs and reductions are stored at once.
 
         keep      the step
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation that contains the step; its tag names the tile
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the simulated operation that wraps the step; `op.tag[0]` is the tile
         """
         registers, storage = self.registers[number], self.storage
         group = self.own_group(process, op.tag[0])
@@ -441,21 +454,21 @@ class Player(StepReader, Machine):
         """Simulate the program step that stores the auxiliary outputs of an epilogue tile.
 
         store     the step
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation that contains the step; its tag names the tile and the epilogue tile
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the simulated operation that wraps the step; `op.tag` is (tile, epilogue tile)
         """
         (tile, i), storage = op.tag, self.storage
         storage.store_aux(self.values[number], i, self.own_group(process, tile))
 
     @reads(step.Reduce)
     def reduce(self, reduce: step.Reduce, number: int, process: Process, op: Compute) -> None:
-        """Simulate the program step that folds the values of an epilogue tile into the reductions.
+        """Simulate the step that adds the values of an epilogue tile to the reductions (sums or maxima over D).
 
         reduce    the step
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation that contains the step; its tag names the tile and the epilogue tile
+        number    index of `process` in the list of all simulated processes
+        process   the simulated consumer (a warp role of one CTA) that executes the step
+        op        the simulated operation that wraps the step; `op.tag` is (tile, epilogue tile)
         """
         (tile, i), storage = op.tag, self.storage
         storage.reduce(self.values[number], i, self.own_group(process, tile))
@@ -465,9 +478,9 @@ class Player(StepReader, Machine):
         """Simulate MMAs. All of A @ B of a k-tile is added when the last k-block of the k-tile is multiplied.
 
         multiply   the program step
-        number     index of the process (one role of one CTA) in the protocol
-        process    the process
-        op         the operation that contains the step; its tag names the tile and the k-tile
+        number     index of `process` in the list of all simulated processes
+        process    the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op         the simulated operation that wraps the step; `op.tag` is (tile, k-tile)
         raises     ProtocolError if k-blocks are not multiplied in their order
         """
         product = self.complete_product(number, process, op, multiply.blocks_of(self.plan.k_blocks))
@@ -482,8 +495,11 @@ class Player(StepReader, Machine):
             self.accumulators[number] = self.accumulators[number] + product
 
     def complete_product(self, number: int, process: Process, op: Compute, k_blocks: range) -> np.ndarray | None:
-        """Return A @ B of a k-tile when its last k-block is multiplied: (CTAs, M, N) of the consumer's tile; else None.
+        """Return A @ B of a k-tile, (CTAs, M, N) for the consumer's tile; None unless this is its last k-block.
 
+        number     index of `process` in the list of all simulated processes
+        process    the simulated consumer (a warp role of one CTA)
+        op         the simulated operation that multiplies; `op.tag` is (tile, k-tile)
         k_blocks   the k-blocks that the step multiplies; those before must have been multiplied
         """
         if k_blocks[0] != self.blocks[number]:
@@ -492,9 +508,9 @@ class Player(StepReader, Machine):
         return None if self.blocks[number] else self.product(process, op)
 
     def columns_of(self, accumulators: str) -> slice:
-        """Return the columns of a consumer's tile that a set of accumulators covers: all, or a half.
+        """Return the columns of a consumer's tile that a set of accumulators covers: all, or the left or right half.
 
-        accumulators   name of the set, such as `LEFT`
+        accumulators   name of the set: `LEFT` or `RIGHT` for a half, any other name for all
         """
         half = self.plan.consumer_mma_tile[1] // 2
         return {step.LEFT: slice(half), step.RIGHT: slice(half, None)}.get(accumulators, slice(None))
@@ -502,8 +518,8 @@ class Player(StepReader, Machine):
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
         """Simulate the end of the oldest MMAs in flight, which the consumer has waited for: write their results.
 
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
         op        the operation that ends the read of their stage
         """
         super()._end_read(number, process, op)
@@ -512,11 +528,11 @@ class Player(StepReader, Machine):
             self.partial_accumulators[number, accumulators] = product
 
     def add_level(self, number: int, process: Process, accumulators: str, factor: Any = 1) -> None:
-        """Add the accumulators of a k-tile, multiplied by `factor`, to the f32 total (accumulator promotion).
+        """Add the accumulators of one k-tile, multiplied by `factor`, to the f32 total (accumulator promotion).
 
-        number         index of the process (one role of one CTA) in the protocol
-        process        the process
-        accumulators   name of the accumulators, such as `FIRST`
+        number         index of `process` in the list of all simulated processes
+        process        the simulated consumer (a warp role of one CTA)
+        accumulators   name of the set of accumulators, such as `FIRST`
         factor         number or array that broadcasts to (CTAs, M, N), e.g. block scales
         raises         ProtocolError if MMAs still write the accumulators, or have not written them yet
         """
@@ -533,19 +549,19 @@ class Player(StepReader, Machine):
     def _nothing(self, process: Process, number: int) -> np.ndarray:
         """Return accumulators of a consumer that are all 0: (CTAs, M, N).
 
-        process   the process of the consumer
+        process   the simulated consumer (a warp role of one CTA)
         number    index of the tile among those of the process's CTA
         """
         ctas = len(self.shape(process, number).group)
         return np.zeros((ctas, *self.plan.consumer_mma_tile), self.plan.operands.acc.storage)
 
     def total(self, number: int, process: Process, tile: int) -> np.ndarray:
-        """Return the accumulators of a tile that a process's own MMAs have added so far: (CTAs, M, N).
+        """Return the accumulators of a tile that a consumer's own MMAs have added so far: (CTAs, M, N).
 
         Accumulators of other K splits are not included.
 
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
+        number    index of `process` in the list of all simulated processes
+        process   the simulated consumer (a warp role of one CTA)
         tile      index of the tile among those of the process's CTA
         """
         if self.pipeline.promoted:
@@ -557,10 +573,12 @@ class Player(StepReader, Machine):
     # --- cluster split-K -----------------------------------------------------------------------------------
 
     def _load(self, number: int, process: Process, op: Load) -> None:
-        """Simulate the start of a load; if accumulators are sent to CTAs of the cluster, take their present values.
+        """Simulate the start of a load.
 
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
+        If it sends accumulators to other CTAs of the cluster, take their present values.
+
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
         op        the load, or the operation that sends accumulators (cluster split-K)
         """
         super()._load(number, process, op)
@@ -573,11 +591,13 @@ class Player(StepReader, Machine):
     # --- K splits of a tile --------------------------------------------------------------------------------
 
     def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
-        """Simulate an operation on the K splits of a tile; one that writes accumulators puts them into the workspace.
+        """Simulate an operation on the K splits of a tile.
 
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation
+        If it writes accumulators, put them into the simulated workspace.
+
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         """
         super()._k_split(number, process, op)
         if isinstance(op, WriteAccumulators) and not self.split_k_partials.last[number]:
@@ -588,12 +608,14 @@ class Player(StepReader, Machine):
 
     @reads(step.ReduceSplits)
     def reduce_splits(self, reduce: step.ReduceSplits, number: int, process: Process, op: Compute) -> None:
-        """Simulate the program step that adds the accumulators of all K splits, in the K split that ends last.
+        """Simulate the step that adds the accumulators of all K splits of a tile.
+
+        Only the K split that ends last does it.
 
         reduce    the step
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation that contains the step; its tag names the tile
+        number    index of `process` in the list of all simulated processes
+        process   the simulated consumer (a warp role of one CTA) that executes the step
+        op        the simulated operation that wraps the step; `op.tag[0]` is the tile
         """
         if not self.split_k_partials.last[number]:
             return
@@ -606,12 +628,14 @@ class Player(StepReader, Machine):
 
     @reads(step.Evaluate)
     def evaluate(self, values: step.Evaluate, number: int, process: Process, op: Compute) -> None:
-        """Simulate the program step that computes the epilogue's head for a tile, or tail for an epilogue tile.
+        """Simulate the step that evaluates a section of the epilogue.
+
+        The head (scaling such as alpha * acc) is evaluated for a whole tile, the tail (the rest) for one epilogue tile.
 
         values    the step, which names the section
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation that contains the step; its tag names the tile and the epilogue tile
+        number    index of `process` in the list of all simulated processes
+        process   the simulated consumer (a warp role of one CTA) that executes the step
+        op        the simulated operation that wraps the step; `op.tag` is (tile, epilogue tile)
         """
         storage = self.stage.storage
         if storage is None:
@@ -625,12 +649,12 @@ class Player(StepReader, Machine):
         self.values[number] = storage.tail(self.registers[number], i, self.own_group(process, tile), fetched)
 
     def stored(self, number: int, process: Process, tile: int) -> np.ndarray:
-        """Return the accumulators that a tile of D is computed from: (CTAs, M, N).
+        """Return the complete accumulators that a tile of D is computed from: (CTAs, M, N).
 
-        If K is split, they are added over all K splits, or over all CTAs of the cluster.
+        If K is split, the accumulators of all K splits are added, or those of all CTAs of the cluster.
 
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
+        number    index of `process` in the list of all simulated processes
+        process   the simulated consumer (a warp role of one CTA)
         tile      index of the tile among those of the process's CTA
         """
         if self.plan.cluster_k > 1:
@@ -640,11 +664,11 @@ class Player(StepReader, Machine):
         return self.total(number, process, tile)
 
     def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
-        """Simulate an operation on an epilogue stage: move data between it and registers or global memory.
+        """Simulate an operation on an epilogue stage: move data between the stage and registers or global memory.
 
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         """
         super()._epi_stage(number, process, op)
         storage = self.storage
@@ -660,7 +684,7 @@ class Player(StepReader, Machine):
             self._store_epi_stage(process, op)
 
     def _epi_stage_done(self, position: int) -> None:
-        """Simulate the end of a bulk copy of an epilogue stage: a store to global memory, or a load of C.
+        """Simulate the end of a TMA copy of an epilogue stage: a store to global memory, or a load of C.
 
         position   index of the copy among those in flight
         """
@@ -679,8 +703,8 @@ class Player(StepReader, Machine):
     def _store_epi_stage(self, process: Process, op: StoreEpiStage | CopyEpiStage) -> None:
         """Move the content of an epilogue stage to global memory, and poison the stage (mark it as not written).
 
-        process   the process that stores
-        op        the operation, which names the epilogue stage
+        process   the simulated warp role that stores
+        op        the operation, which names the epilogue stage and the result
         """
         storage = self.storage
         group = self.own_group(process, op.tag[0])
@@ -693,12 +717,14 @@ class Player(StepReader, Machine):
 
     @reads(step.StoreTile)
     def store_tile(self, store: step.StoreTile, number: int, process: Process, op: Compute) -> None:
-        """Simulate the program step that stores a tile from registers, when all consumers of the tile have reached it.
+        """Simulate the step that stores a tile of D from registers.
+
+        The store happens when all consumers of the tile execute it.
 
         store     the step
-        number    index of the process (one role of one CTA) in the protocol
-        process   the process
-        op        the operation that contains the step; its tag names the tile
+        number    index of `process` in the list of all simulated processes
+        process   the simulated consumer (a warp role of one CTA) that executes the step
+        op        the simulated operation that wraps the step; `op.tag[0]` is the tile
         """
         tile, direct = op.tag[0], self.stage.direct
         assert direct is not None

@@ -136,7 +136,8 @@ def simulate(
 def result_of(matrix: GlobalMatrix, batched: bool) -> np.ndarray:
     """Copy a result of a simulation with the extents of D to a numpy array: (L, M, N) if `batched`, else (M, N).
 
-    matrix   simulated memory of the result
+    matrix    simulated memory of the result
+    batched   whether the caller's arrays have a batch
     """
     out = np.moveaxis(matrix.view(matrix.buffer), 2, 0).copy()
     return out if batched else out[0]

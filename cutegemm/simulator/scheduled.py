@@ -23,9 +23,9 @@ from cutegemm.simulator.values import evaluate
 
 
 def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
-    """Simulate every tile of a plan whose threads all follow one schedule, and return counts.
+    """Simulate every tile of a plan without warp roles (all threads follow one schedule), and return counts.
 
-    D and the further results are written to the matrices of the task.
+    D and the further results are written to the task's simulated matrices.
 
     returns   (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
     """
@@ -85,9 +85,9 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
 
 
 def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
-    """Return (position in the raster, m_tile, n_tile, batch) of every CTA whose tile exists, as rows of an array.
+    """Return a row (position in the raster, m_tile, n_tile, batch) for each CTA whose tile exists, as an array.
 
-    CTAs outside of the grid are reported, and so are tiles that no CTA or several CTAs take.
+    CTAs with a tile outside of the grid are reported, and so are tiles that no CTA or several CTAs take.
     """
     grid = plan.grid(problem)
     count = grid[0] * grid[1] * grid[2]

@@ -23,10 +23,10 @@ from cutegemm.tile.tma import TmaBox
 
 @dataclass(frozen=True)
 class OperandTables:
-    """Index tables of A or B: what the threads copy, its place in shared memory, and who multiplies it.
+    """Index tables of A or B: what each thread copies, its place in shared memory, and what each thread reads.
 
-    The copies move E elements of a tile; the fragments of a k-block have F elements. An element of a tile is its index
-    m + extent * k.
+    An element of a tile is written as the index m + extent * k. The copies of a tile move E elements. The fragments of
+    a k-block have F registers in all threads.
 
     name           "A" or "B"
     modes          modes of its tile, ("m", "k") or ("n", "k")
@@ -38,9 +38,9 @@ class OperandTables:
     lead           first element of the same access, which decides whether the access is executed: (E,)
     dest           offset in shared memory that is written: (stages, E)
     copy_vector    elements of an access
-    fragment       element of the tile that each fragment entry must contain: (k_blocks, F). Entries run over (rest_mn,
-                   value, thread), the thread fastest
-    read           offset in shared memory that each fragment entry is read from: (k_blocks, stages, F)
+    fragment       element of the tile that each fragment register must contain: (k_blocks, F). The F registers run over
+                   (rest_mn, value, thread), the thread fastest
+    read           offset in shared memory that each fragment register is read from: (k_blocks, stages, F)
     accesses       offsets in shared memory that threads read: (thread, accesses, elements of one). If several threads
                    share an instruction, as in ldmatrix, the reading thread may differ from the receiving one
     delivered      elements of the tile that each thread receives by these accesses: (thread, ...)
@@ -81,9 +81,9 @@ class OperandTables:
         return f"{self.name}({self.modes[0]} {int(place) % self.extent}, k {int(place) // self.extent})"
 
     def copying_thread(self, entry: Any) -> int:
-        """Return the index of the thread that copies one of the elements that the copies of this operand move.
+        """Return the index of the thread that copies an element of this operand's tile.
 
-        entry   index of the element in `source`
+        entry   index of the element in `source`, which lists the elements thread by thread
         """
         return int(entry) // (len(self.source) // self.copy_threads)
 
@@ -93,10 +93,12 @@ class PlanTables:
     """Index tables of a plan: its layouts evaluated for all threads, so that the simulator can move data by them.
 
     a, b        tables of A and of B
-    elements    element of the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread)
-    gather_a    entry of A's fragments that each accumulator of an atom multiplies, counted over (value, thread): (k of
-                the atom, value * thread); None if accumulator i multiplies entry i
-    gather_b    the corresponding entry of B's fragments
+    elements    position in the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread), where rest_m and
+                rest_n count the MMA atoms of a thread
+    gather_a    which register of A accumulator i is multiplied by: entry [k, i] for step k of an MMA atom. i and the
+                registers are numbered value * threads + thread, over all threads. None: accumulator i is multiplied by
+                register i
+    gather_b    the corresponding table for B
     """
 
     a: OperandTables
@@ -125,8 +127,8 @@ def plan_tables(plan: GemmPlan) -> PlanTables:
 def accumulator_elements(plan: GemmPlan) -> np.ndarray:
     """Return which element of a CTA's MMA tile each accumulator holds: (rest_m, rest_n, value, thread).
 
-    An entry is the index m + bM * n. The MMA tile is what the CTA multiplies; if a cluster splits K, it is larger than
-    the CTA's tile of D.
+    An entry is m + bM * n. rest_m and rest_n count the MMA atoms of a thread. The MMA tile is what the CTA multiplies;
+    if a cluster splits K, it is larger than the CTA's tile of D.
 
     >>> from cutegemm.build import sm90_plan
     >>> accumulator_elements(sm90_plan()).shape  # 2 x 1 MMAs of 64 x 128 by 128 threads
@@ -137,9 +139,9 @@ def accumulator_elements(plan: GemmPlan) -> np.ndarray:
 
 
 def stored_elements(plan: GemmPlan) -> np.ndarray:
-    """Return which element of D's tile each accumulator holds at the store: (rest_m, rest_n, value, thread).
+    """Return which element of D's tile each accumulator holds when it is stored: (rest_m, rest_n, value, thread).
 
-    An entry is the index m + bM * n.
+    An entry is m + bM * n. rest_m and rest_n count the MMA atoms of a thread.
     """
     table = plan.epilogue_mma.offsets_c(Layout(plan.cta_tile[:2]))
     return np.ascontiguousarray(table.transpose(2, 3, 1, 0))
@@ -201,14 +203,14 @@ def _operand(plan: GemmPlan, name: str) -> OperandTables:
 def _accesses(
     plan: GemmPlan, name: str, tile: Layout, read: np.ndarray, fragment: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how threads read fragments of A or B: the offsets of each access, and the elements that a thread receives.
+    """Return how threads read fragments of A or B: shared-memory offsets of each access, and what each thread receives.
 
     name       "a" or "b"
-    tile       layout of the operand's tile, element by element
-    read       offsets of the fragment entries: (k_blocks, stages, rest_mn, value, thread)
-    fragment   elements of the fragment entries: (k_blocks, rest_mn, value, thread)
-    returns    offsets in shared memory: (thread, accesses, elements of an access); elements of the tile: (thread,
-               elements), in the order of the accesses
+    tile       layout of the operand's tile: coordinates -> position
+    read       shared-memory offset of each fragment register: (k_blocks, stages, rest_mn, value, thread)
+    fragment   position in the tile of each fragment register: (k_blocks, rest_mn, value, thread)
+    returns    shared-memory offsets (thread, accesses, elements of an access), and positions in the tile (thread,
+               elements) in the order of the accesses
     """
     stream: Any = plan.stream(name)
     atom: CopyAtom = stream.read or stream.load.atom
@@ -227,12 +229,13 @@ def _accesses(
 
 
 def _gather(mma: TiledMma, operand: str) -> np.ndarray | None:
-    """Return which fragment entry of A or B each accumulator of an MMA atom multiplies, for each k of the atom.
+    """Return which register of A or B each accumulator of an MMA atom is multiplied by, for each k of the atom.
+
+    Registers and accumulators of all threads are numbered value * threads + thread.
 
     mma       the tiled MMA
     operand   "a" or "b"
-    returns   (k of the atom, value * thread), where entries count over (value, thread); None if accumulator i
-              multiplies entry i
+    returns   array (k of the atom, accumulators) of register numbers; None if accumulator i is multiplied by register i
     """
     atom = mma.atom
     place = {"a": 0, "b": 1}[operand]
@@ -254,7 +257,7 @@ def _gather(mma: TiledMma, operand: str) -> np.ndarray | None:
 
 
 def _table(atom: MmaAtom, operand: str) -> np.ndarray:
-    """Return the thread-value layout of an MMA atom as an array: index in the atom's tile of each (lane, value).
+    """Return the thread-value layout of an MMA atom as an array (lanes, values) of positions in the atom's tile.
 
     operand   "a", "b" or "c"
     """
@@ -263,10 +266,10 @@ def _table(atom: MmaAtom, operand: str) -> np.ndarray:
 
 
 def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
-    """Invert an MMA atom's thread-value layout: return a lane, and its value, that hold each element of its tile.
+    """Invert an MMA atom's thread-value layout: find a lane and a value index that hold each element of its tile.
 
     operand   "a", "b" or "c"
-    returns   two arrays over the elements: lanes, and values
+    returns   (lane of each element, value index of each element): two arrays over the positions in the tile
     """
     table = _table(atom, operand)
     elements = int(table.max()) + 1
@@ -277,9 +280,9 @@ def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _thread_table(mma: TiledMma) -> np.ndarray:
-    """Return the thread at each (lane of the atom, m, n, k) of a tiled MMA, as an array with these four modes.
+    """Return the thread of a tiled MMA at each (lane of the atom, m, n, k), as an array with these four modes.
 
-    m, n and k count the atoms that the threads cover at once.
+    m, n and k are coordinates of the atom in the grid of atoms that the threads cover at once.
     """
     layout = mma.thr_layout_vmnk
     return layout.offsets().reshape([layout[mode].size() for mode in range(4)], order="F")

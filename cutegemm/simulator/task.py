@@ -16,13 +16,13 @@ _ACCUMULATORS_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class Task:
-    """One simulation: a plan, the matrices on which the simulator executes it, and where faults are collected.
+    """One simulation: a plan, the matrices in simulated memory, the scalars, and the collector of faults.
 
     plan       the plan
     problem    extents and strides
     matrices   simulated global memory by name: "a", "b", "d", auxiliary outputs, and the M x N operands that the
                epilogue reads for these scalars
-    scalars    scalars of the epilogue, such as "alpha", by name
+    scalars    value of each scalar of the epilogue, such as "alpha", by name
     report     collects faults
     checked    whether to look for faults
     progress   called from time to time with the finished share of the work, between 0 and 1; None: not called
@@ -38,7 +38,7 @@ class Task:
 
     @property
     def ctas_at_once(self) -> int:
-        """Return the number of CTAs that are simulated together, as one array operation: as many as fit a CPU cache."""
+        """Return the number of CTAs that are simulated together as one array operation: as many as fit a CPU cache."""
         bm, bn, _ = self.plan.mma_tile
         return max(1, _ACCUMULATORS_AT_ONCE // (bm * bn))
 

@@ -72,8 +72,12 @@ def results(
 ) -> dict[str, np.ndarray]:
     """Evaluate an epilogue in numpy: return all its results by name, not yet rounded to their types.
 
-    "d" is D, further names are auxiliary outputs; a reduction has the values that it reduces. The arguments are those
-    of `evaluate`: arrays of accumulators, scalars and operands by name, and the type of D.
+    accumulators   array of any shape; for a gated epilogue (2, ...): gate and up projections
+    scalars        values of the scalars, by name
+    tensors        operands that are read, by name: arrays that broadcast to the shape of the accumulators
+    result         type of D
+    returns        "d" -> D, and name -> array for each auxiliary output. A reduction has the values before they are
+                   reduced
 
     >>> from cutegemm.dtypes import f32
     >>> from cutegemm.plan.epilogue import epilogue_of
@@ -97,9 +101,9 @@ def results(
 
 
 class _Elements:
-    """Evaluator of an epilogue's expression tree in numpy; it supplies the leaves and computes each node once.
+    """Evaluator of an epilogue's expression tree in numpy. It computes each node once, from its children.
 
-    values    values of the accumulator node
+    values    values of the node that stands for the accumulator
     scalars   values of the scalars, by name
     tensors   arrays of the operands in global memory, by name
     result    type of D, which decides the type of the scalars

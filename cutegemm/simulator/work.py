@@ -21,14 +21,12 @@ from cutegemm.simulator.task import Task
 
 @dataclass(frozen=True)
 class WorkTiles:
-    """Work tiles (tiles of D with all or some of their k-tiles) that CTAs take, as arrays with one entry for each.
+    """Work tiles (tiles of D with all or some of their k-tiles) of a grid, as arrays with one entry for each.
 
-    After `where` with a single index, the fields are single values.
-
-    turn             index of the work tile among those of its CTA
+    turn             number of work tiles that the same CTA takes before it
     cta              index of the CTA that takes the work tile
     rank             rank of the CTA in its cluster
-    m_tile, n_tile   tile of D; CTAs of a cluster may have tiles past the edges of D
+    m_tile, n_tile   coordinates of the tile of D; CTAs of a cluster may have tiles past the edges of D
     batch            index of the matrix of the batch
     tile             range of k-tiles and K split of each, as a `WorkTile` of arrays
     """
@@ -45,7 +43,7 @@ class WorkTiles:
         return len(self.turn)
 
     def where(self, which: Any) -> WorkTiles:
-        """Return some of these work tiles, or a single one.
+        """Return the selected work tiles: arrays for a boolean mask, or single values for an index.
 
         which   boolean array, or an index
         """
@@ -54,7 +52,7 @@ class WorkTiles:
 
 
 def tensors_of(task: Task) -> dict[str, np.ndarray]:
-    """Return the operands that the tile scheduler of a plan reads, as arrays (rows, columns, L) by name.
+    """Return the operands that the plan's tile scheduler reads, as arrays (rows, columns, L) by name.
 
     {} if it reads none.
     """
@@ -94,7 +92,7 @@ def tiles_inside(plan: GemmPlan, work: Work, problem: Problem) -> np.ndarray:
 
 
 def _check(tiles: WorkTiles, inside: np.ndarray, k_tiles: np.ndarray, in_cluster: int, report: Report) -> None:
-    """Report tiles of D, and k-tiles of them, that are not taken exactly once.
+    """Report tiles of D and ranges of their k-tiles that are computed never or twice.
 
     CTAs with tiles outside of the grid are reported as well, unless they belong to a cluster of several CTAs.
 
@@ -140,11 +138,11 @@ def _check(tiles: WorkTiles, inside: np.ndarray, k_tiles: np.ndarray, in_cluster
 
 
 class Workspace:
-    """Simulated workspace for the accumulators of K splits, for plans with warp roles.
+    """Simulated workspace in global memory for the accumulators of K splits, for plans with warp roles.
 
     plan       plan that splits K among clusters
     problem    the problem, whose extents determine the size
-    elements   element of the consumer's tile of each accumulator: (consumers, threads, registers)
+    elements   position in the consumer's tile of each accumulator: (consumers, threads, registers)
     report     collects faults
     """
 
@@ -163,9 +161,9 @@ class Workspace:
         """Write one consumer's accumulators of a K split to the simulated workspace.
 
         accumulators   accumulators (M, N) of the consumer's tile
-        tile           work tile: the K split
+        tile           the work tile, which is one K split of a tile of D
         rank           rank of the CTA in its cluster
-        consumer       index of the consumer
+        consumer       index of the consumer in the CTA
         """
         places = self._places(tile, tile.k_split, rank, consumer)
         np.add.at(self.written, places.reshape(-1), 1)
@@ -206,12 +204,12 @@ class Workspace:
         return self.elements[consumer] % self.rows, self.elements[consumer] // self.rows
 
     def _places(self, tile: WorkTile, k_split: Any, rank: int, consumer: int) -> np.ndarray:
-        """Return the offsets in the workspace of one consumer's accumulators of a K split: (threads, registers).
+        """Return the workspace offsets of one consumer's accumulators for one K split of a tile: (threads, registers).
 
-        tile       work tile of the same tile of D
+        tile       any work tile of the same tile of D
         k_split    index of the K split
         rank       rank of the CTA in its cluster
-        consumer   index of the consumer
+        consumer   index of the consumer in the CTA
         """
         own, slot = consumer if self.readers > 1 else 0, int(self.work.slot_of(tile, k_split))
         first = own * self.strides[3] + rank * self.strides[4] + slot * self.strides[5]

@@ -46,7 +46,7 @@ def runs_on(min_arch: str, arch: str) -> bool:
 
 @dataclass(frozen=True)
 class MmaAtom(hooks.Shown):
-    """One instruction that computes D = A * B + C on a small tile.
+    """An MMA instruction and its layouts: which thread holds which elements of A, B, C and D.
 
     name          instruction, shape, type of C and D, type of A and B
     shape_mnk     extents (M, N, K) of the tile
@@ -96,11 +96,13 @@ class MmaAtom(hooks.Shown):
 
     @property
     def is_of_warpgroup(self) -> bool:
-        """True if this MMA atom is a wgmma, which a warpgroup (four warps) issues and which runs asynchronously."""
+        """True if this MMA atom is a wgmma, i.e. runs asynchronously and is issued by four warps together."""
         return self.b_source == "shared"
 
     def layout_tv(self, operand: str) -> Layout:
-        """Return the layout (thread, value) -> colexicographic index in the tile of an operand of this MMA atom.
+        """Return the layout that gives the elements of one operand that each thread of this MMA atom holds.
+
+        The layout maps (thread, value) to the colexicographic index of an element in the operand's tile.
 
         operand   "a", "b" or "c"; "c" stands for C and D. The tile is (M, K), (N, K) or (M, N)
         raises    UnsupportedError for another operand

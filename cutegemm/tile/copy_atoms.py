@@ -63,12 +63,12 @@ def universal_copy(dtype: DType, bits: int) -> CopyAtom:
 def global_load(dtype: DType, bits: int, cache: str = "kept") -> CopyAtom:
     """Return the atom of a load of one thread from global memory to registers.
 
-    Another kernel may have written the data just before.
+    The load is coherent: data that another kernel has written just before is seen.
 
     dtype    element type
     bits     width of the vector: 32, 64 or 128, and a multiple of the width of the type
     cache    "kept" for the default policy; "streaming" for data that is read once: L1 evicts its lines first, and L2
-             fetches the whole line of 128 bytes, whose other parts are read soon
+             prefetches the whole line of 128 bytes
     raises   PlanError for another width or cache
     source   PTX ISA, `ld`, .level::eviction_priority and .level::prefetch_size
 
@@ -112,15 +112,15 @@ def cp_async(dtype: DType, size_bytes: int, cache: str = "ca") -> CopyAtom:
 def _one_thread(
     name: str, dtype: DType, bits: int, src: str, dst: str, arch: str, rules: list[str], source: str
 ) -> CopyAtom:
-    """Return the atom of an instruction with which one thread moves one vector.
+    """Return the copy atom of an instruction with which one thread moves one vector.
 
     name       name of the atom
     dtype      element type
     bits       bits of the vector
     src, dst   memories that are read and written: "global", "shared", "register" or "any"
     arch       first architecture with the instruction, such as sm_80
-    rules      rules that the caller found violated, as phrases; empty if none is
-    source     source of the layouts: header and line
+    rules      phrases for rules that the caller has already found violated, e.g. "bits must be 32 or 64"; empty if none
+    source     text for the field `source` of the atom: header and line
     raises     PlanError with all phrases of `rules`, and if the vector does not contain whole elements
     """
     if bits % dtype.bits or bits <= 0:
@@ -137,12 +137,12 @@ def _one_thread(
 def ldmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
     """Return the atom of ldmatrix, which loads 8x8 matrices from shared memory into MMA fragments.
 
-    The matrices have 16-bit elements.
+    The instruction moves 16-bit elements. An element of 8 or 32 bits is moved as half of one, or as two.
 
     dtype       element type of at most 32 bits; of at most 16 bits for `transpose`
     matrices    number of matrices: 1, 2 or 4
     transpose   True to transpose each matrix
-    raises      PlanError for another number, or for an element type that the instruction would split
+    raises      PlanError for another number, or for a type that `transpose` would split
     source      PTX ISA, `ldmatrix`; CuTe, copy_traits_sm75.hpp:42-136
 
     >>> from cutegemm.dtypes import bf16
@@ -161,7 +161,7 @@ def ldmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
 def stmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
     """Return the atom of stmatrix, which stores MMA fragments to 8x8 matrices in shared memory.
 
-    The matrices have 16-bit elements.
+    The instruction moves 16-bit elements. An element of 8 or 32 bits is moved as half of one, or as two.
 
     dtype       element type of at most 32 bits; of at most 16 bits for `transpose`
     matrices    number of matrices: 1, 2 or 4
@@ -192,10 +192,10 @@ def _matrix_name(instruction: str, dtype: DType, matrices: int, transpose: bool)
 
 
 def _matrix_layouts(instruction: str, dtype: DType, matrices: int, transpose: bool) -> tuple[Layout, Layout]:
-    """Return the (lane, value) -> element layouts of ldmatrix or stmatrix, for shared memory and for the fragments.
+    """Return the two layouts of ldmatrix or stmatrix: elements by lane in shared memory, and in registers.
 
-    The first layout has the elements of the row whose address a lane supplies, the second those in the lane's
-    registers.
+    Both map (lane, value) to the index of an element among the 8x8 matrices. The first layout gives a lane the row
+    whose shared-memory address this lane supplies. The second gives a lane the elements in its registers.
 
     instruction   "ldmatrix" or "stmatrix"
     dtype         element type

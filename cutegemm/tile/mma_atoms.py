@@ -145,11 +145,11 @@ def wgmma(
 ) -> MmaAtom:
     """Return the atom of wgmma.mma_async.m64n{n}: a warpgroup multiplies (64, k) by (k, n).
 
-    k elements have 32 bytes. B is in shared memory, C and D are in registers.
+    k is not an argument: k elements have 32 bytes, e.g. 16 of bf16. B is in shared memory, C and D are in registers.
 
     dtype      element type of A and B: f16, bf16, tf32, e4m3, e5m2 or s8
     n          8 to 256 in steps of 8; for s8 up to 32, then in steps of 16
-    a_major    contiguous mode of A in shared memory: k, or mn for f16 and bf16. k if A is in registers
+    a_major    contiguous mode of A in shared memory: k, or mn for f16 and bf16. Must be k if A is in registers
     b_major    contiguous mode of B in shared memory: k, or mn for f16 and bf16
     a_source   memory that A is read from: shared or register
     c_dtype    element type of C and D: f32, s32 for s8, or f16 for f16, e4m3 and e5m2; None for f32 or s32
@@ -200,7 +200,9 @@ def _in_shared(extent: int, k: int) -> Layout:
 def _wgmma_rules(
     dtype: DType, other: DType, into: DType, n: int, a_major: str, b_major: str, a_source: str
 ) -> list[str]:
-    """Return the rules that the arguments of `wgmma` violate, as phrases for an error message.
+    """Return the rules that the arguments of `wgmma` violate, as phrases for an error message; empty if none is.
+
+    `wgmma` returns an instruction that multiplies a (64, k) tile A by a (k, n) tile B.
 
     dtype              element type of A
     other              element type of B

@@ -95,7 +95,7 @@ class Raster(hooks.Shown):
 
     @staticmethod
     def parse(text: str) -> Raster:
-        """Return the raster that a text describes. `parse` reads what `str` of a raster returns.
+        """Return the raster, i.e. the order of the tiles of D, that a text such as "grouped_m:8" names.
 
         text     along_m, along_n, grouped_m:G, grouped_n:G, fitted_m, fitted_n, even_m:G, even_n:G, even:G or
                  hilbert:G with the band width G in tiles; or log_tile:T for grouped_n:2**T
@@ -154,7 +154,8 @@ class Raster(hooks.Shown):
         grid_m, grid_n   number of tiles along M and N, of the same type
         minimum          function that returns the smaller of two such values: min, np.minimum or cutlass.min
         batched          False for a grid with one batch: the batch index l is 0, and fewer divisions are computed
-        divisors         result of the method `divisors`, possibly as objects that divide faster; None to compute it
+        divisors         result of this raster's `divisors(grid_m, grid_n)`, possibly as objects that divide faster;
+                         None to compute it here
 
         >>> Raster("grouped_n", 2).tile(3, grid_m=4, grid_n=4)
         (1, 1, 0)
@@ -167,10 +168,13 @@ class Raster(hooks.Shown):
         return (*_TILE_OF[self.kind](within, grid_m, grid_n, self.group, minimum, *others), batch)
 
     def divisors(self, grid_m: Any, grid_n: Any) -> tuple[Any, ...]:
-        """Return the divisors that `tile` computes with. They depend only on the grid, so a kernel computes them once.
+        """Return the divisors that this raster needs to map a position to a tile.
+
+        They depend only on the grid, so a kernel computes them once and passes them to `tile`.
 
         grid_m, grid_n   number of tiles along M and N
-        returns          tuple: the number of tiles of a batch, then the divisors that this kind of raster needs
+        returns          tuple of integers: first the number of tiles of a batch, then the divisors of this order of
+                         tiles, e.g. the number of tiles of a band
 
         >>> Raster("grouped_m", 4).divisors(grid_m=6, grid_n=5)  # bands of 4 x 5 tiles; the last is 2 tiles wide
         (30, 20, 2)
@@ -178,7 +182,7 @@ class Raster(hooks.Shown):
         return (grid_m * grid_n, *_DIVISORS_OF[self.kind](grid_m, grid_n, self.group))
 
     def across(self, grid_m: int, grid_n: int) -> int | None:
-        """Return the number of tiles across a band (strip of tiles) of this raster; None for a kind without bands.
+        """Return the number of tiles across a band (strip of tiles) of this raster; None for an order without bands.
 
         grid_m, grid_n   number of tiles along M and N
 
@@ -265,19 +269,25 @@ class Raster(hooks.Shown):
 
 
 def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_column: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster along_m: m_tile varies fastest.
+    """Return the coordinates (m_tile, n_tile) of the tile at position `linear` if m_tile varies fastest.
 
-    by_column        grid_m, possibly as an object that divides faster; `group` and `minimum` are not used
+    All numbers are integers or traced integers of a kernel.
+
     grid_m, grid_n   number of tiles along M and N
+    by_column        grid_m, or an object that divides by grid_m faster
+    group, minimum   not used; other orders with the same signature need them
     """
     return linear % by_column, linear // by_column
 
 
 def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_row: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster along_n: n_tile varies fastest.
+    """Return the coordinates (m_tile, n_tile) of the tile at position `linear` if n_tile varies fastest.
 
-    by_row           grid_n, possibly as an object that divides faster; `group` and `minimum` are not used
+    All numbers are integers or traced integers of a kernel.
+
     grid_m, grid_n   number of tiles along M and N
+    by_row           grid_n, or an object that divides by grid_n faster
+    group, minimum   not used; other orders with the same signature need them
     """
     return linear // by_row, linear % by_row
 
@@ -285,10 +295,11 @@ def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by
 def _banded(
     linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any, by_band: Any, by_last_cta: Any = None
 ) -> tuple[Any, Any]:
-    """Return the (fast, slow) coordinates of the tile at position `linear`, for bands of `group` tiles.
+    """Return the (fast, slow) coordinates of the tile at position `linear` if the grid is cut into bands.
 
-    Positions count first across a band (fast), then along it (slow), then from band to band. The last band has the
-    remaining width. A divisor below is an integer or an object that divides faster.
+    A band is a strip of `group` tiles. Positions count first across a band (the fast coordinate), then along the band
+    (the slow one), then from band to band. E.g. with group 2 and grid_slow 3, position 2 is (0, 1) and position 6 is
+    (2, 0). The last band has the width that remains. A divisor is an integer or an object that divides faster.
 
     linear                 position of the tile in the order
     grid_fast, grid_slow   number of tiles across all bands, and along a band
@@ -307,10 +318,10 @@ def _banded(
 
 
 def _in_band(within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: Any, by_last_cta: Any) -> tuple[Any, Any]:
-    """Return the (fast, slow) coordinates of the tile at a position of the band that starts at fast coordinate `first`.
+    """Return the (fast, slow) coordinates of a tile inside one band, a strip of tiles of the grid.
 
-    The last band may be narrower and is divided by its own width. A divisor is an integer or an object that divides
-    faster.
+    Fast counts tiles across the bands, slow along them. The last band may be narrower and is then divided by its own
+    width. A divisor is an integer or an object that divides faster.
 
     within        position within the band, counted across the band first
     first         fast coordinate of the band's first tile
@@ -326,36 +337,38 @@ def _in_band(within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: An
 
 
 def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster grouped_m: bands of `group` tiles along M.
+    """Return the coordinates (m_tile, n_tile) of the tile at position `linear`, for bands of `group` tiles along M.
 
-    Within a band m_tile varies fastest, then n_tile.
+    Within a band, which spans all of N, m_tile varies fastest, then n_tile. The bands follow each other along M.
 
     grid_m, grid_n   number of tiles along M and N
     minimum          function that returns the smaller of two values
-    divisors         tiles of a full band and, possibly, the width of the last band
+    divisors         number of tiles of a full band and, optionally, the width of the last band; each is an integer or
+                     an object that divides faster
     """
     return _banded(linear, grid_m, grid_n, group, minimum, *divisors)
 
 
 def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster grouped_n: bands of `group` tiles along N.
+    """Return the coordinates (m_tile, n_tile) of the tile at position `linear`, for bands of `group` tiles along N.
 
-    Within a band n_tile varies fastest, then m_tile.
+    Within a band, which spans all of M, n_tile varies fastest, then m_tile. The bands follow each other along N.
 
     grid_m, grid_n   number of tiles along M and N
     minimum          function that returns the smaller of two values
-    divisors         tiles of a full band and, possibly, the width of the last band
+    divisors         number of tiles of a full band and, optionally, the width of the last band; each is an integer or
+                     an object that divides faster
     """
     n_tile, m_tile = _banded(linear, grid_n, grid_m, group, minimum, *divisors)
     return m_tile, n_tile
 
 
 def _fitted(extent: Any) -> Any:
-    """Return the number of tiles across a band of the rasters fitted_m and fitted_n: 4 if the extent is 5 or 6, else 8.
+    """Return the number of tiles across a band of the tile orders fitted_m and fitted_n: 4 for 5 or 6 tiles, else 8.
 
-    The host code of a kernel traces this function, so it has no branch.
+    The host code of a kernel traces this function, so it computes the result without a branch.
 
-    extent   number of tiles along the mode that the bands divide
+    extent   number of tiles of the grid along the mode that is cut into bands; may be a traced integer
 
     >>> [_fitted(extent) for extent in range(1, 20)]
     [8, 8, 8, 8, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]
@@ -368,11 +381,12 @@ def _fitted(extent: Any) -> Any:
 def _in_fitted_bands(
     linear: Any, grid_fast: Any, minimum: Any, by_band: Any, by_last_cta: Any, by_group: Any, by_slow: Any
 ) -> tuple[Any, Any]:
-    """Return the (fast, slow) coordinates of the tile at `linear`, for bands whose width depends on the grid.
+    """Return the (fast, slow) coordinates of the tile at position `linear`, for bands whose width depends on the grid.
 
-    The kernel gets the width only as a divisor, i.e. an integer or an object that divides faster.
+    A band is a strip of tiles. Fast counts tiles across the bands, slow along them. The kernel gets the width only as a
+    divisor, i.e. an integer or an object that divides faster.
 
-    linear        position of the tile in the order
+    linear        position of the tile in the order: across a band first, then along it, then from band to band
     grid_fast     number of tiles across all bands
     minimum       function that returns the smaller of two values
     by_band       number of tiles of a full band, as a divisor
@@ -385,39 +399,44 @@ def _in_fitted_bands(
 
 
 def _bands_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_m and even_m, whose bands divide M.
+    """Return (m_tile, n_tile) of the tile at position `linear`, for bands along M whose width depends on the grid.
 
-    Within a band m_tile varies fastest. The width of a band depends on the grid and is known by `divisors` only.
+    Within a band (strip of tiles over all of N) m_tile varies fastest. Only `divisors` contain the band's width.
 
     grid_m, grid_n   number of tiles along M and N
     group            not used
     minimum          function that returns the smaller of two values
-    divisors         result of `_band_divisors`
+    divisors         (tiles of a full band, width of the last band, width of a full band, tiles along a band), each an
+                     integer or an object that divides faster
     """
     return _in_fitted_bands(linear, grid_m, minimum, *divisors)
 
 
 def _bands_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_n and even_n, whose bands divide N.
+    """Return (m_tile, n_tile) of the tile at position `linear`, for bands along N whose width depends on the grid.
 
-    Within a band n_tile varies fastest. The width of a band depends on the grid and is known by `divisors` only.
+    Within a band (strip of tiles over all of M) n_tile varies fastest. Only `divisors` contain the band's width.
 
     grid_m, grid_n   number of tiles along M and N
     group            not used
     minimum          function that returns the smaller of two values
-    divisors         result of `_band_divisors`
+    divisors         (tiles of a full band, width of the last band, width of a full band, tiles along a band), each an
+                     integer or an object that divides faster
     """
     n_tile, m_tile = _in_fitted_bands(linear, grid_n, minimum, *divisors)
     return m_tile, n_tile
 
 
 def _bands_of_fewer(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster `even`: bands divide the shorter mode of the grid.
+    """Return the coordinates (m_tile, n_tile) of the tile at position `linear`, for bands that cut the shorter mode.
+
+    A band is a strip of tiles. The shorter mode is M if the grid has fewer tiles along M than along N.
 
     grid_m, grid_n   number of tiles along M and N
-    minimum          function that returns the smaller of two values
-    divisors         result of `_divisors_of_fewer`
     group            not used
+    minimum          function that returns the smaller of two values
+    divisors         (tiles of a full band, width of the last band, width of a full band, tiles along a band), each an
+                     integer or an object that divides faster
     """
     fewer = minimum(grid_m, grid_n)
     fast, slow = _in_fitted_bands(linear, fewer, minimum, *divisors)
@@ -426,12 +445,13 @@ def _bands_of_fewer(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: 
 
 
 def _even(extent: Any, most: int) -> Any:
-    """Return the band width if `extent` tiles are divided evenly into the fewest bands of at most `most` tiles.
+    """Return the width of bands that divide `extent` tiles evenly, with the fewest bands of at most `most` tiles.
 
-    For example, 9 tiles with at most 8 per band give bands of 5 and 4 tiles: 5. The result is at least 1.
+    For example, 9 tiles with at most 8 per band need two bands, of 5 and 4 tiles, so the width is 5. The result is at
+    least 1.
 
     extent   number of tiles
-    most     largest allowed width of a band
+    most     largest allowed width of a band, in tiles
 
     >>> [_even(extent, 8) for extent in (0, 1, 7, 8, 9, 12, 17, 24, 25)]
     [1, 1, 7, 8, 5, 6, 6, 8, 7]
@@ -443,7 +463,9 @@ def _even(extent: Any, most: int) -> Any:
 
 
 def _band_divisors(group: Any, fast: Any, slow: Any) -> tuple[Any, ...]:
-    """Return the divisors that `_in_fitted_bands` takes, for bands of `group` tiles.
+    """Return the four divisors that map a position to a tile, if the grid is cut into bands of `group` tiles.
+
+    A band is a strip of tiles. E.g. group 4, fast 10, slow 3 give (12, 2, 4, 3): bands of 4, 4 and 2 tiles times 3.
 
     fast      number of tiles across all bands
     slow      number of tiles along a band
@@ -453,7 +475,9 @@ def _band_divisors(group: Any, fast: Any, slow: Any) -> tuple[Any, ...]:
 
 
 def _divisors_of_fewer(m: Any, n: Any, most: int) -> tuple[Any, ...]:
-    """Return the divisors that `_in_fitted_bands` takes, for bands that divide the shorter mode of the grid.
+    """Return the four divisors that map a position to a tile, if bands cut the shorter mode of the grid evenly.
+
+    A band is a strip of tiles. The mode with fewer tiles is cut into the fewest bands of at most `most` tiles.
 
     m, n      number of tiles along M and N
     most      largest allowed width of a band
@@ -465,15 +489,15 @@ def _divisors_of_fewer(m: Any, n: Any, most: int) -> tuple[Any, ...]:
 
 
 def _hilbert(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_band: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the raster hilbert: squares of `group` x `group` tiles.
+    """Return the coordinates (m_tile, n_tile) of the tile at position `linear`, if the grid is cut into squares.
 
-    A complete square is taken along the Hilbert curve from its tile (0, 0) to (0, group - 1), an incomplete one
-    column by column.
+    A square has `group` x `group` tiles. A complete square is taken along the Hilbert curve from its tile (0, 0) to (0,
+    group - 1), an incomplete one column by column. The squares of a band follow each other along N.
 
     grid_m, grid_n   number of tiles along M and N
     minimum          function that returns the smaller of two values
-    by_band          number of tiles of a full band of squares, group * grid_n, as an integer or an object that
-                     divides faster
+    by_band          number of tiles of a full band of squares, group * grid_n: an integer or an object that divides
+                     faster
     """
     band = linear // by_band
     height = minimum(grid_m - band * group, group)

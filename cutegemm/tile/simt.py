@@ -23,12 +23,12 @@ def simt_tiled_mma(
     lanes_along: str = "m",
     warps_along: str = "m",
 ) -> TiledMma:
-    """Return the TiledMma of the hierarchy block > warp > thread > value, for an atom of a single thread.
+    """Return the TiledMma of a CUDA-core GEMM: a CTA tile is cut into warp tiles, these into tiles of single threads.
 
     block_mn      extents of the CTA tile, in elements
     warp_mn       extents of a warp tile; they divide the block tile
     thread_mn     extents of the tile of a thread; 32 of them make a warp tile
-    atom          an atom of one thread; None for the FMA of f32
+    atom          an instruction of a single thread; None for the FMA of f32
     quad_mn       extents of a quad, a block of elements that a thread reads together; they divide the thread tile. 4
                   elements of 32 bits are one 128-bit load
     lanes_along   "m" or "n": the mode along which the lanes of a warp are counted first
@@ -36,9 +36,8 @@ def simt_tiled_mma(
     raises        PlanError with every broken rule
 
     The tile of a thread is divided into quads. The first quads of all lanes of a warp are neighbours, so that a warp
-    reads a contiguous run of shared memory. The next quads follow after that run. With 8x8 elements per thread in
-    quads of 4x4, and 8 x 4 lanes, the rows of a lane in its warp tile of 64 rows are 4*lane .. 4*lane + 3, and these
-    plus 32.
+    reads a contiguous run of shared memory. The next quads follow after that run. With 8x8 elements per thread in quads
+    of 4x4, and 8 x 4 lanes, the rows of a lane in its warp tile of 64 rows are 4*lane .. 4*lane + 3, and these plus 32.
 
     Law: for each quad < thread_m / quad_m and row < quad_m, thread t = lane + 32 * warp holds the row
 
@@ -72,10 +71,16 @@ def _made(
     lanes_along: str,
     warps_along: str,
 ) -> TiledMma:
-    """Return the TiledMma of the hierarchy block > warp > thread > value, for checked arguments of `simt_tiled_mma`.
+    """Return the TiledMma whose CTA tile is cut into warp tiles, these into thread tiles, these into quads.
 
-    block_mn, warp_mn, thread_mn, quad_mn   extents of the CTA tile, a warp tile, a thread's tile and a quad
-    lanes_along, warps_along                "m" or "n": mode along which lanes and warps are counted first
+    The arguments must be valid; all extents are (M, N) in elements.
+
+    atom                       instruction of a single thread, e.g. an FMA
+    block_mn                   extents of the CTA tile
+    warp_mn                    extents of a warp tile
+    thread_mn                  extents of a thread's tile
+    quad_mn                    extents of a block of elements that a thread reads together
+    lanes_along, warps_along   "m" or "n": mode along which lanes and warps are counted first
     """
     lanes = (warp_mn[0] // thread_mn[0], warp_mn[1] // thread_mn[1])
     warps = (block_mn[0] // warp_mn[0], block_mn[1] // warp_mn[1])
@@ -103,8 +108,12 @@ def _violations(
 ) -> list[str]:
     """Return the rules that the arguments of `simt_tiled_mma` violate, as phrases for an error message.
 
-    block, warp, thread, quad   extents (M, N) of the CTA tile, a warp tile, a thread's tile and a quad
-    lanes_along, warps_along    "m" or "n": mode along which lanes and warps are counted first
+    All extents are (M, N) in elements.
+
+    atom                       instruction of a single thread, e.g. an FMA
+    block, warp, thread        extents of the CTA tile, a warp tile and a thread's tile
+    quad                       extents of a block of elements that a thread reads together
+    lanes_along, warps_along   "m" or "n": mode along which lanes and warps are counted first
     """
     sizes = {"block": block, "warp": warp, "thread": thread, "quad": quad}
     rules = [

@@ -45,11 +45,12 @@ def smem_atom(dtype: DType, major: str, kind: str) -> ComposedLayout:
 
 
 def widest_smem_kind(dtype: DType, extent: int) -> str:
-    """Return the kind of wgmma's shared-memory layouts with the longest row that divides an extent: "128B" if possible.
+    """Return the widest swizzle of a wgmma operand in shared memory whose row length divides `extent`.
 
-    dtype    element type
-    extent   extent of the tile along its contiguous mode, in elements
-    raises   PlanError if 16 bytes, the shortest row, do not divide the extent
+    dtype     element type
+    extent    extent of the tile along its contiguous mode, in elements
+    returns   "128B", "64B", "32B" or "interleave" (16 bytes, no swizzle)
+    raises    PlanError if 16 bytes, the shortest row, do not divide the extent
 
     >>> from cutegemm.dtypes import bf16
     >>> widest_smem_kind(bf16, 64), widest_smem_kind(bf16, 96)

@@ -12,13 +12,17 @@ Target = Union[Layout, ComposedLayout, Tensor]
 
 
 def layout_of(target: Target) -> Layout | ComposedLayout:
-    """Return the layout of a copy's or MMA's argument: a tensor's layout, or the argument itself if it is a layout."""
+    """Return the layout of `target`: a tensor's layout, or `target` itself if it is a layout.
+
+    target   argument of a copy or an MMA
+    """
     return target.layout if isinstance(target, Tensor) else target
 
 
 def as_tensor(target: Target) -> Tensor:
-    """Return a copy's or MMA's argument as a tensor; a layout becomes the tensor whose elements are its offsets.
+    """Return `target`, the argument of a copy or an MMA, as a tensor.
 
-    A layout of coordinates becomes the tensor of its coordinates. A tensor is returned as it is.
+    A tensor is returned as it is. A layout becomes the tensor whose element at each coordinate is the layout's offset
+    there, or the layout's coordinate if the layout maps to coordinates.
     """
     return target if isinstance(target, Tensor) else Tensor(None, target)

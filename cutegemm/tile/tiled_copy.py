@@ -26,10 +26,10 @@ from cutegemm.tile.tv import make_layout_tv
 
 @dataclass(frozen=True)
 class TiledCopy(hooks.Shown):
-    """A copy atom repeated over threads and values, to copy a tile.
+    """A copy instruction repeated over threads, and over the values of each thread, to copy a tile.
 
     atom             the instruction
-    layout_tv        (thread, value) -> colexicographic index in the tile, for the side of the copy that is in
+    layout_tv        (thread, value) -> colexicographic index in the tile, for the elements that threads hold in
                      registers
     tiler_mn         the tile: for each mode an extent, or a layout of its elements
     fragment_shape   (value, rest_m, rest_n), the shape of a thread's fragment of one tile of the TiledMma for
@@ -60,7 +60,10 @@ class TiledCopy(hooks.Shown):
             raise PlanError(f"TiledCopy of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return the violated rule, as a list of one phrase, if the atom does not divide a thread's values; else []."""
+        """Return the violated rule, as a list of one phrase, if a thread's values do not fill whole copy instructions.
+
+        Return [] if they do.
+        """
         try:
             self._src_to_tile, self._dst_to_tile  # noqa: B018  (computed here, used later)
         except LayoutError as error:
@@ -98,17 +101,23 @@ class TiledCopy(hooks.Shown):
 
     @cached_property
     def tv_in_tile(self) -> Layout:
-        """Layout of this copy's side in registers: (thread, value) -> colexicographic index in the tile."""
+        """Layout of the elements in each thread's registers: (thread, value) -> colexicographic index in the tile."""
         return composition(Layout(self._tile_shape), self.layout_tv)
 
     @cached_property
     def _src_to_tile(self) -> Layout:
-        """Layout of the elements that each thread reads: (thread, (value of an atom, atom)) -> index in the tile."""
+        """Layout of the elements that each thread reads: (thread, (value, atom)) -> index in the tile.
+
+        "value" counts the elements of one execution of this copy's instruction, "atom" counts the executions.
+        """
         return _to_tile(self.layout_tv, self.atom.layout_ref_tv, self.atom.layout_src_tv)
 
     @cached_property
     def _dst_to_tile(self) -> Layout:
-        """Layout of the elements that each thread writes: (thread, (value of an atom, atom)) -> index in the tile."""
+        """Layout of the elements that each thread writes: (thread, (value, atom)) -> index in the tile.
+
+        "value" counts the elements of one execution of this copy's instruction, "atom" counts the executions.
+        """
         return _to_tile(self.layout_tv, self.atom.layout_ref_tv, self.atom.layout_dst_tv)
 
     def get_slice(self, thr_idx: int) -> ThrCopy:
@@ -127,7 +136,8 @@ class TiledCopy(hooks.Shown):
     def tidfrg_s(self, target: Target) -> Any:
         """Return the source with its elements grouped by thread.
 
-        The result has the form (thread, (value, atom), (rest_m, rest_n, ...)).
+        The result has the form (thread, (value, atom), (rest_m, rest_n, ...)). "value" counts the elements of one
+        execution of the copy instruction, "atom" the executions within a tile, and the rest modes count tiles.
 
         target    source (M, N, ...), a layout or tensor with as many modes as the tile or more; further modes go to
                   the rest
@@ -140,7 +150,8 @@ class TiledCopy(hooks.Shown):
     def tidfrg_d(self, target: Target) -> Any:
         """Return the destination with its elements grouped by thread.
 
-        The result has the form (thread, (value, atom), (rest_m, rest_n, ...)).
+        The result has the form (thread, (value, atom), (rest_m, rest_n, ...)). "value" counts the elements of one
+        execution of the copy instruction, "atom" the executions within a tile, and the rest modes count tiles.
 
         target    destination (M, N, ...), a layout or tensor with as many modes as the tile or more; further modes go
                   to the rest
@@ -153,9 +164,11 @@ class TiledCopy(hooks.Shown):
     def _tidfrg(self, layout: Layout, to_tile: Layout) -> Layout:
         """Return `layout` with its elements grouped by thread: (thread, (value, atom), (rest_m, rest_n, ...)).
 
+        "value" counts the elements of one execution of the copy instruction, "atom" the executions within a tile, and
+        the rest modes count tiles.
+
         layout    source or destination (M, N, ...) of this copy
-        to_tile   (thread, (value of an atom, atom)) -> index in the tile, for that side: `_src_to_tile` or
-                  `_dst_to_tile`
+        to_tile   (thread, (value, atom)) -> index in the tile: the elements that threads read, for a source, or write
         """
         if len(layout) < len(self.tiler_mn):
             raise LayoutError(
@@ -190,25 +203,28 @@ class TiledCopy(hooks.Shown):
         return _all_offsets(self.tidfrg_d(as_tensor(target)))
 
     def retile(self, target: Target) -> Any:
-        """Return a thread's MMA fragment in the order of this copy: ((value, atom), rest_m, rest_n, ...).
+        """Return a thread's MMA fragment regrouped for this copy: ((value, atom), rest_m, rest_n, ...).
 
-        Law: if the copy was made for a TiledMma and the target is a fragment of that TiledMma, the element at
-        ((value, atom), rest_m, rest_n) is the one that the copy moves there. For another copy, the rest modes
-        of the target are assumed to count the elements of the tile in ascending order.
+        The fragment's elements are grouped by execution of the copy instruction: "value" counts within one execution,
+        "atom" the executions of a tile, and the rest modes count tiles. If the copy was made for the TiledMma of the
+        fragment, each element is the one that the copy moves there. For another copy, the rest modes are assumed to
+        count the elements of the tile in ascending order.
 
         target    fragment (value, rest_m, rest_n, ...) in registers
         returns   a layout if `target` is one, a tensor (a view of it) if `target` is a tensor
-        raises    LayoutError if the values of the target are not whole atoms of this copy, or if the order of
-                  its values is not known: for a copy that was made from another copy with another order
-        source    CuTe, copy_atom.hpp:283, retile. CuTe always assumes the order of elements, which is wrong for
-                  a TiledMma with a permutation that orders values differently
+        raises    LayoutError if the values of the target do not fill whole executions, or if the order of its values is
+                  not known because the copy was made from another copy with another order
+        source    CuTe, copy_atom.hpp:283, retile. CuTe always assumes the order of elements, which is wrong for a
+                  TiledMma with a permutation that orders values differently
         """
         return on_layout("TiledCopy.retile(target): target", self._retile, target)
 
     def _retile(self, layout: Layout) -> Layout:
-        """Return the layout of a fragment after `retile`: ((value, atom), rest_m, rest_n, ...).
+        """Return a fragment's layout regrouped by executions of this copy's instruction.
 
-        layout   layout (value, rest_m, rest_n, ...) of a thread's MMA fragment
+        layout    layout (value, rest_m, rest_n, ...) of a thread's MMA fragment
+        returns   layout ((value, atom), rest_m, rest_n, ...): "value" counts the elements of one execution, "atom" the
+                  executions within a tile
         """
         values = layout[0].size()
         own = self.fragment_shape
@@ -229,11 +245,11 @@ class TiledCopy(hooks.Shown):
         return concatenate([in_order, *[tiles[1][m] for m in range(1, len(tiles[1]))]])
 
     def _by_element(self, values: int) -> tuple[Any, Layout]:
-        """Return how a thread's values, cut into groups of `values` values, are arranged along the modes of the tile.
+        """Return how groups of `values` consecutive values of a thread lie along the modes of the tile.
 
         values    number of values of a group
-        returns   (number of groups along each mode, layout from the index of a group to its coordinate (m, n) among
-                  groups)
+        returns   (number of groups along M and along N, layout from the number of a group to its coordinate (m, n)
+                  among the groups)
         """
         index_of = composition(right_inverse(self.layout_tv), Layout(self._tile_shape))
         groups = recast_layout(self.threads * values, 1, index_of)  # (m, n) -> group
@@ -241,7 +257,7 @@ class TiledCopy(hooks.Shown):
 
     @property
     def retiles_in_element_order(self) -> bool:
-        """True if a thread's fragment has the order of the tile's elements, as CuTe's retile assumes."""
+        """True if a thread's MMA fragment is in the order of the tile's elements, as CuTe's `retile` assumes."""
         if not self.fragment_shape:
             return self.fragment_shape is None
         try:
@@ -263,10 +279,13 @@ class ThrCopy:
     thr_idx: int
 
     def partition_S(self, target: Target) -> Tensor:
-        """Return the elements of a source that this thread reads: ((value, atom), rest_m, rest_n, ...).
+        """Return the elements of a source that this thread reads, as a tensor ((value, atom), rest_m, rest_n, ...).
 
-        target    tensor (M, N, ...); a layout stands for the tensor of its offsets
-        returns   Tensor, a view of the target; the view of a layout has offsets as elements
+        "value" counts the elements of one execution of the copy instruction, "atom" the executions within a tile, and
+        the rest modes count tiles.
+
+        target    tensor (M, N, ...); a layout is taken as a tensor whose elements are the offsets
+        returns   Tensor, a view of the target
 
         >>> from cutegemm.dtypes import f32
         >>> from cutegemm.layout.tensor import make_identity_tensor
@@ -278,25 +297,32 @@ class ThrCopy:
         return self._partition(self.tiled_copy.tidfrg_s, target)
 
     def partition_D(self, target: Target) -> Tensor:
-        """Return the elements of a destination that this thread writes: ((value, atom), rest_m, rest_n, ...).
+        """Return the elements of a destination that this thread writes: a tensor ((value, atom), rest_m, rest_n, ...).
 
-        target    tensor (M, N, ...); a layout stands for the tensor of its offsets
+        "value" counts the elements of one execution of the copy instruction, "atom" the executions within a tile, and
+        the rest modes count tiles.
+
+        target    tensor (M, N, ...); a layout is taken as a tensor whose elements are the offsets
         returns   Tensor, a view of the target
         """
         return self._partition(self.tiled_copy.tidfrg_d, target)
 
     def _partition(self, tidfrg: Any, target: Target) -> Tensor:
-        """Return the elements of `target` that belong to this thread: ((value, atom), rest_m, rest_n, ...).
+        """Return the elements of `target` that this thread reads or writes: ((value, atom), rest_m, rest_n, ...).
 
-        tidfrg   function that groups a target by thread, such as `TiledCopy.tidfrg_s` for a source
-        target   tensor (M, N, ...), or a layout, which stands for the tensor of its offsets
+        tidfrg   function from a layout or tensor to the same elements grouped by thread, such as `TiledCopy.tidfrg_s`,
+                 which groups a source
+        target   tensor (M, N, ...); for a layout, the tensor whose elements are the layout's offsets
         """
         split = tidfrg(as_tensor(target))
         part: Tensor = split[self.thr_idx, None, (None,) * len(split.layout.shape[2])]
         return part
 
     def retile(self, target: Target) -> Any:
-        """Return this thread's MMA fragment in the order of the copy: ((value, atom), rest_m, rest_n, ...).
+        """Return this thread's MMA fragment regrouped for the copy: ((value, atom), rest_m, rest_n, ...).
+
+        "value" counts the elements of one execution of the copy instruction, "atom" the executions within a tile, and
+        the rest modes count tiles.
 
         target    fragment (value, rest_m, rest_n, ...) in registers
         returns   a layout if `target` is one, a tensor (a view of it) if `target` is a tensor
@@ -308,8 +334,9 @@ def make_tiled_copy(atom: CopyAtom, layout_tv: Layout, tiler_mn: tuple[Any, ...]
     """Return the tiled copy that repeats a copy atom by a given thread-value layout over a tile.
 
     atom        the instruction
-    layout_tv   (thread, value) -> colexicographic index in the tile, for the side of the copy that is in registers
-    tiler_mn    the tile: for each mode an extent, or a layout of its elements
+    layout_tv   (thread, value) -> colexicographic index in the tile, for the elements that threads hold in registers.
+                If the copy uses no registers (cp.async), for the elements that the atom's reference layout describes
+    tiler_mn    the tile that all threads copy together: for each mode an extent, or a layout of its elements
     raises      PlanError with every violated rule
     source      CuTe DSL, `make_tiled_copy`
 
@@ -325,9 +352,9 @@ def make_tiled_copy_tv(atom: CopyAtom, thr_layout: Layout, val_layout: Layout) -
     """Return the tiled copy that repeats an atom over a layout of threads and a layout of each thread's values.
 
     atom         the instruction
-    thr_layout   (m, n) -> thread: every thread 0, 1, ... has one coordinate
-    val_layout   (m, n) -> value of a thread: every value 0, 1, ... has one coordinate. The values of a thread are
-                 neighbours
+    thr_layout   (m, n) -> thread: each of the threads 0, 1, ... occurs once
+    val_layout   (m, n) -> value of a thread: each of the values 0, 1, ... occurs once. The values of a thread are
+                 adjacent in the tile
     raises       LayoutError if a thread or a value has no coordinate or several; PlanError if the atom does not fit
                  these layouts
     source       CuTe DSL, `make_tiled_copy_tv`
@@ -379,7 +406,8 @@ def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -
 
     atom      the instruction of the copy
     operand   "a", "b" or "c"
-    i, j      positions of the operand's two modes in (M, N, K), such as 0 and 2 for A
+    i, j      positions of the operand's two modes in (M, N, K): 0 and 2 for A (M, K), 1 and 2 for B (N, K), 0 and 1 for
+              C
     """
     require(f"make_tiled_copy_{operand}", tiled_mma, TiledMma, "a TiledMma")
     tile = (tiled_mma.tile_mnk[i], tiled_mma.tile_mnk[j])
@@ -388,10 +416,10 @@ def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -
 
 
 def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """Return the copy of a part of C: the first values of each thread in a TiledMma, as many as fill one copy atom.
+    """Return the tiled copy of only the first values of each thread's C in a TiledMma, as many as fill one copy atom.
 
-    The tile of the copy consists of layouts, which select the rows and the columns of these values. An epilogue
-    derives the copies of its epilogue tiles from this copy.
+    An epilogue that stores D piece by piece derives the copies of its pieces from this copy. The tile of the copy is
+    given by two layouts, which select the rows and columns of C where these values are.
 
     atom        the instruction of the copy
     tiled_mma   the MMA whose fragments of C are copied
@@ -415,7 +443,7 @@ def make_tiled_copy_S(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
     """Return a tiled copy by another atom that gives each thread the elements that it reads in `tiled_copy`.
 
     atom         the instruction of the new copy
-    tiled_copy   copy whose source side the new copy has in registers
+    tiled_copy   copy whose source elements of a thread are the register elements of the new copy
     raises       PlanError if the atom does not divide a thread's values
     source       CuTe DSL, `make_tiled_copy_S`
     """
@@ -427,7 +455,7 @@ def make_tiled_copy_D(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
     """Return a tiled copy by another atom that gives each thread the elements that it writes in `tiled_copy`.
 
     atom         the instruction of the new copy
-    tiled_copy   copy whose destination side the new copy has in registers
+    tiled_copy   copy whose destination elements of a thread are the register elements of the new copy
     raises       PlanError if the atom does not divide a thread's values
     source       CuTe DSL, `make_tiled_copy_D`
     """
@@ -436,11 +464,11 @@ def make_tiled_copy_D(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
 
 
 def _of_copy(atom: CopyAtom, tiled_copy: TiledCopy, layout_tv: Layout) -> TiledCopy:
-    """Return a tiled copy over the tile of `tiled_copy`, with another atom and another thread-value layout.
+    """Return a tiled copy over the tile of `tiled_copy`, with another atom and other elements per thread.
 
     atom         the instruction of the new copy
     tiled_copy   copy whose tile is used
-    layout_tv    (thread, value) -> colexicographic index in the tile
+    layout_tv    elements of each thread of the new copy: (thread, value) -> colexicographic index in the tile
     """
     fragment = tiled_copy.fragment_shape
     if fragment:
@@ -458,7 +486,8 @@ def _counts_up(order: Layout) -> bool:
 def _all_offsets(split: Tensor) -> np.ndarray:
     """Return the offsets of a tensor grouped by thread, as an int64 array (threads, values, rest_m, rest_n, ...).
 
-    split   tensor of the form (thread, (value, atom), (rest_m, rest_n, ...))
+    split   tensor of the form (thread, (value, atom), (rest_m, rest_n, ...)): the value within one execution of the
+            copy instruction, the execution within a tile, and the tile
     """
     threads, values, rest = split.layout.shape
     flat = split.offsets()
@@ -504,11 +533,13 @@ def _violations(atom: CopyAtom, layout_tv: Any, tiler_mn: Any) -> list[str]:
 
 @lru_cache(maxsize=1024)  # many plans share their copies
 def _to_tile(layout_tv: Layout, reference: Layout, side: Layout) -> Layout:
-    """Return the layout (thread, (value of an atom, atom)) -> index in the tile, for one side of a tiled copy.
+    """Return which elements of the tile each thread reads, or writes: (thread, (value, atom)) -> index in the tile.
 
-    layout_tv   (thread, value) -> index in the tile, for the side of the copy that is in registers
-    reference   (thread, value) layout of a single atom for the side in registers
-    side        (thread, value) layout of a single atom for the source or for the destination, whichever is wanted
+    "value" counts the elements of one execution of the copy instruction, "atom" counts the executions.
+
+    layout_tv   (thread, value) -> index in the tile, for the elements in registers
+    reference   (thread, value) layout of one execution, for the elements in registers
+    side        (thread, value) layout of one execution, for the source or for the destination, whichever is wanted
     """
     to_reference = composition(right_inverse(reference), side)
     atoms = zipped_divide(layout_tv, (reference[0].size(), reference[1].size()))

@@ -40,8 +40,9 @@ class TiledMma(hooks.Shown):
     """An MMA atom repeated over threads, and over the values of each thread, to cover a tile of M x N x K.
 
     atom              the instruction
-    atom_layout_mnk   layout from the coordinate (m, n, k) of a repetition over threads to its number; a shape
-                      stands for its compact layout. Modes may be hierarchical: ((lane_m, warp_m), ...)
+    atom_layout_mnk   layout from the coordinate (m, n, k) of a repetition over threads to its number, e.g. (2, 2, 1)
+                      for 2 x 2 warps; a shape stands for its compact layout. Modes may be hierarchical: ((lane_m,
+                      warp_m), ...)
     permutation_mnk   for each of M, N and K: a layout from a position to an element of the tile, an extent n
                       for n:1, or None for the extent that the threads cover. Positions count first through the
                       atom, then through the threads, then through the values
@@ -70,7 +71,10 @@ class TiledMma(hooks.Shown):
             raise PlanError(f"TiledMma of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return one phrase for each operand (A, B, C) if a thread's elements are not a layout after permutation."""
+        """Return one phrase for each operand (A, B, C) whose elements of a thread cannot be written as a layout.
+
+        This happens if the permutation of the tile splits a thread's values irregularly. Otherwise the list is empty.
+        """
         rules = []
         for operand in _MODES:
             try:
@@ -92,7 +96,7 @@ class TiledMma(hooks.Shown):
 
     @property
     def shape_mnk(self) -> tuple[int, int, int]:
-        """Extents (M, N, K) of the atom, as in CuTe; `tile_mnk` has the extents of the tile."""
+        """Extents (M, N, K) of this MMA's instruction, as in CuTe. `tile_mnk` has the extents of the whole tile."""
         return self.atom.shape_mnk
 
     @property
@@ -108,7 +112,10 @@ class TiledMma(hooks.Shown):
 
     @cached_property
     def _permutation(self) -> tuple[Any, ...]:
-        """The permutation of this tiled MMA, with None replaced by the extent that the threads cover along the mode."""
+        """For M, N and K: the permutation of the tile, i.e. a layout or an extent.
+
+        None in the user's argument is replaced by the extent that the threads cover along the mode.
+        """
         return tuple(
             [
                 self.atom.shape_mnk[mode] * self.atom_layout_mnk[mode].size() if entry is None else entry
@@ -217,7 +224,7 @@ class TiledMma(hooks.Shown):
         return self._partition_shape("c", shape_mn)
 
     def _partition_shape(self, operand: str, shape: IntTuple) -> IntTuple:
-        """Return the shape (value, rest, rest, ...) of a thread's fragment of an operand that has the given shape.
+        """Return the shape of a thread's fragment of an operand: values of one tile, then the number of tiles by mode.
 
         operand   "a", "b" or "c"
         shape     (M, K, ...), (N, K, ...) or (M, N, ...)
@@ -261,7 +268,9 @@ class TiledMma(hooks.Shown):
         return self._offsets("c", target)
 
     def _offsets(self, operand: str, target: Target) -> np.ndarray:
-        """Return the offsets of the elements that threads hold, as an int64 array (threads, values, rest, ...).
+        """Return the offsets of an operand's elements that each thread holds, as an int64 array.
+
+        Its shape is (threads, values, rest, rest, ...): values of one tile, then the tiles along the operand's modes.
 
         operand   "a", "b" or "c"
         target    layout or tensor of the operand: (M, K, ...), (N, K, ...) or (M, N, ...)
@@ -292,7 +301,7 @@ class ThrMma:
     def partition_A(self, target: Target) -> Tensor:
         """Return the elements of A that this thread holds: (value, rest_m, rest_k, ...).
 
-        target    tensor (M, K, ...); a layout stands for the tensor of its offsets
+        target    tensor (M, K, ...); a layout is taken as a tensor whose elements are the offsets
         returns   Tensor, a view of the target; the view of a layout has offsets as elements
 
         >>> from cutegemm.layout.tensor import make_identity_tensor
@@ -305,7 +314,7 @@ class ThrMma:
     def partition_B(self, target: Target) -> Tensor:
         """Return the elements of B that this thread holds: (value, rest_n, rest_k, ...).
 
-        target    tensor (N, K, ...); a layout stands for the tensor of its offsets
+        target    tensor (N, K, ...); a layout is taken as a tensor whose elements are the offsets
         returns   Tensor, a view of the target
         """
         return self._partition("b", target)
@@ -313,16 +322,17 @@ class ThrMma:
     def partition_C(self, target: Target) -> Tensor:
         """Return the elements of C that this thread holds: (value, rest_m, rest_n, ...).
 
-        target    tensor (M, N, ...); a layout stands for the tensor of its offsets
+        target    tensor (M, N, ...); a layout is taken as a tensor whose elements are the offsets
         returns   Tensor, a view of the target
         """
         return self._partition("c", target)
 
     def _partition(self, operand: str, target: Target) -> Tensor:
-        """Return the view of `target` that contains the elements of an operand that this thread holds.
+        """Return the elements of one operand that this thread holds, as a tensor (value, rest, rest, ...).
 
         operand   "a", "b" or "c"
-        target    the operand: a tensor, or a layout, which stands for the tensor of its offsets
+        target    tensor that contains the whole operand: (M, K, ...), (N, K, ...) or (M, N, ...). A layout is taken as
+                  the tensor whose elements are the layout's offsets
         """
         split = self.tiled_mma.thrfrg(operand, as_tensor(target))
         coord = self.tiled_mma.thr_coord(self.thr_idx)
@@ -356,10 +366,10 @@ def make_tiled_mma(
 
 
 def _index_in(layout: Layout, thr_idx: Any) -> Any:
-    """Return the coordinate of a thread in one mode of the layout of all threads; an array of coordinates for an array.
+    """Return the coordinate of a thread in `layout`, one mode of the layout of all threads.
 
-    layout    the mode, such as the one that counts repetitions of the atom along M
-    thr_idx   index of the thread, or an array of indices
+    layout    the mode, such as the one that counts repetitions of the MMA instruction along M
+    thr_idx   index of the thread, or an array of indices, which gives an array of coordinates
     """
     index: Any = thr_idx * 0
     running = 1
@@ -371,11 +381,13 @@ def _index_in(layout: Layout, thr_idx: Any) -> Any:
 
 
 def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
-    """Return the rules that the fields of a TiledMma violate, as phrases for an error message; empty if none is.
+    """Return the rules that the arguments of a TiledMma violate, as phrases for an error message; empty if none is.
 
-    atom                       the instruction
-    atom_layout, permutation   layout of repetitions and permutation as the user passed them, so possibly of a wrong
-                               type
+    The arguments are as the user passed them, so possibly of a wrong type.
+
+    atom          the MMA instruction
+    atom_layout   layout from (m, n, k) of a repetition over threads to its number
+    permutation   for each of M, N and K a layout, an extent or None
     """
     if not isinstance(atom_layout, Layout) or len(atom_layout) != 3 or not atom_layout.is_integral:
         return [f"the atom layout {atom_layout} does not have the three modes (M, N, K)"]
@@ -397,7 +409,8 @@ def _permutation_rules(name: str, permutation: Any, atom_extent: int, repeats: L
     """Return the rules that the permutation of one mode of a TiledMma violates, as phrases for an error message.
 
     name          the mode: "M", "N" or "K"
-    permutation   layout from a position to an element of the tile, or the extent of the tile
+    permutation   layout from a position, counted through atom, threads and values, to an index in the tile; or the
+                  extent of the tile
     atom_extent   extent of the atom along the mode
     repeats       layout of the atom's repetitions over threads along the mode
     """
@@ -431,6 +444,9 @@ def _permutation_rules(name: str, permutation: Any, atom_extent: int, repeats: L
 @lru_cache(maxsize=1024)  # many plans share their MMAs
 def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
     """Return an operand's layout with its elements grouped by thread: ((v, (m, k)), (value, (rest_m, rest_k, ...))).
+
+    The first mode is the thread: v within the MMA instruction, (m, k) among the instruction's repetitions. The second
+    mode counts the elements of that thread: within the instruction, then over the rest of the operand.
 
     layout    layout (M, K, ...) of A, (N, K, ...) of B or (M, N, ...) of C
     operand   "a", "b" or "c"

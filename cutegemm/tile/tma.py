@@ -73,7 +73,7 @@ class TmaBox:
 
     @property
     def size_bytes(self) -> int:
-        """Size of this TMA box in bytes: the transaction count of the barrier in each CTA that receives it."""
+        """Size of this TMA box in bytes: the transaction count that the mbarrier of each receiving CTA expects."""
         return product(self.box) * self.dtype.bits // 8
 
     @property

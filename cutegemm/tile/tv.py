@@ -33,9 +33,9 @@ def numbers_once(layout: Layout) -> bool:
 def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, ...], Layout]:
     """Return the tile that threads and their values cover, and the layout of the elements of each thread.
 
-    thr_layout   (m, n) -> thread: every thread 0, 1, ... has one coordinate
-    val_layout   (m, n) -> value of a thread: every value 0, 1, ... has one coordinate. The values of a thread
-                 are neighbours
+    thr_layout   (m, n) -> thread: each of the threads 0, 1, ... occurs once
+    val_layout   (m, n) -> value of a thread: each of the values 0, 1, ... occurs once. The values of a thread are
+                 adjacent in the tile
     returns      (tiler_mn, layout_tv): the extents of the tile, and (thread, value) -> colexicographic index in
                  the tile
     raises       LayoutError if a thread or a value has no coordinate or several
@@ -51,7 +51,7 @@ def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, .
 
 @lru_cache(maxsize=4096)  # many plans share a layout
 def _layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, ...], Layout]:
-    """Return (tiler_mn, layout_tv) as `make_layout_tv` does, for arguments that are known to be valid layouts.
+    """Return the tile that threads and their values cover, and the layout of each thread's elements, without checks.
 
     thr_layout   (m, n) -> thread
     val_layout   (m, n) -> value of a thread

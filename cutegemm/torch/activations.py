@@ -77,7 +77,7 @@ def activated(name: str | None, operands: tuple[str, ...], with_preact: bool = F
 
 @constant
 def gated(name: str, operands: tuple[str, ...], interleaved: bool, with_preact: bool) -> str:
-    """Return the epilogue act(gate) * up as text, a lambda; gate and up are one half of the accumulator's columns each.
+    """Return the epilogue act(gate) * up as text, a lambda; gate and up are half of the accumulator's columns each.
 
     name          name of the gated activation, such as "swiglu"
     operands      names of the operands that are added to the accumulator; an operand named `SCALE` comes last and
@@ -96,7 +96,7 @@ def gated(name: str, operands: tuple[str, ...], interleaved: bool, with_preact: 
 
 @constant
 def gate_and_up(name: str, operands: tuple[str, ...], interleaved: bool) -> str:
-    """Return an epilogue with the three results act(gate) * up, gate and up, as text (a lambda).
+    """Return the epilogue with the three results act(gate) * up, gate and up, as text: a lambda that `gemm` can use.
 
     name          name of the gated activation, such as "swiglu"
     operands      names of the operands that are added to the accumulator; an operand named `SCALE` multiplies it

@@ -41,12 +41,12 @@ Times = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Call:
-    """The options of a GEMM with an epilogue. With the saved tensors, they determine the gradients.
+    """The options of a GEMM with an epilogue. Its gradients are computed from them and from saved tensors.
 
-    text        the epilogue as text, a lambda
+    text        the epilogue as text, e.g. "lambda acc, bias: relu(acc + bias)"
     scalars     values of the epilogue's numbers, which are its last operands
     out_dtype   types of the results: one torch dtype for all, or a sequence with one or None each; None: the default
-    how         options of `gemm`
+    how         other options of `gemm`, such as the plan, as a `How`
     """
 
     text: str
@@ -68,9 +68,9 @@ def product(
     how: How | None = None,
     outs: Outs = None,
 ) -> Tensors:
-    """Return the results of an epilogue of a @ b, D first, and let torch record gradients if they are wanted.
+    """Return the results of an epilogue of a @ b, D first; if a tensor requires gradients, torch records the call.
 
-    Results that the backward pass reads may come after those of the epilogue.
+    Further results, which only the backward pass reads, may come after those of the epilogue.
 
     a           M x K, or a batch of such matrices
     b           tuple of one K x N matrix or batch, or of several that stand side by side as columns of one (gate and
@@ -118,7 +118,7 @@ def _into(
     out_dtype: OutDtype,
     how: How,
 ) -> Tensors:
-    """Compute an epilogue of a @ b into tensors of the caller, and return all results, D first.
+    """Compute a @ b with an epilogue, write the results to tensors of the caller, and return all results, D first.
 
     In a graph of torch.compile, results are copied to these tensors, unless D is the only one.
 
@@ -155,7 +155,7 @@ def by_operator(
     dtype: OutDtype,
     how: How,
 ) -> Tensors:
-    """Compute an epilogue of a @ b by an operator of torch.library, which a graph of torch.compile can contain.
+    """Compute a @ b with an epilogue by an operator of torch.library, which a graph of torch.compile can contain.
 
     a        M x K, or a batch of such matrices
     b        matrices K x N_i that stand side by side as the columns of one
@@ -229,9 +229,10 @@ def gated_backward(
 
 
 class Recorded(torch.autograd.Function):  # type: ignore[misc]
-    """The autograd function of a GEMM with an epilogue, called without torch's dispatcher.
+    """The autograd function of a GEMM with an epilogue in eager mode: computes it forward, and its gradients backward.
 
-    `apply(call, parts, a, *b, *operands)` returns the results of the epilogue.
+    `apply(call, parts, a, *b, *operands)` returns the results of the epilogue. The kernel is launched directly, without
+    torch's dispatcher.
 
     call    options of the GEMM: epilogue, its numbers, types of the results
     parts   number of tensors in `b`: 1, or 2 for gate and up weights that stand side by side
@@ -250,9 +251,10 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Transformed(Recorded):
-    """The autograd function of a GEMM with an epilogue for transformations of torch.func, such as vmap and grad.
+    """The autograd function of a GEMM with an epilogue that torch.func can transform, e.g. by vmap or grad.
 
-    The forward pass is an operator of torch.library, and so is the backward pass.
+    Forward and backward pass are operators of torch.library, which the dispatcher of torch sees. `apply` has the
+    arguments of `Recorded`, the function for calls that torch.func does not transform.
     """
 
     generate_vmap_rule = True
@@ -273,7 +275,7 @@ class Transformed(Recorded):
 
 @dataclass(frozen=True)
 class Needed:
-    """Values that the backward pass of an epilogue reads, so that they must be saved.
+    """Names of the values that the backward pass of an epilogue reads, so that the forward pass must save them.
 
     names     names of operands; "acc" if the accumulator is needed, so that the GEMM has to be computed again
     results   indices of results of the forward pass
@@ -307,7 +309,9 @@ def needed(text: str, wanted: frozenset[str]) -> Needed:
 
 
 def _substitute(node: Expression, stored: Mapping[Expression, Tensor]) -> Expression:
-    """Return an expression after replacing each subexpression that the forward pass has stored by an operand.
+    """Return an expression after replacing subexpressions that the forward pass has stored by operands.
+
+    For example, if D = tanh(acc) is stored, 1 - tanh(acc)**2 becomes 1 - d**2.
 
     node     the expression
     stored   stored subexpression -> the operand that stands for it
@@ -319,10 +323,10 @@ def _substitute(node: Expression, stored: Mapping[Expression, Tensor]) -> Expres
 
 @constant
 def with_saved(text: str, operands: int) -> str:
-    """Return an epilogue with one more result, the value that its derivatives need, so that it is saved.
+    """Return an epilogue with one more result: the value that its derivatives need, so that the forward pass stores it.
 
-    Then the backward pass does not compute the GEMM again. The epilogue is returned unchanged if its derivatives do
-    not need the accumulator.
+    Then the backward pass does not compute the GEMM again. The epilogue is returned unchanged if its derivatives do not
+    need the accumulator.
 
     text       the epilogue as text, a lambda
     operands   number of its operands that are tensors, and so may have gradients
@@ -396,7 +400,7 @@ def save(ctx: Any, call: Call, parts: int, tensors: Tensors, results: Tensors, n
 
 
 def _saved(call: Call, tensors: Tensors, results: Tensors, needs: Sequence[bool], parts: int) -> Gradients:
-    """Return those tensors and results of a GEMM call that its backward pass reads, in order, with None for the others.
+    """Return the tensors and results of a GEMM call that its backward pass reads; None stands for each of the others.
 
     call      epilogue and options
     tensors   a, the tensors of b, and the operands
@@ -423,11 +427,13 @@ def _saved(call: Call, tensors: Tensors, results: Tensors, needs: Sequence[bool]
 
 
 def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch.Tensor | None]:
-    """Return the gradients of a GEMM by a, the tensors of b and the operands; None for one that is not wanted.
+    """Return the gradients of a GEMM with an epilogue for a, the tensors of b and the operands, in this order.
+
+    A gradient that is not wanted is None.
 
     ctx        context that `save` has filled in the forward pass
     upstream   gradients of the results; None if a result has no gradient
-    needs      for each of these tensors, True if its gradient is wanted; `save` was called with at least these
+    needs      for each of these tensors, True if its gradient is wanted; they were also wanted in the call of `save`
     """
     call, parts, extents = ctx.call, ctx.parts, ctx.extents
     saved = ctx.saved_tensors  # a checkpoint unpacks them only once
@@ -461,13 +467,15 @@ def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch
 def _derivatives(
     ctx: Any, saved: Gradients, upstream: Gradients, wanted: frozenset[str], times: Times
 ) -> dict[str, Any]:
-    """Return the derivatives of an epilogue, contracted with `upstream`: operand name (or "acc") -> tensor.
+    """Return the gradients of a GEMM's operands and accumulator from those of its results: name -> tensor.
+
+    The accumulator's name is "acc".
 
     ctx        context that `save` has filled in the forward pass
     saved      tensors and results that `save` has saved; None for a tensor that is not read
     upstream   gradients of the results; None if a result has no gradient
     wanted     names of the operands to differentiate by; "acc" for the accumulator
-    times      function that multiplies two matrices, if the accumulator has to be computed again
+    times      function (x, y, type of the result) -> x @ y, called if the accumulator has to be computed again
     """
     call, parts, extents = ctx.call, ctx.parts, ctx.extents
     read = formula(call.text)
@@ -492,8 +500,8 @@ def _how_of_gradient(how: How, by_rows: bool) -> How:
     The plan is left out, because it does not fit the factors of the gradient.
 
     how       options of the forward pass
-    by_rows   True if the rows of the gradient are those of a, whose number may vary from call to call. Only then the
-              options `varying_rows` and `batch_invariant` are kept
+    by_rows   True if each row of the gradient belongs to a row of a (a token). Only then the options `varying_rows` and
+              `batch_invariant`, which concern rows, are kept
     """
     return replace(
         how, plan=None, varying_rows=how.varying_rows and by_rows, batch_invariant=how.batch_invariant and by_rows
@@ -508,9 +516,9 @@ def gradient_by_a(
     g                 gradient of A @ B, M x N
     parts             matrices that stand side by side as the columns of B: one, or gate and up
     a                 shape, type and memory order of A
-    times             function that multiplies two matrices: (x, y, type of the result, True if its rows are those of
-                      A)
-    batch_invariant   True if `times` is batch invariant for rows of A. Then the memory order of A does not count
+    times             function (x, y, type of the result, True if its rows are those of A) -> x @ y
+    batch_invariant   True if rows of the result must have the same bits in every batch. Then the result is row-major
+                      instead of in the memory order of A
     """
     if a.by_columns and not batch_invariant:
         return times(joined(parts), g.mT, g.dtype).mT
@@ -527,7 +535,7 @@ def gradients_by_b(a: torch.Tensor, g: torch.Tensor, parts: Sequence[Extents], t
     a       A, M x K
     g       gradient of A @ B, M x N
     parts   shape, type and memory order of each tensor that is a range of B's columns
-    times   function that multiplies two matrices: (x, y, type of the result)
+    times   function (x, y, type of the result) -> x @ y
     """
     whole = times(g.mT, a, g.dtype).mT if parts[0].by_columns else times(a.mT, g, g.dtype)
     return torch.split(whole, [part.shape[-1] for part in parts], -1) if len(parts) > 1 else [whole]

@@ -30,7 +30,7 @@ _WITHOUT = "block-scaled float8 has no derivatives, here or in torch"
 
 
 def padded_blocks(k: int) -> int:
-    """Return the number of blocks along K in torch's BlockWise128x128 scales: K / 128, up to a multiple of 4.
+    """Return the number of blocks along K in torch's BlockWise128x128 scales: K / 128, rounded up to a multiple of 4.
 
     k   extent K
 
@@ -71,10 +71,10 @@ def _are_equal(shape: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def wrong_derivatives(tensors: Mapping[str, Any], why: str = _WITHOUT) -> list[str]:
-    """Return a list with one error message if a block-scaled product would have derivatives to record, else [].
+    """Return a list with one error message if a tensor of a block-scaled product requires gradients, else [].
 
     tensors   all tensors that the call reads, by name; other values are ignored
-    why       reason for the message
+    why       sentence for the message that says why gradients are not possible
     """
     names = checks.requiring_gradients(tensors)
     if not names:

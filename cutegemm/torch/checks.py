@@ -54,7 +54,9 @@ def wrong_tensors(tensors: Mapping[str, Any], optional: Sequence[str] = ()) -> l
 
 
 def wrong_factors(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> list[str]:
-    """Return error messages for the types of two factors, which must be one supported type, or two of float8.
+    """Return error messages for the element types of the two factors of a GEMM; empty if a kernel can multiply them.
+
+    Both must have the same type, which kernels support. Only float8_e4m3fn and float8_e5m2 may be mixed.
 
     names   the caller's names for a and b, for the messages
     """
@@ -139,7 +141,7 @@ def wrong_matrices(a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch
 def batch_length(*matrices: torch.Tensor) -> int:
     """Return the number of products in a batch of matrix products: the first length that is not 1, else 1.
 
-    matrices   factors. A matrix, or a batch of length 1, is a factor of each product
+    matrices   factors, (M, K) or (L, M, K). A matrix, or a batch of length 1, is used in each product
     """
     lengths = [x.shape[0] for x in matrices if x.dim() == 3]
     return next((length for length in lengths if length != 1), 1)
@@ -262,9 +264,10 @@ def wrong_results(
 
 
 def wrong_gradients(tensors: Mapping[str, Any], out: torch.Tensor | None, called: str = "out") -> list[str]:
-    """Return a list with one error message if a call with `out` would have derivatives to record or to carry forward.
+    """Return a list with one error message if a call that writes to the tensor `out` would lose gradients; else [].
 
-    A call that writes its result to a tensor of the caller records none, so the caller would lose them.
+    A call that writes its result to a tensor of the caller is not recorded by autograd, so that its gradients would be
+    lost.
 
     tensors   tensors that the call reads by name, or None
     out       tensor to write the result to; None: the list is empty

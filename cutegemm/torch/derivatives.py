@@ -24,10 +24,10 @@ Term = tuple[Expression, Callable[[], Any]]
 
 
 class ExpressionRules:
-    """Operations that rules for derivatives use, in addition to + - * / and comparisons, for symbolic expressions.
+    """The operations on symbolic expressions that build an epilogue's derivatives, in addition to + - * / etc.
 
-    With them, a derivative of an epilogue is an expression too, such as the epilogue of a backward pass. A subclass
-    does the same on tensors.
+    With them, the derivative of an epilogue is an expression too, which can be the epilogue of a backward pass. A
+    subclass has the same operations on tensors.
     """
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
@@ -39,9 +39,11 @@ class ExpressionRules:
         return getattr(functions, name)(x)
 
     def fused(self, name: str) -> Fused | None:
-        """Return a function that computes g * dy/dx for y = `name`(x) in one operation; None without such an operation.
+        """Return how to go back through y = `name`(x) by one operation; None if no such operation exists.
 
-        name   name of a function of one argument, such as "gelu"
+        name      name of a function of one argument, such as "gelu"
+        returns   (reads, function). The function maps (g, value) to g * dy/dx, where g is the gradient of y. The value
+                  is x if `reads` is "x", else y
         """
         return None
 
@@ -75,9 +77,9 @@ class ExpressionRules:
 
 
 class TensorRules(ExpressionRules):
-    """Operations that rules for derivatives use, in addition to + - * / and comparisons, for tensors.
+    """The operations on tensors that derivatives of an epilogue are computed by, in addition to + - * / etc.
 
-    If torch has an operation for a whole rule, it is used, in one pass over memory.
+    If torch has an operation for a whole derivative, it is used, in one pass over memory.
 
     shape   extents of D; needed only for reductions
     """
@@ -192,10 +194,12 @@ def pullback(
     wanted: frozenset[str],
     f: ExpressionRules,
 ) -> dict[str, Any]:
-    """Return the derivatives of the sum of g * result over all results: by operands, and by the accumulator "acc".
+    """Return the gradients of an epilogue's operands and accumulator, given the gradients of its results.
 
-    results    results of an epilogue, as expressions
-    upstream   g of each result, of its shape; None if a result has no gradient
+    This is reverse-mode differentiation of the epilogue. The accumulator's name is "acc".
+
+    results    results of the epilogue, as expressions
+    upstream   gradient of each result, of its shape; None if a result has no gradient
     value      function that returns the value of a subexpression; called only for values that the rules read
     wanted     names of the operands to differentiate by
     f          operations on these values: `ExpressionRules` or `TensorRules`

@@ -26,9 +26,9 @@ _VMAP_MODE, _BATCHED = _dispatch_key_parse("VmapMode"), _dispatch_key_parse("Bat
 
 
 class Route(Enum):
-    """How a call reaches its kernel: directly, or in a form that torch can record, trace or transform.
+    """How a call of a GEMM is made: directly, or in a form that torch can record, trace or transform.
 
-    It depends on the state of torch (compiling, tracing, vmap, gradients) and on the kinds of tensors.
+    The route depends on the state of torch (compiling, tracing, vmap, gradients) and on the kinds of tensors.
     """
 
     DIRECT = "nothing: the tensors are plain and no gradients are recorded"

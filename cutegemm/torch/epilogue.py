@@ -131,9 +131,9 @@ def types_text(out_dtype: OutDtype) -> str:
 
 
 def types_read(text: str | None) -> OutDtype:
-    """Return the types of results from the text that `types_text` wrote; None for None.
+    """Return the torch dtypes of results that a text in a graph of torch.compile stands for; None for None.
 
-    text     text in a graph of torch.compile
+    text     text that `types_text` has written
     raises   UnsupportedError for the name of a type that no kernel stores
 
     >>> types_read("float32"), types_read(", float32")
@@ -233,7 +233,11 @@ def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], num
 
 @constant
 def _raise(rule: str) -> str:
-    """Raise a PlanError with the message `rule`. Dynamo, which cannot trace raising, runs it as a constant."""
+    """Raise a PlanError with the message `rule`.
+
+    Under torch.compile, Dynamo cannot trace a raise statement, so it calls this function instead and takes the "result"
+    as a constant.
+    """
     raise PlanError("epilogue", [rule])
 
 

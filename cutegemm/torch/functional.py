@@ -103,15 +103,15 @@ def addmm(
 ) -> torch.Tensor:
     """Return beta * input + alpha * (mat1 @ mat2), as torch.addmm.
 
-    As in BLAS, a tensor that is multiplied by 0 is not read: input if beta is 0, mat1 and mat2 if alpha is 0. NaN and
-    infinity in it do not count.
+    As in BLAS, a tensor that is multiplied by 0 is not read: input if beta is 0, mat1 and mat2 if alpha is 0. So NaN or
+    infinity in such a tensor does not reach the result.
 
-    input            (N,), (M, 1), (M, N) or one element: a shape that broadcasts to M x N
-    mat1, mat2       M x K and K x N
-    beta, alpha      real numbers
-    out_dtype        torch dtype of the result; None for the default of `gemm` for the type of mat1
-    out              M x N tensor to write the result to, without gradients; None for a new tensor
-    raises           UnsupportedError with every rule that is violated
+    input         (N,), (M, 1), (M, N) or one element: a shape that broadcasts to M x N
+    mat1, mat2    M x K and K x N
+    beta, alpha   real numbers
+    out_dtype     torch dtype of the result; None for the default of `gemm` for the type of mat1
+    out           M x N tensor to write the result to, without gradients; None for a new tensor
+    raises        UnsupportedError with every rule that is violated
 
     >>> addmm(torch.tensor([1.0, 2.0]), torch.ones(1, 3), torch.ones(3, 2), beta=10)
     tensor([[13., 23.]])
@@ -230,8 +230,8 @@ def _is_read(activation: str | None, has_bias: bool) -> bool:
 def _layer(x: Any, w: Any, bias: Any, activation: str | None, batch_invariant: bool = False) -> Callable[..., Any]:
     """Return a function (x, w, bias) -> d that computes `linear` for CUDA tensors like these, without any checks.
 
-    It is the fast path without gradients. The tensors must have the same types, shapes, strides, alignments and
-    device as those that are passed here.
+    It is the fast path for calls without gradients: the kernel is found once and then launched directly. The tensors
+    must have the same types, shapes, strides, alignments and device as those that are passed here.
 
     x, w, bias        tensors of `linear`; bias may be None
     activation        name of the activation; None for none
@@ -266,7 +266,7 @@ def _copied_linear(x: Any, w: Any, bias: Any, activation: str | None, batch_inva
 
 @cache
 def _function(activation: str | None, has_bias: bool) -> Any:
-    """Return the epilogue act(acc + bias), or act(acc) without a bias, as a function for `gemm`.
+    """Return the epilogue act(acc + bias), or act(acc) without a bias, as a Python function to pass to `gemm`.
 
     Equal arguments give the same object.
 
@@ -426,9 +426,9 @@ def _forward(
 
 
 def _wrong_gate_and_up(parts: Sequence[Any], n: int, interleaved: bool) -> list[str]:
-    """Return error messages if b does not have as many gate columns as up columns; empty if it does.
+    """Return error messages if the second factor does not have as many gate columns as up columns; empty if it does.
 
-    parts         (b,), or (gate, up)
+    parts         (b,), with gate and up columns, or (gate, up)
     n             number of columns of all parts
     interleaved   True if gate and up are adjacent columns of one b
     """

@@ -122,9 +122,11 @@ def gemm_by_torch(args: Mapping[str, Any]) -> Any:
 
 
 def _wrong_values(args: Mapping[str, Any]) -> list[str]:
-    """Return error messages for wrong values in a `gemm` call: alpha, beta, c, operands, gradients that `out` loses.
+    """Return error messages for wrong arguments of a `gemm` call: alpha, beta, c, epilogue operands, or `out`.
 
-    Operands without an epilogue, and a beta without c, are errors too.
+    An `out` is wrong if gradients would be lost.
+
+    Operands without an epilogue, and a beta without c, are errors.
 
     args   arguments of `gemm` by name
     """
@@ -161,7 +163,10 @@ def _epilogue(args: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], t
 
 @constant
 def _reductions(text: str) -> str:
-    r"""Return one line for each result of an epilogue: its reduction over D, or the scales of D, or an empty line.
+    r"""Return one line for each result of an epilogue that says whether kernels store it in a special way.
+
+    The line is the reduction (sum or maximum over D) if the result is one, a text for the scales of a quantized D, or
+    empty for any other result.
 
     text   the epilogue as text
 

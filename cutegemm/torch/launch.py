@@ -32,10 +32,11 @@ OF_LAYER = How(varying_rows=True)  # the weight stays, and the number of rows va
 
 
 def in_mode(how: How, batch_invariant: bool | None = None) -> How:
-    """Return the options of a call, made batch invariant if the call asks for it or runs inside of such a context.
+    """Return the options of a GEMM call, with `batch_invariant` set if the call or an enclosing context asks for it.
 
     how               options of `gemm`
-    batch_invariant   argument of the call; None: True inside of the context `cutegemm.batch_invariant()`
+    batch_invariant   argument of the call: True if each row must have the same bits in every batch; None: True inside
+                      of the context `cutegemm.batch_invariant()`
 
     >>> in_mode(OF_LAYER, True).options == (None, "fast", False, True, False, True), in_mode(OF_LAYER) is OF_LAYER
     (True, True)
@@ -179,7 +180,9 @@ def factors_read(
 
 
 def allocated(a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: OutDtype) -> list[torch.Tensor]:
-    """Allocate the results of a GEMM with an epilogue, row-major and not filled; scales of D as `new_scales` does.
+    """Allocate the results of a GEMM with an epilogue, row-major and not filled.
+
+    The scales of a quantized D are allocated in the memory order that kernels store.
 
     A graph of torch.compile takes its fake results, which have only a shape and a type, from here.
 
@@ -239,7 +242,7 @@ def scaled_by_torch(
     out_dtype: OutDtype,
     outs: Outs = None,
 ) -> list[torch.Tensor]:
-    """Compute an epilogue of a block-scaled a @ b by operations of torch, on dequantized factors.
+    """Compute a block-scaled a @ b with an epilogue by operations of torch, on dequantized factors.
 
     a, b        factors in float8
     scales      float32 block scales of a and of b, one for 128 elements along K and 1 or 128 rows or columns
@@ -264,7 +267,7 @@ def by_gemm(
     outs: Outs = None,
     scales: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
-    """Compute an epilogue of a @ b by a kernel; tensors that a kernel cannot load are copied first.
+    """Compute a @ b with an epilogue by a kernel, and return the results; tensors that it cannot load are copied first.
 
     a           M x K, or a batch of such matrices
     b           one K x N matrix, or a batch
@@ -328,12 +331,12 @@ def dgated_of(
 def dgated_by_torch(
     a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute what `dgated_of` returns by operations of torch, which can be differentiated.
+    """Return (gradient of a gated activation's argument, the gated values again) by differentiable operations of torch.
 
     a, b         factors whose product a @ b is the gradient of the gated values act(gate) * up
     preact       argument of the activation: gate columns in the left half, up columns in the right half
     activation   name of the gated activation, such as "swiglu"
-    returns      (gradient of `preact`; the gated values)
+    returns      (gradient of `preact`, of its shape; the gated values)
     """
     operands = torch.split(preact, b.shape[-1], -1)
     *both, hidden = by_torch(a, b, formula(dgated(activation)), operands, None)
@@ -345,7 +348,7 @@ def dgated_by_torch(
 
 @dataclass(frozen=True)
 class Lowered:
-    """A gated epilogue in the form that a kernel computes: gate and up are stored and read as separate tensors.
+    """A gated epilogue rewritten for a kernel, which stores and reads gate and up columns as separate tensors.
 
     read          the epilogue, with each result and each M x N operand that has all columns of A @ B replaced by two:
                   its gate columns and its up columns. `_gate_and_up_names` are the names of the two operands
@@ -488,8 +491,8 @@ def _by_halves(
 ) -> list[torch.Tensor]:
     """Compute a gated epilogue by one kernel that stores gate and up separately, and return its results.
 
-    A result with all columns of A @ B is stored as gate and up into the two halves of one tensor. If gate and up are
-    interleaved, two tensors are stored and then joined by a copy.
+    A result that is as wide as A @ B is stored as gate and up, into the two halves of one tensor. If gate and up
+    columns alternate, two tensors are stored and then joined by a copy.
 
     lowered     the epilogue that the kernel computes
     a, b        the factors

@@ -191,7 +191,7 @@ def _batched_gemm(
     """
 
     def multiply(a: torch.Tensor, b: Tensors, operands: Tensors, shape: Sequence[int]) -> tuple[Any, Any]:
-        """Call the operator on vmap's batch, and split the first dimension of each result again.
+        """Call cutegemm::gemm on tensors whose first dimension includes vmap's batch, and split it off in each result.
 
         a, b, operands   arguments of the operator cutegemm::gemm
         shape            extents that replace the first dimension of each result

@@ -221,7 +221,7 @@ def _named(parts: int, tensors: Any) -> tuple[torch.Tensor, Weights, torch.Tenso
 def _times(
     x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, by_rows: bool = False, how: How = OF_LAYER
 ) -> torch.Tensor:
-    """Return x @ y, a product in the backward pass of an MLP.
+    """Return x @ y in the backward pass of an MLP, with the options of `gemm` that suit this product.
 
     dtype     type of the result
     by_rows   True if the rows of the result are the rows (tokens) of the MLP's input; only then `how` is used

@@ -275,9 +275,9 @@ def are_side_by_side(first: torch.Tensor, second: torch.Tensor) -> bool:
 def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter, is_new: bool = False) -> bool:
     """Move two weights next to each other in memory; return True if they are adjacent. Parameters keep their identity.
 
-    Nothing is moved if they are adjacent already; if one is a part of larger memory or has no memory (another class
-    of tensor, or the meta device); if other tensors or processes see its memory; or if they differ in type, device,
-    row length, or in being inference tensors.
+    Nothing is moved if that could break other users of the memory: if a weight is a part of larger memory, or if other
+    tensors or processes see its memory. Nothing is moved either if a weight has no memory (as on the meta device), or
+    if the two differ in type, device, row length, or in being inference tensors.
 
     first, second   the weights, such as gate and up
     is_new          True if the parameters have just received their memory, as by `load_state_dict(assign=True)`.

@@ -41,12 +41,12 @@ _MANY_ROWS = 1024  # smallest number of rows with more conditions in `EpilogueSp
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of `gemm` call that a layer makes, such as its forward pass or its weight gradient.
+    """One of the `gemm` calls that a layer makes, such as its forward pass or its weight gradient.
 
     name    such as "forward" or "weight gradient"
     call    function without arguments that makes the call for one layer
-    grows   extent that the number of rows (tokens) is: "m", or "k" for the gradient of a weight
-    least   the smallest number of rows to select kernels for
+    grows   extent of the GEMM that is the number of tokens: "m", or "k" for the gradient of a weight
+    least   the smallest number of tokens to select kernels for
     """
 
     name: str
@@ -59,7 +59,7 @@ class Kind:
 class Sample:
     """A `gemm` call that a layer makes for one number of rows; kernels of a library are selected to suit such samples.
 
-    kind       name of the kind of call, such as "forward"
+    kind       name of the call, such as "forward"
     question   what the choice of its plan depends on: types, strides, extents, epilogue
     """
 
@@ -78,8 +78,9 @@ class Sample:
 
 
 def calls_of(model: Model, dtype: str) -> Iterator[Kind]:
-    """Yield the kinds of `gemm` calls that the layers of a model make, for inference and for training.
+    """Yield the `gemm` calls that the layers of a model make in inference and in training, as `Kind` objects.
 
+    model   the model, by the extents of its layers
     dtype   "bf16", "f16" or "fp8". With "fp8", weights and inputs are float8_e4m3fn, gradients are float8_e5m2, and
             all matrices are K-major, as the tensor cores read them; the result is bfloat16
     """
@@ -99,7 +100,7 @@ def calls_of(model: Model, dtype: str) -> Iterator[Kind]:
 
 
 def _fp8(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Iterator[Kind]:
-    """Yield the kinds of `gemm` calls of a linear layer in float8: plain, and scaled with one scale per matrix.
+    """Yield the `gemm` calls of a linear layer in float8, plain and with one scale per matrix, as `Kind` objects.
 
     x, w, g   input, weight, and gradient of the result
     """
@@ -115,7 +116,9 @@ def _fp8(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Iterator[Kind]:
 
 
 def _mlp(model: Model, kind: torch.dtype) -> Iterator[Kind]:
-    """Yield the kinds of `gemm` calls of an MLP whose activation is the epilogue, forward and backward.
+    """Yield the `gemm` calls of an MLP whose activation is computed in the epilogue, forward and backward.
+
+    Each is a `Kind`: a name such as "forward", and a function without arguments that makes the call.
 
     model   extents and activation of the MLP
     kind    torch dtype of all tensors
@@ -197,7 +200,7 @@ def sampled_rows(model: Model, kind: Kind) -> list[int]:
 class Selection:
     """The plans that were selected for a group of `gemm` calls that the same kernels can compute.
 
-    kinds     names of the kinds of calls in the group, such as "forward"
+    kinds     names of the calls in the group, such as "forward"
     recipes   the selected recipes, i.e. named sets of options that give plans
     plans     their plans for the operands of the group
     loss      mean over all samples of (predicted time with these plans / least predicted time of any plan) - 1; a
@@ -211,10 +214,10 @@ class Selection:
 
 
 class _Table:
-    """How much slower each recipe is than the fastest one, for each sample of a group of calls.
+    """Predicted slowdown of each recipe, compared with the fastest one, for each sample of a group of `gemm` calls.
 
-    A recipe is a named set of options that gives a plan. The slowdown is its predicted time divided by the
-    least predicted time of any recipe.
+    A recipe is a named set of options that gives a plan. The slowdown is its predicted time divided by the least
+    predicted time of any recipe.
 
     samples   calls of one group, which the same kernels can compute
     """
@@ -271,7 +274,7 @@ def _plan_of(sample: Sample, recipe: Recipe) -> GemmPlan | None:
 
 
 def _selection(samples: Sequence[Sample], recipes: tuple[Recipe, ...], loss: float) -> Selection:
-    """Return the selection of recipes for a group of calls, together with their plans.
+    """Return a `Selection` for a group of `gemm` calls: the selected recipes, their plans and their mean slowdown.
 
     samples   calls of the group. A recipe has the same plan for all of them that it can compute
     recipes   the selected recipes (named plan options)

@@ -70,9 +70,10 @@ def quantize(
 def results(x: torch.Tensor, rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Allocate the results of `quantize`: the float8 values, and the scales.
 
-    x       the matrix to quantize, (rows, K)
-    rows    rows of a block that shares a scale: 1 or 128
-    dtype   float8 type of the values
+    x         the matrix to quantize, (rows, K)
+    rows      rows of a block that shares a scale: 1 or 128
+    dtype     float8 type of the values
+    returns   (values, scales): (rows, K) of `dtype`, and float32 in the memory order that `scaled_mm` reads
     """
     m, k = x.shape
     values = x.new_empty((m, k), dtype=dtype)

@@ -12,9 +12,11 @@ from cutegemm.run.scales import blocks_of, padded
 
 
 def scales_of(tops: torch.Tensor, dtype: DType, power_of_two: bool) -> torch.Tensor:
-    """Return the scales of blocks, from the largest magnitudes of their elements.
+    """Return the scale of each block: the largest magnitude in the block, divided by the largest number of `dtype`.
 
-    dtype   element type of the values
+    tops           largest magnitude in each block
+    dtype          float8 type of the quantized values
+    power_of_two   True to round scales up to powers of two
     """
     scales = (tops / dtype.largest).clamp(min=LEAST_SCALE)
     if power_of_two:
@@ -25,10 +27,10 @@ def scales_of(tops: torch.Tensor, dtype: DType, power_of_two: bool) -> torch.Ten
 
 
 def evaluated(node: Blockwise, x: torch.Tensor) -> torch.Tensor:
-    """Return one result of `quantize` in an epilogue: values before they are rounded, or scales.
+    """Return one result of a quantizing epilogue: the scaled values before they are rounded, or the scales of blocks.
 
-    node   the result
-    x      what is quantized, of the shape of D
+    node   the result, which says which of the two it is, and the block that shares a scale
+    x      tensor to quantize, of the shape of D
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> from cutegemm.plan.epilogue.functions import quantize

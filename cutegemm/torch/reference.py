@@ -37,7 +37,7 @@ _COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": 
 
 
 class Values:
-    """Evaluates expressions of an epilogue on tensors: calling the object with an expression returns its value.
+    """Evaluates expressions of an epilogue by torch: calling the object with an expression returns its value, a tensor.
 
     Each value is computed at its first use, and then kept.
 
@@ -105,7 +105,7 @@ class Values:
         raise TypeError(f"torch cannot evaluate the {type(node).__name__} {node}.")
 
     def _compared_dtype(self, condition: Expression) -> torch.dtype:
-        """Return the floating dtype of a selection between two numbers: `where(condition, 1.0, 0.0)`.
+        """Return the dtype of a selection between two Python floats, as in `where(condition, 1.0, 0.0)`.
 
         It is the type of the first operand of `condition` that is a floating tensor, or float32.
         """
@@ -160,7 +160,10 @@ def rounded(x: torch.Tensor, dtype: DType) -> torch.Tensor:
 
 
 def stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return values converted to the type of a result, rounded as a kernel stores them; one-byte and integers saturate.
+    """Return values converted to the type of a result, as a kernel stores them: rounded to nearest, ties to even.
+
+    If the type has one byte (float8, int8) or is another integer type, values out of its range are set to the nearest
+    end of the range. Values too large for float16 or bfloat16 become infinite.
 
     x       the values
     dtype   torch dtype of the result
@@ -315,7 +318,7 @@ def by_torch(
     out_dtype: OutDtype,
     outs: Outs = None,
 ) -> list[torch.Tensor]:
-    """Compute an epilogue of a @ b by operations of torch, which can be differentiated and transformed.
+    """Compute a @ b with an epilogue by operations of torch, which can be differentiated and transformed.
 
     a, b        factors
     read        the epilogue

@@ -142,11 +142,11 @@ def scaled_mm(
 
 @constant
 def _text(names: tuple[str, ...], result: str, dtype: torch.dtype | None) -> str:
-    """Return the text of the epilogue of a scaled product.
+    """Return the text of the epilogue of a scaled product, e.g. "lambda acc, scale: acc * scale".
 
-    names    names of its operands
-    result   the expression of the result
-    dtype    float8 type that the result is quantized to; None: it is not
+    names    names of its operands, in order
+    result   the expression of the result, as text
+    dtype    float8 type that the result is quantized to; None: it is not quantized
 
     >>> _text(("bias",), "acc + bias", torch.float8_e5m2)
     "lambda acc, bias: quantize(acc + bias, 'e5m2')"
@@ -205,10 +205,13 @@ def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[
 
 
 def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None]) -> list[str]:
-    """Return error messages for block scales that cannot be used: for one factor only, for int8, or with gradients.
+    """Return error messages for block scales that no kernel supports; empty for good ones.
 
-    tensors   arguments by name; bias may be None
-    recipes   scaling recipe of each scale, such as "BlockWise1x128"; None for an unknown one
+    A block scale is one for 128 elements along K. Three uses are wrong: if only one of the two factors has block
+    scales, if the factors are int8, and if a tensor requires gradients.
+
+    tensors   tensors by argument name ("mat_a", "scale_a", "bias", ...); bias may be None
+    recipes   "scale_a" and "scale_b" -> scaling recipe, such as "BlockWise1x128"; None for an unknown one
     """
     block_wise = [name for name, recipe in recipes.items() if recipe in block_scales.RECIPES]
     if not block_wise:

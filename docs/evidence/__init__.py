@@ -5,7 +5,7 @@ on a CPU          `algebra`, `simulate`, `choosing`; `machine` describes the mac
 on a GPU          `gemm` (any plans), `simt` (f32), `ladder` (steps of a ladder): benchmarks of plans, cuBLAS and peers
                   `decode`, `chain`: many launches in one CUDA graph, see `graphs`
                   `epilogues`, `models`: compared with torch and quack
-                  `measure`, `power`: data, clock and power
+                  `measure`, `power`: data, clock and power; `files`: how results are written
                   `candidates`: lists of plans; `rows`: evaluation of results
                   `random_problems`, `layers`: random problems, linear layers of public models
 by NVIDIA tools   `counters`: predictions next to the counters of ncu; `sanitizer`: findings of compute-sanitizer

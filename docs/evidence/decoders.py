@@ -1,7 +1,11 @@
-"""Stacks of decoder blocks with the sizes of Llama 3 8B and GPT-2, from transformers if it is installed."""
+"""Stacks of decoder blocks with the sizes of Llama 3 8B, GPT-2 and Qwen 3 30B-A3B, of transformers if it is installed.
+
+Without transformers, the first two are written plainly. They have no cache of keys and values then.
+"""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -10,10 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from cutegemm.errors import UnsupportedError
+
 
 @dataclass(frozen=True)
 class Size:
-    """Size of a stack of decoder blocks, and of its input."""
+    """Size of a stack of decoder blocks, and of its input.
+
+    hidden             features between the layers of the MLP, or of each expert
+    experts            number of experts of a block; 0 for an MLP
+    experts_of_token   number of experts that compute each token
+    """
 
     width: int
     hidden: int
@@ -22,18 +33,36 @@ class Size:
     layers: int
     batch: int
     tokens: int
+    experts: int = 0
+    experts_of_token: int = 0
 
 
 SIZES = {
     "llama": Size(4096, 14336, 32, 8, 4, 2, 2048),
     "gpt2": Size(768, 3072, 12, 12, 12, 16, 1024),
+    "qwen3_moe": Size(2048, 768, 32, 4, 2, 2, 2048, 128, 8),
 }
-TINY = {"llama": Size(64, 176, 4, 2, 2, 2, 16), "gpt2": Size(64, 256, 4, 4, 2, 2, 16)}
+TINY = {
+    "llama": Size(64, 176, 4, 2, 2, 2, 16),
+    "gpt2": Size(64, 256, 4, 4, 2, 2, 16),
+    "qwen3_moe": Size(64, 48, 4, 2, 2, 2, 16, 8, 2),
+}
+_PLAIN = ("llama", "gpt2")  # models that are also written plainly
+
+
+def has_transformers() -> bool:
+    """Return whether transformers is installed."""
+    return find_spec("transformers") is not None
+
+
+def names() -> list[str]:
+    """Return the names of the models that this installation has."""
+    return list(SIZES) if has_transformers() else list(_PLAIN)
 
 
 def source() -> str:
     """Return the name and version of the library that the blocks come from."""
-    if find_spec("transformers") is None:
+    if not has_transformers():
         return "written plainly"
     import transformers
 
@@ -41,10 +70,24 @@ def source() -> str:
 
 
 def stack(name: str, size: Size) -> nn.Module:
-    """Return a stack of blocks with random weights, from hidden states to hidden states. Call it with `through`."""
-    if find_spec("transformers") is None:
+    """Return a stack of blocks with random weights, from hidden states to hidden states. Call it with `through`.
+
+    raises   UnsupportedError for a model that only transformers has, if it is not installed
+    """
+    if name not in names():
+        raise UnsupportedError(f"models: {name} needs transformers. Run pip install transformers.")
+    if not has_transformers():
         return Plain(name, size)
     import transformers
+
+    if name == "qwen3_moe":
+        return transformers.Qwen3MoeModel(
+            transformers.Qwen3MoeConfig(
+                vocab_size=8, hidden_size=size.width, moe_intermediate_size=size.hidden, num_hidden_layers=size.layers,
+                num_attention_heads=size.heads, num_key_value_heads=size.kv_heads, num_experts=size.experts,
+                num_experts_per_tok=size.experts_of_token, norm_topk_prob=True, use_cache=False,
+            )
+        )  # fmt: skip
 
     if name == "llama":
         return transformers.LlamaModel(
@@ -62,10 +105,35 @@ def stack(name: str, size: Size) -> nn.Module:
     )  # fmt: skip
 
 
+def _inner(model: nn.Module) -> nn.Module:
+    """Return the module inside of a compiled one; another module as it is."""
+    return getattr(model, "_orig_mod", model)
+
+
 def through(model: nn.Module, x: Any) -> Any:
     """Return the hidden states after a stack."""
-    inner = getattr(model, "_orig_mod", model)  # the module inside of a compiled one
-    return model(x) if isinstance(inner, Plain) else model(inputs_embeds=x).last_hidden_state
+    return model(x) if isinstance(_inner(model), Plain) else model(inputs_embeds=x).last_hidden_state
+
+
+def static_cache(model: nn.Module, positions: int) -> Any:
+    """Return an empty cache of keys and values of transformers, whose tensors have a fixed length.
+
+    positions   number of tokens that it has room for
+    """
+    from transformers import StaticCache
+
+    return StaticCache(config=_inner(model).config, max_cache_len=positions)
+
+
+def continued(model: nn.Module, x: Any, cache: Any) -> Any:
+    """Return the hidden states of the next tokens, whose keys and values are added to a cache.
+
+    x       hidden states before the stack
+    cache   from `static_cache`
+    """
+    parameters = inspect.signature(_inner(model).forward).parameters
+    name = "cache" if "cache" in parameters else "past_key_values"  # before transformers 5.24
+    return model(inputs_embeds=x, use_cache=True, **{name: cache}).last_hidden_state
 
 
 class Plain(nn.Module):  # type: ignore[misc]

@@ -2,6 +2,10 @@
 
 python -m docs.evidence models --model llama --seconds 5 --json models.json
 python -m docs.evidence models --tiny     # small, also on a CPU: errors only
+
+The passes are a forward pass and a training step (forward and backward). Models of transformers also have a prefill,
+which fills a static cache of keys and values, and a decode, which adds tokens one by one. A static cache is read as a
+whole, so the speed of a decode does not depend on the number of tokens in it.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from docs.evidence.machine import cpu
 from docs.evidence.measure import need_gpu
 
 _SEED = 0
+_DECODED = 16  # tokens of each sequence that a decode adds
 
 
 def errors(found: Sequence[Any], exact: Sequence[Any]) -> dict[str, float]:
@@ -32,10 +37,32 @@ def errors(found: Sequence[Any], exact: Sequence[Any]) -> dict[str, float]:
     return {"output": each[0], "gradients": together, "worst_gradient": max(each[1:])}
 
 
+def relative(found: Any, exact: Any) -> float:
+    """Return the norm of the error of a tensor / the norm of the exact one."""
+    exact = exact.double()
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+def decode(run: Any, x: Any, cache: Any) -> list[Any]:
+    """Return the hidden states of tokens that are decoded one by one, beginning with an empty cache.
+
+    run     the model, or the compiled one
+    x       hidden states before the first block; the first tokens of each sequence are decoded
+    cache   from `decoders.static_cache`
+    """
+    import torch
+
+    from docs.evidence import decoders
+
+    cache.reset()
+    with torch.no_grad():
+        return [decoders.continued(run, x[:, i : i + 1], cache).clone() for i in range(_DECODED)]
+
+
 def run(name: str, is_tiny: bool, seconds: float) -> dict[str, Any]:
     """Return the errors of torch and of cutegemm and, on a GPU, the tokens per second of both, eager and compiled.
 
-    name      "llama" or "gpt2"
+    name      one of `decoders.SIZES`
     is_tiny   whether to use a small model, whose speed is not measured
     seconds   measuring time of each kind of pass
     raises    UnsupportedError if a GPU is needed and missing
@@ -64,7 +91,12 @@ def run(name: str, is_tiny: bool, seconds: float) -> dict[str, Any]:
         output.backward(upstream.to(dtype))
         return [output.detach(), given.grad, *[p.grad for p in of.parameters() if p.grad is not None]]
 
+    def decoded(of: Any, dtype: Any) -> Any:
+        """Return the hidden states of decoded tokens, on the CPU."""
+        return torch.cat(decode(of, x.to(dtype), decoders.static_cache(of, size.tokens)), 1).cpu()
+
     exact = [each.cpu() for each in step(model, model, torch.float32)]
+    exact_decoded = decoded(model, torch.float32) if decoders.has_transformers() else None
     model.bfloat16()
     ours = copy.deepcopy(model)
     replaced = cutegemm.use(ours)
@@ -78,13 +110,16 @@ def run(name: str, is_tiny: bool, seconds: float) -> dict[str, Any]:
             "cutegemm": errors([each.cpu() for each in step(ours, ours, torch.bfloat16)], exact),
         },
     }
+    if exact_decoded is not None:
+        for whose, of in (("torch", model), ("cutegemm", ours)):
+            found["errors"][whose]["decode"] = relative(decoded(of, torch.bfloat16), exact_decoded)
     if not is_tiny:
         found["tokens_per_second"] = _speeds(model, ours, step, x, seconds)
     return found
 
 
 def _speeds(model: Any, ours: Any, step: Callable[..., Any], x: Any, seconds: float) -> dict[str, dict[str, float]]:
-    """Return the speed of a forward pass, and of a forward and a backward pass."""
+    """Return the tokens per second of each kind of pass: its name -> speed by whose and how the model runs."""
     import torch
 
     from cutegemm.run.on_gpu import alternating
@@ -108,15 +143,37 @@ def _speeds(model: Any, ours: Any, step: Callable[..., Any], x: Any, seconds: fl
         "forward": [partial(forward, run) for run, _ in runs.values()],
         "training": [partial(train, run, of) for run, of in runs.values()],
     }
-    tokens = x.shape[0] * x.shape[1]
+    if decoders.has_transformers():
+        caches = [decoders.static_cache(of, x.shape[1]) for _, of in runs.values()]
+        for (_, of), cache in zip(runs.values(), caches, strict=True):
+            _prefill(of, x, cache)  # allocates its tensors, which graphs must not
+        runners = [run for run, _ in runs.values()]
+        kinds["prefill"] = [partial(_prefill, run, x, cache) for run, cache in zip(runners, caches, strict=True)]
+        by_token = [
+            torch.compile(of, mode="reduce-overhead", dynamic=False) if name.endswith("compiled") else of
+            for name, (_, of) in runs.items()
+        ]
+        kinds["decode"] = [partial(decode, run, x, cache) for run, cache in zip(by_token, caches, strict=True)]
     found = {}
     for kind, calls in kinds.items():
+        tokens = x.shape[0] * (_DECODED if kind == "decode" else x.shape[1])
         for call in calls:  # compiled, and planned, before it is measured
             for _ in range(3):
                 call()
         torch.cuda.synchronize()
         found[kind] = {name: tokens / took for name, took in zip(runs, alternating(calls, seconds), strict=True)}
     return found
+
+
+def _prefill(run: Any, x: Any, cache: Any) -> None:
+    """Compute the first tokens of each sequence, and fill a static cache with their keys and values."""
+    import torch
+
+    from docs.evidence import decoders
+
+    cache.reset()
+    with torch.no_grad():
+        decoders.continued(run, x, cache)
 
 
 def table(name: str, found: dict[str, Any]) -> str:
@@ -133,18 +190,25 @@ def table(name: str, found: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line of this module."""
+    from docs.evidence import decoders
+
     parser = argparse.ArgumentParser(
         prog="python -m docs.evidence models",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", action="append", choices=("llama", "gpt2"), help="may be repeated; both if left out")
+    parser.add_argument(
+        "--model",
+        action="append",
+        choices=("llama", "gpt2", "qwen3_moe"),
+        help="may be repeated; if left out, all that this installation has: qwen3_moe needs transformers",
+    )
     parser.add_argument("--seconds", type=float, default=4.0, help="seconds of measuring for each kind of pass")
     parser.add_argument("--tiny", action="store_true", help="small models, without speeds; a CPU will do")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     given = parser.parse_args(arguments)
     found: dict[str, Any] = {"machine": {}, "models": {}}
-    for name in given.model or ("llama", "gpt2"):
+    for name in given.model or decoders.names():
         found["models"][name] = run(name, given.tiny, given.seconds)
         found["machine"] = _machine(given.tiny)
         print(table(name, found["models"][name]), flush=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -29,6 +28,7 @@ from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS, ROWS, with_scales
 from docs.evidence.benchmark import record
+from docs.evidence.files import read_record
 from docs.evidence.measure import DEVICE, machine, need_gpu
 from docs.evidence.pages.markdown import table
 
@@ -358,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     given = parser.parse_args(arguments)
     if given.table:
-        print(table_of(json.loads(given.table.read_text())))
+        print(table_of(read_record(given.table)))
         return
     if given.seed is not None:
         from docs.evidence.scaled_random import run

@@ -441,11 +441,17 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         "models", "models of the sizes of Llama and GPT-2 before and after `use(model)`: errors, tokens per second",
-        ("-m", "docs.evidence", "models", "--json", "models.json"), 180, (HOPPER,),
+        ("-m", "docs.evidence", "models", "--model", "llama", "--model", "gpt2", "--json", "models.json"),
+        180, (HOPPER,),
     ),
     Step(
         "models_gpt2_h100", "the same of GPT-2 alone, of an H100",
         ("-m", "docs.evidence", "models", "--model", "gpt2", "--json", "models_gpt2_h100.json"), 90, (HOPPER,),
+    ),
+    Step(
+        "models_qwen3_moe_h100", "the same of a mixture of experts of transformers, of an H100",
+        ("-m", "docs.evidence", "models", "--model", "qwen3_moe", "--json", "models_qwen3_moe_h100.json"),
+        150, (HOPPER,),
     ),
     *(_proof(family, device) for device in DEVICES for family in FAMILIES),
     _counters("plans", 55, "predictions next to counters: 33 SIMT plans"),

@@ -14,10 +14,11 @@ import torch
 from cutegemm.build import simt_plan
 from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError, UnsupportedError
+from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
 from cutegemm.run import on_gpu, timing
 from cutegemm.run.timing import alternating
-from docs.evidence import benchmark, measure, power
+from docs.evidence import benchmark, choice, measure, power
 from docs.evidence.benchmark import Case, Contest, contests, operands_of, record
 from docs.evidence.files import read_record
 
@@ -139,6 +140,23 @@ def test_a_file_is_whole_after_each_case(tmp_path):
     assert seen == [False, 1, 2]
     assert read_record(file) == {"machine": {}, "rows": [{"plan": n} for n in range(3)]}
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_times_of_chosen_plans_and_others_are_written(monkeypatch, tmp_path, capsys):
+    for name, fake in {
+        "need_gpu": lambda: None,
+        "machine": dict,
+        "this_device": lambda: DEFAULT_DEVICE,
+        "compile_ahead": lambda cases: None,
+        "all_timed": lambda cases, seconds, deadline=0.0: (choice.timed(case, seconds) for case in cases),
+    }.items():
+        monkeypatch.setattr(choice, name, fake)
+    how = ["--layout", "nt", "--ways", "2", "--first", "2", "--each", "1", "--times"]
+    choice.main(["--shape", "64x64x1024", *how, "--json", str(tmp_path / "a.json")])
+    (row,) = read_record(tmp_path / "a.json")["rows"]
+    assert (row["m"], row["k"], row["library_us"], row["us"]["simt_one"]) == (64, 1024, 1000.0, 2000.0)
+    assert len(row["us"]) > 3
+    assert "all: 1 problems, mean 0.500" in capsys.readouterr().out
 
 
 def test_a_peer_and_the_clock_have_their_place(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from cutegemm.machine.device import device_named
 from cutegemm.plan.mainloop.block_scaled import BlockScaled
 from docs.evidence import scaled, scaled_random
+from docs.evidence.files import read_record
 from docs.evidence.scaled import CHOSEN, RECIPES, SHAPES, Contest, dequantized, plans_for, quantized, raced
 from tests.scaled import BLOCKS, ROWS
 
@@ -102,11 +102,11 @@ def test_a_run_ends_with_its_budget(
         monkeypatch.setattr(scaled_random, name, value)
     monkeypatch.setattr(scaled_random.time, "monotonic", lambda: float(next(clock)))
     scaled_random.run(1, 300, 0.1, 6.0, tmp_path / "found.json")
-    assert len(json.loads((tmp_path / "found.json").read_text())["rows"]) == 5
+    assert len(read_record(tmp_path / "found.json")["rows"]) == 5
     assert "5 of 300 problems in 8 s, 1 of them for compilation" in capsys.readouterr().out
 
 
 def test_the_page_has_the_table_of_the_record() -> None:
     docs = Path(scaled.__file__).parents[1]
-    record = json.loads((docs / "evidence/data/scaled_h100.json").read_text())
+    record = read_record(docs / "evidence/data/scaled_h100.json")
     assert scaled.table_of(record) in (docs / "measured/block_scaled.md").read_text()

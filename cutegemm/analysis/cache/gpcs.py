@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpcReads:
-    """Bytes of A and B that CTAs request, and the bytes that reach L2 if each GPC joins equal requests.
+    """Bytes of A and B that CTAs request, and the least that must come from L2.
+
+    A GPC is a group of SMs. If several SMs of a GPC request the same data at the same time, L2 may be read only once.
 
     asked   bytes of (A, B) that CTAs request; multicast bytes count once
-    apart   bytes of (A, B) that reach L2 if all equal requests of a GPC (a group of SMs) in one wave are joined
+    apart   bytes of (A, B) that are read from L2 if all equal requests of a GPC in one wave of CTAs are joined
 
     >>> GpcReads((300.0, 100.0), (100.0, 100.0)).share
     0.5
@@ -46,7 +48,10 @@ class GpcReads:
 
     @property
     def share(self) -> float:
-        """Least share of the requested bytes that reaches L2, if each GPC joins equal requests; at most 1."""
+        """Least share of the requested bytes that L2 must deliver; at most 1.
+
+        It assumes that each GPC (group of SMs) joins equal requests.
+        """
         return sum(self.apart) / sum(self.asked) if sum(self.asked) else 1.0
 
 

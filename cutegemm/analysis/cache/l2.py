@@ -39,19 +39,18 @@ _known: dict[bytes, Moved] = {}
 
 @dataclass(frozen=True)
 class Work:
-    """Data that the work tiles of a grid (tiles of D with a range of K) read and write, for a simulation of L2.
+    """Data that the work tiles of a grid (tiles of D with a range of K) read and write: input of a simulation of L2.
 
     clusters             index of the cluster that takes each work tile
     tiles                index of the tile of D of each work tile; a tile here is that of a whole cluster
-    k_first, k_last      range of K of each work tile, between 0 and 1
+    k_first, k_last      range of K of each work tile, as shares of K between 0 and 1
     panels_a, panels_b   indices of the panels (rows of A, columns of B) that each work tile reads: (tiles, panels)
     bytes_a, bytes_b     bytes of each panel
     bytes_d              bytes of D that a cluster writes for a tile
     bytes_partials       bytes of the accumulators that a cluster writes for a K split
-    all_write            True if all K splits of a tile write their accumulators; False if all but the last to end do
-                         so
-    last_adds            True if the K split that ends last reads the accumulators of the others and writes D; False
-                         if a second kernel does
+    all_write            True if all K splits of a tile write their accumulators; False if all but the last to end do so
+    last_adds            True if the K split that ends last reads the accumulators of the others and writes D; False if
+                         a later kernel does
     """
 
     clusters: np.ndarray
@@ -83,7 +82,7 @@ class Moved:
 
 
 def play(work: Work, pace: Pace, l2_bytes: int, partitions: int, *, pieces: int | None = None) -> Moved:
-    """Simulate the L2 cache while a grid runs; return the bytes from DRAM and between the partitions of the L2.
+    """Simulate the L2 cache while a grid runs; return the bytes that move from DRAM and between partitions of L2.
 
     Results of earlier calls with the same arguments are cached.
 
@@ -121,13 +120,13 @@ def _digest(*values: Any) -> bytes:
 def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) -> Moved:
     """Simulate the L2 cache while a grid runs, without caching the result; return the bytes that it moves.
 
-    Each event is one piece of a tile, which a cluster reads. Events are executed in the order of time.
+    An event is that a cluster reads one piece (a range of K) of its tile. Events are executed in the order of time.
 
     work         data that the work tiles read and write
     pace         times of the clusters that run at once
     l2_bytes     size of the L2 cache
     partitions   number of its partitions
-    steps        number of pieces that K is cut into
+    steps        number of pieces that K is cut into; the pieces of a tile are read one after another
     """
     count, running = len(work.tiles), len(pace.time)
     splits = np.bincount(work.tiles.astype(np.intp, copy=False))
@@ -187,7 +186,7 @@ def _by_cluster(clusters: np.ndarray) -> list[list[int]]:
 
 
 class _Ends:
-    """What work tiles do at their end in the simulation of L2: they move accumulators of K splits, and write D.
+    """Simulates the end of work tiles in a model of L2: accumulators of K splits are written or read, and D is written.
 
     work     data that the work tiles read and write
     splits   number of K splits of each tile of D
@@ -201,10 +200,10 @@ class _Ends:
         self.partials_bytes_ = 0.0
 
     def end(self, tile: int, here: int) -> None:
-        """Do the reads and writes at the end of a work tile of `tile`, on a multiprocessor of the L2 partition `here`.
+        """Simulate the end of a work tile: read and write accumulators of K splits and D in the simulated L2.
 
         tile   index of the tile of D
-        here   index of the L2 partition
+        here   index of the L2 partition that the multiprocessor belongs to
         """
         work, splits, k_split = self.work, self.splits[tile], self.ended[tile]
         self.ended[tile] += 1
@@ -221,7 +220,7 @@ class _Ends:
         self._each(self.cache.write, tile, splits, here, work.bytes_d)
 
     def _each(self, touch: Callable[..., None], tile: int, k_split: int, here: int, size: float) -> None:
-        """Read or write `size` bytes in the simulated cache, an equal share of them for each home partition.
+        """Read or write accumulators of a K split in the simulated L2, with equal shares in all its partitions.
 
         touch     `_Cache.read` or `_Cache.write`
         tile      index of the tile of D
@@ -250,7 +249,7 @@ class _Cache:
 
         key    name of the data, which is hashable
         here   L2 partition of the multiprocessor
-        home   L2 partition that is the home of the data: it fetches them from DRAM
+        home   L2 partition that holds these addresses and fetches them from DRAM
         size   bytes
         """
         lines = self.lines[here]
@@ -273,7 +272,7 @@ class _Cache:
 
         key    name of the data, which is hashable
         here   L2 partition of the multiprocessor
-        home   L2 partition that is the home of the data: it fetches them from DRAM
+        home   L2 partition that holds these addresses
         size   bytes
         """
         self._keep(key, home, size)

@@ -36,7 +36,7 @@ WAIT = 0.1  # relative increase of the time of a tile if all that it reads comes
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast the clusters of CTAs that run at once compute tiles, for a simulation of L2.
+    """Times that clusters of CTAs take for a tile, as the input of a simulation of L2.
 
     time     time of each cluster for a tile, relative to the time of the MMAs alone; array over the clusters
     jitter   relative standard deviation of a tile's time
@@ -84,7 +84,7 @@ def demand(plan: GemmPlan, device: Device) -> float:
 def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
     """Return the times of the clusters of a plan that run at once, relative to the time of the MMAs.
 
-    units   number of clusters that run at once
+    units   number of clusters that run at once on the device
     """
     port = device.measured.cpc_bytes_per_clock
     time = np.maximum(1.0, _sharing(plan, device, units) * demand(plan, device) / port)

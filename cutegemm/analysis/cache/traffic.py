@@ -90,7 +90,7 @@ class Traffic:
 def traffic(
     plan: GemmPlan, problem: Problem, *, ctas_per_wave: int, l2_bytes: int, raster: Raster | None = None
 ) -> Traffic:
-    """Return the bytes that a plan moves for a problem, by a model of CTAs that run in step, wave by wave.
+    """Return the bytes that a plan moves for a problem, if the CTAs of a wave run in step and waves follow each other.
 
     ctas_per_wave   CTAs that run at once
     l2_bytes        bytes of L2 that can keep A and B
@@ -143,7 +143,7 @@ def traffic(
 def traffic_in_time(
     plan: GemmPlan, problem: Problem, device: Device, *, ctas_per_wave: int, raster: Raster | None = None
 ) -> Traffic:
-    """Return the bytes that a plan moves for a problem on a device, by a simulation with CTAs that fall out of step.
+    """Return the bytes that a plan moves for a problem on a device, by a simulation of L2 with CTAs of varying speed.
 
     ctas_per_wave   CTAs that run at once
     raster          order of the tiles; None: the plan's
@@ -163,7 +163,7 @@ def traffic_in_time(
 
 
 def range_in_time(plan: GemmPlan, problem: Problem, device: Device, simulated: Traffic, ctas_per_wave: int) -> Traffic:
-    """Return simulated traffic with one more field: the range expected for the bytes that a launch reads from DRAM.
+    """Return a copy of simulated traffic that also has the range to expect for the bytes that a launch reads from DRAM.
 
     The grid is simulated again: with three quarters of L2 and, if that changes the result, with 15% more L2 and with
     CTAs in step. If D is stored as partial sectors, L2 may read them first, which raises the upper limit.
@@ -193,7 +193,7 @@ def range_in_time(plan: GemmPlan, problem: Problem, device: Device, simulated: T
 
 
 def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
-    """Return the bytes of results whose rows do not start at a multiple of 32 bytes and are stored from registers.
+    """Return the bytes of results that threads store from registers to rows that are not aligned to 32 bytes.
 
     Such rows are written as partial sectors, which L2 may have to read first.
     """
@@ -245,7 +245,7 @@ def _epilogue_bits(plan: GemmPlan, problem: Problem) -> int:
 
 
 def _extents(total: int, tile: int, count: int, loaded: int | None = None) -> np.ndarray:
-    """Return the rows that are loaded for each tile, as an array. The last tile may have fewer.
+    """Return the number of rows that are loaded for each tile, as an array; the last tile may have fewer.
 
     total    rows of the matrix
     tile     rows from one tile to the next
@@ -302,7 +302,7 @@ def _share_below(start: float, slope: float, bound: float) -> float:
 def compare_rasters(
     plan: GemmPlan, problem: Problem, *, ctas_per_wave: int, l2_bytes: int, groups: Sequence[int] = GROUPS
 ) -> list[Traffic]:
-    """Return the traffic of several rasters (orders of the tiles), the one with the fewest DRAM reads first.
+    """Return the traffic of several rasters (orders of the tiles), sorted by DRAM reads, the fewest first.
 
     CTAs are assumed to run in step. If several rasters have equal DRAM reads, the plan's comes first, then the
     simplest.
@@ -339,7 +339,7 @@ def best_rasters(
     A raster is an order of the tiles. If several have equal DRAM reads, the plan's comes first.
 
     ctas_per_wave   CTAs that run at once
-    most            number of rasters to simulate: the best ones by `compare_rasters`, and the plan's
+    most            number of rasters to simulate: the best ones if CTAs ran in step, and the plan's
     """
     capacity = device.l2_bytes // device.l2_partitions
     ranked = compare_rasters(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=capacity)

@@ -24,9 +24,9 @@ _MOST_COLUMNS = 128  # columns of a small D; plans were not timed with more
 
 @dataclass(frozen=True, eq=False)
 class GemvFamily(Model):
-    """The gemv plans (for a D of few rows or columns) that can implement given operands, and their time model.
+    """The gemv plans that can implement given operands: selects those to try for a problem, and predicts their times.
 
-    It implements `candidate.Family`, the interface that the choice of the fastest plan uses.
+    A gemv plan is for a D of few columns or, computing D^T, of few rows.
     """
 
     recipes: tuple[GemvRecipe, ...] = ()
@@ -45,10 +45,10 @@ class GemvFamily(Model):
         return Variants(np.flatnonzero(can_implement))
 
     def _can_implement(self, columns: int, is_small: bool) -> Column:
-        """Return an array of flags, one per plan: may it be the fastest for a D with `columns` columns?
+        """Return an array of flags, one per plan: may the plan be the fastest for a D with `columns` columns?
 
         columns    columns of D as the kernel sees it, i.e. rows of the problem's D with swap A/B
-        is_small   whether D has at most `SMALL` elements; only then plans whose CTAs split K are tried
+        is_small   whether D has few elements, at most `SMALL`; only then plans whose CTAs split K are tried
         """
         streams = self.streams
         can_implement = is_small | (streams.ctas == 1)
@@ -94,9 +94,9 @@ def _family(operands: Operands, variants: tuple[bool, ...], device: Device) -> G
 
 
 def _may_stream(operands: Operands) -> bool:
-    """Return whether gemv plans can load A and B, judged by types, majorness and alignment: see `gemv_plan`.
+    """Return whether gemv plans can load A and B, judged by their types, majorness and alignment.
 
-    Whether K has a suitable length is not checked here, but for each problem.
+    They must be K-major and aligned to 16 bytes. Whether K has a suitable length is checked later, for each problem.
     """
     a, b = operands.a, operands.b
     is_streamed = a.dtype.is_float and (a.dtype.bits <= tf32.bits // 2 or a.dtype is tf32)

@@ -52,7 +52,7 @@ class Streams:
     ctas            CTAs of a cluster; they split K among them
     ctas_per_sm     CTAs that an SM holds
     warps           warps of a CTA
-    deep            elements along K that a CTA takes at a time (its k-tile)
+    deep            elements of a CTA's k-tile along K
     latency_us      latency of loading a k-tile, in microseconds
     busy_us         microseconds that the instructions of a k-tile take, if its CTA has the SM to itself
     """
@@ -86,15 +86,19 @@ class Streams:
 
     @cached_property
     def after_kernel_us(self) -> Column:
-        """Return the extra microseconds of each gemv plan after another kernel, whose results are still in L2.
+        """Return the microseconds that each gemv plan is charged extra, to compare it with wgmma plans.
 
-        They are `AFTER_KERNEL_US` for plans of more than 8 columns without cluster split-K, and 0 for others: wgmma
-        plans, with which they compete, gain more from a filled L2.
+        Predicted times are for an empty L2, but often another kernel has just left its results there, and wgmma plans
+        gain more from that. Half of the difference, `AFTER_KERNEL_US`, is charged for gemv plans of more than 8 columns
+        without cluster split-K, and 0 for the others.
         """
         return AFTER_KERNEL_US * ((self.ctas == 1) & (self.columns > _ATOM_MN[1]))
 
     def take(self, rows: Column) -> Streams:
-        """Return the properties of the gemv plans at the indices `rows`, as arrays in the order of `rows`."""
+        """Return the properties of some of these gemv plans.
+
+        rows   indices of the plans, which give the order of the result
+        """
         return Streams(*[getattr(self, field.name).take(rows) for field in fields(self)])
 
     def resident(self, device: Device) -> Column:

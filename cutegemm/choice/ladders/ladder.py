@@ -17,7 +17,7 @@ class LadderStep:
     number     number of the step; several plans may share one
     change     what differs from the step before, as text
     why        what the change is meant to gain, and what the reader should look at
-    operands   operands that `build` uses by default
+    operands   types and layouts of the matrices that the plan is built for by default
     """
 
     recipe: Recipe

@@ -24,11 +24,9 @@ _IS_BETWEEN = ~np.isin(np.arange(MAX_SPLITS + 1), (0, 1, *SPLITS))  # by number 
 
 @dataclass(frozen=True, eq=False)
 class MmaSyncFamily(Model):
-    """The mma.sync plans that can implement given operands, and their time model.
+    """The mma.sync plans that can implement given operands: selects those to try, and predicts their times.
 
-    It implements `candidate.Family`, the interface that the choice of the fastest plan uses.
-
-    may_be_whole   array of flags: is the plan a candidate without split-K? Not if it would spill: see `spills`
+    may_be_whole   array of flags: is the plan a candidate without split-K? False for plans that would spill registers
     """
 
     recipes: tuple[MmaSyncRecipe, ...] = ()
@@ -38,7 +36,7 @@ class MmaSyncFamily(Model):
         """Return the mma.sync candidates for a problem: plans without split-K, and with several numbers of K splits.
 
         The largest number of K splits is the one for which all CTAs run at the same time, but at most one split per
-        k-tile. All smaller numbers in `SPLITS` are tried too.
+        k-tile. Smaller numbers (2, 3, 4, 6, 8, ...) are tried too.
         """
         tiles, sms = self.tiles, self.device.sms
         resident = np.minimum(sms * tiles.ctas // np.maximum(1, tiles.tiles_of(problem)), MAX_SPLITS)
@@ -87,5 +85,5 @@ def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[MmaS
 
 
 def _rule(plan: GemmPlan) -> str:
-    """Return why a plan must not be used, if its large tile is loaded 2 bytes at a time; "" for other plans."""
+    """Return an error text for a plan that must not be used: it loads a large tile 2 bytes at a time. "" for others."""
     return "elements of 2 bytes are loaded one at a time, and threads hold too many of them." if by_halves(plan) else ""

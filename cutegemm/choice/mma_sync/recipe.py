@@ -150,11 +150,11 @@ class MmaSyncRecipe(Recipe):
         raise error
 
     def _depths(self, operands: Operands, tile: tuple[int, int, int], room: int) -> Iterator[tuple[int, int]]:
-        """Yield the pairs (bK, stages) to try, the deepest k-tiles first; `build_for` takes the first that works.
+        """Yield the pairs (bK, stages) to try for a tile, largest bK first; the first pair that works is used.
 
         operands   operands as the kernel sees them: transposed if it swaps A and B
-        tile       (bM, bN, largest size of a k-tile along K in bytes)
-        room       bytes of shared memory that a CTA may use
+        tile       (bM, bN, bytes of a k-tile along K, at most)
+        room       shared memory in bytes that a CTA may use
         """
         (bm, bn, k_bytes), bits = tile, operands.a.dtype.bits
         rows, deepest = bm + bn, k_bytes * 8 // bits

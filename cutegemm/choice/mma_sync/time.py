@@ -43,9 +43,10 @@ _ADDED_AT_ONCE = 16  # K splits whose accumulators a thread loads at once
 class MmaCosts:
     """Fitted constants of the time model of mma.sync plans, in microseconds unless called a factor or an exponent.
 
-    start                           from the kernel's start to its first loads, plus from its last store to its end
-    round                           for each round of CTAs (those that run at the same time): arrival of the first
-                                    k-tile and store of D, without MMAs
+    start                           time from the kernel's start to its first loads, plus that from its last store to
+                                    its end
+    round                           time of each round of CTAs (those that run at the same time) that is not MMAs:
+                                    arrival of the first k-tile, store of D
     fill                            addition to `round` for each `_FILLED` bytes of the first k-tiles
     hot                             addition to `round` for each sector of the first k-tiles that all CTAs together
                                     request from one slice of L2
@@ -147,7 +148,7 @@ def _loads(plan: GemmPlan) -> list[TiledCopy]:
 def _ahead(plan: GemmPlan) -> int:
     """Return the number of k-tiles whose loads are in flight while one k-tile is multiplied, at least 1.
 
-    It is the number of stages minus one, or 1 if A or B is loaded through registers.
+    It is the number of stages minus one. If A or B is loaded through registers, it is 1.
     """
     by_registers = any(not load.atom.is_async for load in _loads(plan))
     return 1 if by_registers else max(1, plan.stages - 1)
@@ -219,7 +220,8 @@ class Model:
         def steps_us(at_a_time: Column) -> Column:
             """Return the microseconds of all k-tiles of the CTAs that one SM runs at the same time.
 
-            at_a_time   number of these CTAs, one entry per candidate; few CTAs hide less of the load latency
+            at_a_time   number of these CTAs, an array with one entry per candidate. The fewer they are, the less of the
+                        load latency is hidden
             """
             slower = np.sqrt(ctas / np.maximum(1.0, at_a_time))
             return k_tiles * together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * slower)
@@ -240,9 +242,9 @@ class Model:
             us = np.full(len(us), np.inf)
 
         def bounds() -> dict[str, Column]:
-            """Return the microseconds that each possible bottleneck, such as "DRAM", would take alone, as arrays.
+            """Return name of a possible bottleneck, such as "DRAM" -> microseconds that it alone would take.
 
-            Each array has one entry per candidate.
+            Values are arrays with one entry per candidate of the enclosing prediction.
             """
             k_tiles_of_sm = k_tiles * per_sm
             waited = latency_us * k_tiles * (rounds + is_rest)
@@ -308,12 +310,14 @@ class Model:
         return most
 
     def _sectors_of_line(self, name: str, extent: int, tile: Column, problem: Problem) -> Column:
-        """Return the sectors of an operand's k-tile, divided by the number of cache lines that L2 delivers at a time.
+        """Return the number of 32-byte sectors of an operand's k-tile that come from one cache line, for each plan.
 
-        name      "a" or "b"
-        extent    M for A, N for B
-        tile      bM or bN of each plan
-        returns   array with one entry per plan
+        If the k-tile has several lines, their sectors are divided by the number of lines, up to `_LINES_AT_A_TIME`,
+        because L2 delivers that many lines at the same time.
+
+        name     "a" or "b"
+        extent   M for A, N for B
+        tile     bM or bN of each plan
         """
         operand = getattr(self.operands, name)
         along_mn, along_k = np.minimum(extent, tile), np.minimum(problem.k, self.tiles.bk)

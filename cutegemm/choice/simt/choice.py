@@ -33,10 +33,10 @@ _DEEPEST, _WIDE, _NARROW, _MOST_CTAS = 8, 256, 16, 3
 
 @dataclass(frozen=True, eq=False)
 class SimtFamily(Model):
-    """The SIMT plans that can implement given operands, and their time model.
+    """The SIMT plans that can implement given operands: selects those to try for a problem, and predicts their times.
 
-    It implements `candidate.Family`, the interface that the choice of the fastest plan uses. A plan is listed twice,
-    without and with repack passes (copies of operands), if these make an operand faster to load.
+    A plan is listed twice, without and with repack passes (copies of operands before the GEMM), if these make an
+    operand faster to load.
     """
 
     recipes: tuple[SimtRecipe, ...] = ()
@@ -44,9 +44,9 @@ class SimtFamily(Model):
     def candidates(self, problem: Problem) -> Variants:
         """Return the SIMT candidates for a problem: plans that do not divide K, and plans with split-K or stream-K.
 
-        Numbers of K splits to try are the one for which all CTAs run at the same time, the next larger number in
-        `SPLITS`, and all smaller ones. Stream-K divides the k-tiles of the tiles that do not fill the grid evenly among
-        CTAs.
+        Numbers of K splits to try are 2, 3, 4, 6, 8 and so on, up to the first one for which not all CTAs run at the
+        same time, and the largest one for which they do. Stream-K divides the k-tiles of the tiles that do not fill the
+        grid evenly among CTAs.
         """
         tiles, sms = self.tiles, self.device.sms
         count, at_once = tiles.tiles_of(problem), sms * tiles.ctas
@@ -66,19 +66,20 @@ class SimtFamily(Model):
 
     @cached_property
     def _has_thirds(self) -> Column:
-        """Return an array of flags, one per plan: does its tile have 48, 96 or 192 rows or columns (multiples of 3)?"""
+        """Return an array of flags, one per plan: is a side of its tile a multiple of 3, i.e. 48, 96 or 192?"""
         return (self.tiles.bm % 3 == 0) | (self.tiles.bn % 3 == 0)
 
     @cached_property
     def _may_share(self) -> Column:
-        """Return an array of flags, one per plan: is stream-K tried for it? Cached; see the function `may_share`."""
+        """Return an array of flags, one per plan: is stream-K (k-tiles divided evenly among CTAs) tried? Cached."""
         return may_share(self.tiles)
 
 
 def may_share(tiles: Tiles) -> Column:
     """Return an array of flags, one per SIMT plan: is stream-K (k-tiles divided evenly among CTAs) tried for it?
 
-    It is tried only within limits of tile and stages. Outside of them, stream-K takes longer than predicted.
+    It is tried only for some sizes of tiles and numbers of stages, because other plans with stream-K take longer than
+    predicted.
 
     tiles   properties of the plans
     """

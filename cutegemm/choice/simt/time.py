@@ -51,10 +51,10 @@ _FULL_ACCUMULATORS = 128  # accumulators of a thread; with more, few registers a
 class SimtCosts:
     """Fitted constants of the time model of SIMT plans, in microseconds unless called a factor or an exponent.
 
-    start            from the kernel's start to its first loads, plus from its last store to its end
+    start            time from the kernel's start to its first loads, plus that from its last store to its end
     alone            additional start, divided by the CTAs that fit an SM, since these start side by side
-    round            for each round of CTAs (those that run at the same time): arrival of the first k-tile, during which
-                     nothing is multiplied
+    round            time of each round of CTAs (those that run at the same time) until the first k-tile arrives and
+                     MMAs can begin
     drain            factor on the multiply-adds of the last k-tile, if each warp has a scheduler to itself; nothing is
                      loaded meanwhile
     latency          latency of loading a k-tile from memory
@@ -122,7 +122,8 @@ class Tiles:
     ahead                             k-tiles whose loads are in flight while one is multiplied
     by_registers                      1 if a tile of A or B is loaded through registers, else 0
     warps                             warps of a CTA
-    wide, narrow, transposes, reads   warp-wide memory instructions for a k-tile, by kind: see `SimtCosts`
+    wide, narrow, transposes, reads   warp-wide instructions for a k-tile: loads of at least 8 bytes per lane, shorter
+                                      loads, transposing stores to shared memory, reads of fragments
     across                            1 if a thread computes more columns than rows, else 0
     stores                            warp-wide store instructions for a tile of D
     torn, torn_even                   writes of partial sectors per sector of D; `torn_even`: with stream-K
@@ -189,7 +190,7 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
 
 
 def _runs(plan: GemmPlan) -> float:
-    """Return the size of a cache line / the size of a contiguous run of D in a tile.
+    """Return the bytes of a cache line, divided by the bytes of D that a tile stores contiguously (a row or column).
 
     It is less than 1 if rows (of an N-major D) of the tile are longer than a line.
     """
@@ -198,10 +199,11 @@ def _runs(plan: GemmPlan) -> float:
 
 
 def _torn(plan: GemmPlan) -> tuple[float, float]:
-    """Return the number of partial L2 sector writes per sector of D: (as the plan stores D, if stored from registers).
+    """Return how many partial writes of L2 sectors a plan needs per sector of D, as two numbers.
 
-    The second number is for stream-K, which always stores from registers. A number is 0 if all sectors are written
-    whole.
+    A sector (32 bytes) that no single instruction writes as a whole is written in parts, which is slow. The first
+    number is for the way in which the plan stores D. The second one is for stores from registers, which stream-K always
+    uses. 0 means that all sectors are written whole.
     """
     operand = plan.operands.d
     sector, vector = SECTOR_BYTES * 8 // operand.dtype.bits, ACCESS_BITS // operand.dtype.bits
@@ -227,8 +229,8 @@ class _Work:
     deep       k-tiles of each CTA of these rounds
     rest       CTAs of a last, partial round; 0 if all rounds are full
     last       k-tiles of each CTA of the last round
-    slots      accumulator tiles that are written to the workspace
-    added      K splits of a tile, whose accumulators are added
+    slots      tiles of partial accumulators that are written to the workspace, when K is divided
+    added      number of K splits of a tile whose accumulators are added
     is_split   whether K is divided
     is_even    whether stream-K divides the k-tiles evenly among CTAs
     """
@@ -274,7 +276,7 @@ def _work(
     slots = workers + shared - 1
 
     def either(even: Column, split: Column) -> Column:
-        """Select between two arrays by the candidates' division of K: `even` for stream-K, `split` for all others."""
+        """Return, for each candidate, the entry of `even` if it divides K by stream-K, else the entry of `split`."""
         return np.where(is_even, even, split)
 
     return _Work(
@@ -314,7 +316,7 @@ class Model:
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
         """Return the predicted times of SIMT candidates, including their repack passes.
 
-        A repack pass copies an operand before the GEMM.
+        A repack pass is a kernel that copies an operand before the GEMM.
 
         variants   the candidates: indices of plans, each with a division of K (split-K or stream-K)
         """
@@ -352,9 +354,9 @@ class Model:
         us = ends_us + body_us + added_us + repack_start_us
 
         def bounds() -> dict[str, Column]:
-            """Return the microseconds that each possible bottleneck, such as "DRAM", would take alone, as arrays.
+            """Return name of a possible bottleneck, such as "DRAM" -> microseconds that it alone would take.
 
-            Each array has one entry per candidate.
+            Values are arrays with one entry per candidate of the enclosing prediction.
             """
             k_tiles_of_sm = work.rounds * resident * work.deep + work.rest * work.last
             waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)
@@ -402,10 +404,7 @@ class Model:
 
     @cached_property
     def _full(self) -> Column:
-        """Return the factor on the time to write D for each plan: above 1 if a thread holds too many accumulators.
-
-        See `SimtCosts.full`.
-        """
+        """Return the factor on the time to write D for each plan: above 1 if a thread has many accumulators, else 1."""
         tiles = self.tiles
         return np.where(tiles.bm * tiles.bn > tiles.warps * (WARP_THREADS * _FULL_ACCUMULATORS), self.costs.full, 1.0)
 
@@ -438,9 +437,12 @@ class Model:
         return d_us * (1 + costs.runs * of_rows(tiles.runs, recipes) + costs.torn * torn)
 
     def _memory_us(self, problem: Problem) -> tuple[Column, Column]:
-        """Return the microseconds (to read A and B from memory, of the repack passes that copy A or B) for each plan.
+        """Return two arrays of microseconds, one entry per plan: time to read A and B from DRAM, time of repack passes.
 
-        The first time leaves out operands that are repacked.
+        A repack pass is a kernel that copies A or B before the GEMM. The first time leaves out the operands that are
+        repacked.
+
+        problem   extents and operands of the GEMM
         """
         costs, tiles, rates = self.costs, self.tiles, self.device.measured
         a_bytes = problem.m * problem.k * problem.l * self.operands.a.dtype.bits / 8

@@ -42,10 +42,10 @@ _FIXUP_STAGES = 4  # stages of the mainloop pipeline that stream-K fixup needs
 
 @dataclass(frozen=True, eq=False)
 class Sm90Family(Model):
-    """The Hopper plans that can implement given operands, for D and for D^T (swap A/B), and their time model.
+    """The Hopper plans that can implement given operands: selects those to try for a problem, and predicts their times.
 
-    It implements `candidate.Family`, the interface that the choice of the fastest plan uses. Its properties are arrays
-    with one entry per plan. Most are limits that a problem must meet so that the plan is a candidate for it.
+    They compute D, or D^T (swap A/B). Its properties are arrays with one entry per plan. Most are limits, e.g. the
+    largest number of tiles, that a problem must meet so that the plan is a candidate.
     """
 
     recipes: tuple[Sm90Recipe, ...] = ()
@@ -94,11 +94,11 @@ class Sm90Family(Model):
 
     @cached_property
     def _needs_one(self) -> Column:
-        """Return an array of flags, one per plan: is it tried only if each CTA has at most one tile?
+        """Return an array of flags, one per plan: is the plan a candidate only if each CTA has at most one tile of D?
 
-        The limit holds only for a D of more than `FEW_ROWS` rows and columns. With several tiles per CTA, one
-        warpgroup, clusters of four or eight, and deep k-tiles are 5 to 30% slower. Cluster split-K with several tiles
-        is left to plans that stream A (whose loads of A take most of the time).
+        True for plans that are 5 to 30% slower than others if CTAs have several tiles: those with one warpgroup,
+        clusters of four or eight CTAs, deep k-tiles, or cluster split-K. The limit is used only for a D of many (more
+        than `FEW_ROWS`) rows and columns.
         """
         shapes = self.shapes
         is_deep = shapes.is_deep & ~shapes.is_two
@@ -106,18 +106,19 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_alone(self) -> Column:
-        """Return the largest number of tiles of D for which each plan is tried, if its tile size has two plans.
+        """Return, for each plan, the largest number of tiles of D for which it is a candidate; infinity: no limit.
 
-        Some tile sizes have one plan for grids of one tile per CTA, and one for more tiles. The limit of the first is
-        the number of CTAs that run at a time. Other plans have no limit (infinity).
+        Some tile sizes have two plans: one for grids with one tile per CTA, and one for more tiles. Only the first has
+        a limit: the number of CTAs that run at a time.
         """
         return np.where(self.shapes.has_other_form, self.grid, np.inf)
 
     @cached_property
     def _most_tiles(self) -> Column:
-        """Return the largest number of tiles of D for which each plan is tried without split-K, if D is not small.
+        """Return, for each plan, the largest number of tiles of D for which it is a candidate without split-K.
 
-        D is small if it has at most `FEW_ROWS` rows or columns. Infinity means no limit.
+        The limit is used for a D of many (more than `FEW_ROWS`) rows and columns. It is finite only for plans that are
+        slow if CTAs have several tiles.
         """
         shapes = self.shapes
         most = self.grid * most_waves(shapes.cm * shapes.cn, shapes.bm * shapes.bn)
@@ -125,9 +126,9 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_tiles_of_few(self) -> Column:
-        """Return the largest number of tiles of D for which each plan is tried without split-K, if D has few rows.
+        """Return, for each plan, the largest number of tiles of D for which it is a candidate if D has few rows.
 
-        It is one tile per CTA for clusters of eight, and for CTAs of one warpgroup, else infinity. A second cluster of
+        It is one tile per CTA for clusters of eight and for CTAs of one warpgroup, else infinity. A second cluster of
         eight would wait for the first, and one warpgroup cannot overlap its stores: 16368 x 32 x 128 in 64 x 32 takes
         8.2 us, cuBLAS 7.0 us (H200, 2026-11-25).
         """
@@ -137,26 +138,28 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_columns(self) -> Column:
-        """Return the largest number of columns of D for which each plan is tried without split-K.
+        """Return, for each plan, the largest number of columns of D for which it is a candidate without split-K.
 
-        It is infinity for most tiles. Tiles of few columns are slow if D has many: 704 x 1680 x 64 takes 8.4 us in 128
-        x 32, and 5.8 us by cuBLAS (H100, 2026-11-22).
+        It is infinity for most plans. Tiles of few columns have a limit because they are slow if D has many: 704 x 1680
+        x 64 takes 8.4 us in 128 x 32, and 5.8 us by cuBLAS (H100, 2026-11-22).
         """
         return np.where(~self._needs_one & self.shapes.is_for_few, FEW_COLUMNS, np.inf)
 
     @cached_property
     def _least_k_tiles(self) -> Column:
-        """Return the smallest number of k-tiles (128 bytes along K each) of a problem for which each plan is tried.
+        """Return, for each plan, the smallest number of k-tiles of a problem for which it is a candidate.
 
-        With cluster split-K it is `LEAST_K_TILES` for each CTA that splits K, else 0.
+        It is 0, except for cluster split-K, which needs `LEAST_K_TILES` for each CTA that splits K. These k-tiles have
+        128 bytes along K.
         """
         return np.where(self.shapes.splits_k_in_cluster, self.shapes.cluster_k * LEAST_K_TILES, 0)
 
     @cached_property
     def _most_k_tiles(self) -> Column:
-        """Return the largest number of k-tiles for which each plan is tried without split-K, if D is not small.
+        """Return, for each plan, the largest number of k-tiles for which it is a candidate without split-K.
 
-        Only plans with deep k-tiles (more than 128 bytes along K) have a limit; it is infinity for others.
+        Only plans with deep k-tiles (more than 128 bytes along K) have a limit, which is used for a D of more than
+        `FEW_ROWS` rows and columns; it is infinity for others.
         """
         shapes = self.shapes
         deep = self._needs_one & shapes.is_deep & ~shapes.is_large_cluster
@@ -164,7 +167,12 @@ class Sm90Family(Model):
 
     @cached_property
     def _may_split(self) -> Column:
-        """Return an array of flags, one per plan: is split-K tried for it?"""
+        """Return an array of flags, one per plan: is split-K tried with it?
+
+        It is not tried with large tiles, with a single consumer warpgroup, or with cluster split-K, which splits K
+        already. In clusters of one or two CTAs, plans that are meant for few columns or for one tile per CTA are left
+        out too.
+        """
         shapes = self.shapes
         is_usual = self._is_small & ~shapes.single & ~shapes.splits_k_in_cluster
         return is_usual & (shapes.is_large_cluster | ~(shapes.is_for_few | shapes.has_other_form))
@@ -173,9 +181,9 @@ class Sm90Family(Model):
     def _may_fix_up(self) -> Column:
         """Return an array of flags, one per plan: is stream-K fixup tried for it?
 
-        With fixup, CTAs that the last wave leaves idle take k-tiles of its tiles. A pipeline of three stages runs empty
-        when a CTA goes on to the k-tiles of another tile: 5000 x 5000 x 5000 (tn) takes 414 us in 256 x 192 with fixup,
-        381 us in 128 x 256 (H200, 2026-11-26).
+        With fixup, CTAs that the last wave leaves idle take k-tiles of its tiles. Plans with few stages are left out,
+        because three stages run empty when a CTA goes on to the k-tiles of another tile: 5000 x 5000 x 5000 (tn) takes
+        414 us in 256 x 192 with fixup, 381 us in 128 x 256 (H200, 2026-11-26).
         """
         shapes = self.shapes
         is_usual = ~(shapes.is_large_cluster | shapes.alone | shapes.is_deep | shapes.single)
@@ -184,7 +192,7 @@ class Sm90Family(Model):
 
 
 def most_waves(ctas: Column, elements: Column) -> Column:
-    """Return the largest number of waves for which a plan is tried, if it is meant for one tile per CTA.
+    """Return the largest number of waves for which a plan that is meant for one tile per CTA is a candidate.
 
     A wave is one tile of D per multiprocessor. The result is 1, or more for large tiles in large clusters.
 
@@ -202,8 +210,8 @@ def family(request: Request, k: int) -> Sm90Family:
 
     They compute D, D^T (swap A/B), or one of both, as the request says.
 
-    k        extent along K. The accumulators of a single k-tile are not promoted, because there is no total to add them
-             to, unless block scales multiply them
+    k        extent along K; if it is a single k-tile, accumulators are not promoted, since there is no total to add
+             them to (except with block scales, which multiply them)
     raises   PlanError if `request.accumulate` is unknown
 
     >>> from cutegemm.choice.candidate import ranked
@@ -223,7 +231,7 @@ def family(request: Request, k: int) -> Sm90Family:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, variants: tuple[bool, ...], promotes: bool, with_c: bool, device: Device) -> Sm90Family:
-    """Return the Hopper plans that store D in large enough pieces (see `_stores_well`), with their time model. Cached.
+    """Return the Hopper plans that store D in pieces large enough to be fast, with their time model. Cached.
 
     variants   values of `swap_ab` to include: False for plans that compute D, True for plans that compute D^T
     promotes   whether accumulators of fp8 are added to a total in f32 after each k-tile, as they are with block scales
@@ -266,12 +274,14 @@ def _can_store(operands: Operands, swap_ab: bool) -> bool:
 
 
 def _stores_well(shapes: Shapes, d: Operand) -> Column:
-    """Return an array of flags, one per plan of `shapes`: does it store D in large enough pieces?
+    """Return an array of flags, one per plan of `shapes`: does it store D in pieces large enough to be fast?
 
-    An epilogue tile of eight columns stores only 16 or 32 bytes of each row of D, but whole lines of a D^T: bf16 5000 x
-    5000 x 5000 with 256 x 152 tiles takes 453 us for D and 430 us for D^T (H200, 2026-11-26).
+    Plans with epilogue tiles of eight columns store only 16 or 32 bytes of each row of D. They are left out, except for
+    D^T, where they store whole lines: bf16 5000 x 5000 x 5000 with 256 x 152 tiles takes 453 us for D and 430 us for
+    D^T (H200, 2026-11-26).
 
-    d   the problem's D: its type and majorness
+    shapes   properties of the plans
+    d        the problem's D: its type and majorness
     """
     own = shapes.bn // shapes.cluster_k
     has_lines = ~shapes.by_eight | (shapes.swap_ab != (d.major == "m"))

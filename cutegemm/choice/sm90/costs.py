@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class Sm90Costs:
     """Fitted constants of the time model of Hopper plans, in microseconds unless called KiB, a factor or a share.
 
-    start                     from the kernel's start to its first MMA, plus from its last MMA to its end
+    start                     time from the kernel's start to its first MMA, plus that from its last MMA to its end
     single                    factor on `start`, if one warpgroup computes one tile, or with cluster split-K
     fours                     time for each four CTAs of a cluster, until all of them have started
     l2                        factor on the time of loads from L2, if all SMs load
-    l2_fours                  further factor on that time in clusters of four or eight
+    l2_fours                  further factor on the time of loads from L2 in clusters of four or eight
     l2_joined                 factor on loads without multicast under GPC-aware rasterization: loads within one GPC
                               coalesce
     asked                     time of each request for the same cache line of first k-tiles, by CTAs that start at the

@@ -19,8 +19,8 @@ def touched(step_bytes: int) -> tuple[float, ...]:
     """Return how many cache lines TMA boxes touch on average per 128 bytes of a row, by the width of the box.
 
     step_bytes   stride of the rows of the matrix, in bytes
-    returns      one number for each width in `WIDTHS_BYTES`: 1 if each row of a box is exactly one line, more if rows
-                 of the matrix are not aligned to lines
+    returns      one number for each width of a box, 128, 64 and 32 bytes: 1 if each row of a box is exactly one line,
+                 more for narrower boxes and for rows that are not aligned to lines
 
     >>> touched(256)[:2], touched(10000)[:2]
     ((1.0, 1.4), (1.875, 2.75))
@@ -30,7 +30,10 @@ def touched(step_bytes: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=8)
 def _touched(step: int) -> tuple[float, ...]:
-    """Return the result of `touched` if rows begin equally often at each multiple of `step` within a cache line.
+    """Return how many cache lines TMA boxes touch on average per 128 bytes of a row, by the width of the box.
+
+    Rows begin equally often at each multiple of `step` within a cache line. A box that begins inside a line touches one
+    line more than one that begins at a line.
 
     step   bytes; a divisor of the size of a cache line
     """

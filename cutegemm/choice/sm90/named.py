@@ -150,9 +150,10 @@ def _with_tiles(named: tuple[Sm90Recipe, ...], promoted: bool) -> tuple[Sm90Reci
 
 
 def _is_usual(recipe: Sm90Recipe) -> bool:
-    """Return whether a recipe is the same plan as the one whose name spells out its tile and cluster.
+    """Return whether a recipe is the plan that a name with only tile and cluster, e.g. sm90_128x144_2x1, stands for.
 
-    Such a plan has the default order of tiles, and is listed only once. A recipe is the name and arguments of a plan.
+    Such a plan has the default order of tiles and default epilogue tiles. It is listed once, under that name. A recipe
+    is the name and arguments of a plan.
     """
     shape = recipe.shape
     has_usual_order = shape.raster == TileShape.raster and shape.ctas_per_sm == 1

@@ -37,7 +37,8 @@ class Sm90Recipe(Recipe):
     """Name and arguments of a Hopper plan; `build` makes the plan for given operands.
 
     Unless the user spelled out the options, `options["tile"]` is (bM, bN), and a k-tile has 128 bytes along K, or
-    `options["depth"]` times as many. `options["alone"]` says that each CTA computes one tile only.
+    `options["depth"]` times as many. `options["alone"]` is True if each CTA computes one tile only; its consumer
+    warpgroups then share that tile.
     """
 
     family: ClassVar[str] = "sm90"
@@ -89,7 +90,7 @@ class Sm90Recipe(Recipe):
 
     @property
     def may_read(self) -> bool:
-        """Return whether this plan has a variant whose threads load A into registers for wgmma: see `reading`.
+        """Return whether this plan has a variant whose threads load A into registers for wgmma.
 
         Its consumer warpgroups must be able to share a tile, so that one loads A while others multiply, and must have
         registers left for A.
@@ -117,7 +118,9 @@ class Sm90Recipe(Recipe):
 
     @property
     def division(self) -> KSplit:
-        """Return how this plan splits K: as its name says, else as its options say.
+        """Return how this plan splits K among CTAs (split-K or stream-K), if at all.
+
+        A suffix of the plan's name, such as "/k4" for four K splits, decides. Without one, the plan's options do.
 
         >>> Sm90Recipe("mine", "", {"tile": (128, 128), "fixup": True}).division.fixup
         True
@@ -130,7 +133,8 @@ class Sm90Recipe(Recipe):
     def accumulates_as(self) -> object:
         """Return the options on which this plan's order of accumulation along K depends, as a comparable key.
 
-        Plans with equal keys have equal orders: see `Recipe.accumulates_as`.
+        Plans with equal keys add the products of an element in the same order, so one plan must be built per key to
+        know it.
         """
         shape = self.shape
         how = (shape.depth, shape.cluster_k, shape.promoted, self.division, self.ctas, self.swap_ab)
@@ -139,12 +143,13 @@ class Sm90Recipe(Recipe):
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
         """Build the Hopper plan for the operands as the kernel sees them: already transposed if it swaps A and B.
 
-        A D that is not aligned to 16 bytes is stored by the threads: line by line through padded epilogue stages, or
-        from registers if no epilogue tiles fill the tile or if they do not fit shared memory.
+        TMA stores D if it is aligned to 16 bytes. Otherwise threads store it: line by line through shared memory, or
+        from registers if the tile does not allow that.
 
-        Unless the user spelled out the options, they are adapted to the operands. The epilogue is not overlapped if the
-        plan reads C or if `may_overlap` is False. Consumers alternate instead of sharing a single tile if `may_share`
-        is False. Consumers share each tile if threads read A into registers.
+        Options that the user spelled out are not changed. Others are adapted: the epilogue overlaps MMAs of the next
+        tile only if the plan does not read C, and D is aligned and has at most 16 bits. A tile that is alone in its CTA
+        is shared by the consumers only if D is aligned and has 16 bits. Consumers also share each tile if threads read
+        A into registers.
 
         target   architecture and device properties that the plan is built for
         raises   PlanError if the operands break rules of the plan
@@ -195,10 +200,11 @@ class Sm90Recipe(Recipe):
 
 
 def can_read(operands: Operands) -> bool:
-    """Return whether a Hopper plan for these operands can load A into registers by its threads, before wgmma uses it.
+    """Return whether a Hopper plan for these operands can load A by its threads into registers, and multiply it there.
 
-    TMA must be able to load A, and the plan must be able to store D. The rows of such a plan are permuted in groups of
-    four, but stmatrix stores an M-major D of 16 bits in groups of eight.
+    This replaces a repack pass (a copy kernel before the GEMM). A must have 32-bit elements, not be K-major, and be
+    aligned for TMA. D must be N-major or have as many bits as A: threads hold the rows of D in groups of four, and
+    stmatrix stores an M-major D of 16 bits in groups of eight.
 
     >>> [can_read(Operands.of("tf32", layout=layout)) for layout in ("tn", "nt")], can_read(Operands.of("bf16"))
     ([True, False], False)

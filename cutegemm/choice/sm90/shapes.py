@@ -42,7 +42,8 @@ class TileShape:
     depth                    k-tiles of 128 bytes in a stage; they are waited for together
     cluster_k                CTAs of a cluster that split the K of a tile
     ctas_per_sm              CTAs that share an SM
-    alone                    whether a CTA computes one tile only; its consumers share it if `may_share` allows it
+    alone                    whether a CTA computes one tile only; its consumers share it if D is aligned and has 16
+                             bits
     """
 
     tile: tuple[int, int]
@@ -65,9 +66,9 @@ class TileShape:
         return bool(_streams(self.cluster_k, self.tile[1]))
 
     def is_pingpong(self, operands: Operands) -> bool:
-        """Return whether this plan's two consumer warpgroups take tiles in turn (pingpong), not sharing each tile.
+        """Return whether this plan's consumer warpgroups take tiles in turn (pingpong) instead of sharing each tile.
 
-        They also do if `alone` asks them to share a tile, but `may_share` is False for the operands.
+        If a CTA has one tile only, its consumers share the tile, unless D has a type or alignment that excludes it.
         """
         return self.epilogue == "pingpong" or (self.alone and is_pingpong(self.tile) and not may_share(operands))
 
@@ -90,7 +91,7 @@ class TileShape:
         return is_usual and is_gpc_aware(self.tile, self.cluster)
 
     def pipeline_state(self, operands: Operands) -> tuple[int, int]:
-        """Return (stages of the mainloop pipeline, epilogue tiles of a consumer) of this plan for given operands.
+        """Return (mainloop stages, epilogue tiles of a consumer) of this plan for given operands, without building it.
 
         >>> TileShape((128, 192)).pipeline_state(Operands.of("bf16", layout="nt"))
         (4, 6)
@@ -105,10 +106,10 @@ class TileShape:
 
 
 def may_share(operands: Operands) -> bool:
-    """Return whether consumer warpgroups may share the only tile of a CTA, given the type and alignment of D.
+    """Return whether the consumer warpgroups of a CTA with a single tile may share that tile, for these operands.
 
-    Only for a D of 16 bits that TMA can store: the epilogue stages of a D of 32 bits would take the room of a mainloop
-    stage, and a D that TMA cannot store was not timed.
+    They may if D has 16 bits and TMA can store it. Otherwise they take tiles in turn, as in CTAs with several tiles:
+    epilogue stages of a 32-bit D would take the room of a mainloop stage, and a D that TMA cannot store was not timed.
 
     >>> may_share(Operands.of("bf16")), may_share(Operands.of("tf32")), may_share(Operands.of("bf16", align_bytes=2))
     (True, False, False)
@@ -134,15 +135,15 @@ class Shapes:
     """Properties of many Hopper plans for given operands, as arrays with one entry per plan. `TileShape` is one plan's.
 
     bm, bn             tile (bM, bN)
-    loaded_n           columns of B that are loaded for a k-tile: see `columns_loaded`
+    loaded_n           columns of B that are loaded for a k-tile: those of the tile, or more to fill cache lines
     cm, cn             CTAs of a cluster along M and N
     cooperative        whether a CTA issues no MMAs while it stores a tile
     overlapped         whether the epilogue is overlapped with the next tile's MMAs
-    alone              whether a CTA computes one tile only: see `TileShape`
+    alone              whether a CTA computes one tile only
     band               rows of tiles in a band of the rasterization
     gpc_aware          whether clusters take tiles in GPC-aware order, on devices whose order is known
     along_m, along_n   whether consecutive tiles lie along M, and along N
-    late               1 / (stages - 1): share of a load's latency that a k-tile waits
+    late               share of a load's latency that a k-tile waits: 1 / (stages - 1)
     epi_tiles          epilogue tiles of a consumer
     epi_tile_n         columns of an epilogue tile; 0 if they follow from the tile
     depth              k-tiles of 128 bytes that are waited for together
@@ -224,7 +225,10 @@ class Shapes:
         return cls(**{name: _as_floats(np.array(column, kind)) for name, column in columns.items()})
 
     def take(self, rows: Column) -> Shapes:
-        """Return the properties of the plans at the indices `rows`, in the order of `rows`."""
+        """Return the properties of some of these Hopper plans.
+
+        rows   indices of the plans, which give the order of the result
+        """
         return Shapes(*[column.take(rows) for column in self._columns()])
 
     @classmethod
@@ -254,9 +258,10 @@ class Shapes:
 
     @cached_property
     def has_other_form(self) -> Column:
-        """Return an array of flags: is the plan for one tile per CTA, and does its tile size have a plan for several?
+        """Return an array of flags: is the plan for grids of one tile per CTA, and one of two with its tile size?
 
-        Only clusters of at most two CTAs have such pairs of plans.
+        The other one of the two is for grids with several tiles per CTA. Only clusters of at most two CTAs have such
+        pairs.
         """
         return self.alone & ~self.is_large_cluster
 
@@ -279,7 +284,8 @@ class Shapes:
     def is_joint(self) -> Column:
         """Return an array of flags, one per plan: do consumer warpgroups share a tile of few columns?
 
-        The MMAs of such a tile are too short to hide the waiting at barriers.
+        Such plans suit only a D of few columns, because the MMAs of a narrow tile are too short to hide waiting at
+        barriers.
         """
         return self.cooperative & ~self.single & (self.bn <= _JOINT_COLUMNS)
 
@@ -287,7 +293,7 @@ class Shapes:
     def streams(self) -> Column:
         """Return an array of flags, one per plan: do the loads of A take most of its time?
 
-        So it is with cluster split-K and a tile of few columns: see `TileShape.streams`.
+        They do with cluster split-K and a tile of few columns.
         """
         return _streams(self.cluster_k, self.bn)
 
@@ -295,7 +301,7 @@ class Shapes:
     def is_for_few(self) -> Column:
         """Return an array of flags, one per plan: is it tried only for a D of few columns?
 
-        The time of such problems is mostly that of loading A from memory.
+        Loading A takes most of the time of such problems.
         """
         return self.is_joint | self.streams | (self.is_deep & (self.cm > 1) & (self.cn == 1))
 
@@ -316,7 +322,7 @@ class Shapes:
 
     @cached_property
     def waits(self) -> Column:
-        """Return the factor on the waiting time per 128 bytes of K, if a plan waits for several k-tiles at once.
+        """Return the factor on a plan's waiting time for each 128 bytes of K; below 1 if it waits for several at once.
 
         It is 1 / sqrt(depth), where `depth` is the number of k-tiles of 128 bytes that are waited for together.
         """
@@ -343,7 +349,7 @@ def _streams(cluster_k: Any, columns: Any) -> Any:
 
 
 def _as_floats(column: Column) -> Column:
-    """Convert an array of numbers to floats, so that later arithmetic need not; return one of booleans unchanged."""
+    """Convert an array to floats, so that later arithmetic need not; an array of booleans is returned unchanged."""
     return column if column.dtype == bool else column.astype(float)
 
 

@@ -78,8 +78,8 @@ class NamedTile:
     promoted    whether threads add the accumulators of each k-tile to a total in f32
     depth       size of a k-tile along K, in units of 128 bytes
     cluster_k   CTAs of a cluster that split K
-    is_alone    whether it is the only tile of its CTA. Consumers that would take tiles in turn then share it, and an
-                epilogue that would be overlapped is not
+    is_alone    whether each CTA computes one such tile only. Its consumers then share the tile instead of taking tiles
+                in turn, and its epilogue does not overlap a next tile
     """
 
     tile: tuple[int, int]
@@ -188,7 +188,10 @@ def every_tile(promoted: bool = False) -> Iterator[NamedTile]:
 
 
 def _is_whole(tile: tuple[int, int], cluster: tuple[int, int], promoted: bool) -> bool:
-    """Return whether plans with this tile and cluster are tried without cluster split-K, with k-tiles of 128 bytes.
+    """Return whether plans with this tile and cluster are tried in the usual form.
+
+    That means without cluster split-K, and with k-tiles of 128 bytes along K. The ranges of good tiles were found by
+    measurement.
 
     tile, cluster   (bM, bN), and CTAs of a cluster along M and N
     promoted        whether threads add the accumulators of each k-tile to a total in f32
@@ -219,9 +222,10 @@ def _is_within(tile: tuple[int, int], columns: Mapping[int, tuple[int, int]]) ->
 
 
 def _is_alone(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
-    """Return whether a cluster of two is also tried with one tile per CTA, shared by all its consumer warpgroups.
+    """Return whether a plan with one tile per CTA is tried in addition to the plan with several tiles per CTA.
 
-    Larger clusters always have one tile per CTA.
+    The consumer warpgroups of the CTA share its tile. It is tried only for clusters of two; larger clusters have one
+    tile per CTA anyway.
 
     tile, cluster   (bM, bN), and CTAs of a cluster along M and N
     """

@@ -22,8 +22,8 @@ class Tiling:
     An empty D counts as a D of one element.
 
     m, n            extents of D as the kernel sees it
-    rows, columns   number of clusters along M and along N that cover D
-    tiles           number of clusters that cover the D of all batches
+    rows, columns   number of cluster tiles along M and along N that cover D
+    tiles           number of cluster tiles that cover the D of all batches
     grid            number of clusters that run at a time
     own_m, own_n    mean number of rows and of columns of a tile that lie within D
     """
@@ -69,7 +69,9 @@ class FixupTiles:
 
     @classmethod
     def of(cls, tiles: Column, k_tiles: int, grid: Column) -> FixupTiles:
-        """Return the stream-K fixup of those plans that share at least one tile with helper CTAs: see `k_division_of`.
+        """Return the stream-K fixup of those plans that share at least one tile with helper CTAs.
+
+        Helpers are CTAs that the last wave leaves idle; they take the last k-tiles of its tiles.
 
         tiles     number of tiles of D, one entry per plan
         k_tiles   number of k-tiles of a tile

@@ -55,7 +55,8 @@ class Model:
     """Time model of many Hopper plans for given operands on a device. Methods return arrays with one entry per plan.
 
     shapes     the properties of the plans, as arrays
-    operands   operands of the problem for D as the GEMM loads them, after repack passes (copies of operands)
+    operands   types, majorness and alignment of the problem's A to D. If a repack pass copies an operand before the
+               GEMM, they are those of the copy
     repacked   names of the operands that are repacked, in "ab"; their rows begin at cache lines
     with_c     whether the epilogue reads a C; `shapes` must be made with the same value
     costs      fitted constants of the model
@@ -90,7 +91,7 @@ class Model:
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
         """Return the predicted times of Hopper candidates, including their repack passes.
 
-        A repack pass copies an operand before the GEMM.
+        A repack pass is a kernel that copies an operand before the GEMM.
 
         variants   the candidates: indices of plans in `shapes`, each with a division of K
         """
@@ -146,9 +147,9 @@ class Model:
         us = us + repacking_us
 
         def bounds() -> dict[str, Column]:
-            """Return the microseconds that each possible bottleneck, such as "L2", would take alone, as arrays.
+            """Return name of a possible bottleneck, such as "L2" -> microseconds that it alone would take.
 
-            Each array has one entry per candidate.
+            Values are arrays with one entry per candidate of the enclosing prediction.
             """
             k_tiles_of_sm = waves * k_tiles
             us_of = (
@@ -200,17 +201,18 @@ class Model:
     def _latency_us(self) -> Column:
         """Return the microseconds of each k-tile that are neither its MMAs nor the transfer of its data, for each plan.
 
-        They are the constants `step`, `asks` and `load` of `Sm90Costs`. `load`, the latency of a load, counts with the
-        share that the other stages do not hide.
+        They are fitted constants for a k-tile and its requests, plus the share of the latency of a load that the other
+        stages do not hide.
         """
         costs, shapes = self.costs, self.shapes
         return (costs.step + costs.asks * shapes.single + costs.load * shapes.late) * shapes.waits
 
     @cached_property
     def _waits_squared(self) -> Column:
-        """Return `_mma_us` squared plus `_latency_us` squared; `predict` adds the square of the L2 time.
+        """Return the squared microseconds of a k-tile's MMAs, plus those of its latency, for each plan.
 
-        The three overlap, and the root of the sum is the time of a k-tile.
+        The caller adds the square of the time to load the k-tile from L2. The three overlap, and the root of the sum is
+        the time of a k-tile.
         """
         return self._mma_us**2 + self._latency_us**2
 
@@ -223,18 +225,18 @@ class Model:
 
     @cached_property
     def _does_not_stop(self) -> Column:
-        """Return 1 for each plan whose CTAs issue MMAs of the next tile while they store a tile, else 0."""
+        """Return, for each plan, 1 if its CTAs issue MMAs of the next tile while they store a tile, else 0."""
         return 1.0 - self.shapes.cooperative
 
     @cached_property
     def _epi_tiles_us(self) -> Column:
-        """Return the fixed microseconds of a tile's epilogue tiles, without the time that depends on the bytes."""
+        """Return the microseconds of a tile's epilogue that do not depend on bytes: a fixed time per epilogue tile."""
         factor = np.where(self.shapes.by_eight & ~self.shapes.splits_k_in_cluster, _EIGHT_COLUMNS, 1.0)
         return self.costs.epi_tile * factor * self.shapes.epi_tiles
 
     @cached_property
     def _rows_us(self) -> tuple[Column, Column]:
-        """Return the microseconds to load from L2 (a row of A, a row of B) while all SMs load, for each plan.
+        """Return (microseconds to load a row of A from L2, those for a row of B) while all SMs load, for each plan.
 
         A row has 128 bytes along K. Multicast divides the time among the CTAs that share the row. Without multicast,
         loads coalesce in GPC-aware order.
@@ -251,9 +253,9 @@ class Model:
 
     @cached_property
     def _along(self) -> tuple[Column, Column]:
-        """Return two arrays of flags: do tiles follow each other along D's rows, and do D's rows run along M?
+        """Return two arrays of flags: do consecutive tiles lie along D's contiguous mode, and is that mode M?
 
-        M is that of the kernel. A row of D is contiguous in memory here: for an M-major D it runs along M.
+        M is that of the kernel, i.e. N of the problem for plans that swap A and B.
         """
         across = self.shapes.swap_ab != (self.operands.d.major == "m")
         return np.where(across, self.shapes.along_m, self.shapes.along_n), across
@@ -264,8 +266,7 @@ class Model:
 
         The lanes that store a line form runs, and a run must divide the columns of the tile. So the factor is large if
         only a small power of two divides the columns. Runs of less than a sector, or little more, are slow: 4920 x 3236
-        x 104 of bf16 takes 51 us in 128 x 168, and 27 us in 128 x 176 (H100, 2026-11-26). See
-        `EpiStageBuilder.padded_epi_stages`.
+        x 104 of bf16 takes 51 us in 128 x 168, and 27 us in 128 x 176 (H100, 2026-11-26).
         """
         columns = (self.shapes.bn // self.shapes.cluster_k).astype(int)
         run_bytes = (columns & -columns) * (self.operands.d.dtype.bits // 8)
@@ -306,7 +307,8 @@ class Model:
     def _asked_us(self, problem: Problem, tiling: Tiling) -> Column:
         """Return the microseconds that first k-tiles take longer because many CTAs request the same cache lines.
 
-        The operand counts whose lines have more requests. A line with several short rows has one request for each.
+        Only the operand whose lines have more requests counts. A line that holds several short rows gets one request
+        for each row.
 
         tiling   how the tiles of each plan cover D
         """
@@ -436,18 +438,19 @@ class Model:
 
         They are less than `long_us` for a short problem, which ends before the chip reaches the limit.
 
-        long_us   time at the sustained rate: see `_long_us`
+        long_us   microseconds of the problem's MMAs at the rate that the power limit sustains
         """
         return long_us * long_us / (long_us + self.costs.burst)
 
     def _line_factors(self, problem: Problem, aligned: str, mn_major: str = "") -> tuple[Column, Column]:
         """Return (factor for A, factor for B) on the time to load from L2, relative to TMA boxes of whole cache lines.
 
-        Boxes narrower than a line, and rows that do not begin at lines, touch more lines.
+        A factor is above 1 if more cache lines are touched: by boxes narrower than a line, or if rows do not begin at
+        lines.
 
         aligned    names of the operands whose rows begin at lines, in "ab"
-        mn_major   names of the operands that are M-major or N-major, although `operands` describes their repacked
-                   copies
+        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix; the factor is that
+                   of this matrix, not of the K-major copy
         """
         a_lines, b_lines = [
             touched(CACHE_LINE_BYTES if name in aligned else self._row_bytes(name, problem, mn_major)) for name in "ab"
@@ -460,7 +463,7 @@ class Model:
 
     @cached_property
     def _box_widths(self) -> Column | None:
-        """Return the width of the TMA boxes that load the kernel's B in each plan, as an index into `WIDTHS_BYTES`.
+        """Return the width of the TMA boxes that load B in each plan, as an index into (128, 64, 32) bytes.
 
         None if the boxes of all plans have whole cache lines.
         """
@@ -471,10 +474,11 @@ class Model:
         return widths if widths.any() else None
 
     def _row_bytes(self, name: str, problem: Problem, mn_major: str = "") -> int:
-        """Return the stride of an operand in bytes, i.e. from one contiguous row (or column) to the next.
+        """Return the bytes from one contiguous row (or column) of an operand to the next.
 
         name       "a", "b" or "d"
-        mn_major   names of the operands to treat as M-major or N-major, whatever `operands` says
+        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix; the result is that
+                   of this matrix, not of the K-major copy
         """
         operand = getattr(self.operands, name)
         major = "m" if name == "a" and name in mn_major else "n" if name in mn_major else operand.major
@@ -508,9 +512,10 @@ def predicted_us(
 
 
 def _rows(extent: Column, tile: Column, loaded: Column, missing: float) -> Column:
-    """Return the mean cost of loading one operand of a tile, in units of a needed row (or column).
+    """Return the mean cost of the rows (or columns) of one operand that are loaded for a tile, in units of one row.
 
-    Rows within D cost 1, other loaded rows `missing`. A CTA whose whole tile is beyond D loads the last tile again.
+    A row within D costs 1; a row that is loaded but not needed costs `missing`. The mean is over the tiles along D. A
+    CTA whose whole tile is beyond D loads the last tile again.
 
     extent    M or N of D, one entry per plan
     tile      bM or bN

@@ -19,7 +19,7 @@ _MOST_REPORTED = 6  # barriers that a deadlock report lists for one instruction
 def barriers_of(machine: Machine, slot: int) -> MBarriers:
     """Return the mbarriers of one CTA. The first call creates an empty set of them.
 
-    slot   index of the CTA among those in flight
+    slot   index of the CTA among those that are emulated together
     """
     private = machine.blocks[slot].private
     if "mbarriers" not in private:
@@ -30,9 +30,9 @@ def barriers_of(machine: Machine, slot: int) -> MBarriers:
 def barrier_key(slot: int, offset: int, phase: int) -> tuple[str, int, int, int]:
     """Return a key for one phase of an mbarrier, under which the race detector stores the clocks of arriving warps.
 
-    See `Clocks.release`.
+    It names the phase by CTA, mbarrier and number.
 
-    slot     index of the CTA among those in flight
+    slot     index of the CTA among those that are emulated together
     offset   offset of the mbarrier in its shared memory
     phase    number of the phase
     """
@@ -40,11 +40,11 @@ def barrier_key(slot: int, offset: int, phase: int) -> tuple[str, int, int, int]
 
 
 def check_reachable(step: Step, thread: int, slot: int, barrier: MBarrier) -> None:
-    """Check that a thread of another CTA, or TMA, may use an mbarrier.
+    """Check that an mbarrier is ready for use by a thread of another CTA, or by TMA; raise an error if not.
 
     step     the instruction that uses it, as it is executed
     thread   number of the thread that uses it
-    slot     index of the CTA whose shared memory holds the mbarrier, among those in flight
+    slot     index of the CTA whose shared memory holds the mbarrier, among those that are emulated together
     raises   RuleViolation if the initialisation is not fenced, if no cluster barrier orders it before the use, or if
              the CTA has ended
     """
@@ -70,7 +70,7 @@ def _is_known_to_cluster(machine: Machine, slot: int, offset: int) -> bool:
 
     It is if a fence has published it, and the cluster barrier has been passed since.
 
-    slot     index of the CTA among those in flight
+    slot     index of the CTA among those that are emulated together
     offset   offset of the mbarrier in the CTA's shared memory
     """
     barrier = barriers_of(machine, slot).get(offset)
@@ -78,13 +78,13 @@ def _is_known_to_cluster(machine: Machine, slot: int, offset: int) -> bool:
 
 
 def note_use(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -> None:
-    """Record uses of mbarriers for race detection, once for each warp.
+    """Record uses of mbarriers in the race detector, once for each warp.
 
     An initialisation counts as a write, every other use as a read. An mbarrier that was published by a fence and a
     cluster barrier needs no check.
 
-    slots, offsets   (threads,): for each thread of the step, the CTA (index among those in flight) and the offset of
-                     the mbarrier that it uses
+    slots, offsets   (threads,): for each thread of the step, the CTA (index among those that are emulated together) and
+                     the offset of the mbarrier that it uses
     writes           True for an initialisation
     raises           EmulationError for a use that nothing orders after the initialisation
     """

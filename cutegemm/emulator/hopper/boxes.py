@@ -46,7 +46,7 @@ class Boxes:
 
 
 def map_at(step: Step, address: int) -> TensorMap:
-    """Return the tensor map that lies at a generic address, decoded.
+    """Return the decoded tensor map that lies at a generic address.
 
     raises   RuleViolation for an invalid tensor map; EmulationError for an address out of bounds
     """

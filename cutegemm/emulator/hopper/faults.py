@@ -6,5 +6,5 @@ from __future__ import annotations
 class RuleViolation(Exception):
     """A violated rule of the PTX ISA, described by a message.
 
-    The function that executes the instruction turns it into an `EmulationError` with line and thread.
+    The caller turns it into an `EmulationError`, which also names the line of the PTX and the thread.
     """

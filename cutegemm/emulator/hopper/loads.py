@@ -34,7 +34,7 @@ def _prefetch(step: Step) -> None:
 
 @dataclass(frozen=True)
 class _Load:
-    """A TMA load of one box into the shared memory of one CTA, from its issue until the data is written.
+    """A TMA load that has been issued: of one box into the shared memory of one CTA.
 
     map       tensor map of the box
     corner    coordinates of its first element

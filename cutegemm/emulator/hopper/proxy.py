@@ -27,8 +27,8 @@ _WHY_UNREADABLE = {EMPTY: "nothing has been written", PENDING: "a copy to it is 
 class Request:
     """An asynchronous access (by TMA, st.async or wgmma) to one CTA's shared memory, with the thread that issued it.
 
-    thread       number of the issuing thread over all CTAs in flight
-    slot         index of the CTA whose shared memory is accessed, among those in flight
+    thread       number of the issuing thread over all CTAs that are emulated together
+    slot         index of the CTA whose shared memory is accessed, among those that are emulated together
     units        (units,) offsets of the accessed units in the shared-memory window of that CTA
     known        vector clock that the thread had for that CTA when it issued the access; None if races are not checked
     channel      for a copy into shared memory, `MBarrier.number` of the mbarrier that it signals; otherwise None
@@ -52,9 +52,9 @@ class Request:
 
 
 class AsyncProxy:
-    """The asynchronous accesses (by TMA, st.async and wgmma) to the shared memory of all CTAs in flight.
+    """The asynchronous accesses (by TMA, st.async and wgmma) to the shared memory of all emulated CTAs.
 
-    It delays them as long as the program allows, and checks them for races and missing proxy fences.
+    This object delays the accesses as long as the program allows, and checks them for races and missing proxy fences.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -67,9 +67,11 @@ class AsyncProxy:
     # --- scheduling ----------------------------------------------------------------------------------------
 
     def later(self, action: Callable[[], None]) -> None:
-        """Run an action (the effect of an asynchronous access) as late as possible, i.e. when no thread can run.
+        """Postpone the effect of an asynchronous access as long as possible: it takes place when no thread can run.
 
-        With a random schedule, it may also run at once.
+        With a random schedule, it may also take place at once.
+
+        action   function without arguments that carries out the effect, such as a write to shared memory
         """
         if self.machine.lands_now():
             action()
@@ -87,10 +89,12 @@ class AsyncProxy:
         channel: int | None = None,
         unit_bytes: int = UNIT_BYTES,
     ) -> Request:
-        """Describe a copy that a thread issues now, with what the thread's vector clock knows at this moment.
+        """Return a record of an asynchronous copy that a thread issues now, for race detection at its end.
 
-        thread       number of the thread over all CTAs in flight
-        slot         index of the CTA whose shared memory is accessed, among those in flight
+        The record includes the thread's present vector clock, i.e. the accesses that are ordered before the copy.
+
+        thread       number of the thread over all CTAs that are emulated together
+        slot         index of the CTA whose shared memory is accessed, among those that are emulated together
         units        (units,) offsets of the accessed units in that CTA's shared-memory window
         channel      for a copy into shared memory, `MBarrier.number` of the mbarrier that it signals; otherwise None
         unit_bytes   bytes of a unit
@@ -99,12 +103,13 @@ class AsyncProxy:
         return Request(self.machine, instruction, thread, slot, units, known, channel, unit_bytes=unit_bytes)
 
     def _known_by(self, thread: int, slot: int) -> np.ndarray | None:
-        """Return what a thread's warp now knows of accesses to the shared memory of a CTA, as a vector clock.
+        """Return which accesses to a CTA's shared memory are ordered before what a thread does next, as a vector clock.
 
-        None if races are not checked.
+        The clock has an entry for each warp and asynchronous copy of the CTA: all its accesses up to that moment (a
+        value of the detector's counter) are ordered before. None if races are not checked.
 
-        thread   number of the thread over all CTAs in flight
-        slot     index of the CTA among those in flight
+        thread   number of the thread over all CTAs that are emulated together
+        slot     index of the CTA among those that are emulated together
         """
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
@@ -118,11 +123,11 @@ class AsyncProxy:
         return known
 
     def learn(self, key: Any, agents: np.ndarray, slot: int) -> None:
-        """Raise vector clocks of warps or copies of a CTA to what any CTA of their cluster has released under a key.
+        """Raise vector clocks of warps or copies of a CTA to the ones that CTAs of the cluster released under a key.
 
-        key      key of a phase of an mbarrier or of the cluster barrier (see `Clocks.release`)
+        key      key of a phase of an mbarrier or of the cluster barrier
         agents   numbers of the warps or copies over all CTAs
-        slot     index of their CTA among those in flight
+        slot     index of their CTA among those that are emulated together
         """
         clocks, order = self.machine.clocks, self.machine.order
         if clocks is None or order is None:
@@ -137,16 +142,17 @@ class AsyncProxy:
                     order.join_cluster(int(agent), clock, other)
 
     def publish(self, key: Any, copy: Request) -> None:
-        """Release the vector clock of a finished copy under a key, for the threads that wait for the copy.
+        """Make a finished copy known, in the race detector, to the threads that wait for it.
 
-        key    what the threads wait for: a phase of an mbarrier, or the bulk groups of a thread (see `Clocks.release`)
+        key    what the threads wait for, under which the copy's vector clock is stored: a phase of an mbarrier, or the
+               bulk groups of a thread
         copy   the finished copy
         """
         if self.machine.clocks is not None:
             self.machine.clocks.release(key, np.array([self._agent(copy)]))
 
     def _agent(self, copy: Request) -> int:
-        """Give a copy a vector clock in race detection, equal to the one that its issuing thread had.
+        """Give an asynchronous copy a vector clock in the race detector: a copy of its issuing thread's clock.
 
         returns   the number of the copy in the race detector, over all CTAs
         """
@@ -224,7 +230,11 @@ class AsyncProxy:
             )
 
     def _memory(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
-        """Return (data, state) of the shared memory of the accessed CTA, both viewed as (units, bytes of a unit)."""
+        """Return all bytes of the accessed CTA's shared memory, and the state of each byte.
+
+        Both are uint8 views (units, bytes of a unit). A state says whether the byte is written, unwritten or being
+        copied to.
+        """
         shared, shape = self.machine.shared, (-1, request.unit_bytes)
         return shared.data[request.slot].reshape(shape), shared.state[request.slot].reshape(shape)
 
@@ -259,7 +269,7 @@ class AsyncProxy:
 
 
 def proxy_of(machine: Machine) -> AsyncProxy:
-    """Return the record of a machine's asynchronous accesses to shared memory. The first call creates it."""
+    """Return the record of asynchronous accesses (TMA, st.async, wgmma) to shared memory. The first call creates it."""
     proxy = machine.private.get("proxy")
     if proxy is None:
         proxy = machine.private["proxy"] = AsyncProxy(machine)

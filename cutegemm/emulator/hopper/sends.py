@@ -49,7 +49,7 @@ def _check_form(instruction: Instruction) -> None:
 
 @dataclass(frozen=True)
 class _Send:
-    """A store by st.async from threads of one warp to one CTA, from its issue until the data is written.
+    """A store by st.async that has been issued: from threads of one warp to the shared memory of one CTA.
 
     values    uint8 (threads, bytes): the bytes that each thread stores
     origins   (threads,): 0 for an initialized value, else the number of the read of unwritten memory that it comes from
@@ -90,7 +90,7 @@ class _Send:
 class _Targets:
     """Where the threads that execute st.async store, and which mbarriers they signal.
 
-    slots      (threads,) index of the destination CTA among those in flight
+    slots      (threads,) index of the destination CTA among those that are emulated together
     offsets    (threads,) offsets of the stores in the shared-memory windows of these CTAs
     barriers   (threads,) offsets of the mbarriers in these windows
     """
@@ -100,7 +100,7 @@ class _Targets:
     barriers: np.ndarray
 
     def alike(self, warps: np.ndarray) -> Iterator[np.ndarray]:
-        """Divide the threads of this step into sets that form one store each, as arrays of indices.
+        """Divide the threads that execute an st.async into sets that form one store each, as arrays of indices.
 
         The threads of a set belong to one warp, store to one CTA and signal one mbarrier.
 
@@ -170,7 +170,7 @@ def _targets(step: Step, size: int) -> _Targets:
 def _check_place(step: Step, slot: int, offsets: np.ndarray, size: int) -> None:
     """Raise RuleViolation if threads of a warp store to the same bytes by st.async, or to an mbarrier.
 
-    slot      index of the destination CTA among those in flight
+    slot      index of the destination CTA among those that are emulated together
     offsets   (threads,) offsets in the CTA's shared-memory window
     size      bytes that each thread stores
     """

@@ -31,7 +31,7 @@ _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass
 class _Store:
-    """A TMA store of one box from shared to global memory, from its issue until the data is written.
+    """A TMA store that has been issued: of one box from shared to global memory.
 
     reduction   "add", "min" or "max"; None for a plain store
     values      uint8 (units, 16), the bytes of the box in 16-byte units; None until shared memory is read

@@ -139,10 +139,11 @@ class TensorMap:
         return BoxUnits(address, inside, whole)
 
     def shared_units(self, start: int) -> np.ndarray:
-        """Return the shared-memory address of each 16-byte unit of a box that lies at `start`, with the swizzle.
+        """Return the shared-memory address of each 16-byte unit of a box of this tensor map, with the swizzle applied.
 
-        start    shared-memory address of the box
-        raises   RuleViolation if `start` is not aligned to 128 bytes
+        start     shared-memory address of the start of the box
+        returns   int array (units,), in the order of the box without swizzle: the contiguous mode first
+        raises    RuleViolation if `start` is not aligned to 128 bytes
         """
         if start % TMA_SMEM_ALIGNED_BYTES:
             raise RuleViolation(
@@ -155,12 +156,12 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class BoxUnits:
-    """The 16-byte units of a TMA box, with the bytes of each that lie within the matrix.
+    """The 16-byte units of a TMA box in global memory, and which bytes of each unit are loaded or stored.
 
     address   (units,) global address of the first byte of each unit
     inside    bool (units, 16): bytes that a load reads; it fills the others with zeros
-    whole     bool (units, 16): bytes that a store writes. A unit that begins inside a row is written as a whole
-              (observed on one H200, driver 580, 2026-11-20)
+    whole     bool (units, 16): bytes that a store writes. If a row of the matrix ends within a unit, the store writes
+              all 16 bytes (observed on one H200, driver 580, 2026-11-20)
     """
 
     address: np.ndarray
@@ -170,7 +171,7 @@ class BoxUnits:
 
 @functools.lru_cache(maxsize=256)
 def _read(raw: bytes) -> TensorMap:
-    """Decode the 128 bytes of a tensor map. The result is cached; see `TensorMap.decode`."""
+    """Decode the 128 bytes of a tensor map. The result is cached."""
     words = [int(word) for word in np.frombuffer(raw, np.uint32)]
     rank, code = (words[2] >> 4 & 7) + 1, words[2] >> 7 & 15
     if rank > TMA_MAX_RANK or code >= len(_ELEMENTS) or len(words) * 4 != TENSOR_MAP_BYTES:

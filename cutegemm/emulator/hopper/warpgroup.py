@@ -21,7 +21,7 @@ from cutegemm.emulator.state import WARPGROUP, Immediate, Instruction, Negated, 
 
 @dataclass(frozen=True)
 class _Wgmma:
-    """One wgmma of one warpgroup, from its issue until its result is written.
+    """A wgmma that one warpgroup has issued and whose result is not written yet.
 
     shape          shape and types of the instruction
     accumulators   indices of the registers of D
@@ -71,14 +71,17 @@ class _Warpgroup:
 
 
 def _warpgroups(machine: Machine) -> dict[int, _Warpgroup]:
-    """Return the unfinished wgmmas of each warpgroup that has issued any: number of its first thread -> wgmmas."""
+    """Return the unfinished wgmmas of each warpgroup, as a dictionary: number of its first thread -> wgmmas."""
     if "warpgroups" not in machine.private:
         machine.private["warpgroups"] = {}
     return machine.private["warpgroups"]
 
 
 def _warpgroups_of(step: Step) -> Iterator[tuple[int, _Warpgroup]]:
-    """Yield (index of its first thread in `step.threads`, its unfinished wgmmas) for each warpgroup of a step."""
+    """Yield for each warpgroup that executes a step: the position of its first thread, and its unfinished wgmmas.
+
+    The position is an index in `step.threads`.
+    """
     warpgroups = _warpgroups(step.machine)
     for i in range(0, len(step.threads), WARPGROUP):
         first = int(step.threads[i])
@@ -230,7 +233,7 @@ def _predicate(step: Step, scale: Any) -> np.ndarray:
 
 
 def _uniform(step: Step, operand: Any, here: slice, kind: Any, name: str) -> int:
-    """Return the integer value of a wgmma operand that all threads of a warpgroup must share.
+    """Return the value of a wgmma operand that must be equal in all threads of a warpgroup, as an integer.
 
     here     slice of the warpgroup's threads in `step.threads`
     kind     numpy type of the value
@@ -286,7 +289,7 @@ def _check_free(
 
 
 def _execute(machine: Machine, warpgroup: _Warpgroup, wgmmas: list[_Wgmma]) -> None:
-    """Compute wgmma instructions of a warpgroup in order.
+    """Compute the results of wgmma instructions of a warpgroup, in the order of the list.
 
     Accumulators are written to registers after the last of them.
     """

@@ -57,14 +57,14 @@ def put(address: Int32, value: Float32, *, loc=None, ip=None) -> None:
 
 @dataclass
 class Stream:
-    """The vectors of A or of B that one thread of a gemv kernel reads from global memory.
+    """The elements of A or of B that one thread of a gemv kernel reads from global memory, as vectors.
 
-    rows        pointers to the first vector of each of its rows
-    k           k of the first elements of these vectors; may be negative
+    rows        pointers to the first vector of each of the thread's rows
+    k           index along K of the first element of these vectors; may be negative
     offsets     distance from the first vector to each vector of a k-tile, in elements
-    registers   (words of a vector, rows, vectors of a k-tile) of 32 bits
+    registers   (32-bit words of a vector, rows, vectors of a k-tile), which receive the vectors
     values      elements of a vector
-    of_atom     rows of an atom that a thread reads: 2 of A, 1 of B
+    of_atom     rows of one MMA atom that a thread reads: 2 of A, 1 of B
     """
 
     atom: cute.CopyAtom
@@ -77,9 +77,9 @@ class Stream:
 
 
 class GemvGemm(ScheduledGemm):
-    """The kernel of a gemv plan (for a D of few columns), whose warps split K.
+    """The kernel of a gemv plan, i.e. for a D of few columns: each warp multiplies a share of K by mma.sync.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
     """
 
     @cute.jit
@@ -127,7 +127,7 @@ class GemvGemm(ScheduledGemm):
         its own tile, and stores it.
 
         mA, mB, mD   A (M, K, L), B (N, K, L) and D (M, N, L) in global memory
-        operands     (tensors, results) of the epilogue
+        operands     (input tensors, auxiliary outputs) of the epilogue
         scalars      scalars of the epilogue
         values       values of the host that CTAs need to find their tiles
         """
@@ -185,7 +185,7 @@ class GemvGemm(ScheduledGemm):
         """Return the vectors of A or B that a thread reads from global memory, for one tile.
 
         copy      tiled copy that divides the tile among threads
-        of_atom   rows of an atom that a thread reads: see `Stream`
+        of_atom   rows of one MMA atom that a thread reads: 2 of A, 1 of B
         mX        A (M, K, L) or B (N, K, L)
         extent    rows or columns of the tile
         tile_l    (index of the tile along M or N, batch)
@@ -210,10 +210,12 @@ class GemvGemm(ScheduledGemm):
         return Stream(lower.copy_atom(copy.atom), rows, k, offsets.T.reshape(-1), registers, values, of_atom)
 
     def steps(self, steps, streams: list[Stream], tiled_mma, acc, k_tile, k_tiles) -> None:
-        """Emit the code of steps of the thread schedule, in order. Adjacent Reads are carried out together.
+        """Emit the code of steps of a gemv plan's schedule, in order: reads of k-blocks, and MMAs.
 
-        steps     steps of the plan's thread schedule
-        streams   the thread's vectors of A and of B
+        Adjacent reads are emitted together.
+
+        steps     `Read` and `Multiply` steps
+        streams   the vectors of A and of B that this thread reads
         acc       accumulators of the thread
         k_tile    the k-tile that the steps count from
         k_tiles   number of k-tiles of the CTA
@@ -242,7 +244,7 @@ class GemvGemm(ScheduledGemm):
 
     @cute.jit
     def read_of_tile(self, streams: cutlass.Constexpr, blocks: cutlass.Constexpr, k_tile: Int32, k_tiles: Int32):
-        """Read the fragments of A and B for some k-blocks of a k-tile from global memory, if the CTA has this k-tile.
+        """Read the fragments of A and B for some k-blocks from global memory, if the CTA still has this k-tile.
 
         streams   the thread's vectors of A and of B
         blocks    indices of the k-blocks
@@ -254,9 +256,9 @@ class GemvGemm(ScheduledGemm):
                 self.read_vectors(stream, blocks, k_tile)
 
     def read_vectors(self, stream: Stream, blocks, k_tile) -> None:
-        """Read those of a thread's vectors of A or B that hold some k-blocks of a k-tile.
+        """Read the vectors of A or B that contain this thread's elements of some k-blocks, from global memory.
 
-        Vectors below k = 0 are not read.
+        The first k-tile may start at a negative k; vectors below k = 0 are not read.
 
         stream   the thread's vectors
         blocks   indices of the k-blocks
@@ -350,7 +352,7 @@ class GemvGemm(ScheduledGemm):
                 self.store_d(thr, mD, None, total, plan.epilogue, tile_mnl, tid)
 
     def add_up(self, thr, accumulators, of_tile: int, total) -> None:
-        """Set `total` to the sums over all K splits of the elements that a thread has of one CTA's tile.
+        """Set `total` to the sums over all K splits of the accumulators at this thread's elements of one CTA's tile.
 
         thr            the thread's slice of the tiled MMA that divides a tile among threads
         accumulators   (rows, bN, K splits) in shared memory; K splits are added in their order

@@ -32,7 +32,8 @@ __all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
 def host_function(plan: GemmPlan, arch: Arch) -> Any:
     """Return the host function that launches an mma.sync plan's kernels, to be compiled for an architecture.
 
-    Its arguments are those of `LaunchArguments`.
+    Its arguments are a, b, further mainloop operands (such as block scales), epilogue inputs, d, further results,
+    workspace, scalars, and the stream.
     """
     if plan.body.has_roles:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
@@ -46,12 +47,12 @@ def host_function(plan: GemmPlan, arch: Arch) -> Any:
 
 
 class MmaSyncGemm(ScheduledGemm):
-    """The kernel of an mma.sync plan whose threads all follow one schedule, without warp roles."""
+    """The kernel of an mma.sync plan without warp roles: each thread loads, multiplies and stores, by one schedule."""
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
         """Set up how this thread reads the fragments of A and of B from shared memory.
 
-        parts    the thread's tiles; they get the readers
+        parts    the thread's tiles; the objects that read fragments are stored here
         tid      index of the thread
         sA, sB   shared memory of A and B, with all stages
         """

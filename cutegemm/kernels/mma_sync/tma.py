@@ -35,9 +35,9 @@ from cutegemm.plan.work.work import State
 
 @dataclass
 class Products:
-    """The fragments and accumulators of a consumer warp of an mma.sync plan with warp roles.
+    """The fragments and accumulators of one consumer warp, i.e. a warp that multiplies by mma.sync while another loads.
 
-    One of M and N is the inner mode of the MMA loop. Its fragments are double-buffered.
+    The MMAs of a k-block are two nested loops, over M and over N. The fragments of the inner mode are double-buffered.
 
     a, b    fragments (MMA, MMA_MN, buffers)
     inner   reads the fragments of the inner mode, which have two buffers
@@ -59,12 +59,12 @@ class Products:
 
 
 class TmaFedGemm(Sm90Gemm):
-    """The kernel of an mma.sync plan with warp roles: a producer warp loads by TMA, consumer warps multiply."""
+    """The kernel of an mma.sync plan with warp roles: one producer warp loads tiles by TMA, consumer warps multiply."""
 
     def consumers(
         self, storage: Storage, split_k: Parts | None, shared: ClusterSplitK | None, loads: Loads
     ) -> WarpTracer:
-        """Return the object that emits the code of the consumers' program.
+        """Return the object that emits the code of the consumer warps, which multiply and store.
 
         storage   stores accumulators to global memory
         split_k   adds the K splits of a tile; None if K is not split
@@ -77,23 +77,24 @@ class TmaFedGemm(Sm90Gemm):
 class WarpTracer(ConsumerTracer):
     """Emits the code of a consumer's program, if each consumer is one warp that multiplies by mma.sync.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
     """
 
     def first_state(self, loop: step.ForTiles, state: State) -> State:
-        """Return the state of the cluster's first work tile, computed from the CTA index, which is read again.
+        """Return the numbers that determine this cluster's first work tile, computed from the CTA index.
 
-        If it were computed as for the producer, ptxas would merge the variables of both roles, and spill the result.
+        The special register of the CTA index is read again here: if the producer's value were used, ptxas would merge
+        the variables of both roles, and spill the result.
         """
         return self.work.first(reread("%ctaid.x"))
 
     def own_tile(self, at: At):
         """Return (m_tile, n_tile, batch) of the tile of D that this warp computes.
 
-        It is computed from the thread index, which is read again. If the index stayed in a register, the compiler would
-        keep addresses derived from it through the mainloop, which has no registers to spare.
+        The special register of the thread index is read again here. If the index stayed in a general register, the
+        compiler would keep addresses derived from it through the mainloop, which has no registers to spare.
 
-        at   the consumer's position in its program, with the work tile
+        at   the consumer's position in its program, which includes the current work tile
         """
         thread = reread("%tid.x")
         warp = cute.arch.make_warp_uniform(thread // WARP_THREADS) - self.plan.roles[0].warps
@@ -136,10 +137,10 @@ class WarpTracer(ConsumerTracer):
         return lower.layout(self.plan.accumulator_order(extents))
 
     def k_tile(self, loop, at: At, names, k_tile, values) -> tuple:
-        """Emit the code of one k-tile. At its end, the first fragments of the next k-tile are read.
+        """Emit the code of one k-tile for a consumer warp. At its end, the first fragments of the next k-tile are read.
 
-        at              the consumer's position in its program
-        names, values   names of the loop-carried variables (fields of `At`), and their values before the k-tile
+        at              the consumer's position in its program: work tile, k-tile and pipeline state
+        names, values   names of the loop-carried variables, such as "stage", and their values before the k-tile
         k_tile          index of the k-tile in its work tile
         returns         values of these variables after the k-tile
         """

@@ -14,7 +14,10 @@ _UNROLL = 4
 
 
 class DirectGemm(SimtGemm):
-    """The kernel of a SIMT plan without shared memory (0 stages): each thread reads its operands from global memory."""
+    """The kernel of a SIMT plan without shared memory: each thread reads its operands from global memory.
+
+    Such a plan has 0 stages. SIMT means that threads multiply by fused multiply-adds, without tensor cores.
+    """
 
     @cute.jit
     def tile(self, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):

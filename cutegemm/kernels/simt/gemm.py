@@ -14,7 +14,7 @@ from cutegemm.plan.program.thread_schedule import Multiply, Read
 
 
 class SimtGemm(ScheduledGemm):
-    """The kernel of a SIMT plan that loads tiles of A and B to shared memory."""
+    """The kernel of a SIMT plan (without tensor cores): threads load tiles to shared memory and multiply by FMAs."""
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
         """Read the fragments of a k-block from shared memory, by vectors of the plan's width.

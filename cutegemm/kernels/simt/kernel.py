@@ -19,7 +19,8 @@ class SimtWorkspaceGemm(WorkspaceGemm, SimtGemm):
 def host_function(plan: GemmPlan, arch: Arch) -> SimtGemm:
     """Return the host function that launches a SIMT plan's kernels, to be compiled for an architecture.
 
-    Its arguments are those of `LaunchArguments`.
+    Its arguments are a, b, further mainloop operands (such as block scales), epilogue inputs, d, further results,
+    workspace, scalars, and the stream.
     """
     if plan.repacks or plan.scheduler.split.is_split:
         return SimtWorkspaceGemm(plan, arch)

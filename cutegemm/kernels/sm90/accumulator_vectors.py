@@ -12,9 +12,9 @@ from cutegemm.tile.copy_atoms import universal_copy
 
 
 class AccumulatorVectors:
-    """Base class of the split-K reductions of a Hopper consumer: moves and adds accumulators by vectors.
+    """Base class for adding the accumulators of K splits in a Hopper kernel: moves them in vectors and adds them.
 
-    The methods are plain Python that runs while the kernel is traced.
+    The methods are plain Python that runs while the DSL traces the kernel.
     """
 
     def __init__(self, plan: GemmPlan) -> None:
@@ -33,7 +33,7 @@ class AccumulatorVectors:
         )
 
     def read(self, held, first, place) -> None:
-        """Copy consecutive vectors of accumulators from memory to the registers `held`, as many as `held` has room for.
+        """Copy consecutive vectors of accumulators from memory to the registers `held`, as many as fit.
 
         held    registers (elements of a vector, vectors)
         first   index of the first vector of `place` that is copied

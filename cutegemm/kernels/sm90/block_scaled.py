@@ -31,13 +31,13 @@ from cutegemm.plan.program.steps import RIGHT
 
 @dataclass
 class Registers:
-    """The block scales of one k-tile in a thread's registers, for operands with block scales.
+    """The block scales of A and B that a thread holds in registers for one k-tile.
 
     rows, columns   scales of the thread's rows and columns of D; `Scales.register` gives the index of a scale
-    k               (1) register with the number of k-tiles of the work tile whose scales have been read, plus 1 if the
-                    work tile has an odd number of k-tiles. Lane k % 32 has the scales of the next k-tile
-    lanes           scales of blocks of 128 rows or columns that the lanes of a warp hold, by operand; empty if each
-                    row and column has its own
+    k               one register: the number of k-tiles of the work tile whose scales have been read, plus 1 if the work
+                    tile has an odd number of k-tiles. Lane k % 32 has the scales of the next k-tile
+    lanes           scales of blocks of 128 rows or columns, by operand, which the lanes of a warp hold for 32 k-tiles;
+                    empty if each row and column has its own scale
     """
 
     rows: cute.Tensor
@@ -48,7 +48,7 @@ class Registers:
 
 @dataclass
 class Lanes:
-    """Block scales that the lanes of a warp hold: lane i has those of k-tile i of 32 k-tiles, and of the next 32.
+    """Block scales that the lanes of a warp hold for 64 k-tiles: lane i has those of k-tiles i and 32 + i.
 
     A work tile with an odd number of k-tiles skips one lane at its start, so that pairs of k-tiles begin at even lanes.
 
@@ -102,16 +102,16 @@ def loaded_if(address: Int64, where: Boolean, *, loc=None, ip=None) -> Float32:
 def reloaded(
     now: list[Float32], following: list[Float32], addresses: list[Int64], k: Int32, end: Int32, *, loc=None, ip=None
 ) -> list[Float32]:
-    """Return the block scales that a lane holds after the k-tile before `k`, and load new ones if all were used.
+    """Return the block scales that a lane holds from k-tile `k` on; load new scales if all lanes' have been used.
 
     A lane holds scales of one k-tile of 32 (`now`) and of the next 32 (`following`). When all lanes have been read,
     `following` replaces `now`, and scales of 32 k-tiles later are loaded. Predicates instead of a branch let MMAs run
     on meanwhile: ptxas would wait for them at a branch.
 
     now, following   scales that the lane holds, one of each block
-    addresses        addresses of the lane's scales: see `Lanes`
-    k                index of the next k-tile, as `Registers.k` counts
-    end              index along K: no scales are loaded from there on; see `Lanes`
+    addresses        for each block, the address in global memory of the lane's scale if its k-tile had the index 0
+    k                index of the next k-tile in its work tile
+    end              index, counted like `k`: no scales are loaded from there on
     """
     count = len(now)
     first, at, stop = 2 * count, 3 * count, 3 * count + 1
@@ -133,8 +133,8 @@ def clear_scales(tracer: ConsumerTracer, clear: ClearScales, at: At) -> None:
     """Set the block scales in registers to 0, and also the number of k-tiles whose scales have been read.
 
     tracer   emits the code of the consumer's program
-    clear    the step
-    at       the consumer's position in its program
+    clear    the step of the program that is emitted
+    at       the consumer's position in its program: work tile, k-tile and pipeline state
     """
     rows, columns = (cute.make_rmem_tensor(each.registers, Float32) for each in scales_of(tracer.plan))
     rows.fill(0)
@@ -149,8 +149,8 @@ def load_scales(tracer: ConsumerTracer, load: LoadScales, at: At) -> None:
     """Load the block scales of the first 64 k-tiles of a work tile: two k-tiles to each lane.
 
     tracer   emits the code of the consumer's program
-    load     the step
-    at       the consumer's position in its program
+    load     the step of the program that is emitted
+    at       the consumer's position in its program: work tile, k-tile and pipeline state
     """
     registers, lane = tracer.scales, tracer.who.lane
     skipped = at.k_count % 2
@@ -175,8 +175,8 @@ def reload_scales(tracer: ConsumerTracer, reload: ReloadScales, at: At) -> None:
     """Replace the block scales in the lanes of a warp by those of the next 32 k-tiles, if all lanes have been read.
 
     tracer   emits the code of the consumer's program
-    reload   the step
-    at       the consumer's position in its program
+    reload   the step of the program that is emitted
+    at       the consumer's position in its program: work tile, k-tile and pipeline state
     """
     for lanes in tracer.scales.lanes.values():
         count = len(lanes.addresses)
@@ -191,8 +191,8 @@ def read_scales(tracer: ConsumerTracer, read: ReadScales, at: At) -> None:
     """Read the block scales of the thread's rows and columns for one k-tile, and count the k-tile.
 
     tracer   emits the code of the consumer's program
-    read     the step
-    at       the consumer's position in its program
+    read     the step of the program that is emitted
+    at       the consumer's position in its program: work tile, k-tile and pipeline state
     """
     registers = tracer.scales
     for scales, own in zip(scales_of(tracer.plan), (registers.rows, registers.columns), strict=True):
@@ -229,13 +229,14 @@ def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: A
 
 
 def blocks_of(tracer: ConsumerTracer, scales: Scales, at: At) -> list[Int32]:
-    """Return the index of the scale block that each run of the thread's rows (or columns) lies in.
+    """Return the block of 128 rows (or columns), i.e. the scale, for each run of the thread's rows.
 
-    A run is a set of neighbours that share a scale. A run beyond the last block of the matrix gets the last block.
+    A run is a set of neighbouring rows that share a scale. A run beyond the last block of the matrix gets the last
+    block.
 
     tracer   emits the code of the consumer's program
     scales   which operand's scales, and how they are laid out
-    at       the consumer's position in its program
+    at       the consumer's position in its program: work tile, k-tile and pipeline state
     """
     last = tracer.pipeline_state.gmem[scales.name].shape[0] - 1
     first = tracer.own_tile(at)["mn".index(scales.mode)] * scales.extent
@@ -247,8 +248,8 @@ def promote_scaled(tracer: ConsumerTracer, promote: PromoteScaled, at: At) -> No
     """Multiply each accumulator of a k-tile by its row scale and its column scale, and add the result to the f32 total.
 
     tracer    emits the code of the consumer's program
-    promote   the step
-    at        the consumer's position in its program
+    promote   the step of the program that is emitted
+    at        the consumer's position in its program: work tile, k-tile and pipeline state
     """
     products, registers = tracer.products, tracer.scales
     acc = products.accs[NUMBER[promote.accumulators]]  # ((2, 2, N/8), MMA_M, 1)

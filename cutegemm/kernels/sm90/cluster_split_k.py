@@ -45,11 +45,11 @@ def send_vector(address: Int32, barrier: Int32, words: tuple, *, loc=None, ip=No
 
 
 class ClusterSplitK(AccumulatorVectors):
-    """Exchange of accumulators between the CTAs of a cluster that split K (cluster split-K).
+    """Exchanges accumulators between the CTAs of a cluster that split K: each CTA sums some columns of the tile.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
-    base       shared-memory buffer of received accumulators, with the layout `exchanged(plan)`
+    base       shared-memory buffer of the accumulators that this CTA receives
     arrived    mbarriers, one for each consumer: the accumulators of all CTAs have arrived
     consumed   mbarriers, one for each consumer: all CTAs have added what this consumer sent
     """
@@ -132,6 +132,8 @@ class ClusterSplitK(AccumulatorVectors):
 
     def await_spent(self, phase, who: Who) -> None:
         """Wait until all CTAs have added the accumulators that this consumer sent them for its previous tile.
+
+        Only then may it send new ones to the same buffers.
 
         phase   parity of the phase of this consumer's mbarriers
         who     thread, warp and CTA of the consumer

@@ -32,7 +32,7 @@ class Products:
 
     tCsA    (MMA, MMA_M, MMA_K, stages) in shared memory, if A is read into registers; else None
     tCrA    (MMA, MMA_M, MMA_K) registers of A; or, with a mode of stages, descriptors of shared memory
-    tCrB    (MMA, MMA_N, MMA_K, stages) descriptors, one tensor for each block of columns that is multiplied apart
+    tCrB    (MMA, MMA_N, MMA_K, stages) descriptors, one tensor for each block of columns that has MMAs of its own
     accs    (MMA, MMA_M, MMA_N) accumulators: one tensor; or two with accumulator promotion, which alternate or take one
             half of the columns each
     total   the accumulators that are stored: `accs[0]`; with accumulator promotion the f32 totals
@@ -56,12 +56,12 @@ def zero_here(*, loc=None, ip=None) -> Float32:
 
 
 class ConsumerTracer(Tracer):
-    """Emits the code of a consumer's program, step by step, while the kernel is traced.
+    """Emits the code of a consumer warpgroup of a Hopper kernel: its program of waits, MMAs and stores, step by step.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
     storage   stores accumulators to global memory
-    split_k   adds the K splits of a tile; None if K is not split
+    split_k   adds the K splits of a tile through global memory; None if K is not split
     shared    exchanges accumulators in cluster split-K; None without it
     loads     loads k-tiles, if the plan has no producer
     """
@@ -78,7 +78,7 @@ class ConsumerTracer(Tracer):
         program          the steps of the program
         who              thread, warp and CTA of the consumer
         pipeline_state   stages in shared memory, and their barriers
-        work             work tiles of the grid
+        work             the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
         """
         self.who, self.pipeline_state, self.work = who, pipeline_state, work
         self.products = self.partition(pipeline_state)
@@ -122,14 +122,14 @@ class ConsumerTracer(Tracer):
         return Products(tCsA if by_registers else None, tCrA, tCrB, accs, total)
 
     def begin(self, tile) -> None:
-        """Compute the coordinates in D of a work tile, before the consumer waits for its first k-tile."""
+        """Compute and keep the coordinates in D of a work tile, before the consumer waits for its first k-tile."""
         self.tile_mnl = self.work.tile_mnl(tile, self.who.rank)
         self.storage.begin(tile)
 
     def own_tile(self, at: At):
         """Return the indices of this consumer's tile in the grid of consumer tiles: (m_tile, n_tile, batch).
 
-        at   the consumer's position in its program
+        at   the consumer's position in its program: work tile, k-tile and pipeline state
         """
         return self.plan.own_tile(self.tile_mnl, self.who.consumer)
 
@@ -193,7 +193,7 @@ class ConsumerTracer(Tracer):
         Without accumulator promotion they are the same registers.
 
         clear   the step, which names what to clear
-        at      the consumer's position in its program
+        at      the consumer's position in its program: work tile, k-tile and pipeline state
         """
         if clear.what in ("total", step.ACC):
             self.products.total.fill(0)
@@ -228,7 +228,10 @@ class ConsumerTracer(Tracer):
             self.pass_order()
 
     def pass_order(self) -> None:
-        """Arrive at the order barrier of the next pingpong consumer, which may then issue its MMAs."""
+        """Let the next pingpong consumer issue its MMAs: arrive at its order barrier.
+
+        Pingpong consumers multiply in turn, while the other ones store.
+        """
         self.arrive("order", (self.who.consumer + 1) % self.pipeline.consumers)
 
     @reads(step.Stagger)
@@ -274,7 +277,7 @@ class ConsumerTracer(Tracer):
         Only the first warp of the consumer loads.
 
         load   the step; `load.ahead` is the distance to the later k-tile, in k-tiles
-        at     the consumer's position in its program
+        at     the consumer's position in its program: work tile, k-tile and pipeline state
         """
         if self.who.warp_idx == 0:
             if at.k_tile + load.ahead < at.k_count:
@@ -286,7 +289,7 @@ class ConsumerTracer(Tracer):
         If the plan has no producer, the first k-tile loads to the last stage, so the field `last` starts as the last
         stage.
 
-        names, values   names of the loop-carried variables (fields of `At`), and their values before the loop
+        names, values   names of the loop-carried variables, such as "stage", and their values before the loop
         count           number of k-tiles
         """
         if any(isinstance(each, step.Load) for each in loop.steps) and "last" in names:
@@ -307,7 +310,7 @@ class ConsumerTracer(Tracer):
     def semaphore_of(self, at: At):
         """Increment the semaphore of the current work tile, which counts its K splits, and return its previous value.
 
-        at   the consumer's position in its program, with the work tile
+        at   the consumer's position in its program, which includes the current work tile
         """
         return self.split_k.increment_semaphore(at.tile, self.who.rank, self.who.consumer, self.who.tid)
 
@@ -317,7 +320,7 @@ class ConsumerTracer(Tracer):
 
         The semaphore counts the K splits of a tile that are finished.
 
-        at   the consumer's position in its program, with the work tile
+        at   the consumer's position in its program, which includes the current work tile
         """
         found = Int32(0)
         if is_tile:
@@ -352,9 +355,10 @@ class ConsumerTracer(Tracer):
     # --- to global memory -----------------------------------------------------------------------------------
 
     def forgets(self, at: At) -> bool:
-        """Return whether registers that keep a finished tile (overlapped epilogue) are dead if a branch is not taken.
+        """Return whether registers that keep a finished tile are no longer needed if a branch is not taken.
 
-        So they are after a K split that is not the last of its tile: its consumer stores nothing.
+        With an overlapped epilogue, a finished tile is kept in registers and stored during the next tile. After a K
+        split that is not the last of its tile, the consumer has nothing to store.
         """
         return self.holds and at.is_last is not None
 
@@ -365,7 +369,7 @@ class ConsumerTracer(Tracer):
     def condition(self, branch: step.If, at: At):
         """Return the value of the condition of an `If` step: a bool known while tracing, or a value known at run time.
 
-        at   the consumer's position in its program
+        at   the consumer's position in its program: work tile, k-tile and pipeline state
         """
         if branch.condition == step.TILES_ARE_READ:
             self.own_mnl = self.own_tile(at)  # not inside the branch: the steps after it use the value too
@@ -471,7 +475,7 @@ class ConsumerTracer(Tracer):
 
         The finished tile is kept in registers. Nothing is stored if all its epilogue tiles have been stored.
 
-        behind   the step, which contains the steps that store an epilogue tile
+        behind   the step of the program; it contains the steps that store an epilogue tile
         at       the consumer's position in its program; its k-tile is the index of the epilogue tile
         """
         if at.k_tile < at.left:
@@ -482,7 +486,7 @@ class ConsumerTracer(Tracer):
         """Store the epilogue tiles of the previous tile that are left, if the current tile has too few k-tiles.
 
         loop      the step, which contains the steps that store an epilogue tile
-        at        the consumer's position in its program
+        at        the consumer's position in its program: work tile, k-tile and pipeline state
         k_count   k-tiles of the current tile; one epilogue tile has been stored after each
         left      epilogue tiles of the previous tile, which is kept in registers
         """

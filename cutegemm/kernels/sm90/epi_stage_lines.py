@@ -17,11 +17,12 @@ _READS, _LINES = 16, 4
 
 
 class Lines:
-    """The lines (rows of D, if it is N-major) of an epilogue stage that one thread copies to D.
+    """The lines of an epilogue stage that one thread copies to D, and the division of a line among lanes.
 
-    See `LineStore.rotates_lines`.
+    A line is a contiguous row of D in the stage (a column if D is M-major). A line that does not start at an aligned
+    address is rotated among its lanes, so that their stores are aligned.
 
-    run       number of neighbouring lanes that access neighbouring vectors of a line together
+    run       number of neighbouring lanes that together access neighbouring vectors of a line
     pieces    number of pieces of a line; a run of lanes copies one piece with each access
     count     number of lines that a thread copies
     apart     distance between two lines of a thread, in lines
@@ -42,7 +43,7 @@ class Lines:
         self.line, self.lane = first[1 - along], first[along] >> _log2(self.atom.values)
 
     def inside(self, corner, extents) -> tuple[Any, Any]:
-        """Return how much of an epilogue stage lies inside of D: (lines of the thread, vectors of a line).
+        """Return how much of an epilogue stage lies inside of D: numbers of (lines of the thread, vectors of a line).
 
         A line or vector counts if its first element is inside.
 
@@ -55,7 +56,7 @@ class Lines:
         return count, (elements + self.atom.values - 1) >> _log2(self.atom.values)
 
     def copy(self, first, count: int, left) -> None:
-        """Copy `count` lines of an epilogue stage to D: those of this thread from its line number `first` on.
+        """Copy `count` lines of an epilogue stage to D: this thread's lines from number `first` on.
 
         left   number of vectors of a line that are inside of D
         """
@@ -69,12 +70,13 @@ class Lines:
             copy_vector(self.atom, held[None, i], target, condition(inside))
 
     def of_line(self, line, place, left) -> list[tuple[Any, Any, Any]]:
-        """Return what a thread copies of a line: (vector in the epilogue stage, vector in D, is it inside?) per piece.
+        """Return for each piece of a line the vector that a thread copies: (place in the stage, in D, is it inside?).
 
         A vector is inside if its first element is inside of D.
 
         line    index of the line in the epilogue tile
-        place   index of the thread's vector in the first piece. A negative index wraps around to the end of the line
+        place   index in the line of the vector that the thread copies in the first piece. A negative index counts from
+                the end of the line
         left    number of vectors of the line that are inside of D
         """
         values, length = self.atom.values, self.run * self.pieces
@@ -90,9 +92,9 @@ class Lines:
         return found
 
     def turned_by(self, line):
-        """Return by how many vectors a line is rotated among lanes, so that the stores of a run are aligned in D.
+        """Return by how many vectors a line is rotated among its lanes, so that they store to aligned blocks of D.
 
-        It is the distance from the last aligned address of D to the line's start.
+        It is the distance, in vectors, from the last aligned address of D to the start of the line.
 
         line   index of the line in the epilogue tile
         """

@@ -55,7 +55,8 @@ __all__ = ["Sm90Gemm", "fake_arguments", "host_function"]
 def host_function(plan: GemmPlan, arch: Arch) -> Sm90Gemm:
     """Return the host function that launches a Hopper plan's kernels, to be compiled for an architecture.
 
-    Its arguments are those of `LaunchArguments`.
+    Its arguments are a, b, further mainloop operands (such as block scales), epilogue inputs, d, further results,
+    workspace, scalars, and the stream.
     """
     return Sm90Gemm(plan, arch)
 
@@ -63,7 +64,7 @@ def host_function(plan: GemmPlan, arch: Arch) -> Sm90Gemm:
 class Sm90Gemm:
     """The kernel of a Hopper plan (TMA and wgmma with warp roles), with the host code that launches it.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
     """
 
     def __init__(self, plan: GemmPlan, arch: Arch) -> None:
@@ -92,7 +93,7 @@ class Sm90Gemm:
 
         Runs on the host.
 
-        arguments   in the order of `LaunchArguments`
+        arguments   a, b, further mainloop operands, epilogue inputs, d, further results, workspace, scalars, stream
         """
         plan, given = self.plan, launch_arguments(self.plan, arguments)
         a, b, stream = given.a, given.b, given.stream
@@ -283,7 +284,7 @@ class Sm90Gemm:
 
         consumers        emits the code
         pipeline_state   stages in shared memory, and their barriers
-        work             work tiles of the grid
+        work             the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
         warp_idx         index of the warp among the consumers' warps
         rank, cluster    rank of the CTA in its cluster, and place of the cluster
         """

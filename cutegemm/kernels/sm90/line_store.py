@@ -19,7 +19,7 @@ from cutegemm.plan.store import LineStore
 class LineStorage(StagedStorage):
     """Copies epilogue stages to D in global memory with the consumer's threads, in accesses as wide as D is aligned.
 
-    It serves a D that TMA cannot store.
+    It is used if TMA cannot store D, e.g. because D's rows are not aligned to 16 bytes.
     """
 
     def store_epi_stage(self, by: str, i: int, own_mnl, result: str) -> None:

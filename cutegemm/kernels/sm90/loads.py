@@ -55,7 +55,7 @@ def loaded_mnl(plan: GemmPlan, work: Work, state: State, rank, mA: cute.Tensor, 
     If groups divide M, the first number is the first row of the tile of A; if they divide N, the second number is the
     first column of the tile of B. The last number is then the group.
 
-    work     work tiles of the grid
+    work     the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
     state    state of the work tile
     rank     rank of the CTA in its cluster
     mA, mB   A (M, K, L) and B (N, K, L)
@@ -85,7 +85,7 @@ class Loads:
     def mnl_of(self, work: Work, state: State, rank) -> tuple:
         """Return which tiles of A and B this CTA loads for a work tile: (m_tile of A, n_tile of B, batch).
 
-        work    work tiles of the grid
+        work    the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
         state   state of the work tile
         rank    rank of the CTA in its cluster
         """
@@ -164,10 +164,10 @@ class Loads:
 
 
 class ProducerTracer(Tracer):
-    """Emits the code of the producer's program; the producer is one warp.
+    """Emits the code of the producer, the warp that loads tiles of A and B by TMA, step by step.
 
-    first_mnl   (m_tile of A, n_tile of B, batch) that the producer loads for its first work tile; None: the program
-                computes it
+    first_mnl   (m_tile of A, n_tile of B, batch) of the tiles to load first, if they were computed before the program
+                starts, while barriers are set up; None: the program computes them
     """
 
     name = "producer"
@@ -183,7 +183,7 @@ class ProducerTracer(Tracer):
         program          the steps of the program
         who              warp, CTA and cluster of the producer
         pipeline_state   stages in shared memory, and their barriers
-        work             work tiles of the grid
+        work             the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
         """
         self.loads.set_up(pipeline_state, who.rank)
         super().trace(program, who, pipeline_state, work)
@@ -198,7 +198,7 @@ class ProducerTracer(Tracer):
 
         The computation follows the loads, so that it does not delay them.
 
-        names, values   names of the loop-carried variables (fields of `At`), and their values before this tile
+        names, values   names of the loop-carried variables, such as "stage", and their values before this tile
         state           state of the work tile
         returns         values of these variables after it
         """

@@ -15,9 +15,10 @@ from cutegemm.tile.copy_atoms import universal_copy
 
 
 class OwnTile:
-    """One consumer's tile of C and D, and how it is partitioned among the consumer's threads.
+    """The tile of C and D that one consumer computes, as views for the consumer's threads.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    A consumer is a warpgroup, or a warp, that multiplies. Methods without a decorator such as @cute.jit are plain
+    Python that runs while the DSL traces the kernel.
     """
 
     def __init__(self, plan: GemmPlan) -> None:
@@ -29,7 +30,7 @@ class OwnTile:
         self.work_tile, self.extents = work_tile, extents_of(self.plan, self.extents, work_tile)
 
     def gate_and_up(self, accumulators):
-        """Separate the accumulators of a gated epilogue: (gate accumulators, up accumulators) of a thread.
+        """Separate a thread's accumulators of a gated epilogue into gate accumulators and up accumulators, as a pair.
 
         Both have the layout of D's tile.
         """
@@ -54,7 +55,7 @@ class OwnTile:
     def split_of(self, matrix, own_mnl):
         """Return the tile of a matrix that this consumer computes, as a view.
 
-        If the columns of a consumer are not contiguous, their pieces are concatenated: see `GemmPlan.column_of`.
+        The columns of a consumer may be several pieces of the CTA's tile; the view concatenates the pieces.
 
         matrix    (M, N)
         own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles

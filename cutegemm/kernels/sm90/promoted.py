@@ -29,7 +29,7 @@ def promote(tracer: ConsumerTracer, promote: Promote, at: At) -> None:
     """Add the accumulators of a k-tile to the f32 total (accumulator promotion of fp8), as the step `promote` says.
 
     tracer   emits the code of the consumer's program
-    at       the consumer's position in its program
+    at       the consumer's position in its program: work tile, k-tile and pipeline state
     """
     products = tracer.products
     acc = products.accs[NUMBER[promote.accumulators]]

@@ -20,7 +20,7 @@ from cutegemm.plan.store.quantized import SHARERS, QuantizeTile, block_groups
 def quantize_tile(tracer: ConsumerTracer, quantize: QuantizeTile, at: At) -> None:
     """Evaluate the epilogue for all accumulators of a thread, store the scales, and multiply by their reciprocals.
 
-    Magnitudes are compared as integers: see `kernels.quantize`.
+    Magnitudes are compared as integers, since the bits of floats without sign are in the order of their values.
     """
     plan, storage, accumulators = tracer.plan, tracer.storage, tracer.accumulators
     _evaluate(tracer)
@@ -48,7 +48,10 @@ def quantize_tile(tracer: ConsumerTracer, quantize: QuantizeTile, at: At) -> Non
 
 
 def _evaluate(tracer: ConsumerTracer) -> None:
-    """Evaluate the epilogue that is quantized for all accumulators in place, one epilogue tile after the other."""
+    """Replace all accumulators of a thread by the epilogue's values, which are quantized later.
+
+    One epilogue tile is evaluated after the other.
+    """
     storage: Any = tracer.storage
     epilogue = tracer.plan.epilogue.quantized
     for i in range(storage.epi_tiles):
@@ -72,7 +75,11 @@ def _clear_outside(values: cutlass.Constexpr, places: cutlass.Constexpr, columns
 
 
 def _select_inside(values: Any, places: Any, columns: Any) -> None:
-    """Set the values of columns outside of D to 0; see `_clear_outside`."""
+    """Set the values of columns outside of D to 0, without a branch.
+
+    places    (m, n) in D of each value
+    columns   number of columns of D
+    """
     for i, place in enumerate(places):
         values[i] = cutlass.select_(place[1] < columns, values[i], Float32(0))
 

@@ -33,9 +33,11 @@ _WRITTEN = 1 << 16  # added to a semaphore for each K split in the workspace; ea
 
 
 class Parts(AccumulatorVectors):
-    """Addition of the K splits of a tile through a workspace in global memory (split-K of a Hopper plan).
+    """Adds the K splits of a tile through a workspace in global memory, in a Hopper kernel.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    Each CTA but the last writes its accumulators there. A semaphore shows which one ends last; that one adds all.
+
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
     arrivals       semaphores of all tiles in global memory
     accumulators   workspace of accumulators in global memory
@@ -58,7 +60,7 @@ class Parts(AccumulatorVectors):
         return self.arrivals.iterator + counter_of(self.plan, tile.tile, rank, self.own(consumer))
 
     def own(self, consumer):
-        """Return the index of the consumer among the consumers that share a tile; 0 if it has the tile alone."""
+        """Return the index of the consumer among those that compute one tile together; 0 if it is alone."""
         return consumer if self.plan.body.readers > 1 else Int32(0)
 
     @cute.jit
@@ -95,7 +97,7 @@ class Parts(AccumulatorVectors):
         All threads of a consumer call it.
 
         acc             accumulators of the thread
-        work, tile      work tiles of the grid, and the current one
+        work, tile      the scheduler of work tiles (tiles of D with a range of K), and the current work tile
         found           value that `increment_semaphore` returned
         rank            rank of the CTA in its cluster
         consumer, tid   index of the consumer in the CTA, and of the thread in the consumer
@@ -124,7 +126,7 @@ class Parts(AccumulatorVectors):
         return stores
 
     def keep(self, consumer, semaphore) -> None:
-        """Share the value of a tile's semaphore with all threads of a consumer, through shared memory.
+        """Write the value of a tile's semaphore to shared memory, where all threads of a consumer can read it.
 
         consumer    index of the consumer in the CTA
         semaphore   the value, known to one thread
@@ -142,7 +144,7 @@ class Parts(AccumulatorVectors):
     def place(self, slot, rank, own, tid) -> cute.Tensor:
         """View a thread's accumulators in the workspace: (elements of a vector, vectors).
 
-        slot   index of the K split's buffer in the workspace: see `Work.slot_of`
+        slot   index of the K split's buffer in the workspace
         rank   rank of the CTA in its cluster
         own    index of the consumer among those that share the tile
         tid    index of the thread in the consumer
@@ -158,7 +160,7 @@ class Parts(AccumulatorVectors):
         """Write a thread's accumulators to the workspace.
 
         acc     the accumulators
-        place   the thread's part of a buffer of the workspace: (elements of a vector, vectors)
+        place   the thread's section of a buffer of the workspace: (elements of a vector, vectors)
         """
         accumulators = self.by_vectors(acc)
         for i in range(cute.size(accumulators, mode=[1])):
@@ -172,7 +174,7 @@ class Parts(AccumulatorVectors):
         needed for a total.
 
         acc          accumulators of the thread, of its own K split
-        work, tile   work tiles of the grid, and the current one
+        work, tile   the scheduler of work tiles (tiles of D with a range of K), and the current work tile
         rank         rank of the CTA in its cluster
         own          index of the consumer among those that share the tile
         tid          index of the thread in the consumer
@@ -201,7 +203,7 @@ class Parts(AccumulatorVectors):
         accumulators   registers that the vectors are added to
         vectors        (first, end): the vectors [first, end) of the thread
         before         True: add the K splits before this one; False: those after it
-        work, tile     work tiles of the grid, and the current one
+        work, tile     the scheduler of work tiles (tiles of D with a range of K), and the current work tile
         rank           rank of the CTA in its cluster
         own            index of the consumer among those that share the tile
         tid            index of the thread in the consumer

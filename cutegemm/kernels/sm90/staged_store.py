@@ -25,7 +25,9 @@ _LATE_ROWS = frozenset({"silu"})
 
 
 class StagedStorage(Storage):
-    """Evaluates the epilogue of a consumer by epilogue tiles, and writes results to epilogue stages in shared memory.
+    """Evaluates the epilogue of a consumer piece by piece, and writes results to buffers in shared memory.
+
+    A piece is called epilogue tile, a buffer epilogue stage.
 
     Subclasses store the epilogue stages to global memory.
     """
@@ -87,7 +89,7 @@ class StagedStorage(Storage):
     # --- operands ------------------------------------------------------------------------------------------
 
     def tail(self, accumulators, i: int, own_mnl, phase, ups=None) -> Callable[[str], cute.Tensor]:
-        """Apply all steps of the epilogue except the leading scalings to one epilogue tile.
+        """Apply the epilogue, except leading multiplications by scalars, to one epilogue tile, a piece of D's tile.
 
         accumulators   the thread's accumulators of the epilogue tile
         i              index of the epilogue tile
@@ -144,7 +146,10 @@ class StagedStorage(Storage):
 
     @property
     def holds_many(self) -> bool:
-        """Return whether the accumulators of a thread leave few registers for other values."""
+        """Return whether a thread's accumulators leave few registers for other values.
+
+        If so, row and column operands of the epilogue are read later, and fewer of them at a time.
+        """
         return self.plan.registers()["accumulators"] > _MAX_ACCUMULATORS_WITH_WIDE_ROWS
 
     def spread_ahead(self, i: int, accumulators, own_mnl) -> dict[str, Spread]:
@@ -164,7 +169,7 @@ class StagedStorage(Storage):
         """Wait until TMA has loaded an epilogue tile of C, and return this thread's values of it.
 
         epi_stage   index of the epilogue stage that holds it
-        phase       parity of the phase of the stage's barrier
+        phase       parity of the phase of the stage's barrier, to wait for
         """
         raise NotImplementedError
 
@@ -325,7 +330,7 @@ class StagedStorage(Storage):
         return self.store.epi_stage_at(self.plan.epi_stage_number(i, result))[0]
 
     def target_of(self, result: str):
-        """Return (TMA copy that stores a result, the coordinate tensor that it takes).
+        """Return the TMA copy that stores a result to global memory, and the coordinate tensor to copy to, as a pair.
 
         result   "d", or the name of an auxiliary output
         """
@@ -334,9 +339,9 @@ class StagedStorage(Storage):
 
 
 class Spread:
-    """A thread's fragment of a broadcast operand, such as a bias: element i belongs to accumulator i.
+    """A thread's values of a broadcast operand, such as a bias: indexed by i, it gives the value for accumulator i.
 
-    Several accumulators may share an element.
+    Several accumulators may share a value, which is held once.
 
     places   (registers, index in them) for each accumulator
     """

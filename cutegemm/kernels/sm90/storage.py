@@ -27,14 +27,13 @@ _Storage = TypeVar("_Storage", bound="type[Storage]")
 
 @dataclass
 class Targets:
-    """C and D in global memory, and the epilogue stages in shared memory.
+    """What the epilogue of a Hopper kernel accesses: C and D in global memory, and epilogue stages in shared memory.
 
     mC and mD are coordinate tensors if TMA copies C and D, else the tensors themselves.
 
     tma_c, tma_d   TMA copies of C and D
     more           auxiliary outputs that are stored through epilogue stages: (TMA copy, tensor) for each, as for D
-    sD             (M, N, epilogue stages, consumers) of epilogue tiles; after `set_up` (M, N, epilogue stages), the
-                   consumer's own
+    sD             epilogue stages (M, N, stages, consumers); after `set_up` the consumer's own (M, N, stages)
     arrived_c      mbarriers of the epilogue stages; after `set_up` the consumer's own
     """
 
@@ -48,10 +47,10 @@ class Targets:
 
 
 class Storage(OwnTile):
-    """Base class of what evaluates the epilogue of a Hopper consumer's tile and stores the results.
+    """Base class of objects that evaluate the epilogue for a consumer's tile of D in a Hopper kernel, and store it.
 
-    Each class of stores of a plan (by TMA, by lines, from registers) has a subclass, which is registered by `stores`.
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    There is a subclass for each way to store D: by TMA, by lines of shared memory, or from registers. Methods without a
+    decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
     """
 
     _kinds: ClassVar[dict[type[Store], type[Storage]]] = {}
@@ -63,9 +62,9 @@ class Storage(OwnTile):
 
     @classmethod
     def stores(cls, kind: type[Store]) -> Callable[[_Storage], _Storage]:
-        """Return a class decorator that registers the class as what carries out one class of stores of plans.
+        """Return a class decorator that registers a subclass for one way to store D.
 
-        kind   the class of a plan's store, such as LineStore
+        kind   class of `plan.store` that the subclass implements in kernels, such as LineStore
         """
 
         def register(storage: _Storage) -> _Storage:
@@ -95,7 +94,7 @@ class Storage(OwnTile):
 
         What TMA does not copy has the atom `unused`, and the tensor itself. Runs on the host.
 
-        operands   (tensors, results) of the epilogue, each (M, N, L)
+        operands   (input tensors, auxiliary outputs) of the epilogue, each (M, N, L)
         mD         D (M, N, L)
         unused     a placeholder
         """
@@ -136,7 +135,7 @@ class Storage(OwnTile):
         self.tid = who.tid
 
     def head(self, accumulators, k_tiles):
-        """Apply the leading steps of the epilogue, which only multiply by scalars, to a thread's accumulators.
+        """Multiply a thread's accumulators by the scalars that the epilogue starts with.
 
         Such a scalar is alpha, for example.
 

@@ -28,7 +28,7 @@ class TmaStorage(StagedStorage):
 
         If TMA does not load C, it has the atom `unused`. Runs on the host.
 
-        operands   (tensors, results) of the epilogue, each (M, N, L)
+        operands   (input tensors, auxiliary outputs) of the epilogue, each (M, N, L)
         mD         D (M, N, L)
         unused     a placeholder
         """
@@ -67,7 +67,7 @@ class TmaStorage(StagedStorage):
         return self.values.reads(self.values.epilogue)
 
     def reads_by_first(self):
-        """Return whether this warp must load C by TMA: it is the consumer's first warp, and the epilogue reads C.
+        """Return whether this warp must load C by TMA, i.e. is the consumer's first warp, and the epilogue reads C.
 
         The result is False, or a value known at run time.
         """
@@ -135,7 +135,8 @@ class TmaStorage(StagedStorage):
     def wait_stores(self, pending: int, by: str) -> None:
         """Wait until at most `pending` TMA stores of a warp still read their epilogue stages.
 
-        by   which warps wait: `FIRST_WARP`, `EACH_WARP` or `ALL` of `plan.program.steps`
+        pending   number of stores that may still be in progress
+        by        which warps wait: `FIRST_WARP`, `EACH_WARP` or `ALL` of `plan.program.steps`
         """
         if by == step.FIRST_WARP:
             self.wait_by_first(pending)

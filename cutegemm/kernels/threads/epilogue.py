@@ -103,9 +103,9 @@ class Reader:
 
 
 class ScheduledEpilogue:
-    """Evaluates the epilogue and stores D in a kernel whose threads all follow one schedule, without warp roles.
+    """Evaluates the epilogue and stores D in a kernel without warp roles, where all threads do the same.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
     values            the operands of the epilogue in the kernel that is traced
     launches          the kernels of a call, by name

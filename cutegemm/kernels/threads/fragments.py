@@ -33,7 +33,9 @@ _WIDEST_BYTES = 16
 
 @dataclass
 class Reader:
-    """Reads a thread's fragments of A or B from shared memory. It is called as reader(buffer, k_block, stage).
+    """Reads a thread's fragments of A or B from shared memory to registers: reader(buffer, k_block, stage).
+
+    `buffer` is the index of the registers to fill, `stage` that of the shared-memory stage.
 
     parts       number of steps that a read can be divided into
     read_part   carries out one step: (step, buffer, k_block, stage) -> None. A step reads whole atoms, in their order
@@ -48,7 +50,7 @@ class Reader:
 
 
 def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, tid) -> Reader:
-    """Return what reads a thread's fragments of an operand from shared memory: ldmatrix or plain loads.
+    """Return the object that reads a thread's fragments of an operand from shared memory, by ldmatrix or plain loads.
 
     operand   "a" or "b"
     tile      (bM or bN, bK, stages) in shared memory
@@ -113,10 +115,10 @@ def _turned(swizzle: Swizzle) -> int:
 
 
 class Addresses:
-    """Addresses of the elements of a swizzled tile in shared memory that one thread reads.
+    """Computes the addresses of those elements of a swizzled tile in shared memory that one thread reads.
 
-    part      (V, REST_MN, k_blocks, stages): the thread's elements, in the layout without the swizzle
-    swizzle   in units of elements
+    part      the thread's elements (V, REST_MN, k_blocks, stages), at their offsets before the swizzle
+    swizzle   swizzle that permutes offsets, counted in elements
     kind      type that is read at an address
     """
 
@@ -143,7 +145,7 @@ class Addresses:
 
 
 def _by_matrices(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
-    """Return what reads a thread's fragments by ldmatrix: one step for each instruction.
+    """Return the object that reads a thread's fragments from shared memory by ldmatrix, one step per instruction.
 
     at     addresses of the thread's elements in shared memory
     held   registers of the fragments, ((row, rows), REST_MN, buffers)
@@ -160,7 +162,9 @@ def _by_matrices(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
 
 
 def _by_words(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
-    """Return what reads a thread's fragments by plain loads: a register as one 32-bit word, or as two 16-bit halves.
+    """Return the object that reads a thread's fragments from shared memory by plain loads of 32 or 16 bits.
+
+    A register is read as one 32-bit word, or as two 16-bit halves.
 
     at     addresses of the thread's elements in shared memory
     held   registers of the fragments (V, REST_MN, buffers)

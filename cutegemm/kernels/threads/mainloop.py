@@ -74,7 +74,7 @@ class ThreadCopy:
     cX   coordinates (mn, k) of the elements, with the shape of gX
     sX   shared memory (V, REST_MN, REST_K, stages)
     rX   registers (V, REST_MN, REST_K), if the tile is not copied by cp.async. If 16-bit elements are loaded one by
-         one, each has a 32-bit register: see `load_half`
+         one, each has a 32-bit register
     pX   predicates: whether an access lies within the extent along M or N, (V / vector, REST_MN, REST_K)
     """
 
@@ -100,7 +100,7 @@ class ThreadCopy:
 
 @dataclass
 class ThreadTiles:
-    """The tiles, fragments and accumulators of one thread, on which the steps of the thread schedule work.
+    """The tiles, fragments and accumulators of one thread, which the steps of its schedule read and write.
 
     k_first      index of the CTA's first k-tile
     k_tiles      number of k-tiles of the CTA
@@ -108,7 +108,7 @@ class ThreadTiles:
     tCsA, tCsB   shared memory (V, REST_MN, k_blocks, stages) that fragments are read from
     tCrA, tCrB   fragments (V, REST_MN, buffers)
     acc          accumulators (V, REST_M, REST_N)
-    reads        readers of fragments, if the kernel family has its own; else None
+    reads        objects that read fragments of A and of B, if the kernel uses such; else None
     """
 
     k_first: Any
@@ -127,7 +127,7 @@ class ThreadTiles:
 def reread(register: str, *, loc=None, ip=None) -> Int32:
     """Return the value of a PTX special register, such as "%ctaid.x", read at this position of the code.
 
-    Reading it again is cheaper than keeping the value in a register.
+    Reading it again is cheaper than keeping the value in a register through a long loop.
     """
     text = f"mov.u32 $0, {register};"
     asm = assembler(loc, ip)
@@ -173,12 +173,12 @@ def load_words(address: Int64, where: Boolean, words: int, *, loc=None, ip=None)
 
 
 class ScheduledGemm(ScheduledEpilogue):
-    """A kernel whose threads all follow one schedule, `plan.body`, without warp roles.
+    """Base class of kernels without warp roles: all threads follow one schedule, `plan.body`, of loads, reads and MMAs.
 
-    Methods without a decorator are plain Python that runs while the kernel is traced. A kernel family (SIMT, mma.sync)
-    derives from this class, and implements how fragments are read and multiplied: `read` and `multiply`.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel. A subclass
+    (SIMT, mma.sync) implements how fragments are read and multiplied: `read` and `multiply`.
 
-    of_host   values that the host passes to the kernel that is traced: see `handed`
+    of_host   values that the host computes for the kernel that is traced: tile counts and divisors
     """
 
     of_host: tuple[Any, ...] = ()
@@ -223,9 +223,11 @@ class ScheduledGemm(ScheduledEpilogue):
         return TileGrid(scheduler, cluster, m_tiles, n_tiles, m_tiles * n_tiles * mD.shape[2], TRACED, divisors)
 
     def handed(self, tiles: TileGrid) -> tuple[Any, ...]:
-        """Return the values that the host passes to CTAs to find their tiles: tile counts and divisors.
+        """Return values that the host computes so that CTAs find their tiles: numbers of tiles, and fast divisors.
 
-        The result is empty if a thread has few registers; then the kernel computes them.
+        A fast divisor is a number with its reciprocal, so that the kernel divides by a multiplication. It takes
+        registers. If the plan leaves few registers to a thread, the result is empty, and the kernel computes the values
+        itself.
 
         tiles   the tiles of D
         """
@@ -266,9 +268,9 @@ class ScheduledGemm(ScheduledEpilogue):
         """Compute the CTA's tile of D (device code of a kernel without split-K).
 
         mA, mB, mD   A (M, K, L), B (N, K, L) and D (M, N, L)
-        operands     (tensors, results) of the epilogue
+        operands     (input tensors, auxiliary outputs) of the epilogue
         scalars      scalars of the epilogue
-        tiles        values that CTAs use to find their tiles: see `handed`
+        tiles        values of the host that CTAs use to find their tiles: numbers of tiles and divisors
         """
         begin(self.launches[GEMM])
         self.of_host = tiles
@@ -325,14 +327,15 @@ class ScheduledGemm(ScheduledEpilogue):
     def tile_number(self, again: bool = False):
         """Return the number of this CTA's tile of D in raster order, which is the CTA index.
 
-        again   read the special register again, so that no general register holds the number through the mainloop
+        again   True to read the special register again, so that no general register holds the number through the
+                mainloop
         """
         return reread("%ctaid.x") if again else cute.arch.block_idx()[0]
 
     def work_tile(self, work: WorkGrid, tile) -> WorkTile:
         """Return the work tile of this CTA: a tile of D with all its k-tiles. Kernels that split K override it.
 
-        work   work tiles of the grid
+        work   the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
         tile   number of the tile of D, in raster order
         """
         return work.whole(tile)
@@ -340,8 +343,8 @@ class ScheduledGemm(ScheduledEpilogue):
     def first_k(self, residue, k_first):
         """Return the first k that this CTA loads.
 
-        It is the start of the CTA's first k-tile if its k-tiles are contiguous, else that of the first k-tile of the
-        tile; see `k_at`.
+        It is the start of the CTA's first k-tile if its k-tiles are contiguous. If the K splits of a tile take k-tiles
+        in turn, it is the start of the tile's first k-tile.
 
         residue   start of the tile's first k-tile along K; negative if K is ragged
         k_first   index of the CTA's first k-tile
@@ -357,7 +360,7 @@ class ScheduledGemm(ScheduledEpilogue):
         mD             D (M, N, L)
         sA, sD         shared memory of A and of D's tile; sD is None if D is stored from registers
         acc            accumulators of the thread
-        work, tile     work tiles of the grid, and number of the tile
+        work, tile     the scheduler of work tiles (tiles of D with a range of K), and the number of the tile
         """
         tiles = work.tiles
         if self.plan.registers()["accumulators"] >= _MANY_ACCUMULATORS:
@@ -365,7 +368,7 @@ class ScheduledGemm(ScheduledEpilogue):
         self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
-        """Prepare what `read` and `multiply` of a derived class need in addition to `parts`. By default nothing.
+        """Set up what a subclass needs to read fragments and to multiply, in addition to `parts`; by default nothing.
 
         parts    the thread's tiles and fragments
         tid      index of the thread
@@ -429,10 +432,10 @@ class ScheduledGemm(ScheduledEpilogue):
         return ThreadCopy(tiled, copy.atom.is_async, extent, tXgX, tXcX, tXsX, tXrX, inside)
 
     def tiled(self, mX, of_d=None) -> tuple[Any, Any, Any]:
-        """Return A or B with what tests whether its elements exist: (matrix, coordinates, extent).
+        """Return A or B as (matrix, coordinates, extent): threads compare coordinates with the extent.
 
-        An element exists if its first coordinate is less than the extent. A gated B is rearranged as tiles take its
-        columns.
+        An element exists if its first coordinate is less than the extent. For a gated epilogue, B's
+        columns are rearranged in the order of the tiles that take them.
 
         mX     A (M, K, L) or B (N, K, L)
         of_d   number of columns of D for B; None for A
@@ -458,7 +461,9 @@ class ScheduledGemm(ScheduledEpilogue):
         return out
 
     def clear(self, load: ThreadCopy) -> None:
-        """Fill all stages of an operand with zeros if cp.async omits some of its elements. Registers are already zero.
+        """Fill all stages of an operand with zeros if cp.async skips elements outside of the matrix.
+
+        Operands that are loaded through registers do not need it: the registers are zero then.
 
         load   the thread's copies of the operand
         """
@@ -476,7 +481,7 @@ class ScheduledGemm(ScheduledEpilogue):
     ):
         """Start to copy a k-tile of A and B, or some chunks of it, from global memory, if the CTA has this k-tile.
 
-        parts    what the thread copies and multiplies
+        parts    the thread's views of its tiles of A and B in memory, and its registers
         step     the Fetch step, which names the chunks
         k_tile   index of the k-tile among those of this CTA
         stage    stage of shared memory
@@ -492,11 +497,11 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
 
     def k_at(self, parts: ThreadTiles, k_tile):
-        """Return the position of one of this CTA's k-tiles, in k-tiles from the first one that it may load.
+        """Return the distance of one of this CTA's k-tiles from the k-tile where its loads start, in k-tiles.
 
-        That is the k-tile at `first_k`, where the loads of this CTA start.
+        The k-tiles of a CTA need not be contiguous: the K splits of a tile may take k-tiles in turn.
 
-        parts    what the thread copies and multiplies
+        parts    the thread's views of its tiles of A and B in memory, and its registers
         k_tile   index of the k-tile among those of this CTA
         """
         if self.plan.scheduler.split.k_step == 1:
@@ -528,7 +533,7 @@ class ScheduledGemm(ScheduledEpilogue):
             cute.copy(load.copy, source[None, i, j], held[None, i, j], pred=inside[None, i, j])
 
     def load_anew(self, load: ThreadCopy, step: Fetch, k_tile, is_there) -> None:
-        """Load a k-tile of one operand from global memory to new registers, 32 bits at a time: see `load_words`.
+        """Load a k-tile of one operand from global memory to new registers, 32 bits at a time.
 
         load       the thread's copies of the operand
         step       the Fetch step, which names the chunks
@@ -563,7 +568,7 @@ class ScheduledGemm(ScheduledEpilogue):
         """Emit the code of the steps of a thread schedule, in order.
 
         steps    the steps
-        parts    what the thread copies and multiplies
+        parts    the thread's views of its tiles of A and B in memory, and its registers
         k_tile   the k-tile that the steps count from
         stage    its stage in shared memory
         """
@@ -574,7 +579,7 @@ class ScheduledGemm(ScheduledEpilogue):
     def step(self, step, parts: ThreadTiles, k_tile, stage) -> None:
         """Emit the code of one step of a thread schedule.
 
-        parts    what the thread copies and multiplies
+        parts    the thread's views of its tiles of A and B in memory, and its registers
         k_tile   the k-tile that the step counts from
         stage    its stage in shared memory
         """
@@ -606,7 +611,7 @@ class ScheduledGemm(ScheduledEpilogue):
     def wait(self, parts: ThreadTiles, step: Wait, k_tile, stage) -> None:
         """Wait until all groups of cp.async copies but the latest `step.pending` have arrived.
 
-        parts           what the thread copies and multiplies
+        parts           the thread's views of its tiles of A and B in memory, and its registers
         k_tile, stage   the k-tile that the step counts from, and its stage
         """
         cute.arch.cp_async_wait_group(step.pending)
@@ -617,7 +622,7 @@ class ScheduledGemm(ScheduledEpilogue):
 
         Each iteration moves on by the loop's stride; the buffers of fragments stay the same.
 
-        parts   what the thread copies and multiplies
+        parts   the thread's views of its tiles of A and B in memory, and its registers
         loop    the loop, with the steps of an iteration
         stage   stage of shared memory
         """
@@ -625,7 +630,7 @@ class ScheduledGemm(ScheduledEpilogue):
             self.turn(parts, loop, stage, turn * loop.stride)
 
     def turn(self, parts, loop: Repeat, stage, k_first) -> None:
-        """Emit the code of one iteration of a loop over k-blocks: its reads of fragments and its MMAs.
+        """Emit the code of one iteration of a loop over k-blocks: reads of fragments from shared memory, and MMAs.
 
         parts     the thread's tiles of A and B, in shared memory and in registers
         loop      the loop, with the steps of an iteration
@@ -642,7 +647,7 @@ class ScheduledGemm(ScheduledEpilogue):
     def store(self, parts: ThreadTiles, stage) -> None:
         """Store a k-tile of A and B from registers to a stage of shared memory, if cp.async did not load it there.
 
-        parts   what the thread copies and multiplies
+        parts   the thread's views of its tiles of A and B in memory, and its registers
         stage   index of the stage
         """
         for load in parts.loads:

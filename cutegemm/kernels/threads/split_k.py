@@ -51,14 +51,14 @@ _ADDED_BY_LAST = 16  # accumulators that a thread reads at once if it also has a
 
 @dsl_user_op
 def opaque(value: Int32, *, loc=None, ip=None) -> Int32:
-    """Return the value through an opaque move, so that the compiler does not hoist code that depends on it."""
+    """Return the same value, moved by inline assembly, so that the compiler does not hoist code that depends on it."""
     asm = assembler(loc, ip)
     operands = [Int32(value).ir_value(loc=loc, ip=ip)]
     return Int32(asm(T.i32(), operands, "mov.b32 $0, $1;", "=r,r"))
 
 
 class SplitKGemm(ScheduledGemm):
-    """The kernels of a plan without warp roles that may split K.
+    """The kernels of a plan without warp roles that may split K: the GEMM, and one that adds the K splits.
 
     accumulators   workspace of accumulators, set while a kernel is traced
     arrivals       semaphores of the tiles, set while a kernel is traced
@@ -88,7 +88,7 @@ class SplitKGemm(ScheduledGemm):
         In a persistent plan, each CTA computes all its work tiles.
 
         mA, mB, mD     A (M, K, L), B (N, K, L) and D (M, N, L)
-        operands       (tensors, results) of the epilogue
+        operands       (input tensors, auxiliary outputs) of the epilogue
         accumulators   workspace of the K splits' accumulators
         arrivals       semaphores, one for each tile
         scalars        scalars of the epilogue
@@ -124,7 +124,7 @@ class SplitKGemm(ScheduledGemm):
     def tile_number(self, again: bool = False):
         """Return the number of this CTA's current tile of D in raster order.
 
-        again   compute it again, so that no register holds it through the mainloop
+        again   True to emit code that computes the number again, so that no register holds it through the mainloop
         """
         if not self.plan.scheduler.grid.is_persistent:
             return ScheduledGemm.tile_number(self, again)
@@ -135,7 +135,7 @@ class SplitKGemm(ScheduledGemm):
     def work_tile(self, work: WorkGrid, tile) -> WorkTile:
         """Return the work tile of this CTA: one K split of a tile, or the whole tile if K is not split.
 
-        work   work tiles of the grid
+        work   the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
         tile   number of the tile of D, in raster order
         """
         if self.plan.scheduler.grid.is_persistent:
@@ -151,7 +151,7 @@ class SplitKGemm(ScheduledGemm):
         mD             D (M, N, L)
         sA, sD         shared memory of A and of D's tile; sD is None if D is stored from registers
         acc            accumulators of the thread
-        work, tile     work tiles of the grid, and number of the tile
+        work, tile     the scheduler of work tiles (tiles of D with a range of K), and the number of the tile
         """
         if self.plan.scheduler.grid.is_persistent:
             self.end_persistent(thr_mma, mD, sA, acc, tid, work, self.at_hand)
@@ -175,7 +175,7 @@ class SplitKGemm(ScheduledGemm):
         mD                D (M, N, L)
         sA                shared memory of A, reused for the semaphore's value
         acc               accumulators of the thread
-        work, work_tile   work tiles of the grid, and the current one
+        work, work_tile   the scheduler of work tiles (tiles of D with a range of K), and the current one
         """
         if work_tile.splits == 1:
             ScheduledGemm.end(self, thr_mma, mD, sA, None, acc, tid, work, work_tile.tile)
@@ -185,13 +185,14 @@ class SplitKGemm(ScheduledGemm):
     def pass_order(self, thr_mma, mD, sA, acc, tid, work: WorkGrid, work_tile: WorkTile) -> None:
         """Write the accumulators of a K split to the workspace, scaled by the epilogue's leading scalars.
 
-        With reduction "last", the last CTA of the tile then adds all K splits and stores D.
+        If the plan's reduction is "last", the CTA that ends last for the tile then adds all K splits and stores D.
+        Otherwise a later kernel does.
 
         thr_mma, tid      the thread's slice of the tiled MMA, and its index
         mD                D (M, N, L)
         sA                shared memory of A, reused for the semaphore's value
         acc               accumulators of the thread
-        work, work_tile   work tiles of the grid, and the current one
+        work, work_tile   the scheduler of work tiles (tiles of D with a range of K), and the current one
         """
         if SUMS in self.launches:
             release(self.launches[GEMM])
@@ -218,7 +219,7 @@ class SplitKGemm(ScheduledGemm):
         mD                D (M, N, L)
         sA                shared memory of A, reused for the semaphore's value
         acc               accumulators of the thread
-        work, work_tile   work tiles of the grid, and the current one
+        work, work_tile   the scheduler of work tiles (tiles of D with a range of K), and the current one
         """
         splits = work_tile.splits
         flag = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(1))
@@ -317,7 +318,7 @@ class SplitKGemm(ScheduledGemm):
 
         mD                D (M, N, L)
         total             the sums
-        work, work_tile   work tiles of the grid, and the current one
+        work, work_tile   the scheduler of work tiles (tiles of D with a range of K), and the current one
         tid               index of the thread
         which             index of the vector among those of the thread
         """
@@ -330,7 +331,7 @@ class SplitKGemm(ScheduledGemm):
 
         It has 64 bits if the grid has a row for each K split, because the indices of such plans may exceed 32 bits.
 
-        work, work_tile   work tiles of the grid, and the current one
+        work, work_tile   the scheduler of work tiles (tiles of D with a range of K), and the current one
         k_split           index of the K split in its tile
         """
         return work.slot_of(work_tile, Int64(k_split) if work.splits_are_rows else k_split)
@@ -339,7 +340,7 @@ class SplitKGemm(ScheduledGemm):
         """View a thread's accumulators of one K split in the workspace: (elements of a vector, vectors).
 
         tid    index of the thread
-        slot   index of the K split's buffer: see `slot_of`
+        slot   index of the K split's buffer in the workspace
         """
         layout = partials_layout(self.plan, 1)
         vector, by_thread, by_vector, by_slot = layout.stride

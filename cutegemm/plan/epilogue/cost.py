@@ -24,11 +24,12 @@ _OTHER = Cost(1, 0)  # + - *, comparisons and where
 
 
 def operations(epilogue: Epilogue) -> Cost:
-    """Return the number of instructions per element of D that an epilogue executes, for D and all auxiliary outputs.
+    """Return the number of FP32 and special-function instructions that an epilogue executes for each element of D.
 
-    The result has `fp32` (FP32 instructions) and `special` (special function unit). A subexpression that is used
-    several times is counted once. One that depends on scalars alone is not counted: it is computed once for all
-    elements.
+    Auxiliary outputs are included. A subexpression that is used several times is counted once. One that depends on
+    scalars alone is not counted: it is computed once for all elements.
+
+    returns   a `Cost` with the fields `fp32` and `special` (instructions of the special function unit, such as exp)
 
     >>> from cutegemm.plan.epilogue import Row, parse_epilogue
     >>> operations(parse_epilogue("gelu(acc + bias), acc + bias", {"bias": Row}))
@@ -45,9 +46,9 @@ def operations(epilogue: Epilogue) -> Cost:
 
 
 def _of(node: Expression) -> Cost:
-    """Return the number of instructions of one operation in an epilogue's expression, without those of its operands.
+    """Return the number of instructions of one operation of an epilogue, such as a division, without its operands.
 
-    node   the operation, such as a `Divide`; a leaf is not allowed here
+    node   the operation, such as a `Divide`; not a leaf such as the accumulator
     """
     if isinstance(node, Function):
         return COSTS[node.name]

@@ -49,7 +49,7 @@ _ABSENT = object()
 
 
 class _Unknown(Exception):
-    """Raised if a function reads a value that can change without notice, so that the function has no cache key."""
+    """Raised if a function reads a value that can change without notice: its results cannot be cached by a key."""
 
 
 class _Latest(NamedTuple):
@@ -57,11 +57,11 @@ class _Latest(NamedTuple):
 
     If the function reads the same objects at its next call, the key is used again without being computed.
 
-    key      the cache key, as `state_of` returns it
+    key      the cache key, a tuple, as `state_of` returns it
     read     the objects that the function reads: defaults, global variables, closure variables
     ids      the ids of these objects
     places   (variables of a module, name) of each module attribute that the function may read
-    there    the value at each of these places, or `_ABSENT`
+    there    the value of each of these attributes, or `_ABSENT`
     """
 
     key: tuple[Any, ...]
@@ -72,7 +72,9 @@ class _Latest(NamedTuple):
 
 
 class _Reader:
-    """The names that a function's bytecode reads, with those of functions nested in it; cached per code object.
+    """Names that the bytecode of a function reads: global variables and attributes, also in functions nested in it.
+
+    They are found once for each code object, and serve to compute the cache key of each function with this code.
 
     code         the code object. This reference keeps its id from being reused
     names        names of global variables that are read
@@ -104,7 +106,7 @@ class _Reader:
         self._of_globals: Any = itemgetter(*names) if names else None
 
     def read(self, function: FunctionType) -> list[Any]:
-        """Return the objects that a function reads: defaults, global variables and closure variables.
+        """Return the objects that a function reads: defaults, global variables and closure variables, in a list.
 
         The first two entries are its positional and its keyword defaults.
 
@@ -132,9 +134,12 @@ class _Reader:
         return found
 
     def _with_builtins(self, function: FunctionType) -> Any:
-        """Return the values of the global variables that a function reads, if some of them are built-ins such as `abs`.
+        """Return the values of the global variables and built-ins, such as `abs`, that a function reads.
 
-        raises   _Unknown if a name is defined neither in the function's module nor as a built-in
+        It is called if not all names are global variables of the function's module.
+
+        returns   the values as a tuple in the order of the names; the value itself if there is a single name
+        raises    _Unknown if a name is defined neither in the function's module nor as a built-in
         """
         python = operator.attrgetter("__builtins__")(function)
         if type(python) is not dict:
@@ -167,16 +172,16 @@ def _reader_of(code: CodeType) -> _Reader:
 
 
 def state_of(function: Any) -> tuple[Any, ...] | None:
-    """Return a cache key of a Python function: functions with equal keys return equal results for equal arguments.
+    """Return a key for caching by what a Python function computes: functions with equal keys give equal results.
 
     Kernels are cached by the key of their epilogue function, so that a changed global variable leads to a new kernel.
-    The key consists of the function's code, its defaults, and the values of the global variables, closure variables and
-    module attributes that it reads. For each Python function among these values it has the same entries. A function of
+    The key has the function's code, its defaults, and the values of the global variables, closure variables and module
+    attributes that it reads. A Python function among these values contributes the same things of its own. A function of
     this package is its own key.
 
     function   a Python function; other callables have no key
-    returns    None if the function has side effects, or reads a value that can change without notice, such as a list or
-               an attribute of an object
+    returns    a hashable tuple; None if the function has side effects, or reads a value that can change without notice,
+               such as a list or an attribute of an object
     """
     if type(function) is not FunctionType:
         return None
@@ -209,13 +214,13 @@ def state_of(function: Any) -> tuple[Any, ...] | None:
 
 
 class _Key:
-    """Builder of a function's cache key: collects all values that the function, or one that it calls, reads.
+    """Builder of a function's cache key: it collects all values that the function, or one that it calls, reads.
 
     found        the entries of the key so far
     attributes   names of the attributes that the functions read
     modules      modules that the functions read
     places       (variables of a module, name) for each pair of a module and an attribute
-    is_fixed     True if every object in the key is immutable: no Python function but the first one
+    is_fixed     True while every object in the key is immutable, i.e. the only Python function is the first one
     """
 
     __slots__ = ("attributes", "found", "is_fixed", "modules", "places")
@@ -231,8 +236,8 @@ class _Key:
         """Add the code of a function, and all values that it reads, to this cache key.
 
         reader   the names that the function's bytecode reads
-        read     the values that the function reads: see `_Reader.read`
-        depth    number of calls from the first function to this one; 0 for the first
+        read     the values that the function reads, as `_Reader.read` returns them
+        depth    number of calls from the function that gets the key to this one; 0 for that function
         raises   _Unknown if the function has no key
         """
         if not reader.is_known or depth > _DEEPEST or len(self.found) > _MOST_VALUES or function.__dict__:
@@ -246,9 +251,9 @@ class _Key:
             self.add(value, depth)
 
     def add(self, value: Any, depth: int) -> None:
-        """Add a value that a function reads to this cache key: one entry or several.
+        """Add a value that a function reads to this cache key: one entry, or several for a function or a tuple.
 
-        depth    number of calls from the first function to the one that uses the value
+        depth    number of calls from the function that gets the key to the one that reads the value
         raises   _Unknown if the value can change without notice, like a list
         """
         kind = type(value)
@@ -278,7 +283,7 @@ class _Key:
             raise _Unknown
 
     def add_attributes(self) -> None:
-        """Add to this key the values of all attributes that the functions read, from all modules that define them.
+        """Add the values of all attributes that the functions read to this key, from all modules that define them.
 
         raises   _Unknown if no module defines one of them: then it is an attribute of another object
         """

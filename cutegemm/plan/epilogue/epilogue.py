@@ -96,10 +96,10 @@ class Step:
 
     @cached_property
     def idle(self) -> tuple[tuple[str, float], ...]:
-        """Return (scalar's name, value) pairs that each make this step change nothing.
+        """Return the scalars that can switch this step off, as (name, value) pairs: with that value it changes nothing.
 
-        For acc + beta * c it is (("beta", 0.0),). If a scalar has such a value, the kernel does not read the operands
-        of the step. A step with auxiliary outputs or reductions has no such pairs.
+        For acc + beta * c it is (("beta", 0.0),): if beta is 0, the kernel skips the step and does not read c. A step
+        with auxiliary outputs or reductions has no such pairs.
 
         >>> acc, s, t, e = Accumulator(), Scalar("s"), Scalar("t"), Tile("e")
         >>> Step(acc + s * (t * e)).idle, Step(acc + e).idle
@@ -136,7 +136,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Epilogue(hooks.Shown):
-    """The expressions that a kernel computes from its accumulators: D, auxiliary outputs and reductions.
+    """The formulas that a kernel applies to its accumulators: D, auxiliary outputs and reductions, as expression trees.
+
+    For example, D = relu(alpha * acc + bias), with an auxiliary output alpha * acc + bias and a sum over rows.
 
     expression   expression of D. A name stands for the same operand in all expressions
     aux          auxiliary outputs with the extents of D: (name, expression) pairs. If D is quantized, also its scales,
@@ -175,7 +177,7 @@ class Epilogue(hooks.Shown):
 
     @property
     def _whole(self) -> Step:
-        """Return all expressions of this epilogue as a single step, for use if it cannot be divided into several."""
+        """Return all expressions of this epilogue as one step, for use if it cannot be divided into several."""
         return Step(self.expression, self.aux, self.reductions)
 
     @property
@@ -194,7 +196,7 @@ class Epilogue(hooks.Shown):
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Return the names of all results except D: auxiliary outputs, scales of a quantized D, then reductions.
+        """Return the names of all results other than D: auxiliary outputs, scales of a quantized D, then reductions.
 
         >>> acc = Accumulator()
         >>> Epilogue(acc, (("preact", acc),), (("largest", Reduction("max", ("n",), acc)),)).beside
@@ -214,9 +216,9 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def quantized(self) -> Epilogue | None:
-        """Return the epilogue whose D is quantized by this one; None if this one does not quantize.
+        """Return the epilogue that computes D before it is quantized; None if this epilogue does not quantize.
 
-        A kernel computes it for all columns of a tile before it computes scales and stores the first value.
+        A kernel computes all columns of a tile by it, then the scales, and only then stores the first value.
 
         >>> from cutegemm.plan.epilogue.functions import quantize, relu
         >>> values, scales = quantize(relu(Accumulator()))
@@ -234,15 +236,15 @@ class Epilogue(hooks.Shown):
     def tiles(self) -> tuple[str, ...]:
         """Return the names of this epilogue's M x N operands, such as "c".
 
-        Scalars may decide whether a kernel reads them.
+        For some values of the scalars a kernel does not read them: e.g. not c if beta is 0.
         """
         return self._whole.tiles
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of this epilogue's operands in global memory.
+        """Return the names of this epilogue's operands in global memory, such as "c" and "bias".
 
-        Scalars may decide whether a kernel reads them.
+        For some values of the scalars a kernel does not read them: e.g. not c if beta is 0.
         """
         return self._whole.tensors
 
@@ -267,7 +269,7 @@ class Epilogue(hooks.Shown):
 
     @property
     def wide(self) -> tuple[str, ...]:
-        """Return the names of a gated epilogue's results that have all N columns of A @ B, although D has N / 2.
+        """Return the names of a gated epilogue's results that have N columns, like A @ B, although D has N / 2.
 
         They are an error: no kernel stores or reduces them together with D. () if the epilogue is not gated.
 
@@ -305,18 +307,19 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def head(self) -> Epilogue:
-        """Return the leading steps of this epilogue that only multiply by scalars, as an epilogue of their own.
+        """Return the leading scaling of this epilogue: its first steps, as long as they only multiply by scalars.
 
-        A kernel applies them to all accumulators before the first store; for alpha * acc + beta * c it is alpha * acc.
+        A kernel applies them to all accumulators before the first store. For alpha * acc + beta * c it is alpha * acc;
+        if there are none, it is acc.
         """
         return self._of(self.steps[: self._count(lambda step: step.is_scaling)])
 
     @cached_property
     def tail(self) -> Epilogue:
-        """Return the steps of this epilogue after `head`, as an epilogue of their own.
+        """Return the rest of this epilogue after its leading scaling (`head`), as an epilogue of its own.
 
-        A kernel applies them to one epilogue tile after the other; for alpha * acc + beta * c it is acc + beta * c.
-        If D is quantized, it is the accumulator alone: see `quantized`.
+        A kernel applies it to one epilogue tile after the other; for alpha * acc + beta * c it is acc + beta * c. If D
+        is quantized, it is the accumulator alone, because the values are complete before the first store.
         """
         if self.quantized is not None:
             return Epilogue(Accumulator())
@@ -362,7 +365,8 @@ class Epilogue(hooks.Shown):
 
         For example, with beta 0 the step + beta * c is left out.
 
-        scalars   value of each scalar, by its name; None leaves out all steps that change nothing for some value
+        scalars   value of each scalar, by its name; None leaves out all steps that some values of the scalars switch
+                  off
 
         >>> print(LINEAR.acting(), "|", LINEAR.acting({"alpha": 2.0, "beta": 0.0}))
         acc | alpha * acc
@@ -382,12 +386,12 @@ class Epilogue(hooks.Shown):
         return self.acting(scalars).tensors
 
     def _count(self, fits: Callable[[Step], bool]) -> int:
-        """Return the number of leading steps of this epilogue that satisfy `fits`, before the first one that fails."""
+        """Return how many of this epilogue's first steps satisfy `fits`, up to the first one that fails."""
         return next((i for i, step in enumerate(self.steps) if not fits(step)), len(self.steps))
 
     @staticmethod
     def _of(steps: Sequence[Step]) -> Epilogue:
-        """Build an epilogue from steps; each step takes the result of the step before as its accumulator."""
+        """Build an epilogue from steps, where each step takes the result of the step before as its accumulator."""
         whole: Expression = Accumulator()
         for step in steps:
             if step.has_several:
@@ -425,10 +429,10 @@ def _distinct(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _chain(expression: Expression) -> list[Expression]:
-    """Split an epilogue's expression into operations on the accumulator, the innermost first.
+    """Split an epilogue's expression into a list of operations, each applied to the result of the one before.
 
-    For example, alpha * acc + beta * c gives [alpha * acc, acc + beta * c]. Replacing the accumulator of each operation
-    by the operation before it gives the expression again.
+    In each operation, `acc` stands for that result. For example, alpha * acc + beta * c gives [alpha * acc, acc + beta
+    * c].
     """
     if isinstance(expression, Accumulator):
         return []
@@ -492,7 +496,7 @@ def _wrongly_quantized(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
-    """Yield a sentence for each wrong use of gate and up projections in an epilogue; none if it is not gated."""
+    """Yield a sentence for each wrong use of gate and up columns in a gated epilogue (GLU); none if it is not gated."""
     by, wholes = epilogue.gated, [each for _, each in (*epilogue.results, *epilogue.reductions)]
     if not by:
         return
@@ -521,7 +525,7 @@ def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _outside(node: Expression) -> Iterator[Expression]:
-    """Yield the nodes of an expression that are outside of gate and up projections (`Half`).
+    """Yield the nodes of an expression that do not lie inside of a gate or up projection (`Half`).
 
     The `Half` nodes themselves are included.
     """

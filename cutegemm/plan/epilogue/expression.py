@@ -24,9 +24,12 @@ from cutegemm.layout.inttuple import shown
 
 
 class Expression(hooks.Shown):
-    """Base class of the expressions of an epilogue. An expression has a value for each element of D.
+    """Base class of the expressions of an epilogue: trees of operations.
 
-    `+`, `-`, `*`, `/` and comparisons accept another expression or a number. Python's `abs` works as well.
+    An expression has a value for each element of D.
+
+    The operators `+`, `-`, `*`, `/` and comparisons, and Python's `abs`, build larger expressions. They accept
+    expressions and numbers.
 
     precedence   how strongly the printed operator binds: 0 comparison, 1 sum, 2 product, 3 sign, 4 name or call
     """
@@ -100,9 +103,9 @@ class Expression(hooks.Shown):
         return any(isinstance(node, Accumulator) for node in self.nodes())
 
     def names(self, kind: type[Input]) -> tuple[str, ...]:
-        """Return the names of all operands of a class in this expression, in order of first appearance.
+        """Return the names of this expression's operands of a given class, e.g. all rows, in order of first appearance.
 
-        kind   Scalar, Tile, Row, Column, Element, or a base class of these
+        kind   Scalar, Tile (M x N), Row, Column, Element, or a base class of these
         """
         return tuple(dict.fromkeys([node.name for node in self.nodes() if isinstance(node, kind)]))
 
@@ -118,9 +121,9 @@ class Expression(hooks.Shown):
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of the operands that this expression reads from global memory.
+        """Return the names of the operands that this expression reads from global memory, such as "c" and "bias".
 
-        They are tiles, rows, columns and single elements, but not scalars.
+        They are M x N tiles, rows, columns and single elements, but not scalars.
 
         >>> (Row("bias") * Scalar("s") + Tile("c")).tensors
         ('bias', 'c')
@@ -134,7 +137,7 @@ class Expression(hooks.Shown):
         return self.with_children(*[child.replaced(old, new) for child in self.children])
 
     def given(self, values: Mapping[str, float]) -> Expression:
-        """Return this expression with constants in place of some scalars, simplified.
+        """Return this expression with numbers in place of some scalars, simplified.
 
         x * 0 becomes 0, even if x may be NaN or infinite, because BLAS does not read C if beta is 0. x * 1 and x + 0
         become x.
@@ -156,7 +159,10 @@ class Expression(hooks.Shown):
 
 @dataclass(frozen=True)
 class Accumulator(Expression):
-    """The accumulator in an epilogue's expression: an element of A @ B; in a `Step`, the result of the one before."""
+    """The accumulator in an epilogue's expression: an element of A @ B.
+
+    In a `Step` of an epilogue, the result so far.
+    """
 
     def __str__(self) -> str:
         return "acc"
@@ -209,9 +215,9 @@ class Scalar(Input):
 
 @dataclass(frozen=True)
 class Tensor(Input):
-    """Base class of an epilogue's operands in global memory.
+    """Base class of an epilogue's operands that are arrays in global memory, such as a bias.
 
-    The plan's `Operands` have the element type of each, by name.
+    Their element types are in the plan's `Operands`, by name.
     """
 
 
@@ -237,10 +243,10 @@ class Element(Tensor):
 
 @dataclass(frozen=True)
 class Half(Expression):
-    """The gate or the up projection in a gated epilogue (GLU): half of the N columns of a value.
+    """The gate or the up half of the columns of a value, in a gated epilogue (GLU), where two columns give one of D.
 
-    child         value with N columns: an expression of the accumulator, rows, columns and numbers. In an `Epilogue` it
-                  is the accumulator or a row: see `distributed`
+    child         value with N columns: an expression of the accumulator, rows, columns and numbers. In an `Epilogue`
+                  the halves are taken of the accumulator and of rows only; see `distributed`
     side          0: the gate, 1: the up projection
     interleaved   True if gate and up of D's column j are columns 2j and 2j + 1, False if they are j and j + N / 2
 
@@ -261,7 +267,7 @@ class Half(Expression):
 
     @property
     def by(self) -> str:
-        """Return the name of the function that makes this gate or up projection: "pairs" or "halves"."""
+        """Return how this half's gate and up columns are arranged: "pairs" (2j, 2j + 1) or "halves" (j, j + N / 2)."""
         return "pairs" if self.interleaved else "halves"
 
     def __str__(self) -> str:
@@ -271,7 +277,9 @@ class Half(Expression):
 
 
 def distributed(node: Expression) -> Expression:
-    """Move the selections of gate or up columns (`Half`) inwards, to the accumulator and to rows; the result is equal.
+    """Move the selections of gate or up columns (`Half`) inwards, to the accumulator and to rows.
+
+    The value is the same.
 
     For example, the gate of (acc + bias) becomes acc.gate + bias.gate. A `Half` is left as it is if it contains a tile,
     another `Half`, or an operand whose class is not yet known.
@@ -285,7 +293,7 @@ def distributed(node: Expression) -> Expression:
         return node
 
     def half(of: Expression) -> Expression:
-        """Return the gate or the up half of a subexpression: the half that the enclosing `Half` selects."""
+        """Return the half of an expression that the enclosing call selects: its gate columns, or its up columns."""
         if isinstance(of, Accumulator | Row):
             return Half(of, node.side, node.interleaved)
         return of.with_children(*[half(child) for child in of.children])
@@ -326,9 +334,9 @@ class Negative(Expression):
 
 @dataclass(frozen=True)
 class Binary(Expression):
-    """Base class of operators with two operands in an epilogue's expression, such as `left + right`.
+    """Base class of operators with two operands in an epilogue's expression, such as the sum `left + right`.
 
-    symbol   printed between the operands, such as "+"
+    symbol   text that is printed between the operands, such as "+"
     """
 
     left: Expression
@@ -403,7 +411,7 @@ class Divide(Binary):
 
 @dataclass(frozen=True)
 class _Called(Expression):
-    """Base class of an epilogue's operations that are printed as a call, such as relu(acc)."""
+    """Base class of operations in an epilogue's expression that are printed like a function call, such as relu(acc)."""
 
     @property
     def called(self) -> str:
@@ -450,7 +458,9 @@ COMPARED: dict[str, Callable[[Any, Any], Any]] = {  # for arrays, and for the Cu
 
 @dataclass(frozen=True)
 class Compare(Expression):
-    """A comparison of two values in an epilogue, used as the condition of a `Where`. It has no truth value in Python.
+    """A comparison of two values in an epilogue's expression, for use as the condition of a `Where`.
+
+    It is a part of the expression tree and is evaluated in the kernel, so it has no truth value in Python.
 
     symbol   "<", "<=", ">", ">=", "==" or "!="
     """
@@ -546,9 +556,9 @@ class Function(_Called):
 
 @dataclass(frozen=True)
 class Reduction(_Called):
-    """The sum or maximum of an epilogue's expression over rows, columns or all of D.
+    """The sum or maximum of an expression over rows, columns or all of D: a separate result of an epilogue.
 
-    A reduction is a separate result of an epilogue. It cannot be an operand of another expression.
+    It cannot be an operand of another expression.
 
     operation   "sum" or "max"
     along       modes of D that are reduced: ("n",) gives a number for each row, ("m",) for each column, ("m", "n") one
@@ -605,18 +615,20 @@ def expression_of(value: Any) -> Expression | None:
 
 
 def _binary(node: type[Binary], left: Any, right: Any) -> Expression:
-    """Return the expression `left OPERATOR right`, or NotImplemented if an operand is not an expression or a number.
+    """Build the expression `left OPERATOR right`; numbers become constants.
 
-    node   class of the operation, such as Add
+    node      class of the operation, such as Add
+    returns   NotImplemented if an operand is neither an expression nor a number, so that Python raises a TypeError
     """
     sides = [expression_of(side) for side in (left, right)]
     return NotImplemented if None in sides else node(*sides)  # type: ignore[arg-type]
 
 
 def _compare(symbol: str, left: Any, right: Any) -> Expression:
-    """Return the comparison `left SYMBOL right`, or NotImplemented if an operand is not an expression or a number.
+    """Build the comparison `left SYMBOL right`; numbers become constants.
 
-    symbol   "<", "<=", ">", ">=", "==" or "!="
+    symbol    "<", "<=", ">", ">=", "==" or "!="
+    returns   NotImplemented if an operand is neither an expression nor a number, so that Python raises a TypeError
     """
     sides = [expression_of(side) for side in (left, right)]
     return NotImplemented if None in sides else Compare(symbol, *sides)  # type: ignore[arg-type]

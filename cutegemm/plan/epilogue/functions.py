@@ -38,7 +38,7 @@ NAMES = (
 
 
 def _expression(of: str, value: Any) -> Expression:
-    """Convert an argument of an epilogue function to an expression; a number becomes a `Constant`.
+    """Convert an argument of an epilogue function, such as `relu`, to an expression; a number becomes a `Constant`.
 
     of       name of the epilogue function, for the message
     value    the argument
@@ -64,7 +64,7 @@ def square(x: Any) -> Expression:
 
 
 def sqrt(x: Any) -> Expression:
-    """Return the epilogue expression of the square root of x; its value is NaN where x is negative."""
+    """Return the epilogue expression of the square root of x, an expression or a number; NaN where x is negative."""
     return Function("sqrt", _expression("sqrt", x))
 
 
@@ -79,17 +79,17 @@ def exp(x: Any) -> Expression:
 
 
 def log(x: Any) -> Expression:
-    """Return the epilogue expression of the natural logarithm of x."""
+    """Return the epilogue expression of the natural logarithm of x, an expression or a number."""
     return Function("log", _expression("log", x))
 
 
 def tanh(x: Any) -> Expression:
-    """Return the epilogue expression of the hyperbolic tangent of x."""
+    """Return the epilogue expression of the hyperbolic tangent of x, an expression or a number."""
     return Function("tanh", _expression("tanh", x))
 
 
 def erf(x: Any) -> Expression:
-    """Return the epilogue expression of the error function erf(x)."""
+    """Return the epilogue expression of the error function erf(x). `x` is an expression or a number."""
     return Function("erf", _expression("erf", x))
 
 
@@ -189,6 +189,8 @@ def row_sum(x: Any) -> Expression:
 
     An epilogue returns it after D, as a separate result. The values are added before they are rounded to D's type.
 
+    x   an expression or a number
+
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(row_sum(square(Accumulator())))
     row_sum(square(acc))
@@ -249,12 +251,13 @@ def cast(x: Any, dtype: DType | str) -> Expression:
 
 
 def quantize(x: Any, dtype: DType | str = e4m3, power_of_two: bool = False) -> tuple[Expression, Expression]:
-    """Return (values, scales): x in float8, and one float32 scale for every 128 columns of each row of D.
+    """Return (values, scales): x in float8, and one f32 scale for every 128 columns of each row of D.
 
-    An epilogue returns both, and nothing else. They are what `cutegemm.quantize` makes of x: the operand of a
-    block-scaled product, (M, N) values and (M, N/128) scales, rounded up.
+    An epilogue returns both, and nothing else. They have the form that block-scaled GEMMs take as an operand: (M, N)
+    values and (M, N/128) scales, N/128 rounded up. `cutegemm.quantize` makes the same from a matrix in memory.
 
-    dtype          e4m3 or e5m2
+    x              an expression
+    dtype          element type of the values, e4m3 or e5m2
     power_of_two   whether scales are rounded up to powers of two
     raises         TypeError for another type
 
@@ -272,12 +275,13 @@ def quantize(x: Any, dtype: DType | str = e4m3, power_of_two: bool = False) -> t
 
 
 def halves(x: Any) -> tuple[Expression, Expression]:
-    """Split the columns of x for a gated activation (GLU), and return (gate, up).
+    """Split the columns of x into gate and up for a gated activation (GLU): the first half and the second half.
 
     Columns j and j + N / 2 of x are gate and up of column j of D. x has the N columns of A @ B, D has N / 2.
 
-    x        an expression of the accumulator, rows of N numbers, columns and numbers
-    raises   PlanError if x contains a gate or an up already
+    x         an expression of the accumulator, rows of N numbers, columns and numbers
+    returns   (gate, up), two expressions with N / 2 columns
+    raises    PlanError if x contains a gate or an up already
 
     >>> from cutegemm.plan.epilogue import Accumulator, Epilogue, Row
     >>> gate, up = halves(Accumulator() + Row("bias"))
@@ -288,20 +292,23 @@ def halves(x: Any) -> tuple[Expression, Expression]:
 
 
 def pairs(x: Any) -> tuple[Expression, Expression]:
-    """Split the columns of x for a gated activation (GLU), and return (gate, up).
+    """Split the columns of x into gate and up for a gated activation (GLU): the even and the odd columns.
 
     Columns 2j and 2j + 1 of x are gate and up of column j of D. x has the N columns of A @ B, D has N / 2.
 
-    x        an expression of the accumulator, rows of N numbers, columns and numbers
-    raises   PlanError if x contains a gate or an up already
+    x         an expression of the accumulator, rows of N numbers, columns and numbers
+    returns   (gate, up), two expressions with N / 2 columns
+    raises    PlanError if x contains a gate or an up already
     """
     return _divided(x, True)
 
 
 def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
-    """Return (gate, up): the two expressions that select half of the N columns of x each, for a gated activation.
+    """Split x into a gate and an up expression for a gated activation (GLU); each has half of the N columns of x.
 
-    interleaved   True: columns 2j and 2j + 1 are gate and up of column j of D; False: columns j and j + N / 2 are
+    interleaved   how the columns of x are arranged. False: columns j and j + N / 2 are gate and up of column j of D.
+                  True: columns 2j and 2j + 1 are
+    returns       (gate, up)
     raises        PlanError if x contains a gate or an up already
     """
     by = "pairs" if interleaved else "halves"
@@ -312,11 +319,12 @@ def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
 
 
 def _gated(activation: Any, x: Any, interleaved: bool) -> Expression:
-    """Return the expression activation(gate) * up, where gate and up are halves of the columns of x.
+    """Return the expression activation(gate) * up, where gate and up are the two halves of the columns of x.
 
     activation    function of an expression, such as `silu`
     x             expression with the N columns of A @ B
-    interleaved   True: gate and up of column j are columns 2j and 2j + 1 of x; False: columns j and j + N / 2
+    interleaved   how the columns of x are arranged. False: columns j and j + N / 2 are gate and up of column j of D.
+                  True: columns 2j and 2j + 1 are
     """
     gate, up = (pairs if interleaved else halves)(x)
     out: Expression = activation(gate) * up
@@ -324,10 +332,11 @@ def _gated(activation: Any, x: Any, interleaved: bool) -> Expression:
 
 
 def swiglu(x: Any, interleaved: bool = False) -> Expression:
-    """Return the gated activation silu(gate) * up, where gate and up are halves of the N columns of x.
+    """Return the gated activation silu(gate) * up, where gate and up are the two halves of the N columns of x.
 
     x             expression of the accumulator, rows of N numbers, columns and numbers
-    interleaved   False: columns j and j + N / 2 are gate and up of column j of D. True: columns 2j and 2j + 1 are
+    interleaved   how the columns of x are arranged. False: columns j and j + N / 2 are gate and up of column j of D.
+                  True: columns 2j and 2j + 1 are
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(swiglu(Accumulator()), "|", swiglu(Accumulator(), interleaved=True))
@@ -337,39 +346,45 @@ def swiglu(x: Any, interleaved: bool = False) -> Expression:
 
 
 def geglu(x: Any, interleaved: bool = False) -> Expression:
-    """Return the gated activation gelu(gate) * up, where gate and up are halves of the N columns of x.
+    """Return the gated activation gelu(gate) * up, where gate and up are the two halves of the N columns of x.
 
     x             expression of the accumulator, rows of N numbers, columns and numbers
-    interleaved   False: columns j and j + N / 2 are gate and up of column j of D. True: columns 2j and 2j + 1 are
+    interleaved   how the columns of x are arranged. False: columns j and j + N / 2 are gate and up of column j of D.
+                  True: columns 2j and 2j + 1 are
     """
     return _gated(gelu, x, interleaved)
 
 
 def reglu(x: Any, interleaved: bool = False) -> Expression:
-    """Return the gated activation relu(gate) * up, where gate and up are halves of the N columns of x.
+    """Return the gated activation relu(gate) * up, where gate and up are the two halves of the N columns of x.
 
     x             expression of the accumulator, rows of N numbers, columns and numbers
-    interleaved   False: columns j and j + N / 2 are gate and up of column j of D. True: columns 2j and 2j + 1 are
+    interleaved   how the columns of x are arranged. False: columns j and j + N / 2 are gate and up of column j of D.
+                  True: columns 2j and 2j + 1 are
     """
     return _gated(relu, x, interleaved)
 
 
 def glu(x: Any, interleaved: bool = False) -> Expression:
-    """Return the gated activation sigmoid(gate) * up, where gate and up are halves of the N columns of x.
+    """Return the gated activation sigmoid(gate) * up, where gate and up are the two halves of the N columns of x.
 
     torch's `glu` applies the sigmoid to the second half instead.
 
     x             expression of the accumulator, rows of N numbers, columns and numbers
-    interleaved   False: columns j and j + N / 2 are gate and up of column j of D. True: columns 2j and 2j + 1 are
+    interleaved   how the columns of x are arranged. False: columns j and j + N / 2 are gate and up of column j of D.
+                  True: columns 2j and 2j + 1 are
     """
     return _gated(sigmoid, x, interleaved)
 
 
 def swiglu_oai(x: Any, interleaved: bool = False, alpha: float = 1.702, limit: float | None = 7.0) -> Expression:
-    """Return the gated activation of gpt-oss, gate * sigmoid(alpha * gate) * (up + 1), of halves of the N columns of x.
+    """Return the gated activation of gpt-oss: gate * sigmoid(alpha * gate) * (up + 1).
+
+    Gate and up are the two halves of the N columns of x.
 
     x             expression of the accumulator, rows of N numbers, columns and numbers
-    interleaved   False: columns j and j + N / 2 are gate and up of column j of D. True: columns 2j and 2j + 1 are
+    interleaved   how the columns of x are arranged. False: columns j and j + N / 2 are gate and up of column j of D.
+                  True: columns 2j and 2j + 1 are
     alpha         factor of the gate inside the sigmoid
     limit         bound applied first: gate is clamped to at most `limit`, up to [-limit, limit]. None applies no bound
     source        GptOssExperts of transformers, whose gate and up are interleaved

@@ -15,7 +15,7 @@ from cutegemm.plan.epilogue.expression import Expression
 
 @dataclass(frozen=True)
 class Blockwise(Expression):
-    """Base class of the two results of `quantize`.
+    """Base class of the two results of the epilogue function `quantize`: the float8 values, and their block scales.
 
     child          the expression that is quantized
     dtype          element type of the values, e4m3 or e5m2
@@ -42,13 +42,13 @@ class Blockwise(Expression):
 
 @dataclass(frozen=True)
 class Quantized(Blockwise):
-    """The values: the child multiplied by the reciprocal of its block's scale."""
+    """The float8 values of a quantized D: an expression, multiplied by the reciprocal of the scale of its block."""
 
     place: ClassVar[int] = 0
 
 
 @dataclass(frozen=True)
 class BlockScale(Blockwise):
-    """The scales, M x N / 128 numbers of f32."""
+    """The f32 scales of a quantized D, one for every 128 columns of a row: (M, N / 128)."""
 
     place: ClassVar[int] = 1

@@ -87,9 +87,9 @@ def parse_expression(text: str, kinds: Mapping[str, type[Input]] | None = None) 
 def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) -> Epilogue:
     """Parse an epilogue from text, such as "relu(acc + bias), pre = acc + bias".
 
-    text     the expression of D, then `expression` or `name = expression` for each further result. Results without a
-             name are called "aux", "aux2" and so on. Or a lambda of the accumulator and of operands by name, which
-             returns one expression or a tuple
+    text     expressions with commas between them. The first is D; each other one is an auxiliary output or reduction,
+             with a name ("pre = ...") or without ("aux", "aux2" and so on). Or a lambda of the accumulator and of
+             operands by name, such as "lambda acc, bias: relu(acc + bias)"
     kinds    class of each operand, such as Row or Scalar, by its name; None for no operands
     raises   PlanError if the text is not an epilogue
     """
@@ -130,7 +130,7 @@ def written(expression: Expression) -> str:
 
 
 def _spelled(node: Expression) -> Expression:
-    """Return the expression with each gate or up replaced by an operand named like its call, e.g. "halves(acc)[0]".
+    """Replace each gate or up half in an expression by an operand with the name of its call, e.g. "halves(acc)[0]".
 
     The `str` of the result can be parsed again, whereas `acc.gate` cannot.
     """
@@ -183,7 +183,7 @@ def function_of(text: str) -> Callable[..., Any]:
 
 
 def _symbols(kinds: Mapping[str, type[Input]] | None) -> dict[str, Expression]:
-    """Return the expression of each name that an epilogue's text may use: "acc" for the accumulator, and the operands.
+    """Return the expression that each name in an epilogue's text stands for: "acc" is the accumulator, others operands.
 
     kinds   class of each operand, such as Row or Scalar, by its name; None for no operands
     """
@@ -231,7 +231,7 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _no_python(text: str, error: BaseException) -> PlanError:
-    """Return the error to raise for an epilogue's text that Python cannot parse.
+    """Return the error to raise for an epilogue's text that is not a Python expression, with Python's own message.
 
     error   what `ast.parse` raised
     """
@@ -256,19 +256,19 @@ def _lambda(text: str) -> ast.Lambda:
 
 
 class _Reader:
-    """Converter of the Python syntax tree of an epilogue's text to expressions.
+    """Converter of an epilogue's text, parsed by Python's `ast`, to an expression tree. It never executes the text.
 
     text    the text that was parsed, for messages
-    names   expression of each name that the text may use, such as "acc"
+    names   expression that each name in the text stands for, such as "acc"
     """
 
     def __init__(self, text: str, names: Mapping[str, Any]) -> None:
         self.text, self.names = text, names
 
     def refused(self, rule: str) -> PlanError:
-        """Return the error to raise for an epilogue's text that violates a rule.
+        """Return the error to raise for an epilogue's text that violates a rule, with the text in its message.
 
-        rule   sentence for the message
+        rule   sentence that says what is wrong
         """
         return PlanError(f"epilogue {self.text!r}", [rule])
 
@@ -337,9 +337,7 @@ class _Reader:
         )
 
     def negative(self, node: ast.UnaryOp, depth: int) -> Any:
-        """Return the negated value of a syntax node.
-
-        It is a negative number for "-2", and a `Negative` expression for "-(2)" and "-acc".
+        """Return the negated value of a syntax node: a negative number for "-2", an expression for "-(2)" and "-acc".
 
         node    the unary minus
         depth   number of operations that enclose the node; the nesting is limited

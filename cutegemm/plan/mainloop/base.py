@@ -18,10 +18,12 @@ Steps = tuple[Step, ...]
 
 @dataclass(frozen=True)
 class Mainloop:
-    """How consumers multiply the k-tiles of a work tile: the steps of their programs, and what these steps need.
+    """How consumers multiply the k-tiles of a tile: base class of a plan's mainloops.
 
-    A subclass defines `k_tile`, or `k_tiles` if an iteration of its loop is not one k-tile. Steps of its own are
-    defined in its file. Readers of programs handle them by functions registered with `StepReader.handles`.
+    A mainloop gives the steps of the consumers' program (wait, issue MMAs, release a stage), and says what these steps
+    need: registers, operands, rules. A subclass defines `k_tile`, or `k_tiles` if an iteration of its loop is not one
+    k-tile. It may add step classes of its own; simulator and kernel execute them by functions that `StepReader.handles`
+    registers.
 
     promoted   whether threads add the accumulators of each k-tile to a total in f32
     """
@@ -29,43 +31,47 @@ class Mainloop:
     promoted: ClassVar[bool] = False
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the program steps before the first k-tile of a work tile.
+        """Return the program steps of a consumer before the first k-tile of a tile.
 
-        Pingpong consumers run them before their turn to issue MMAs.
+        Pingpong consumers, which alternate, run them before they may issue MMAs.
         """
         return ()
 
     def k_tile(self, plan: GemmPlan) -> Steps:
-        """Return the program steps for one k-tile. Its last MMAs may still run when the steps end.
+        """Return the program steps of a consumer for one k-tile. Its last MMAs may still run when the steps end.
 
-        () means that the loop has no steps of single k-tiles; then no epilogue overlaps with it.
+        () means that k-tiles have no steps of their own, e.g. because two make an iteration; then no epilogue overlaps
+        with the loop.
         """
         return ()
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the program's loop over the k-tiles of a work tile. The last MMAs may still run when it ends."""
+        """Return the consumer's loop over the k-tiles of a tile, as program steps.
+
+        The last MMAs may still run when it ends.
+        """
         return (ForKTiles(self.k_tile(plan)),)
 
     def epilogue(self, plan: GemmPlan) -> Steps:
-        """Return the program steps after the last k-tile of a work tile: wait for its MMAs and release its stage."""
+        """Return the program steps after the last k-tile of a tile: wait for its MMAs and release its stage."""
         return (WaitMma(0), If(HAS_K_TILES, (Release(previous=True),)))
 
     def b_column_blocks(self, plan: GemmPlan) -> int:
         """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately.
 
-        It is 1 if the columns are not divided.
+        It is 1, or 2 if the MMAs of the left and the right half alternate.
         """
         return 1
 
     def partial_accumulators(self, plan: GemmPlan) -> str:
-        """Return the name of the accumulators that are still to be added to the f32 total after the last k-tile.
+        """Return the name of the set of accumulators that is still to be added to the f32 total after the last k-tile.
 
-        It is `ACC`, the only ones, if threads do not add accumulators to a total (accumulator promotion).
+        Without a total (accumulator promotion), it is `ACC`, the only set.
         """
         return ACC
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
-        """Return the 32-bit registers of a thread for this mainloop, except fragments and accumulators, by use.
+        """Return the 32-bit registers of a thread that this mainloop needs in addition to fragments and accumulators.
 
         accumulators   number of registers of the accumulators
         returns        use, such as "scales" -> number of registers; {} for none
@@ -73,25 +79,23 @@ class Mainloop:
         return {}
 
     def accumulation(self, plan: GemmPlan, runs: tuple[tuple[int, int], ...]) -> Total:
-        """Return in what order this mainloop adds the products of an element of D in one CTA; see `plan.accumulation`.
+        """Return in what order this mainloop adds the products of an element of D in one CTA.
 
-        runs   ranges (first k, end) of the k-tiles, in the order of the MMAs
+        runs      ranges (first k, end) of the k-tiles, in the order of the MMAs
+        returns   a `Chain` (one accumulator), or a `Sum` if several are added
         """
         return Chain(runs)
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
-        """Return this mainloop's accesses to shared memory, except the MMAs' reads of A and B, for the analysis."""
+        """Return this mainloop's accesses to shared memory for the analysis, except the MMAs' reads of A and B."""
         return ()
 
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
-        """Return this mainloop's reads of global memory by threads, for the analysis.
-
-        Loads of k-tiles are not among them.
-        """
+        """Return the reads of global memory by threads in this mainloop, for the analysis, except loads of k-tiles."""
         return ()
 
     def operands(self, plan: GemmPlan) -> Iterable[str]:
-        """Return the names of the operands that this mainloop reads, except A and B, such as block scales."""
+        """Return the names of the operands that this mainloop reads in addition to A and B, such as block scales."""
         return [stream.name for stream in plan.streams if stream.name in plan.operands.of_mainloop]
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:

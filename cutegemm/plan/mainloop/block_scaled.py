@@ -37,9 +37,10 @@ LANES = WARP_THREADS  # k-tiles whose block scales the lanes of a warp hold
 
 
 def with_scales(operands: Operands, scales: tuple[str, str]) -> Operands:
-    """Return the operands with f32 block scales of A and of B, named "scale_a" and "scale_b".
+    """Return the operands with f32 block scales of A and of B added, under the names "scale_a" and "scale_b".
 
-    scales   granularity for A and for B: "1x128", a scale for each row of A (column of B) and 128 of K; or "128x128"
+    scales   (granularity for A, granularity for B). "1x128": a scale for each row of A (column of B) and 128 of K.
+             "128x128": a scale for each block of 128 rows (columns) and 128 of K
 
     >>> str(with_scales(Operands.of("e4m3", layout="nt", out="bf16"), ("1x128", "128x128")).matrix("scale_b"))
     'f32 k-major, 4-byte aligned'
@@ -64,7 +65,7 @@ def has_scales(operands: Operands) -> bool:
 
 
 def column_scales(operands: Operands, columns: int) -> int:
-    """Return the number of registers of a thread for scales of single columns: two for each 8 columns; 0 if none.
+    """Return the registers that a thread needs for scales of single columns: 2 for each 8 columns; 0 if it has none.
 
     columns   columns of a consumer's tile
     """
@@ -74,7 +75,7 @@ def column_scales(operands: Operands, columns: int) -> int:
 
 @dataclass(frozen=True)
 class Scales:
-    """The block scales along the rows, or along the columns, of a consumer's tile.
+    """The block scales of one operand along the rows, or along the columns, of a consumer's tile.
 
     name      name of the operand that holds them, such as "scale_a"
     mode      "m": scales of rows; "n": of columns
@@ -89,18 +90,18 @@ class Scales:
 
     @property
     def run(self) -> int:
-        """Return the number of neighbouring rows or columns that share one block scale; 1 if each has its own.
+        """Return the number of neighbouring rows (or columns) that share one block scale; 1 if each has its own.
 
-        With a scale for each block of 128, it is the largest number for which this holds in all tiles: e.g. 64 for a
-        tile of 192.
+        With blocks of 128, it is the largest number that holds in all tiles: e.g. 64 for a tile of 192, whose second
+        tile begins in the middle of a block.
         """
         return gcd(BLOCK, self.extent) if self.by_block else 1
 
     @property
     def layout(self) -> Layout:
-        """Return the layout from (row or column in a run, run) of a consumer's tile to the index of its block scale.
+        """Return the layout from (position in a run, run) to the index of the block scale, for a consumer's tile.
 
-        A run is a set of neighbours that share one scale.
+        A run is a set of neighbouring rows (or columns) that share one scale.
 
         >>> Scales("scale_b", "n", 192, by_block=True).layout
         Layout((64, 3), (0, 1))
@@ -109,23 +110,24 @@ class Scales:
 
     @property
     def registers(self) -> int:
-        """Return the number of these block scales that a thread holds in registers.
+        """Return the number of these block scales that a thread holds in registers at a time.
 
-        If each row or column has its own scale, these are the scales of two rows in 64, or of two columns in 8.
+        With scales of single rows, a thread has those of 2 rows of every 64; with scales of single columns, of 2
+        columns of every 8.
         """
         return self.extent // self.run if self.by_block else 2 * self.extent // _PERIOD[self.mode]
 
     def register(self, place: int, neighbour: int) -> int:
-        """Return the index, among a thread's block scales, of the scale that an accumulator is multiplied by.
+        """Return which of a thread's block scales an accumulator is multiplied by, as an index.
 
         place       first row of the accumulator's 64 rows, or first column of its 8 columns, in the consumer's tile
-        neighbour   0 or 1: the first or the second row, or column, that the thread has of these
+        neighbour   0 or 1: the first or second of the two rows (of 64), or columns (of 8), that a thread has
         """
         return int(self.layout(place)) if self.by_block else place // _PERIOD[self.mode] * 2 + neighbour
 
 
 def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
-    """Return the block scales of a consumer's tile: those along M, then those along N.
+    """Return the block scales that a consumer multiplies by: first those of rows (along M), then those of columns (N).
 
     If the plan swaps A and B, the scales along M are those of the caller's B.
     """
@@ -135,9 +137,9 @@ def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
 
 
 def block_scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
-    """Return those scales of a consumer's tile that belong to blocks of 128 x 128; () for none.
+    """Return the block scales of a consumer's tile that belong to blocks of 128 x 128; () for none.
 
-    The lanes of a warp hold them.
+    The lanes of a warp hold them: one k-tile's scales in each lane. Scales of single rows are in shared memory instead.
     """
     return tuple([scales for scales in scales_of(plan) if scales.by_block])
 
@@ -147,10 +149,10 @@ def block_scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
 
 @dataclass(frozen=True)
 class ClearScales(Step):
-    """Program step: set the block scales in registers to 0.
+    """Program step: set the block scales in a consumer's registers to 0.
 
-    The first addition to the total is of accumulators of 0, before any k-tile has been multiplied; its scales must be
-    finite.
+    Accumulators of 0 are added to the total once before the first k-tile. They are multiplied by these scales, which
+    must be finite for that.
     """
 
     def __str__(self) -> str:
@@ -159,9 +161,10 @@ class ClearScales(Step):
 
 @dataclass(frozen=True)
 class LoadScales(Step):
-    """Program step: load the 128 x 128 block scales of a work tile's first 32 k-tiles, one k-tile to each lane.
+    """Program step: load the 128 x 128 block scales of the first 64 k-tiles, two k-tiles in each lane of a warp.
 
-    The scales of the next 32 k-tiles are loaded too, to other registers. See `ReloadScales`.
+    A consumer reads the scales of a k-tile from one lane by a shuffle. The lanes hold 32 k-tiles' scales to read from,
+    and those of the next 32 k-tiles in other registers; see `ReloadScales`.
     """
 
     def __str__(self) -> str:
@@ -172,8 +175,9 @@ class LoadScales(Step):
 class ReadScales(Step):
     """Program step: read the block scales of a k-tile to registers.
 
-    Scales of rows are read from the k-tile's stage. Scales of 128 x 128 blocks are read by a shuffle from one lane of
-    the warp, where `LoadScales` or `ReloadScales` has put those of this k-tile.
+    Two kinds exist. Scales of single rows were loaded with the k-tile, and are read from its stage. Scales of 128 x 128
+    blocks are in the lanes of the warp, one k-tile's in each (`LoadScales` and `ReloadScales` put them there), and are
+    read by a shuffle.
     """
 
     def __str__(self) -> str:
@@ -182,10 +186,10 @@ class ReadScales(Step):
 
 @dataclass(frozen=True)
 class ReloadScales(Step):
-    """Program step, after every 32 k-tiles: replace the block scales in the lanes by those of the next 32.
+    """Program step: after every 32 k-tiles, replace the 128 x 128 block scales in the lanes by those of the next 32.
 
-    These have been loaded to other registers before. Then start to load those of the 32 k-tiles after these, which are
-    not needed until 32 k-tiles later, so no thread waits.
+    The new scales were loaded to other registers before, so no thread waits. The step also starts to load the scales
+    that are needed 32 k-tiles later.
     """
 
     def __str__(self) -> str:
@@ -194,7 +198,7 @@ class ReloadScales(Step):
 
 @dataclass(frozen=True)
 class PromoteScaled(Promote):
-    """Program step: multiply the accumulators of one k-tile by its block scales, and add them to the total, in f32."""
+    """Program step: multiply the accumulators of one k-tile by its block scales, and add them to the f32 total."""
 
     def __str__(self) -> str:
         return f"add      {self.accumulators} * scales to total"
@@ -222,7 +226,8 @@ def _promote(expansion: Expansion, promote: PromoteScaled, at: State, i: int) ->
 class BlockScaled(Promoted):
     """Mainloop for block scales: total += accumulators * scale of A * scale of B, for each k-tile of 128.
 
-    Otherwise it is accumulator promotion, `Promoted`.
+    It is accumulator promotion (`Promoted`) with factors: MMAs of each k-tile start from 0, and threads add the scaled
+    result to a total in f32.
     """
 
     promote: ClassVar[type[Promote]] = PromoteScaled
@@ -242,9 +247,9 @@ class BlockScaled(Promoted):
         return (ReloadScales(),) if block_scales_of(plan) else ()
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
-        """Return the registers of a thread for accumulators of a k-tile, and for block scales: use -> number.
+        """Return the registers of a thread for the accumulators of a k-tile and for block scales: use -> number.
 
-        accumulators   registers of one set of accumulators
+        accumulators   number of registers of one set of accumulators
         """
         found = {**super().registers(plan, accumulators), "scales": sum(each.registers for each in scales_of(plan))}
         in_lanes = 2 * sum(each.registers for each in block_scales_of(plan))
@@ -272,7 +277,7 @@ class BlockScaled(Promoted):
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
         """Yield the reads of 128 x 128 block scales from global memory, for the analysis.
 
-        A lane reads one element for each scale of a k-tile.
+        Each lane of a warp reads the scales of one k-tile, element by element.
         """
         warps = plan.consumer_warps * plan.body.readers
         for scales in block_scales_of(plan):
@@ -281,7 +286,7 @@ class BlockScaled(Promoted):
     def operands(self, plan: GemmPlan) -> Iterable[str]:
         """Return the names of all operands with block scales.
 
-        Some are loaded with k-tiles, those of 128 x 128 blocks are read from global memory.
+        Scales of single rows or columns are loaded with k-tiles by TMA; those of 128 x 128 blocks are read by threads.
         """
         return scale_names(plan.operands)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Promote(Step):
     """Program step of accumulator promotion: add the accumulators of one k-tile to the total, in f32.
 
-    accumulators   name of the set, or half, of accumulators that is added: `FIRST`, `SECOND`, `LEFT` or `RIGHT`
+    accumulators   which are added: `FIRST` or `SECOND` of two sets, or the `LEFT` or `RIGHT` half of the columns
     """
 
     accumulators: str
@@ -54,12 +54,12 @@ def _promote(expansion: Expansion, promote: Promote, at: State, i: int) -> Itera
 
 @dataclass(frozen=True)
 class Promoted(Mainloop):
-    """Mainloop with accumulator promotion: MMAs of a k-tile start from 0, and threads add the result to a total.
+    """Mainloop with accumulator promotion: MMAs of each k-tile start from 0, and threads add the result to a total.
 
-    By default they do so while the next MMAs run. Two sets of accumulators alternate. If registers do not hold two sets
-    and a total, there is one set, whose left and right half of the columns alternate.
+    The total is f32. Threads usually add while the next MMAs run. Two sets of accumulators alternate for that. If
+    registers do not hold two sets and a total, there is one set, whose left and right half of the columns alternate.
 
-    at_once   whether there is one set, which is added as soon as its MMAs have ended, while the MMAs of other consumers
+    at_once   True: there is one set, which is added as soon as its MMAs have ended, while the MMAs of other consumers
               run. It needs fewer registers than two sets, and fewer MMAs than two halves
     promote   class of the program step that adds accumulators to the total
     factor    what the accumulators of a k-tile are multiplied by, as text; "" for nothing
@@ -72,28 +72,31 @@ class Promoted(Mainloop):
     factor: ClassVar[str] = ""
 
     def read(self, plan: GemmPlan) -> Steps:
-        """Return the program steps that read the factors of a k-tile's accumulators, such as scales; () for none.
+        """Return the program steps that read the factors of a k-tile's accumulators, e.g. block scales; () for none.
 
-        They run while the stage of the k-tile is full, after the accumulators of the k-tile before have been added.
+        They come when the stage of the k-tile is full, and the accumulators of the previous k-tile have been added.
         """
         return ()
 
     def after_two(self, plan: GemmPlan) -> Steps:
-        """Return the program steps after every second k-tile of a work tile, counted from its end; () for none."""
+        """Return the program steps that follow each pair of k-tiles; () for none.
+
+        Pairs are counted from the end of the tile: if the number of k-tiles is odd, the first k-tile stands alone.
+        """
         return ()
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the program steps that set the total (and accumulators that are added first) to 0, before any MMA.
+        """Return the program steps before any MMA: set to 0 the total, and the accumulators that are added to it first.
 
-        If they came after MMAs, ptxas would make the MMAs wait for each other.
+        After MMAs these steps would cost time: ptxas would make the MMAs wait for each other.
         """
         return (Clear("total"),) if self.at_once else (Clear("total"), Clear(self.partial_accumulators(plan)))
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the program's loop over k-tiles, two in each iteration.
+        """Return the consumer's loop over k-tiles as program steps, two k-tiles in each iteration.
 
-        It has one wait for all MMAs in each iteration, when the next stage is full. ptxas follows MMAs around a loop
-        only to a wait for all of them.
+        Each iteration waits once for all MMAs, when the next stage is full. A wait for some of the MMAs would not do:
+        around a loop, ptxas recognizes only a wait for all.
         """
         if self.at_once:
             return self._by_k_tiles(plan)
@@ -104,9 +107,10 @@ class Promoted(Mainloop):
         return () if self.at_once else (*super().epilogue(plan), self.promote(self.partial_accumulators(plan)))
 
     def accumulation(self, plan: GemmPlan, runs: tuple[tuple[int, int], ...]) -> Total:
-        """Return in what order products are added: each k-tile has an accumulator of its own, and these are added.
+        """Return in what order products are added: each k-tile has its own accumulator, and these are added in order.
 
-        runs   ranges (first k, end) of the k-tiles, in the order of the MMAs
+        runs      ranges (first k, end) of the k-tiles, in the order of the MMAs
+        returns   a `Sum` with a `Chain` for each k-tile
         """
         bk = plan.cta_tile[2]
         k_tiles = [Chain(((k, k + bk),)) for first, end in runs for k in range(first, end, bk)]
@@ -117,9 +121,10 @@ class Promoted(Mainloop):
         return plan.consumer_mma_tile[1] // plan.consumer_mma.tile_mnk[1]
 
     def partial_accumulators(self, plan: GemmPlan) -> str:
-        """Return the name of the last k-tile's accumulators: `SECOND` of two sets, or `RIGHT` half of the columns.
+        """Return the name of the accumulators of the last k-tile, which are still to be added to the total.
 
-        If accumulators are added to the total at once, it is `FIRST`, the only set.
+        It is `SECOND` of two sets, `RIGHT` of two halves of the columns, or `FIRST`, the only set, if each is added at
+        once.
         """
         if self.at_once:
             return FIRST
@@ -162,7 +167,7 @@ class Promoted(Mainloop):
     def _by_halves(self, plan: GemmPlan) -> Steps:
         """Return the program's loop with alternating halves of the columns.
 
-        MMAs write one half while the other is added to the total.
+        MMAs write one half while threads add the other to the total.
         """
         before, half = (Release(previous=True), self.promote(RIGHT)), WaitMma(1, "half")
         right = (Multiply(RIGHT), *self.read(plan), half, self.promote(LEFT))

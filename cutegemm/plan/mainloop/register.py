@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RegisterShared(Mainloop):
-    """Mainloop with A from registers: threads copy A there from shared memory; wgmma reads B in shared memory."""
+    """Mainloop with A from registers: threads copy A there from shared memory, and wgmma reads B in shared memory."""
 
     def k_tile(self, plan: GemmPlan) -> Steps:
         """Return the program steps that multiply one k-tile, with A from registers.

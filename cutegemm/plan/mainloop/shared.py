@@ -15,11 +15,11 @@ class SharedShared(Mainloop):
     """Mainloop in which wgmma reads A and B from shared memory and adds every k-tile to the same accumulators."""
 
     def k_tile(self, plan: GemmPlan) -> Steps:
-        """Return the program steps that multiply one k-tile.
+        """Return the program steps that multiply one k-tile with wgmma.
 
-        They wait until its stage is full, issue its MMAs, and release the stage of the k-tile before. The wait for the
-        MMAs of the previous k-tile comes after the first k-block, not after all k-blocks. So its stage is released as
-        soon as its MMAs have ended, while the tensor cores work on the first k-block.
+        They wait until its stage is full, issue its MMAs, and release the stage of the previous k-tile. The wait for
+        the previous k-tile's MMAs comes after the first k-block is issued, not after all. So its stage is released as
+        soon as these MMAs end, while the tensor cores work on the first k-block.
         """
         if plan.k_blocks == 1:
             return (Wait("full"), Multiply(), WaitMma(1), Release(previous=True))

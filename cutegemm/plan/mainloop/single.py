@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class LoadingAhead(Mainloop):
-    """Mainloop without a producer role: a warp of the consumers loads a later k-tile after all have read the stage."""
+    """Mainloop without a producer warp: consumers load k-tiles themselves, a few k-tiles before they multiply them.
+
+    One warp issues each load, after all warps have read the stage that it overwrites.
+    """
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
         """Return the program steps that load the first k-tiles, then the loop over all k-tiles.
@@ -26,6 +29,6 @@ class LoadingAhead(Mainloop):
     def epilogue(self, plan: GemmPlan) -> Steps:
         """Return the program step after the last k-tile: the wait for its MMAs.
 
-        Without a producer, no stage is released.
+        No stage is released, as no producer waits.
         """
         return (WaitMma(0),)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Test(Step):
-    """Program step: test whether a stage is full or empty, early enough that the `Wait` for it costs nothing.
+    """Program step: test early whether a stage is full (or empty), so that the `Wait` for it a bit later costs nothing.
 
     barrier   "full" or "empty"
-    ahead     number of k-tiles from the role's position in the mainloop pipeline to the k-tile of the stage
+    ahead     number of k-tiles from the one that the role works on to the one whose stage is tested
     """
 
     barrier: str
@@ -40,7 +40,7 @@ class ReadFirst(Step):
 
 @dataclass(frozen=True)
 class MultiplyBlock(Step):
-    """Program step: issue the mma.sync of a k-block that has been read, and read the next fragments meanwhile.
+    """Program step: multiply a k-block by mma.sync, and meanwhile read the fragments of the next one to registers.
 
     k_block    index of the k-block in the k-tile
     ahead      what is read meanwhile: 0, the next k-block; 1, the first k-block of the next k-tile; None, nothing
@@ -53,7 +53,7 @@ class MultiplyBlock(Step):
 
     @property
     def takes_mma_time(self) -> bool:
-        """Return True: the step takes the time of the MMAs of its k-block."""
+        """Return True: in drawings of a program over time, the step takes as long as the MMAs of its k-block."""
         return True
 
     def __str__(self) -> str:
@@ -85,12 +85,12 @@ def _multiply_block(expansion: Expansion, block: MultiplyBlock, at: State, i: in
 
 
 class WarpMma(Mainloop):
-    """Mainloop in which warps multiply by mma.sync, and read the fragments of the next k-block while they do."""
+    """Mainloop for mma.sync: warps multiply a k-block while they read the next one's fragments from shared memory."""
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the program steps for all k-tiles of a work tile.
+        """Return the program steps for all k-tiles of a tile: a loop, and then the last k-tile.
 
-        The last k-tile follows the loop, because nothing is read ahead there.
+        The last one has steps of its own, because no fragments of a next k-tile are read there.
         """
         loop = ForKTiles(tuple(_k_blocks(plan.k_blocks, reads_on=True)), but_last=True)
         last = _k_blocks(plan.k_blocks, reads_on=False)
@@ -102,10 +102,10 @@ class WarpMma(Mainloop):
 
 
 def _k_blocks(count: int, reads_on: bool) -> list[Step]:
-    """Return the program steps for one k-tile, k-block after k-block, with mma.sync.
+    """Return the program steps for one k-tile with mma.sync: multiply each k-block, and read the next one meanwhile.
 
     count      number of k-blocks of a k-tile
-    reads_on   whether fragments of the next k-tile are read; its barrier is tested one k-block before it is needed
+    reads_on   whether the last steps read fragments of the next k-tile; its barrier is tested one k-block earlier
     """
     steps: list[Step] = []
     for k_block in range(count):

@@ -39,15 +39,15 @@ _ROWS_AT_ONCE = 32  # adjacent results that such a CTA computes; a warp reads th
 
 @dataclass(frozen=True)
 class Folding:
-    """Mapping from the registers, lanes and warps of a tile of D to the partial results of a reduction.
+    """How a reduction (e.g. row sums) of a tile of D is computed: from a thread's registers to one result of each warp.
 
-    For example, to sum rows, each thread adds its registers of a row, lanes with the same row add by shuffles, and each
-    warp writes one partial result per row. A unit is the set of registers that a thread reduces at a time. It is a
-    vector if a second kernel adds the K splits, and otherwise all values of the tile that the thread has.
+    For row sums, each thread adds its registers of a row, lanes with the same row add by shuffles, and each warp writes
+    one partial result per row. A second kernel adds the partial results. A unit is the set of registers that a thread
+    reduces at a time: all of the tile's, or one vector if a second kernel adds K splits.
 
     along      modes of D that are reduced: ("n",), ("m",) or ("m", "n")
     groups     for each register of a unit, the index of the thread's result that it contributes to
-    lanes      distances of the lanes that have values of the same results: powers of two
+    lanes      distances of lanes with values of the same result, e.g. (1, 2) for 4 neighbours
     pieces     number of partial results that a tile contributes to each of its results
     piece_of   layout from (unit, warp) to the index of the partial result, in [0, pieces)
     """
@@ -60,26 +60,26 @@ class Folding:
 
     @property
     def units(self) -> int:
-        """Return the number of units of a thread, i.e. of register sets that it reduces separately."""
+        """Return the number of units of a thread, i.e. of register sets that it reduces one after the other."""
         return self.piece_of[0].size()
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Return the index of the last register of each group, i.e. when the group's result is complete in the thread.
+        """Return, for each result of a thread, the index of the last register that contributes to it.
 
-        The registers of a group contribute to the same result.
+        After that register the thread's result is complete.
         """
         last = {group: register for register, group in enumerate(self.groups)}
         return tuple([last[group] for group in range(len(last))])
 
     def place(self, m_tile: Any, n_tile: Any, m_tiles: Any, piece: Any) -> Any:
-        """Return the position of a partial result among all partial results that are reduced to the same result.
+        """Return the position of a partial result in the list of all that the second kernel combines to one result.
 
-        The arguments are integers, or a kernel's integer values.
+        The arguments are integers, or traced values in a kernel.
 
-        m_tile, n_tile   index of the tile of D
+        m_tile, n_tile   coordinates of the tile of D
         m_tiles          number of tiles of D along M
-        piece            index of the partial result in the tile: see `piece_of`
+        piece            index of the partial result among those of the tile; see `piece_of`
         """
         tile = n_tile if self.along == ("n",) else m_tile
         if len(self.along) == 2:
@@ -88,7 +88,9 @@ class Folding:
 
 
 def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: Any) -> tuple[Any, Any, Any]:  # noqa: E741
-    """Return the shape of a reduction's partial results in the workspace: (results, partials of each, L).
+    """Return the shape of a reduction's partial results in the workspace: (results, partial results of each, L).
+
+    For row sums, a result is a row, and each warp that has some of its columns writes one partial result.
 
     along     modes of D that are reduced: ("n",), ("m",) or ("m", "n")
     m, n, l   extents of D; n is half of the columns of A @ B if the plan is gated
@@ -108,7 +110,7 @@ def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: An
 
 
 def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
-    """Return (results, threads that share each result) of a CTA of the kernel that adds a reduction's partial results.
+    """Return (results of a CTA, threads that share a result) of the kernel that adds a reduction's partial results.
 
     If `runs` threads share a result, each of them adds every `runs`-th partial result.
 
@@ -119,21 +121,23 @@ def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
 
 
 def kept(along: tuple[str, ...], m: Any, n: Any) -> Any:
-    """Return the index of the reduction's result that element (m, n) of D contributes to.
+    """Return which result of a reduction over D the element (m, n) contributes to, as an index.
 
-    It is m for a reduction along N, n for a reduction along M, and 0 if all of D is reduced.
+    It is m if rows are reduced (along N), n if columns are (along M), and 0 if all of D is.
 
     along   modes of D that are reduced: ("n",), ("m",) or both
+    m, n    coordinates of the element: integers, arrays or traced values
     """
     return m * 0 if len(along) == 2 else m if along == ("n",) else n
 
 
 def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
-    """Regroup a table of accumulator registers by the sets of registers that a thread reduces at a time.
+    """Regroup an array over accumulators by units: the sets of registers that a thread reduces at a time.
 
-    Such a set is called a unit: a vector if a second kernel adds the K splits, else all registers of the thread.
+    A unit is one stored vector if a second kernel adds K splits, else all registers of the thread.
 
-    table     array (threads, values, rest_m, rest_n, ...), as a tiled MMA orders the accumulators
+    table     array (threads, values, rest_m, rest_n, ...) in the order of a tiled MMA; rest_m and rest_n count its
+              atoms
     returns   array (threads, units, registers, ...)
     """
     threads, (values, rest_m, rest_n), more = table.shape[0], table.shape[1:4], table.shape[4:]
@@ -154,10 +158,10 @@ def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
 
 
 def held_in_units(plan: GemmPlan) -> np.ndarray:
-    """Return which element of D's tile each register of a thread holds, grouped by the sets that are reduced at a time.
+    """Return which element of D's tile each register of a thread holds: an array (threads, units, registers).
 
-    It is an array (threads, units, registers) of indices m + bM * n. A unit is a vector if a second kernel adds the K
-    splits, else all registers of the thread. For a gated plan only the registers of the gates are listed: the matching
+    An entry is the index m + bM * n. A unit is the set of registers that is reduced at a time: one vector if a second
+    kernel adds K splits, else all registers. For a gated plan only the registers of the gates are listed: the matching
     up projection belongs to the same element of D.
     """
     held, (bm, _) = in_units(plan, plan.epilogue_mma.offsets_c(Layout(plan.cta_tile[:2]))), plan.d_tile
@@ -169,9 +173,9 @@ def held_in_units(plan: GemmPlan) -> np.ndarray:
 
 
 def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
-    """Return the indices of the registers that hold gates, in a set of registers that a thread reduces at a time.
+    """Return which registers of a thread hold gates, in the order of D's stores, for a gated plan (GLU).
 
-    They are in the order of D's stores. The plan is gated (GLU).
+    They are indices in a unit, i.e. in a set of registers that a thread reduces at a time.
     """
     if plan.body.has_roles:
         return plan.stored_pairs.gates
@@ -181,10 +185,10 @@ def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
 
 @cache
 def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
-    """Return how the warps of a plan reduce the values of a tile of D to partial results.
+    """Return how a reduction of D, e.g. row sums, is computed: by each thread, across lanes, and for each warp.
 
     along    modes of D that are reduced: ("n",), ("m",) or ("m", "n")
-    raises   PlanError if a row's values in a warp cannot be reduced over the registers of each lane, then across lanes
+    raises   PlanError if the values of a row in a warp are not divided among lanes regularly enough for shuffles
 
     >>> from cutegemm.build import sm90_plan
     >>> found = folding(sm90_plan(tile=(64, 64, 64), epi_tile_n=32), ("n",))
@@ -228,11 +232,12 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
 
 
 def _groups(keys: np.ndarray) -> tuple[int, ...]:
-    """Return, for each register of the first thread, the number of its group.
+    """Return, for each register of a thread, the number of its group: registers of a group contribute to one result.
 
-    The values of a group's registers give the same result. Groups are numbered by first appearance, e.g. (0, 0, 1, 1).
+    Groups are numbered by first appearance, e.g. (0, 0, 1, 1).
 
-    keys   array (threads, units, registers): the result that each register contributes to
+    keys   array (threads, units, registers): the result that each register contributes to; only thread 0, unit 0 is
+           read
     """
     numbers: dict[int, int] = {}
     return tuple([numbers.setdefault(int(key), len(numbers)) for key in keys[0, 0]])

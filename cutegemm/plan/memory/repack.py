@@ -33,22 +33,19 @@ _CHUNK_BITS = 3  # 8 vectors of 16 bytes lie side by side in the banks of shared
 
 @dataclass(frozen=True)
 class Repack:
-    """How the repack pass, a kernel before the GEMM, copies one operand to a layout that the mainloop loads faster.
+    """How a kernel before the GEMM (a repack pass) copies A or B to a layout that the mainloop loads faster.
 
-    Each CTA copies one tile through shared memory.
+    Each CTA copies one tile, through shared memory. A row or column of the copy along its contiguous mode, called a
+    run, is padded with zeros to whole cache lines. So TMA can load the matrix, and a warp's stores of 512 bytes touch
+    four lines, not five.
 
     name     "a" or "b"
     major    "m", "n" or "k": the contiguous mode of the repacked matrix
     tile     (rows of A or columns of B, k) that a CTA copies, in elements
     load     copy from global memory to registers, along the operand's contiguous mode
-    put      copy from registers to shared memory, along the contiguous mode of the repacked matrix. A thread writes the
-             elements that it has loaded
+    put      copy of the same elements of a thread to shared memory, along the contiguous mode of the repacked matrix
     smem     layout of the tile in shared memory, (rows of A or columns of B, k)
     store    copy from shared memory to the repacked matrix (rows of A or columns of B, k, L)
-
-    A run is a row or column of the repacked matrix along its contiguous mode. Each run ends with zeros, up to the next
-    multiple of a cache line. So every run begins at a cache line: the 512 bytes that a warp stores are four lines, not
-    five; and TMA can load the matrix.
     """
 
     name: str
@@ -76,18 +73,18 @@ class Repack:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Return in what order a thread of the repack pass writes its elements to shared memory.
+        """Return the order of a thread's writes to shared memory in a repack pass, as indices of its loads.
 
-        Entry i is the index, in the order of the loads, of the i-th element that is written.
+        The thread loads along one mode and writes along another. Entry i is the index of the load that the i-th written
+        element came from.
         """
         of_first = [copy.layout_tv[1].offsets().tolist() for copy in (self.load, self.put)]
         return tuple([of_first[0].index(place) for place in of_first[1]])
 
     def run(self, elements: Any) -> Any:
-        """Return the distance between two runs of the repacked matrix, in elements.
+        """Return the distance between two runs of the repacked matrix: `elements`, rounded up to whole cache lines.
 
-        It is `elements`, rounded up to whole cache lines. A run is a row or column along the contiguous mode. It is
-        padded with zeros.
+        A run is a row or column along the contiguous mode. The padding is zeros.
 
         elements   elements of a run without the padding: an integer, or a value that a kernel computes
 
@@ -97,9 +94,10 @@ class Repack:
         return ceil_div(elements, self.line) * self.line
 
     def extents(self, rows: Any, columns: Any, maximum: Any = max) -> tuple[Any, Any]:
-        """Return (rows of A or columns of B, k) of the repacked matrix with its padding.
+        """Return (rows of A or columns of B, k) of the repacked matrix with its padding, in elements.
 
-        A k-major matrix has at least one column: TMA has no extent of 0.
+        The contiguous mode is padded to whole cache lines. A k-major matrix has at least one column: TMA has no extent
+        of 0.
 
         rows      rows of A, or columns of B
         columns   extent along K
@@ -133,7 +131,7 @@ class Repack:
         return self.divided_by(rows, columns)[0] * batch
 
     def divided_by(self, rows: Any, columns: Any) -> tuple[Any, Any]:
-        """Return (tiles of a matrix, tiles along a run): the divisors that `tile_at` needs to find the tile of a CTA.
+        """Return the two divisors that `tile_at` needs for the tile of a CTA: (tiles of a matrix, tiles along a run).
 
         A run is a row or column of the repacked matrix along its contiguous mode.
 
@@ -189,12 +187,12 @@ def as_repacked(operands: Operands, repacks: tuple[Repack, ...]) -> Operands:
 
 
 def repacked_for_wgmma(operands: Operands) -> str:
-    """Return the names of the operands that must be copied to another layout before wgmma: "", "a", "b" or "ab".
+    """Return which operands must be copied to another layout before wgmma can use them: "", "a", "b" or "ab".
 
     These are the operands that TMA cannot load because of their alignment, or that wgmma cannot read from shared memory
     in their majorness.
 
-    operands   as TMA loads A and B: `align_bytes` divides their addresses and strides
+    operands   the operands, where `align_bytes` divides all addresses and strides
 
     >>> [repacked_for_wgmma(Operands.of(dtype, layout="tn")) for dtype in ("bf16", "e4m3")]
     ['', 'ab']
@@ -210,23 +208,20 @@ def repacked_for_wgmma(operands: Operands) -> str:
 
 
 def needs_transpose(operand: Operand) -> bool:
-    """Return whether wgmma needs a k-major copy of an operand.
+    """Return whether wgmma needs a k-major copy of an operand, because it cannot read its present majorness.
 
-    It does if the operand is m- or n-major and its elements do not have 16 bits.
+    wgmma reads m- or n-major operands only if their elements have 16 bits.
     """
     return operand.dtype.bits != 16 and operand.major != "k"
 
 
 def is_to_read(operands: Operands) -> bool:
-    """Return whether wgmma can read A from registers instead of a transposed copy.
-
-    It can if A has 32-bit elements and is not k-major.
-    """
+    """Return whether wgmma can take A from registers, without a transposed copy: A is 32-bit and not k-major."""
     return operands.a.dtype.bits == REGISTER_BITS and needs_transpose(operands.a)
 
 
 def make_repacks(operands: Operands, names: str, along_k: bool) -> tuple[Repack, ...]:
-    """Return the repack passes of some operands: how a kernel copies them before the GEMM.
+    """Return how a kernel copies some operands before the GEMM: a repack pass for each.
 
     names     the operands: "a", "b", "ab", or "" for none
     along_k   True: the repacked matrices are contiguous along K; False: A along M, and B along N
@@ -239,7 +234,7 @@ def make_repacks(operands: Operands, names: str, along_k: bool) -> tuple[Repack,
 
 
 def make_repack(operands: Operands, name: str, major: str) -> Repack:
-    """Return the repack pass of A or of B: how a kernel copies it before the GEMM.
+    """Return how a kernel copies A or B before the GEMM: the repack pass of one operand.
 
     name     "a" or "b"
     major    contiguous mode of the repacked matrix: "k"; or "m" for A, "n" for B
@@ -266,8 +261,8 @@ def _packing(operand: Operand, name: str, major: str) -> Repack:
         along      mode of the tile, 0 or 1, along which the lanes of a warp are neighbours
         elements   number of elements of a thread along that mode
         others     number of elements of a thread along the other mode
-        turned     True: one access moves the `others` elements along the other mode; False: the `elements` along
-                   `along`
+        turned     mode of a vector: False: an access moves the `elements` along `along`; True: the `others` along the
+                   other mode
         """
         atom = universal_copy(operand.dtype, bits * (others if turned else elements))
         lanes = side // elements

@@ -24,11 +24,11 @@ _ARRIVAL_BYTES = 4
 class Region:
     """A section of the workspace, the global memory that a launch needs in addition to its operands.
 
-    name     "arrivals": semaphores, one for each tile of D or for each consumer's rows of it, zero at the start. "a",
-             "b": a repacked operand. "accumulators": those of K splits. "partials of NAME": partial results of the
-             reduction NAME
+    name     what the section holds. "arrivals": semaphores that count K splits, one for each tile of D or for each
+             consumer's rows of it, zero at the start. "a", "b": a repacked operand. "accumulators": those of K splits.
+             "partials of NAME": partial results of the reduction NAME
     first    offset of the first byte. In a plan with warp roles the semaphores are memory of their own, so the next
-             region starts at 0 again
+             section starts at 0 again
     size     number of bytes. It and `first` are integers, or values that the kernel's host function computes
     """
 
@@ -89,15 +89,15 @@ def partials_bytes(plan: GemmPlan, m: Any, n: Any, l: Any) -> dict[str, Any]:  #
 
 
 def repacked_bytes_of(parts: list[Region]) -> Any:
-    """Return the bytes of workspace that the repacked copies of A and B occupy; 0 if neither is repacked.
+    """Return the bytes of workspace that repacked copies of A and B take together; 0 if neither is repacked.
 
-    parts   regions of the workspace
+    parts   sections of the workspace, as `regions` returns them
     """
     return sum([region.size for region in parts if region.name in ("a", "b")])
 
 
 def region_of(reduction: str) -> str:
-    """Return the name of the workspace region for a reduction's partial results, e.g. "partials of largest".
+    """Return the name of the workspace section with a reduction's partial results, e.g. "partials of largest".
 
     reduction   name of the result in the epilogue
     """
@@ -125,7 +125,7 @@ def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
 
 
 def counters(plan: GemmPlan, work: Work) -> Any:
-    """Return the number of semaphores that a plan with split K needs in global memory.
+    """Return the number of semaphores that a plan with split K needs in global memory, to count finished K splits.
 
     There is one for each CTA's tile that is split, or one for each consumer's rows of it.
 
@@ -154,11 +154,11 @@ def _readers(plan: GemmPlan) -> int:
 
 
 def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
-    """Return the layout of K splits' accumulators in the workspace, for a plan whose threads all follow one schedule.
+    """Return where accumulators of K splits are in the workspace, for a plan without warp roles, as a layout.
 
-    It maps (element of a vector, thread, vector, slot) to an offset in elements. A slot holds one K split's
-    accumulators of a tile. A thread writes its accumulators as the vectors that D is stored by. Vectors of neighbouring
-    threads are adjacent. `slot_layout` is for plans with warp roles.
+    It maps (element of a vector, thread, vector, slot) to an offset in elements. A slot holds the accumulators of one K
+    split of a tile. A thread writes them in the vectors of its stores to D; vectors of neighbouring threads are
+    adjacent.
 
     slots   number of slots
 
@@ -173,7 +173,7 @@ def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
 
 
 def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
-    """Return the layout of K splits' accumulators in the workspace, for a plan with warp roles.
+    """Return where accumulators of K splits are in the workspace, for a plan with warp roles, as a layout.
 
     It maps (element of a vector, thread, vector, consumer, CTA, slot) to an offset in elements. The consumers are those
     that share a tile, the CTAs those of a cluster. A slot holds one K split's accumulators of a tile. A thread writes

@@ -21,7 +21,7 @@ KINDS = {"read": "cta", **dict.fromkeys(_MBARRIERS, "mbarrier")}  # the others a
 
 @dataclass(frozen=True)
 class Barrier:
-    """All barriers of one name in a CTA: a single one, or one for each stage, epilogue stage or consumer.
+    """The barriers of one name in a CTA, e.g. "full": a single one, or one for each stage, epilogue stage or consumer.
 
     name                name of the barriers, such as "full" or "empty"; one of `NAMES`
     kind                "cta" (all threads of the CTA), "named" (the threads of some warps) or "mbarrier"
@@ -38,12 +38,12 @@ class Barrier:
 
 
 def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
-    """Return the barriers of a plan with warp roles, with their number, arrivals and bytes, counted from its programs.
+    """Return the barriers of a plan with warp roles, with number, arrivals and bytes, derived from the roles' programs.
 
-    They are in the order of `NAMES`. The programs of all roles of one CTA are expanded for a few work tiles of one
-    k-tile, with more stages than k-tiles, so that no stage is used twice. The arrivals at a barrier are then those of
-    one phase. If bytes are expected several times, each time is one phase. All CTAs of a cluster execute the same
-    program, so a CTA receives as many arrivals as it sends to all CTAs.
+    How: the programs of all roles of one CTA are executed for a few tiles of one k-tile, with more stages than k-tiles,
+    so that no stage is used twice. Then the arrivals counted at a barrier are those of one phase. If bytes are expected
+    several times, each time is one phase. All CTAs of a cluster execute the same program, so a CTA receives as many
+    arrivals as it sends. The result is in the order of `NAMES`.
     """
     pipeline = plan.body
     tiles = [

@@ -27,13 +27,13 @@ TENSOR_CORES = "tensor cores"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a program is executed: the CTA, the role, and the warps of the role.
+    """The place where a warp role's program is executed: which CTA, which role, and which of its warps.
 
     cta        index of the CTA in the grid. The CTAs of a cluster have consecutive indices, along M first
     role       index of the role in `plan.roles`
-    warp       index of the process in the role, in [0, warps)
-    warps      number of processes that simulate the role: 1, all its warps together; or one for each warp. Errors in
-               the order of two warps of a role are found only with one for each warp
+    warp       index of the simulated process among those of the role, in [0, warps)
+    warps      number of processes that simulate the role: 1 for all its warps together, or one for each warp, which
+               also finds errors in the order of two warps
     """
 
     cta: int
@@ -44,16 +44,16 @@ class Place:
 
 @dataclass
 class State:
-    """The position of a role in its program and in the mainloop pipeline, while steps are expanded to operations.
+    """The position of a warp role in its program and in the mainloop pipeline, at one moment of its execution.
 
     position    number of k-tiles that the CTA has passed through the mainloop pipeline before the present one
-    previous    `position` of the k-tile before in the same work tile; None at the first k-tile of a work tile
-    number      index of the work tile in the list of the CTA's work tiles; their number in a last iteration without a
-                work tile
+    previous    `position` of the previous k-tile of the same work tile; None at the first k-tile of a work tile
+    number      index of the work tile among those of the CTA. In a last iteration without a work tile it is their
+                number
     k           index of the k-tile in the work tile
     shared      number of tiles whose accumulators the CTAs of the cluster have exchanged so far (cluster split-K)
-    running     the stage that each unfinished group of MMAs reads, the oldest group first; None if a later group reads
-                the same stage and ends the reading
+    running     the stage that each unfinished group of MMAs reads, the oldest group first; None for a group if a later
+                one reads the same stage and ends the reading
     """
 
     position: int = 0
@@ -72,15 +72,18 @@ def expand(
     stages: int = 0,
     reads_c: bool = True,
 ) -> tuple[Op, ...]:
-    """Expand a role's program to the barrier and memory operations that it executes for the work tiles of its CTA.
+    """Execute a warp role's program symbolically: return its barrier and memory operations for the tiles of a CTA.
+
+    Loops are unrolled, and all indices (stage, parity, tile) are numbers.
 
     plan      plan with warp roles
     program   program of the role
     place     the CTA, the role and its warps
-    tiles     work tiles that the CTA takes, in order; `WorkTile`, or any object with its fields
+    tiles     work tiles (a tile of D with all or some of its k-tiles) that the CTA takes, in order; `WorkTile`, or any
+              object with its fields
     stages    number of stages of the mainloop pipeline; 0: as many as the plan has
     reads_c   whether the epilogue reads its M x N operands, such as C: beta is not 0
-    returns   operations, such as `Wait` or `Load`, with all indices, in order
+    returns   operations such as `Wait` or `Load`
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan.work.division import WorkTile
@@ -94,9 +97,9 @@ def expand(
 def lines_of(
     plan: GemmPlan, program: Program, place: Place, tiles: Sequence[Any], reads_c: bool = True
 ) -> tuple[int, ...]:
-    """Return the line of the printed program, counted from 0, for each operation that `expand` returns.
+    """Return, for each operation that `expand` returns, the line of the printed program that it comes from, from 0.
 
-    program   program of a role
+    program   program of a warp role
     place     the CTA, the role and its warps
     tiles     work tiles that the CTA takes, in order
     reads_c   whether the epilogue reads its M x N operands, such as C
@@ -112,10 +115,11 @@ def lines_of(
 
 
 class Expansion(StepReader):
-    """Reader of programs that yields the barrier and memory operations of each step, for one role of one CTA.
+    """Symbolic execution of a warp role's program for one CTA: yields the barrier and memory operations of each step.
 
-    Each method `on_...` handles one class of steps. It takes the step, the state of the role, and the index `i` of the
-    epilogue tile in a loop over epilogue tiles (else 0). `expand` explains the arguments of the constructor.
+    A method `on_...` handles the steps of one class. Its arguments are the step, the position of the role in its
+    program (`State`), and the index `i` of the epilogue tile in a loop over epilogue tiles (else 0). For the arguments
+    of the constructor see `expand`.
     """
 
     def __init__(self, plan: GemmPlan, place: Place, tiles: Sequence[Any], stages: int, reads_c: bool) -> None:
@@ -140,13 +144,13 @@ class Expansion(StepReader):
         self.epi_tiles = plan.store.epi_tile_count(plan)
 
     def of(self, program: Program) -> Iterator[Op]:
-        """Yield the barrier and memory operations of a program, from its first step on."""
+        """Yield the barrier and memory operations of a warp role's program, from its first step on."""
         yield from self.steps(program.steps, State())
 
     def steps(self, steps: tuple[Step, ...], at: State, i: int = 0) -> Iterator[Op]:
-        """Yield the barrier and memory operations of some steps of a role's program.
+        """Yield the barrier and memory operations of some steps of a warp role's program.
 
-        at   position of the role in its program and in the mainloop pipeline, which the steps change
+        at   position of the role in its program and in the mainloop pipeline; the steps change it
         i    index of the epilogue tile, in a loop over epilogue tiles
         """
         for each in steps:
@@ -196,10 +200,10 @@ class Expansion(StepReader):
             yield from self.steps(branch.steps, at, i)
 
     def branch(self, flag: str, ops: Any) -> Iterator[Op]:
-        """Yield some operations after a `Branch`, which skips them when they are executed if a flag is not set.
+        """Yield a `Branch` followed by some operations: at run time they are skipped if the flag is not set.
 
         flag   `LAST` (this is the last K split of a tile) or `KEPT` (a tile is kept in registers)
-        ops    the operations; nothing is yielded if this is empty
+        ops    the operations; nothing is yielded if there are none
         """
         body = list(ops)
         if body:
@@ -209,13 +213,17 @@ class Expansion(StepReader):
     # --- the mainloop pipeline ------------------------------------------------------------------------------
 
     def k_tiles(self, at: State) -> int:
-        """Return the number of k-tiles of the role's present work tile; 0 after the last one."""
+        """Return the number of k-tiles of the work tile that a role is at; 0 after the last work tile.
+
+        at   position of the role
+        """
         return int(self.tiles[at.number].k_count) if at.number < len(self.tiles) else 0
 
     def stage(self, position: int) -> tuple[int, int]:
         """Return (stage, parity of its phase) of a k-tile in the mainloop pipeline.
 
-        position   number of k-tiles that the CTA has passed through the pipeline before it
+        position   number of k-tiles that the CTA has passed through the pipeline before it. With 4 stages, 5 gives (1,
+                   1)
         """
         return position % self.stages, position // self.stages & 1
 
@@ -258,9 +266,11 @@ class Expansion(StepReader):
             yield self.released(self.stage(position)[0])
 
     def released(self, stage: int) -> Op:
-        """Return the operation that releases a stage of the mainloop pipeline: arrivals on its empty barriers.
+        """Return the operation that releases a stage of the mainloop pipeline: it arrives on its "empty" barriers.
 
-        A lane of each warp arrives in every CTA that loads to the stage.
+        One lane of each warp arrives, in every CTA that loads to the stage.
+
+        stage   index of the stage
         """
         return op.Arrive("empty", stage, self.role.warps // self.place.warps, self.sources)
 
@@ -328,7 +338,7 @@ class Expansion(StepReader):
         return self.place_of(int(tile.tile))
 
     def place_of(self, slot: int) -> int:
-        """Return the index of this consumer's part of a tile in an array over (slot, CTA of the cluster, consumer).
+        """Return the index of this consumer's rows of a tile in an array over (slot, CTA of the cluster, consumer).
 
         The consumer is the fastest mode. Semaphores and accumulators in the workspace are such arrays.
 
@@ -371,9 +381,9 @@ class Expansion(StepReader):
 
     @property
     def accumulators_stage(self) -> int:
-        """Return the number of this consumer's receive buffer for accumulators from the CTAs of its cluster.
+        """Return the stage number of this consumer's buffer for accumulators from other CTAs (cluster split-K).
 
-        It is numbered like a stage, after the stages of the mainloop pipeline (cluster split-K).
+        These buffers are numbered after the stages of the mainloop pipeline.
         """
         return self.stages + self.consumer
 
@@ -418,14 +428,14 @@ class Expansion(StepReader):
 
 @dataclass(frozen=True)
 class _Lined:
-    """An operation of an expanded program, with the number of its line in the printed program, counted from 0."""
+    """An operation of an executed program, with the line of the printed program that it comes from, counted from 0."""
 
     line: int
     op: Op
 
 
 class _WithLines(Expansion):
-    """Expansion of a program whose operations come with the line of the printed program: it yields `_Lined` objects."""
+    """Symbolic execution of a warp role's program that yields each operation with the program line it is from."""
 
     line = 0  # line of the first step of the next call of `steps`
 
@@ -440,9 +450,9 @@ class _WithLines(Expansion):
 
 
 def accumulators_sender(rank: int, warp: int = 0) -> str:
-    """Return the simulator's name of the accumulators that one warp sends to the other CTAs of its cluster.
+    """Return the simulator's name for the accumulators that one warp sends to the other CTAs of its cluster (split-K).
 
-    They are sent with cluster split-K. E.g. "sums 1.0" for warp 0 of the CTA of rank 1.
+    E.g. "sums 1.0" for warp 0 of the CTA of rank 1.
 
     rank   rank of the sending CTA among the CTAs that split K
     warp   index of the warp in its consumer

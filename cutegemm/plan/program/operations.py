@@ -32,11 +32,11 @@ LAST, KEPT = "last", "held"  # flags: this is the last K split of a tile; a tile
 
 @dataclass(frozen=True)
 class Wait:
-    """Operation of a role: wait until a phase of an mbarrier of this CTA has completed.
+    """Simulated operation of a warp role: wait until a phase of an mbarrier of its CTA has completed.
 
     barrier   name of the mbarrier, such as "full"
     index     index among the barriers of this name
-    parity    parity of the phase
+    parity    parity of the phase: 0 for the first, 1 for the second, and so on in turn
     flipped   whether each earlier `FlipPhase` of this role inverts the parity
     """
 
@@ -48,12 +48,12 @@ class Wait:
 
 @dataclass(frozen=True)
 class FlipPhase:
-    """Operation of a role: invert the parity that all its later waits with `flipped` wait for."""
+    """Simulated operation of a warp role: invert the parity that its later waits with `flipped` wait for."""
 
 
 @dataclass(frozen=True)
 class Arrive:
-    """Operation of a role: arrive `count` times on an mbarrier in each of the CTAs `ctas`.
+    """Simulated operation of a warp role: arrive `count` times on an mbarrier in each of the CTAs `ctas`.
 
     barrier   name of the mbarrier, such as "empty"
     index     index among the barriers of this name
@@ -67,7 +67,7 @@ class Arrive:
 
 @dataclass(frozen=True)
 class Expect:
-    """Operation of a role: arrive once on an mbarrier and announce bytes to wait for (arrive.expect_tx).
+    """Simulated operation of a warp role: arrive once on an mbarrier and announce bytes to wait for (arrive.expect_tx).
 
     barrier      name of the mbarrier, such as "full"
     index        index among the barriers of this name
@@ -81,9 +81,9 @@ class Expect:
 
 @dataclass(frozen=True)
 class Load:
-    """Operation of a role: load a box of an operand by TMA to a stage in each of several CTAs.
+    """Simulated operation of a warp role: load a box of an operand by TMA to a stage of one or several CTAs.
 
-    barrier      name of the mbarrier on which the bytes complete, in each of these CTAs
+    barrier      name of the mbarrier that counts the bytes, in each of these CTAs
     index        index among the barriers of this name
     stage        index of the stage of the mainloop pipeline
     operand      name of the box. "A0" is the box of A that the first CTA of `ctas` loads for all of them
@@ -103,7 +103,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Send(Load):
-    """Operation of a role: send a consumer's accumulators to the CTAs of a cluster that splits K.
+    """Simulated operation of a warp role: send a consumer's accumulators to CTAs of its cluster (cluster split-K).
 
     The memory that receives them is numbered like a stage, after the stages of the mainloop pipeline.
 
@@ -115,7 +115,7 @@ class Send(Load):
 
 @dataclass(frozen=True)
 class BeginRead:
-    """Operation of a role: begin to read a stage. All operands in the stage must belong to the k-tile `tag`.
+    """Simulated operation of a warp role: begin to read a stage, where all operands must be those of the k-tile `tag`.
 
     tag   (tile, k-tile)
     """
@@ -126,14 +126,14 @@ class BeginRead:
 
 @dataclass(frozen=True)
 class EndRead:
-    """Operation of a role: end reading a stage of shared memory, which `BeginRead` began."""
+    """Simulated operation of a warp role: end the read of a stage of shared memory that `BeginRead` began."""
 
     stage: int
 
 
 @dataclass(frozen=True)
 class Enter:
-    """Operation of a role: acquire a resource of the CTA for this role alone. Two roles in it at once are an error.
+    """Simulated operation of a warp role: acquire a resource of the CTA. A fault is reported if another role has it.
 
     resource   name, such as "tensor cores"
     """
@@ -143,7 +143,7 @@ class Enter:
 
 @dataclass(frozen=True)
 class Leave:
-    """Operation of a role: release a resource of the CTA that `Enter` acquired.
+    """Simulated operation of a warp role: release a resource of the CTA that `Enter` acquired.
 
     resource   name, such as "tensor cores"
     """
@@ -153,7 +153,7 @@ class Leave:
 
 @dataclass(frozen=True)
 class NamedArrive:
-    """Operation of a role: arrive at a named barrier with `threads` threads, without waiting (bar.arrive).
+    """Simulated operation of a warp role: `threads` threads arrive at a named barrier without waiting (bar.arrive).
 
     barrier   name of the barrier, such as "order"
     index     index among the barriers of this name
@@ -166,7 +166,7 @@ class NamedArrive:
 
 @dataclass(frozen=True)
 class NamedSync:
-    """Operation of a role: arrive at a named barrier with `threads` threads and wait for the others (bar.sync).
+    """Simulated operation of a warp role: `threads` threads arrive at a named barrier and wait there (bar.sync).
 
     barrier   name of the barrier, such as "order"
     index     index among the barriers of this name
@@ -179,7 +179,7 @@ class NamedSync:
 
 @dataclass(frozen=True)
 class Mark:
-    """Operation of a role: set one of its flags to a value.
+    """Simulated operation of a warp role: set one of its flags, which decide its branches, to a value.
 
     flag    `LAST` (this is the last K split of a tile) or `KEPT` (a tile is kept in registers)
     """
@@ -190,7 +190,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Branch:
-    """Operation of a role: skip its next `count` operations if a flag, `LAST` or `KEPT`, is not set."""
+    """Simulated operation of a warp role: skip its next `count` operations if a flag, `LAST` or `KEPT`, is not set."""
 
     flag: str
     count: int
@@ -198,7 +198,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Compute:
-    """Operation of a role: execute a program step that has no effect on barriers or shared memory.
+    """Simulated operation of a warp role: execute a program step that has no effect on barriers or shared memory.
 
     Its results are in registers, or in global memory that no other operation reads.
 
@@ -217,11 +217,11 @@ class Compute:
 
 @dataclass(frozen=True)
 class LoadEpiStage:
-    """Operation of a role: load C to the pieces of an epilogue stage by TMA, and complete bytes on an mbarrier.
+    """Simulated operation of a warp role: load C by TMA to some pieces of an epilogue stage.
 
     An epilogue stage is shared memory for an epilogue tile; a piece is the rows of one warp.
 
-    barrier      name of the mbarrier
+    barrier      name of the mbarrier that counts the bytes
     index        index among the barriers of this name
     epi_stage    index of the epilogue stage among those of all consumers of the CTA
     pieces       indices of the pieces
@@ -239,9 +239,10 @@ class LoadEpiStage:
 
 @dataclass(frozen=True)
 class ReadEpiStage:
-    """Operation of a role: read C from a piece (the rows of one warp) of an epilogue stage.
+    """Simulated operation of a warp role: read C from an epilogue stage, the rows of one warp.
 
     epi_stage   index of the epilogue stage among those of all consumers of the CTA
+    piece       index of the warp's rows in the stage
     tag         (tile, epilogue tile) that the data must belong to
     """
 
@@ -252,9 +253,10 @@ class ReadEpiStage:
 
 @dataclass(frozen=True)
 class WriteEpiStage:
-    """Operation of a role: write a result, such as D, to a piece (the rows of one warp) of an epilogue stage.
+    """Simulated operation of a warp role: write a result, such as D, to an epilogue stage, the rows of one warp.
 
     epi_stage   index of the epilogue stage among those of all consumers of the CTA
+    piece       index of the warp's rows in the stage
     tag         (tile, epilogue tile) of the data
     result      "d", or the name of an auxiliary output
     """
@@ -267,9 +269,9 @@ class WriteEpiStage:
 
 @dataclass(frozen=True)
 class StoreEpiStage:
-    """Operation of a role: start a bulk store of pieces (rows of a warp) of an epilogue stage.
+    """Simulated operation of a warp role: start a TMA store of some pieces of an epilogue stage.
 
-    The store may read the pieces until a `WaitStores` has waited for it.
+    A piece is the rows of one warp. The store may read the pieces until a `WaitStores` has waited for it.
 
     epi_stage   index of the epilogue stage among those of all consumers of the CTA
     pieces      indices of the pieces
@@ -285,10 +287,12 @@ class StoreEpiStage:
 
 @dataclass(frozen=True)
 class CopyEpiStage:
-    """Operation of a role: copy one warp's share of some pieces of an epilogue stage to global memory, by its threads.
+    """Simulated operation of a warp role: copy its share of some pieces of an epilogue stage to global memory.
+
+    A piece is the rows that one warp wrote.
 
     epi_stage   index of the epilogue stage among those of all consumers of the CTA
-    pieces      indices of the pieces; a piece has the rows that one warp wrote
+    pieces      indices of the pieces
     tag         (tile, epilogue tile) that the data must belong to
     readers     number of warps that copy these pieces. The pieces are free when all of them have read
     result      "d", or the name of an auxiliary output
@@ -303,7 +307,7 @@ class CopyEpiStage:
 
 @dataclass(frozen=True)
 class WaitStores:
-    """Operation of a role: wait until all its bulk stores but the last `pending` have read their epilogue stages."""
+    """Simulated operation of a warp role: wait until all its TMA stores but the last `pending` have read their data."""
 
     pending: int
 
@@ -316,11 +320,13 @@ EpiStageOp = Union[LoadEpiStage, ReadEpiStage, WriteEpiStage, StoreEpiStage, Cop
 
 @dataclass(frozen=True)
 class IncrementSemaphore:
-    """Operation of a role: increment a tile's semaphore, and write its old value to shared memory for the consumer.
+    """Simulated operation of a warp role: increment a tile's semaphore; put its old value into shared memory.
+
+    The consumer reads the value there, to find out whether its K split of the tile is the last.
 
     tile       index of the semaphore
     consumer   index of the consumer
-    tag        (tile among the work tiles of the CTA, 0)
+    tag        (index of the tile among the work tiles of the CTA, 0)
     """
 
     tile: int
@@ -330,7 +336,7 @@ class IncrementSemaphore:
 
 @dataclass(frozen=True)
 class ReadSemaphore:
-    """Operation of a role: read the semaphore's old value, and set the flag `LAST` if this K split ends last.
+    """Simulated operation of a warp role: read a semaphore's old value; set the flag `LAST` if this K split ends last.
 
     tile       index of the semaphore
     consumer   index of the consumer
@@ -344,12 +350,12 @@ class ReadSemaphore:
 
 @dataclass(frozen=True)
 class WriteAccumulators:
-    """Operation of a role: store a warp's accumulators to the workspace, unless this K split ends last.
+    """Simulated operation of a warp role: store a warp's accumulators to the workspace, unless this K split ends last.
 
     tile   index of the tile's semaphore
     slot   index of the slot: one for each K split, CTA of a cluster and consumer
     warp   index of the warp in its consumer
-    tag    (tile among the work tiles of the CTA, 0)
+    tag    (index of the tile among the work tiles of the CTA, 0)
     """
 
     tile: int
@@ -360,9 +366,9 @@ class WriteAccumulators:
 
 @dataclass(frozen=True)
 class SignalAccumulators:
-    """Operation of a role: count in the tile's semaphore that this K split's accumulators are in the workspace.
+    """Simulated operation of a warp role: record in a semaphore that this K split's accumulators are in the workspace.
 
-    Does nothing in the last K split to end.
+    It does nothing in the K split of a tile that ends last.
 
     tile   index of the semaphore
     """
@@ -372,7 +378,7 @@ class SignalAccumulators:
 
 @dataclass(frozen=True)
 class AwaitAccumulators:
-    """Operation of the last K split of a tile: wait until `others` K splits have stored their accumulators.
+    """Simulated operation of the K split of a tile that ends last: wait until `others` K splits have stored theirs.
 
     tile   index of the tile's semaphore
     """
@@ -383,7 +389,7 @@ class AwaitAccumulators:
 
 @dataclass(frozen=True)
 class ResetCounter:
-    """Operation of the last K split of a tile: reset the tile's semaphore to 0 for the next launch.
+    """Simulated operation of the K split of a tile that ends last: reset the semaphore to 0 for the next launch.
 
     tile   index of the semaphore
     """
@@ -393,12 +399,12 @@ class ResetCounter:
 
 @dataclass(frozen=True)
 class ReadAccumulators:
-    """Operation of the last K split of a tile: add the accumulators that the same warp of another K split has stored.
+    """Simulated operation of the K split of a tile that ends last: add the accumulators of another K split.
 
     tile   index of the tile's semaphore
     slot   index of the workspace slot of the other K split
-    warp   index of the warp in its consumer
-    tag    (tile among the work tiles of the CTA, index of the other K split)
+    warp   index of the warp in its consumer, which adds what the same warp of the other K split has stored
+    tag    (index of the tile among the work tiles of the CTA, index of the other K split)
     """
 
     tile: int
@@ -409,7 +415,7 @@ class ReadAccumulators:
 
 @dataclass(frozen=True)
 class EndTile:
-    """Operation that tells the simulator that a warp has stored its rows of a tile, or started the last store.
+    """Simulated operation that records that a warp has stored its rows of a tile, or has started the last store.
 
     tile   index of the tile's semaphore, which identifies the consumer's rows of the tile
     warp   index of the warp in its consumer

@@ -15,10 +15,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def reads(*kinds: type[Step]) -> Callable[[_Function], _Function]:
-    """Decorate a method of a `StepReader` as the handler of some classes of program steps.
+    """Decorate a method of a `StepReader` as the handler of the given classes of program steps.
 
-    A `StepReader` processes the program of a warp role; e.g. `@reads(Wait)` marks the method that is called for each
-    `Wait`.
+    A `StepReader` processes the program of a warp role step by step. E.g. `@reads(Wait)` marks the method that it calls
+    for each `Wait` step.
     """
 
     def mark(method: _Function) -> _Function:
@@ -29,10 +29,10 @@ def reads(*kinds: type[Step]) -> Callable[[_Function], _Function]:
 
 
 class StepReader:
-    """Base class of objects that process a warp role's program step by step, e.g. a kernel tracer or simulator.
+    """Base class of objects that process a warp role's program step by step, such as the simulator.
 
-    A method decorated with `reads` handles the steps of a class. A function of another file is registered by `handles`,
-    so that a component can define steps of its own:
+    For each class of steps there is a handler: a method with the decorator `reads`, or a function of another file that
+    `handles` registers, so that a component can define steps of its own:
 
     >>> from dataclasses import dataclass
     >>> from cutegemm.plan.program.steps import Program
@@ -73,9 +73,11 @@ class StepReader:
 
     @classmethod
     def handler_of(cls, kind: type[Step]) -> str | Callable[..., Any] | None:
-        """Return the handler of a class of program steps: a method's name, or a function; None if none.
+        """Return the handler of a class of program steps: a method's name, or a function; None if there is no handler.
 
         Handlers of base classes are included.
+
+        kind   class of a step, such as `Wait`
         """
         for base in cls.__mro__:
             found = vars(base).get("_handlers", {}).get(kind)

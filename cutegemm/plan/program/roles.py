@@ -54,20 +54,20 @@ Steps = tuple[Step, ...]
 
 
 def producer(in_cluster: bool, further: tuple[str, ...] = ()) -> Program:
-    """Return the program of the producer role: it loads the k-tiles of the CTA's work tiles to the mainloop pipeline.
+    """Return the program of the producer role, whose warp loads the k-tiles of the CTA's tiles by TMA.
 
     in_cluster   whether the CTA is in a cluster of several. The producer then waits at the end until every stage is
                  empty, because consumers of the other CTAs may still arrive at barriers in its shared memory
-    further      names of the operands of the mainloop that are loaded with A and B, such as block scales
+    further      names of the operands that are loaded with A and B, such as block scales
     """
     tiles = ForTiles((ForKTiles((Wait("empty"), Load(further=further))),))
     return Program((tiles, ForStages((Wait("empty"),))) if in_cluster else (tiles,))
 
 
 def consumer(plan: GemmPlan) -> Program:
-    """Return the program that every consumer of a plan executes: how it multiplies and stores the work tiles.
+    """Return the program that every consumer of a plan executes: the steps that multiply and store its tiles.
 
-    plan   plan with warp roles: a pingpong, cooperative or single schedule
+    plan   plan with warp roles: pingpong, cooperative or single
     """
     roles = warp_roles(plan)
     if roles.kind == "pingpong":
@@ -76,7 +76,7 @@ def consumer(plan: GemmPlan) -> Program:
 
 
 def _pingpong(plan: GemmPlan) -> Program:
-    """Return the program of pingpong consumers, which take alternate tiles.
+    """Return the program of pingpong consumers: they take alternate tiles, and one multiplies while another stores.
 
     An order barrier lets one consumer at a time issue MMAs.
     """
@@ -111,9 +111,9 @@ def _cooperative(plan: GemmPlan) -> Program:
 
 
 def _overlapped(plan: GemmPlan) -> Program:
-    """Return the program of consumers with an overlapped epilogue.
+    """Return the program of consumers that share each tile, and store it during the MMAs of the next one.
 
-    They share each tile, and store it during the MMAs of the next one.
+    This is an overlapped epilogue: a finished tile is kept in registers until it is stored.
     """
     epi_tile, aux = plan.store.epi_tile_steps(plan), plan.epilogue.outputs[1:]
     mainloop = warp_roles(plan).mainloop
@@ -128,7 +128,7 @@ def _overlapped(plan: GemmPlan) -> Program:
 
 
 def _stagger(plan: GemmPlan) -> Steps:
-    """Return the program step that delays each consumer's start, so that stores do not coincide; () if not planned."""
+    """Return the program step that delays each consumer's start, so that stores do not coincide; () without a delay."""
     cycles = warp_roles(plan).stagger_cycles
     return (Stagger(cycles),) if cycles else ()
 
@@ -144,22 +144,22 @@ def _semaphore(plan: GemmPlan) -> Steps:
 def _early(plan: GemmPlan) -> Steps:
     """Return the program steps that load C before the MMAs of a tile; () if K is split.
 
-    If K is split, only the K split that ends last reads C, so it loads C after its MMAs; see `_leave`.
+    If K is split, only the K split that ends last reads C, so C is loaded after the MMAs.
     """
     return () if plan.scheduler.split.is_split else plan.store.prologue(plan)
 
 
 def _leave(plan: GemmPlan) -> Steps:
-    """Return the program steps that evaluate the epilogue and store a tile, from registers or through epilogue stages.
+    """Return the program steps that evaluate the epilogue and store a tile.
 
-    If K is split, they begin with the load of C.
+    If K is split, they begin with the load of C, because only the K split that ends last needs it.
     """
     late = plan.store.prologue(plan) if plan.scheduler.split.is_split else ()
     return (*late, *plan.store.steps(plan))
 
 
 def _end(plan: GemmPlan, leave: Steps) -> Steps:
-    """Return the program steps of a consumer from the accumulators of one work tile to D.
+    """Return the program steps of a consumer after the MMAs of a work tile: combine accumulators, and store D.
 
     With cluster split-K, the CTAs of the cluster first exchange accumulators. With split-K or stream-K, only the K
     split that ends last stores D, after it has added the accumulators of the others.
@@ -172,9 +172,9 @@ def _end(plan: GemmPlan, leave: Steps) -> Steps:
 
 
 def _stores_end(plan: GemmPlan) -> Steps:
-    """Return the last program steps of a consumer, which keep its CTA alive while its shared memory is in use.
+    """Return the last program steps of a consumer: waits that keep the CTA alive while its shared memory is in use.
 
-    Bulk stores still read epilogue stages, and other CTAs of the cluster may still arrive at its barriers.
+    TMA stores still read epilogue stages, and other CTAs of the cluster may still arrive at its barriers.
     """
     consumed: Steps = (AwaitConsumed(),) if plan.cluster_k > 1 else ()
     return (*consumed, *plan.store.epilogue(plan))

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlicedSchedule(ThreadSchedule):
-    """A thread schedule for sliced-K: warps multiply different k of a tile, and add their accumulators at the end.
+    """Thread schedule whose warps split K: they multiply different k of a tile, and add their accumulators at the end.
 
-    sliced_k   how the warps, and the CTAs of a cluster along M, add their accumulators
+    sliced_k   how the warps (and the CTAs of a cluster along M, if they split K too) add their accumulators
     """
 
     sliced_k: SlicedK
@@ -27,10 +27,10 @@ class SlicedSchedule(ThreadSchedule):
 
     @staticmethod
     def of(schedule: ThreadSchedule, sliced_k: SlicedK) -> SlicedSchedule:
-        """Return a schedule with the steps of another thread schedule, whose warps split K.
+        """Return a schedule with the same steps as another thread schedule, whose warps split K.
 
         schedule   the other schedule
-        sliced_k   how the warps, and the CTAs of a cluster along M, add their accumulators
+        sliced_k   how the warps (and the CTAs of a cluster along M, if they split K too) add their accumulators
         """
         steps = {field.name: getattr(schedule, field.name) for field in fields(ThreadSchedule)}
         return SlicedSchedule(**steps, sliced_k=sliced_k)
@@ -41,9 +41,9 @@ class SlicedSchedule(ThreadSchedule):
         return self.sliced_k.warps
 
     def k_ctas(self, cluster_mn: tuple[int, int]) -> int:
-        """Return the number of CTAs of a cluster that split K in this schedule: those along M.
+        """Return the number of CTAs of a cluster that split K in this schedule: all along M.
 
-        cluster_mn   CTAs of a cluster along M and N
+        cluster_mn   number of CTAs of a cluster along M and N
         """
         return cluster_mn[0]
 
@@ -52,7 +52,7 @@ class SlicedSchedule(ThreadSchedule):
         return self.sliced_k.added
 
     def partial_elements(self, plan: GemmPlan) -> int:
-        """Return the number of accumulators in shared memory that warps and CTAs of a cluster add after the loop.
+        """Return the number of accumulators in shared memory that warps and CTAs of a cluster exchange after the loop.
 
         plan   not used here, but by the same method of `WarpRoles`
         """
@@ -61,7 +61,7 @@ class SlicedSchedule(ThreadSchedule):
 
 
 def sliced_schedule(plan: GemmPlan) -> SlicedSchedule:
-    """Return the sliced-K schedule of a plan, i.e. one whose warps split K, for code that needs such a plan.
+    """Return the thread schedule of a plan whose warps split K (sliced-K), or raise an error.
 
     raises   UnsupportedError if the warps of the plan do not split K
     """

@@ -61,22 +61,24 @@ HEAD, TAIL = "head", "tail"  # sections of the epilogue: on all accumulators, an
 
 
 class Step:
-    """Base class of the steps of a warp role's program, such as `Wait` or `Load`. `str` prints a step on one line.
+    """Base class of the steps that make up a warp role's program, such as `Wait` or `Load`.
 
-    changes   names of the traced values that the step changes, such as "stage". A loop around the step carries them
-              from one iteration to the next; see `kernels.trace.At`
+    `str` prints a step on one line.
+
+    changes   names of the run-time values that the step changes, such as "stage". A loop around the step keeps them
+              from one iteration to the next
     """
 
     changes: ClassVar[tuple[str, ...]] = ()
 
     @property
     def takes_mma_time(self) -> bool:
-        """Return whether the step takes the time of MMAs if a program is played over time."""
+        """Return whether the step takes as long as MMAs, in drawings of a program over time."""
         return False
 
 
 class Block(Step):
-    """Base class of loops and branches in a warp role's program: a step that contains steps."""
+    """Base class of program steps that contain steps: the loops and branches of a warp role's program."""
 
     steps: tuple[Step, ...]
 
@@ -86,7 +88,7 @@ class Wait(Step):
     """Program step: wait until the stage of a k-tile is full (consumer wait) or empty (producer acquire).
 
     barrier   the mbarrier to wait for: "full" or "empty"
-    ahead     number of k-tiles from the role's position in the mainloop pipeline to the k-tile that is waited for
+    ahead     number of k-tiles from the one that the role works on to the one that is waited for
     """
 
     barrier: str
@@ -99,11 +101,11 @@ class Wait(Step):
 
 @dataclass(frozen=True)
 class Load(Step):
-    """Program step: load the boxes of A, B and further operands of a k-tile to its stage by TMA. One warp executes it.
+    """Program step: load a k-tile of A, B and further operands to its stage by TMA. One warp executes it.
 
-    ahead     number of k-tiles from the role's position in the mainloop pipeline to the k-tile that is loaded. Nothing
-              is loaded if the work tile has no such k-tile
-    further   names of the operands of the mainloop that are loaded with A and B, such as block scales
+    ahead     number of k-tiles from the one that the role works on to the one that is loaded. Nothing is loaded if the
+              work tile has no such k-tile
+    further   names of the operands that are loaded with A and B, such as block scales
 
     >>> print(Load(further=("scale_a",)))
     load     A[k], B[k], SCALE_A[k] -> full[k]
@@ -122,8 +124,8 @@ class Load(Step):
 class Multiply(Step):
     """Program step: issue the MMAs of a k-tile, without waiting for them.
 
-    accumulators   `ACC`: add to the accumulators of the k-tiles before. With the others the MMAs start from 0: `FIRST`
-                   or `SECOND` set of two, or `LEFT` or `RIGHT` half of the columns
+    accumulators   where the MMAs add. `ACC`: to the accumulators of all k-tiles. `FIRST` or `SECOND`: to one of two
+                   sets, from 0. `LEFT` or `RIGHT`: to half of the columns, from 0
     k_blocks       `ALL_BLOCKS` of the k-tile; or `FIRST_BLOCK`, and in a later step `OTHER_BLOCKS`
     """
 
@@ -132,7 +134,7 @@ class Multiply(Step):
 
     @property
     def takes_mma_time(self) -> bool:
-        """Return True, unless the step multiplies the first k-block only: the next one takes the time of both."""
+        """Return True, unless the step multiplies only the first k-block: the other step then counts for both."""
         return self.k_blocks != FIRST_BLOCK
 
     def blocks_of(self, count: int) -> range:
@@ -154,7 +156,7 @@ class WaitMma(Step):
     """Program step: wait until at most the last `pending` groups of MMAs are unfinished (wgmma.wait_group).
 
     pending   number of groups that may be unfinished
-    of        name of what a group multiplies, for printing: a k-tile, half of its columns, or a k-block
+    of        what the MMAs of a group multiply, for printing: a k-tile, half of its columns, or a k-block
     """
 
     pending: int
@@ -171,8 +173,8 @@ class Release(Step):
 
     Each warp that has read the stage arrives at its empty barrier, in every CTA that loads to it.
 
-    previous   False: the stage of this k-tile. True: that of the k-tile before. At the first k-tile of a work tile this
-               releases nothing; after the loop over k-tiles it releases the last k-tile
+    previous   False: release the stage of this k-tile. True: that of the previous k-tile; nothing at the first k-tile
+               of a tile, and the last k-tile after the loop
     """
 
     previous: bool = False
@@ -183,10 +185,10 @@ class Release(Step):
 
 @dataclass(frozen=True)
 class Skip(Step):
-    """Program step: advance the role's position in the mainloop pipeline by the k-tiles that other consumers take.
+    """Program step: move on in the mainloop pipeline, past the k-tiles that other pingpong consumers take.
 
-    whose   `BEFORE`: the first work tiles of the consumers before this one. `OTHERS`: the work tiles between this
-            consumer's work tile and its next one
+    whose   `BEFORE`: skip the first tiles of the consumers before this one. `OTHERS`: skip the tiles between this
+            consumer's tile and its next one
     """
 
     changes: ClassVar[tuple[str, ...]] = ("stage", "phase")
@@ -199,9 +201,10 @@ class Skip(Step):
 
 @dataclass(frozen=True)
 class Advance(Step):
-    """Program step: advance the role's position in the mainloop pipeline by one k-tile.
+    """Program step: move on by one k-tile in the mainloop pipeline.
 
-    It is used outside of a loop, or between the two k-tiles of an iteration.
+    Loops over k-tiles do so by themselves; the step is for use outside of a loop, or between the two k-tiles of an
+    iteration.
     """
 
     changes: ClassVar[tuple[str, ...]] = ("stage", "phase", "last")
@@ -214,8 +217,8 @@ class Advance(Step):
 class Clear(Step):
     """Program step: set accumulators to 0.
 
-    what   "total", the f32 sum of accumulator promotion; or the name of accumulators, as in `Multiply`, if they are
-           added to the total before any k-tile has been multiplied
+    what   "total": the f32 sum of accumulator promotion. Or the name of a set of accumulators (see `Multiply`) that is
+           added to the total once before any k-tile has been multiplied
     """
 
     what: str
@@ -226,9 +229,9 @@ class Clear(Step):
 
 @dataclass(frozen=True)
 class OpenOrder(Step):
-    """Program step: signal the order barrier of the first pingpong consumer, so that it can start to issue MMAs.
+    """Program step: let the first pingpong consumer issue MMAs, by a signal at its order barrier.
 
-    The last consumer executes it, once.
+    Pingpong consumers issue MMAs in turn. The last consumer executes this step, once, at its start.
     """
 
     def __str__(self) -> str:
@@ -237,7 +240,10 @@ class OpenOrder(Step):
 
 @dataclass(frozen=True)
 class AwaitOrder(Step):
-    """Program step: wait at the order barrier until the pingpong consumer before this one has issued its MMAs."""
+    """Program step: wait for the turn to issue MMAs, i.e. until the previous pingpong consumer has issued its MMAs.
+
+    Each pingpong consumer has an order barrier that the previous one signals.
+    """
 
     def __str__(self) -> str:
         return "wait     order of this consumer"
@@ -245,7 +251,7 @@ class AwaitOrder(Step):
 
 @dataclass(frozen=True)
 class PassOrder(Step):
-    """Program step: signal the order barrier of the next pingpong consumer, so that it can issue its MMAs."""
+    """Program step: signal the order barrier of the next pingpong consumer, which may then issue its MMAs."""
 
     def __str__(self) -> str:
         return "signal   order of the next consumer"
@@ -253,7 +259,7 @@ class PassOrder(Step):
 
 @dataclass(frozen=True)
 class Stagger(Step):
-    """Program step: delay the start of each consumer, so that they do not all store at the same time.
+    """Program step: delay the start of each consumer by some more cycles, so that they do not store at the same time.
 
     cycles   clock cycles from the start of one consumer to the next. The first one starts when stage 0 is full
     """
@@ -276,7 +282,7 @@ class SyncThreads(Step):
 class IncrementSemaphore(Step):
     """Program step: increment the semaphore of the tile in global memory, if K is split.
 
-    The old value is the number of K splits of the tile that have incremented it before.
+    The old value tells how many K splits of the tile have done so before. The last one adds the accumulators of all.
     """
 
     def __str__(self) -> str:
@@ -285,9 +291,9 @@ class IncrementSemaphore(Step):
 
 @dataclass(frozen=True)
 class ReduceSplits(Step):
-    """Program step: reduce the K splits of a tile.
+    """Program step: combine the K splits of a tile.
 
-    The K split that ends last adds all accumulators; the others store theirs.
+    The one that ends last adds all accumulators, the others store theirs.
     """
 
     def __str__(self) -> str:
@@ -322,7 +328,7 @@ class AddAccumulators(Step):
 class AwaitConsumed(Step):
     """Program step of cluster split-K: wait until all CTAs have added the accumulators that this CTA sent last.
 
-    After that no other CTA arrives at a barrier of this CTA, so it may end.
+    Only then may the CTA end: before, other CTAs may still arrive at its barriers.
     """
 
     def __str__(self) -> str:
@@ -333,8 +339,8 @@ class AwaitConsumed(Step):
 class LoadEpiTile(Step):
     """Program step: load the epilogue's M x N operand, such as C, to free epilogue stages by TMA. One warp executes it.
 
-    ahead   None: load the first epilogue tiles, one for each epilogue stage. A number: load epilogue tile i + ahead,
-            where i is the one being stored, if it exists and has not been loaded yet
+    ahead   None: load the first epilogue tiles, one for each stage. A number: while epilogue tile i is stored, load
+            tile i + `ahead`, if it exists and has not been loaded yet
     """
 
     changes: ClassVar[tuple[str, ...]] = ("c_phase",)  # the epilogue tiles after this step invert it
@@ -351,7 +357,9 @@ class LoadEpiTile(Step):
 class Evaluate(Step):
     """Program step: evaluate a section of the epilogue, the head on all accumulators or the tail on one epilogue tile.
 
-    section   `HEAD` (scaling by scalars, before the first store) or `TAIL` (the rest)
+    For alpha * acc + beta * c the head is alpha * acc, the tail acc + beta * c.
+
+    section   `HEAD` (leading scaling by scalars) or `TAIL` (the rest)
     fetched   name of the M x N operand that TMA has loaded to the epilogue stage; "" for none
     read      names of the operands that are read from global memory
     """
@@ -383,11 +391,11 @@ class StoreAux(Step):
 
 @dataclass(frozen=True)
 class Reduce(Step):
-    """Program step: fold the values of an epilogue tile into a warp's partial sums or maxima of its rows or columns.
+    """Program step: add the values of an epilogue tile to a warp's row or column sums (or maxima).
 
-    A partial result is stored to the workspace after the last epilogue tile that contributes to it.
+    A warp's result, a partial one, is stored to the workspace after the last epilogue tile that contributes to it.
 
-    names   names of the results that are reductions
+    names   names of the epilogue's results that are reductions
     """
 
     names: tuple[str, ...]
@@ -419,9 +427,9 @@ class KeepTile(Step):
 
 @dataclass(frozen=True)
 class WaitStores(Step):
-    """Program step: wait until at most `pending` bulk stores of this warp still read their epilogue stages.
+    """Program step: wait until at most `pending` TMA stores of this warp still read their epilogue stages.
 
-    pending   number of bulk stores that may still read
+    pending   number of stores that may still read
     by        the warps that wait: `FIRST_WARP`, if it stores for all; `EACH_WARP`, if each stores its own rows; `ALL`,
               in either case
     """
@@ -449,9 +457,9 @@ class WriteEpiStage(Step):
 
 @dataclass(frozen=True)
 class SyncEpiTile(Step):
-    """Program step: synchronize the warps of a consumer between the write and the store of an epilogue stage.
+    """Program step: synchronize the warps of a consumer after they have written an epilogue stage, before it is stored.
 
-    It is also used before a stage is written again, after a wait by one warp or copies by all threads.
+    It is also used before a stage is written again, if one warp has waited for the store, or all threads have copied.
     """
 
     def __str__(self) -> str:
@@ -500,10 +508,7 @@ def _matrix(name: str) -> str:
 
 
 def _reduced(names: tuple[str, ...]) -> str:
-    """Return the end of a step's printed line that names its reductions; "" for none.
-
-    For example "; reduce total -> workspace".
-    """
+    """Return the end of a step's printed line with its reductions, e.g. "; reduce total -> workspace"; "" for none."""
     return f"; reduce {', '.join(names)} -> workspace" if names else ""
 
 
@@ -517,7 +522,7 @@ def _from_global(names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class ForTiles(Block):
-    """Loop of a program: run the steps for each work tile of the CTA that this role takes.
+    """Loop of a program: run the steps for each work tile that this role takes of its CTA's.
 
     every     1: the role takes all work tiles. n: it takes every n-th, and consumer i starts with work tile i
     lasting   whether to run the steps once more at the end, without a work tile, to store the tile kept in registers
@@ -535,11 +540,11 @@ class ForTiles(Block):
 
 @dataclass(frozen=True)
 class ForKTiles(Block):
-    """Loop of a program: run the steps for each k-tile of the work tile. The pipeline position advances after each.
+    """Loop of a program: run the steps for each k-tile of a work tile, and move on in the mainloop pipeline after each.
 
     but_last   whether to leave out the last k-tile, because steps after the loop handle it
-    by         k-tiles of an iteration: 1 or 2. With 2, the steps advance the position between the two k-tiles, and
-               steps before the loop handle the first k-tile if their number is odd
+    by         k-tiles of an iteration: 1 or 2. With 2, the steps move on between the two k-tiles, and steps before the
+               loop handle the first k-tile if their number is odd
     """
 
     changes: ClassVar[tuple[str, ...]] = ("stage", "phase")
@@ -555,7 +560,7 @@ class ForKTiles(Block):
 
 @dataclass(frozen=True)
 class ForAhead(Block):
-    """Loop of a program: run the steps for the first `count` k-tiles, before the loop over all k-tiles.
+    """Loop of a program: run the steps for the first `count` k-tiles of a work tile, e.g. to load them.
 
     The role's position in the mainloop pipeline is the same afterwards as before.
     """
@@ -569,7 +574,7 @@ class ForAhead(Block):
 
 @dataclass(frozen=True)
 class ForStages(Block):
-    """Loop of a program: run the steps once for each stage of the mainloop pipeline, from the role's position on."""
+    """Loop of a program: run the steps once for each stage of the mainloop pipeline, from the present stage on."""
 
     changes: ClassVar[tuple[str, ...]] = ("stage", "phase")
 
@@ -596,9 +601,9 @@ class ForEpiTiles(Block):
 
 @dataclass(frozen=True)
 class OverlappedEpiTile(Block):
-    """Branch of a program: after the MMAs of k-tile k, run the steps for epilogue tile k of the previous tile.
+    """Branch of a program: in iteration k of the loop over k-tiles, run steps for epilogue tile k of the previous tile.
 
-    The previous tile was kept in registers (overlapped epilogue).
+    The previous tile was kept in registers, and is stored while the MMAs of this one run (overlapped epilogue).
     """
 
     steps: tuple[Step, ...]
@@ -609,9 +614,9 @@ class OverlappedEpiTile(Block):
 
 @dataclass(frozen=True)
 class If(Block):
-    """Branch of a program: run the steps if a condition is true.
+    """Branch of a program: run the steps if a condition is true when the program is executed.
 
-    condition   one of the texts at the top of this file, such as `IS_LAST_SPLIT`
+    condition   text of the condition, one of the constants of this module, such as `IS_LAST_SPLIT`
     """
 
     condition: str

@@ -27,11 +27,11 @@ _MOST_STEPS = 1 << 16  # steps of a schedule, with loops unrolled
 
 @dataclass(frozen=True)
 class Fetch:
-    """Step of a thread schedule: start to load a k-tile, to its stage by cp.async, or else to registers.
+    """Step of a thread schedule: start to load a k-tile, by cp.async to its stage, or else to registers.
 
-    ahead    number of k-tiles from t, the one that is multiplied, to the one that is loaded
-    chunk    index of the piece of the k-tile's copies that this step issues. Piece 0 overwrites the stage
-    chunks   number of pieces of these copies
+    ahead    how many k-tiles after the one that is multiplied
+    chunk    index of the piece of the k-tile's copies that this step issues; piece 0 begins to overwrite the stage
+    chunks   number of pieces that the copies of a k-tile are divided into
     """
 
     ahead: int
@@ -41,14 +41,14 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Commit:
-    """Step of a thread schedule: make a group of the copies since the last commit (cp.async.commit_group)."""
+    """Step of a thread schedule: put the copies since the last commit into a group (cp.async.commit_group)."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """Step of a thread schedule: write a k-tile from registers to its stage. Does nothing if cp.async loads k-tiles.
+    """Step of a thread schedule: write a k-tile from registers to its stage. It does nothing if cp.async loads k-tiles.
 
-    ahead   number of k-tiles from t, the one that is multiplied, to the one that is written
+    ahead   how many k-tiles after the one that is multiplied
     """
 
     ahead: int
@@ -56,10 +56,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Wait:
-    """Step of a thread schedule: wait until at most `pending` groups of copies are unfinished.
-
-    In the kernel it is cp.async.wait_group.
-    """
+    """Step of a thread schedule: wait until at most `pending` groups of copies are unfinished (cp.async.wait_group)."""
 
     pending: int
 
@@ -71,12 +68,12 @@ class Sync:
 
 @dataclass(frozen=True)
 class Read:
-    """Step of a thread schedule: read the fragments of a k-block to their buffer in registers.
+    """Step of a thread schedule: read the fragments of a k-block to registers, from shared memory.
 
-    The source is shared memory, or global memory if the schedule has no stages.
+    Without stages they are read from global memory.
 
     k_block   index of the k-block in its k-tile
-    ahead     number of k-tiles from t, the one that is multiplied, to the one that is read
+    ahead     how many k-tiles after the one that is multiplied
     """
 
     k_block: int
@@ -95,7 +92,7 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Loop in a thread schedule: repeat steps, with `stride` added to their k-block indices in each iteration.
+    """Loop in a thread schedule over k-blocks. In iteration i, i * `stride` is added to the k-block index of each step.
 
     times    number of iterations
     stride   k-blocks from one iteration to the next
@@ -107,7 +104,7 @@ class Repeat:
     steps: tuple[Union[Read, Multiply], ...]
 
     def expand(self) -> Iterator[Step]:
-        """Yield the steps of all iterations of this loop, in order, with their k-block indices."""
+        """Yield the steps of all iterations of this loop, in order, with their own k-block indices."""
         for turn in range(self.times):
             for step in self.steps:
                 yield replace(step, k_block=step.k_block + turn * self.stride)
@@ -118,14 +115,14 @@ Step = Union[Fetch, Commit, Store, Wait, Sync, Read, Multiply, Repeat]
 
 @dataclass(frozen=True)
 class ThreadSchedule(hooks.Listing):
-    """The steps of all threads of a CTA if they have no roles: before the loop over k-tiles, and in each iteration.
+    """What all threads of a CTA do, if they have no roles: steps before the loop over k-tiles, and in each iteration.
 
-    A Fetch, Store or Read of a k-tile past the last one does nothing. The class constants are the values of the fields
-    and properties of `WarpRoles` for a plan without roles.
+    Steps for k-tiles past the last one do nothing. The class constants have the names of fields and properties of
+    `WarpRoles`, with the values that fit a plan without roles.
 
     stages      number of k-tiles in shared memory; 0 if fragments are read from global memory
     fragments   number of buffers of fragments in registers
-    prologue    steps before the loop; the k-tile t that `ahead` counts from is 0 there
+    prologue    steps before the loop, where "the k-tile that is multiplied" is k-tile 0
     k_tile      steps of an iteration
     """
 
@@ -151,7 +148,7 @@ class ThreadSchedule(hooks.Listing):
         return 1
 
     def partial_elements(self, plan: GemmPlan) -> int:
-        """Return the number of accumulators that warps or CTAs exchange in shared memory: 0 without a split of K.
+        """Return the number of accumulators that are exchanged in shared memory: 0, as K is not split in this schedule.
 
         plan   not used here, but by the same method of `WarpRoles`
         """
@@ -169,7 +166,7 @@ class ThreadSchedule(hooks.Listing):
         return plan.tiled_mma
 
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
-        """Return (rows, columns) of D that a consumer computes: all of the CTA's tile, since the threads have no roles.
+        """Return (rows, columns) of D that a consumer computes: all of the CTA's tile, as the threads have no roles.
 
         cta_tile   (bM, bN, bK)
         """
@@ -177,6 +174,8 @@ class ThreadSchedule(hooks.Listing):
 
     def fragment_buffers(self, mma_order: str) -> tuple[int, int]:
         """Return how many k-blocks' fragments a thread holds at once: (of A, of B).
+
+        Both are `fragments` of this schedule.
 
         mma_order   not used here, but by the same method of `WarpRoles`
         """
@@ -201,7 +200,7 @@ class ThreadSchedule(hooks.Listing):
         return "\n".join(lines)
 
     def lined(self, steps: tuple[Step, ...]) -> list[tuple[int, Step]]:
-        """Return (line, step) for some steps: the line of each in the printed schedule, counted from 0.
+        """Return (line, step) pairs for some steps of this schedule: their lines in the printed schedule, from 0.
 
         steps   `prologue`, `k_tile`, or the steps of a `Repeat` in one of them
 
@@ -224,10 +223,11 @@ class ThreadSchedule(hooks.Listing):
         return found
 
     def play(self, k_tiles: int) -> Iterator[tuple[int, Step]]:
-        """Yield (t, step) for a tile of `k_tiles` k-tiles, in the order of execution.
+        """Yield (t, step) for all steps of a tile in the order of execution, where t is the k-tile that is multiplied.
 
-        t is the k-tile that is multiplied. The prologue has t = 0. Loops are expanded. Nothing is yielded if there are
-        no k-tiles.
+        Loops are expanded. The prologue has t = 0. Nothing is yielded if there are no k-tiles.
+
+        k_tiles   number of k-tiles of the tile
         """
         if k_tiles == 0:
             return
@@ -241,7 +241,7 @@ class ThreadSchedule(hooks.Listing):
                     yield tile, step
 
     def bounds(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence for each number that is out of bounds, and for too many steps."""
+        """Yield a sentence for each number of this schedule that is out of bounds, and for too many steps."""
         yield from count_rule("body.stages", self.stages, 0, MOST_STAGES)
         yield from count_rule("body.fragments", self.fragments, 1, MOST_STAGES)
         count = 0
@@ -258,7 +258,7 @@ class ThreadSchedule(hooks.Listing):
             yield f"the schedule has {count} steps; at most {_MOST_STEPS} are allowed."
 
     def needs(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence if the plan has a cluster, or does not say how fragments are read from shared memory."""
+        """Yield a sentence if the plan has a cluster, or no copy atoms that read fragments from shared memory."""
         if plan.cluster_mn != (1, 1) and not self.slices_k:
             yield (
                 f"the cluster is {plan.cluster_mn}; a thread schedule has no clusters. Use cluster_mn = (1, 1), or "
@@ -273,7 +273,7 @@ class ThreadSchedule(hooks.Listing):
                 )
 
     def hazards(self, is_async: bool, k_tiles: int, k_blocks: int | None = None) -> list[str]:
-        """Execute this schedule on a model, and return a sentence for each error; an empty list if it is correct.
+        """Return a sentence for each error of this schedule, found by executing it step by step; [] if it is correct.
 
         Errors are, for example, a stage that is overwritten while other warps may read it, and a read of a k-tile whose
         copy has not been waited for.
@@ -289,7 +289,7 @@ class ThreadSchedule(hooks.Listing):
 
 
 def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
-    """Return the thread schedule of a plan, for code that needs a plan whose threads all follow one schedule.
+    """Return the thread schedule of a plan without warp roles, or raise an error.
 
     raises   UnsupportedError if the plan has warp roles
     """
@@ -300,9 +300,9 @@ def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
 
 @functools.lru_cache(maxsize=1024)
 def _hazards(schedule: ThreadSchedule, is_async: bool, k_tiles: int, k_blocks: int | None) -> tuple[str, ...]:
-    """Return the result of `ThreadSchedule.hazards` (a sentence for each error) as a tuple.
+    """Return a sentence for each error of a schedule, as `ThreadSchedule.hazards` does; results are cached.
 
-    Results are cached, because many plans that differ only in their layouts have the same schedule.
+    Many plans that differ only in their layouts have the same schedule.
     """
     watch = StageWatch(schedule, is_async, k_tiles)
     for tile, step in schedule.play(k_tiles):
@@ -320,9 +320,10 @@ def _height(step: Step) -> int:
 def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") -> Iterator[str]:
     """Yield the printed lines of some steps of a thread schedule.
 
+    steps     steps, e.g. the prologue
     depth     levels of indentation
-    tile      name of the k-tile that `ahead` counts from: "0" before the loop, "k" in it
-    k_block   name that k-block indices are added to: "i" in a loop over k-blocks, "" outside
+    tile      name of the k-tile that is multiplied: "0" before the loop, "k" in it
+    k_block   name of the loop variable that k-block indices are added to: "i" in a loop over k-blocks, "" outside
     """
     for step in steps:
         yield "  " * depth + _line(step, tile, k_block)
@@ -331,10 +332,10 @@ def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") ->
 
 
 def _line(step: Step, tile: str, k_block: str) -> str:
-    """Return the printed line of one step of a thread schedule, without indentation.
+    """Return the printed line of a step of a thread schedule, without indentation, e.g. "fetch    A[k + 2], B[k + 2]".
 
-    tile      name of the k-tile that the step's `ahead` counts from: "0" before the loop, "k" in it
-    k_block   name that the step's k-block is added to: "i" in a loop over k-blocks, "" outside
+    tile      name of the k-tile that is multiplied: "0" before the loop, "k" in it
+    k_block   name of the loop variable that the k-block index is added to: "i" in a loop over k-blocks, "" outside
     """
     if isinstance(step, Repeat):
         turns = [str(turn * step.stride) for turn in range(step.times)]
@@ -369,9 +370,10 @@ def _counted(start: str, number: int) -> str:
 class StageWatch:
     """Checker of a thread schedule: it follows the k-tiles of one operand through shared memory and registers.
 
-    It knows which k-tile each stage holds, whether its copy has ended and which threads may read it, and collects a
-    sentence for each error in `found`. The simulator derives from this class and moves data in the hooks `fetched`,
-    `started`, `shown` and `read_into`, which do nothing here.
+    It knows the k-tile in each stage, whether its copy has ended, and whether all threads may read it. It adds a
+    sentence to `found` for each error, e.g. a stage that is overwritten too early. The simulator derives from this
+    class: it overrides `fetched`, `started`, `shown` and `read_into`, which do nothing here, to move data at these
+    moments.
 
     schedule   the schedule that is executed
     is_async   whether k-tiles are loaded by cp.async
@@ -397,42 +399,48 @@ class StageWatch:
         self.found: list[str] = []
 
     def fetched(self, tile: int) -> None:
-        """Handle the start of a load of k-tile `tile` from global memory.
+        """Called when a load of k-tile `tile` from global memory starts.
 
-        A hook: does nothing here, moves data in the simulator.
+        It does nothing; the simulator overrides it.
         """
 
     def started(self, tile: int, stage: int) -> None:
-        """Handle the start of a write of k-tile `tile` to a stage, whose earlier content is lost.
+        """Called when k-tile `tile` begins to overwrite a stage. It does nothing; the simulator overrides it.
 
-        A hook: does nothing here, moves data in the simulator.
+        stage   index of the stage, whose earlier content is lost
         """
 
     def shown(self, tile: int, stage: int) -> None:
-        """Handle the completion of k-tile `tile`: every thread may read it in its stage from here on.
+        """Called when k-tile `tile` is complete, and every thread may read it.
 
-        A hook: does nothing here, moves data in the simulator.
+        It does nothing; the simulator overrides it.
+
+        stage   index of the stage that holds the k-tile
         """
 
     def read_into(self, tile: int, stage: int, k_block: int, buffer: int) -> None:
-        """Handle a read of a k-block from a stage to a buffer of fragments, even if the stage holds another k-tile.
+        """Called when fragments of a k-block are read from a stage to registers.
 
-        A hook: does nothing here, moves data in the simulator.
+        It does nothing; the simulator overrides it.
+
+        It is also called if the stage holds another k-tile, which is recorded as an error.
 
         tile      the k-tile that should be read
+        stage     index of the stage
         k_block   index of the k-block in it
-        buffer    index of the buffer of fragments
+        buffer    index of the buffer of fragments in registers
         """
 
     def fail(self, message: str) -> None:
-        """Record an error of the thread schedule: add the sentence to `found`, unless it is there already."""
+        """Record an error of the thread schedule: add the sentence `message` to `found`, unless it is there already."""
         if message not in self.found:
             self.found.append(message)
 
     def apply(self, tile: int, step: Step) -> None:
-        """Execute one step of the thread schedule on the modelled stages and registers, and record its errors.
+        """Execute one step of the thread schedule on a model of stages and registers, and record its errors.
 
         tile   the k-tile that is multiplied; the step's `ahead` counts from it
+        step   the step, such as `Fetch` or `Sync`
         """
         if isinstance(step, Fetch):
             self._fetch(tile + step.ahead, step.chunk, step.chunks)
@@ -474,9 +482,11 @@ class StageWatch:
             self.fail(f"{which} of k-tile {tile} {'is' if len(found) == 1 else 'are'} {often}.")
 
     def _overwrite(self, tile: int) -> int:
-        """Assign a stage of shared memory to a k-tile that is loaded, and return the index of the stage.
+        """Choose the stage of shared memory for a k-tile that is loaded, mark it as overwritten, and return its index.
 
-        Records an error if the earlier content of the stage is still in use.
+        An error is recorded if other threads may still read the stage, or a copy to it has not ended.
+
+        tile   index of the k-tile
         """
         stage = tile % self.stages
         if stage in self.read_since_sync:
@@ -494,7 +504,7 @@ class StageWatch:
         return stage
 
     def _fetch(self, tile: int, chunk: int, chunks: int) -> None:
-        """Check and record the effect of a `Fetch` step, which starts to load k-tile `tile`.
+        """Check and record a `Fetch` step, which starts to load k-tile `tile`.
 
         chunk    index of the piece of the k-tile's copies that is issued
         chunks   number of pieces of these copies
@@ -517,7 +527,7 @@ class StageWatch:
             self.open_group.append(tile)
 
     def _store(self, tile: int) -> None:
-        """Check and record the effect of a `Store` step, which writes k-tile `tile` from registers to its stage."""
+        """Check and record a `Store` step, which writes k-tile `tile` from registers to its stage of shared memory."""
         if self.is_async or tile >= self.k_tiles:
             return
         if self.registers != tile:
@@ -527,7 +537,7 @@ class StageWatch:
         self.registers = None
 
     def _sync(self) -> None:
-        """Record a `Sync` step: copies that have ended become visible to all threads, and earlier reads are over."""
+        """Record a `Sync` step, a barrier of all threads: ended copies become visible, and earlier reads are over."""
         self.read_since_sync.clear()
         for stage, tile in enumerate(self.held):
             if tile is not None and self.landed[stage] and not self.visible[stage]:
@@ -535,7 +545,7 @@ class StageWatch:
                 self.shown(tile, stage)
 
     def _read(self, tile: int, k_block: int) -> None:
-        """Check and record the effect of a `Read` step, which reads a k-block to its buffer of fragments.
+        """Check and record a `Read` step, which reads a k-block from its stage to a buffer of fragments in registers.
 
         tile      k-tile that is read
         k_block   index of the k-block in it
@@ -563,7 +573,7 @@ class StageWatch:
         self.read_into(tile, stage, k_block, k_block % self.fragments)
 
     def _multiply(self, tile: int, k_block: int) -> None:
-        """Check and record the effect of a `Multiply` step: the buffer must hold this k-block of k-tile `tile`."""
+        """Check and record a `Multiply` step: the buffer of fragments must hold k-block `k_block` of k-tile `tile`."""
         held = self.buffers[k_block % self.fragments]
         if held != (tile, k_block):
             self.fail(
@@ -574,10 +584,10 @@ class StageWatch:
 
 
 def _in_turn(k_blocks: int, unroll: int | None) -> list[Step]:
-    """Return the steps of a thread schedule that read and multiply one k-block after the other.
+    """Return the steps of a thread schedule that multiply a k-tile: read a k-block, multiply it, and so on.
 
     k_blocks   number of k-blocks of a k-tile
-    unroll     k-blocks of an iteration of a loop; None: no loop
+    unroll     number of k-blocks in each iteration of a loop; None: no loop
     """
     steps = tuple([step for k in range(unroll or k_blocks) for step in (Read(k), Multiply(k))])
     return list(steps) if unroll in (None, k_blocks) else [Repeat(k_blocks // unroll, unroll, steps)]
@@ -587,19 +597,19 @@ def single_stage(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
     """Return the thread schedule of the textbook's tiled GEMM: load a k-tile, barrier, multiply, barrier.
 
     k_blocks   number of k-blocks of a k-tile
-    unroll     k-blocks that are unrolled in an iteration of the loop over k-blocks, a divisor of `k_blocks`; None: all
+    unroll     number of k-blocks in each iteration of the loop over k-blocks, a divisor of `k_blocks`; None: all
     """
     blocks = _in_turn(k_blocks, unroll)
     return ThreadSchedule(1, 1, (), (Fetch(0), Commit(), Store(0), Wait(0), Sync(), *blocks, Sync()))
 
 
 def direct() -> ThreadSchedule:
-    """Return the thread schedule without shared memory: k-tiles of one k-block, read from global to fragments."""
+    """Return the thread schedule without shared memory: each k-tile is a single k-block, read from global memory."""
     return ThreadSchedule(0, 1, (), (Read(0), Multiply(0)))
 
 
 def streamed(k_blocks: int, load_chunks: int = 2) -> ThreadSchedule:
-    """Return the thread schedule that reads fragments ahead from global memory, without shared memory.
+    """Return the thread schedule without shared memory: fragments are read from global memory during other MMAs.
 
     k_blocks      number of k-blocks of a k-tile. Registers hold the fragments of all of them
     load_chunks   number of equal groups of k-blocks, a divisor of `k_blocks`. While one group is multiplied, the reads
@@ -624,12 +634,12 @@ def streamed(k_blocks: int, load_chunks: int = 2) -> ThreadSchedule:
 
 
 def prefetched(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
-    """Return the thread schedule with one stage that loads the next k-tile to registers while one is multiplied.
+    """Return the thread schedule with one stage: while a k-tile is multiplied, the next one is loaded to registers.
 
     It needs two barriers for each k-tile.
 
     k_blocks   number of k-blocks of a k-tile
-    unroll     k-blocks that are unrolled in an iteration of the loop over k-blocks, a divisor of `k_blocks`; None: all
+    unroll     number of k-blocks in each iteration of the loop over k-blocks, a divisor of `k_blocks`; None: all
     """
     blocks = _in_turn(k_blocks, unroll)
     first = (Fetch(0), Commit(), Store(0), Wait(0), Sync())
@@ -639,17 +649,18 @@ def prefetched(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
 def multistage(
     stages: int, k_blocks: int, unroll: int | None = None, *, load_chunks: int = 1, fragments: int = 2
 ) -> ThreadSchedule:
-    """Return the thread schedule that loads `stages` - 1 k-tiles ahead and reads fragments one k-block ahead.
+    """Return the thread schedule with several stages: k-tiles are loaded `stages` - 1 iterations early.
 
-    It needs one barrier for each k-tile. With two stages and copies through registers it is double buffering.
+    Fragments are read one k-block before they are multiplied. Each k-tile needs one barrier. With two stages and copies
+    through registers it is double buffering.
 
     stages        number of k-tiles in shared memory, 2 or more
     k_blocks      number of k-blocks of a k-tile, 1 or more
-    unroll        k-blocks that are unrolled in an iteration of the loop over k-blocks, an even divisor of `k_blocks`.
-                  The last `unroll` k-blocks follow the loop. None: no loop. A loop takes fewer registers, because the
-                  compiler cannot move all reads of a k-tile to its start
+    unroll        number of k-blocks in each iteration of a loop over k-blocks, an even divisor of `k_blocks`. The last
+                  `unroll` k-blocks follow the loop. None: no loop. A loop takes fewer registers, because the compiler
+                  cannot move all reads of a k-tile to its start
     load_chunks   number of pieces of the copies of a k-tile. They are issued with different k-blocks, not all at once
-    fragments     2, or 1: each k-block is read just before it is multiplied
+    fragments     2; or 1: each k-block is read just before it is multiplied
 
     >>> [type(step).__name__ for step in multistage(2, 2).k_tile]
     ['Read', 'Fetch', 'Commit', 'Multiply', 'Store', 'Wait', 'Sync', 'Read', 'Multiply']

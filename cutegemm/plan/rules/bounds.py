@@ -8,7 +8,7 @@ MOST_STAGES = 1024  # a stage has at least 128 bytes; shared memory has 227 KiB
 
 
 def count_rule(name: str, value: int, least: int = 1, most: int | None = None) -> Iterator[str]:
-    """Yield a sentence if a count is not in [least, most].
+    """Yield a sentence if a count, the value of a field, is not in [least, most].
 
     name    name of the field, for the message
     most    largest valid value; None: any
@@ -23,9 +23,10 @@ def count_rule(name: str, value: int, least: int = 1, most: int | None = None) -
 
 
 def extents_rule(name: str, value: tuple[int, ...]) -> Iterator[str]:
-    """Yield a sentence if one of the extents of a field is less than 1.
+    """Yield a sentence if one of the extents in a field, such as a tile, is less than 1.
 
-    name   name of the field, for the message
+    name    name of the field, for the message
+    value   the extents
 
     >>> list(extents_rule("cta_tile", (128, 0, 64)))
     ['cta_tile = (128, 0, 64); 3 positive integers are expected.']

@@ -35,9 +35,9 @@ _MOST_REACH = 1 << 62  # offsets below this fit 64 bits, also after a swizzle
 
 @dataclass(frozen=True)
 class _Tile:
-    """A tile of an operand in shared memory.
+    """A tile of an operand in shared memory, as the checks of TMA boxes and wgmma descriptors need it.
 
-    name     name of the operand, in capitals
+    name     name of the operand in messages, in capitals
     modes    names of the tile's two modes, such as ("m", "k")
     dtype    element type
     shape    extents of the two modes
@@ -65,7 +65,7 @@ class _Tile:
 
 
 def layout_rule(layout: SharedLayout) -> str | None:
-    """Return why a layout cannot be one of shared memory, as the end of a sentence; None if it can.
+    """Return why an object cannot be a layout of shared memory, as the end of a sentence; None if it can.
 
     >>> layout_rule(ComposedLayout(Swizzle(3, 3, 3), 8, Layout((8, 64), (64, 1))))
     'begins with the offset 8; expected the offset 0.'
@@ -87,7 +87,7 @@ def layout_rule(layout: SharedLayout) -> str | None:
 
 
 def places(offsets: np.ndarray) -> int:
-    """Return the number of distinct values in an array of offsets.
+    """Return the number of distinct values in an array of integer offsets.
 
     If their range is small, a table of flags is used, which is faster than sorting.
     """
@@ -148,9 +148,9 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _d_rules(plan: GemmPlan, layout: SharedLayout) -> Iterator[str]:
-    """Yield a sentence if the shared memory of D does not agree with the TMA boxes of D and C.
+    """Yield a sentence if the shared memory of D does not have the layout that the TMA boxes of D and C write and read.
 
-    layout   shared memory of D
+    layout   the plan's layout of the shared memory of D
     """
     ops, tile_mn = plan.operands, plan.store.tile(plan)
     if product_each(layout.shape) != plan.store.smem_extents(plan):
@@ -178,10 +178,12 @@ def _d_rules(plan: GemmPlan, layout: SharedLayout) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayout) -> tuple[str, ...]:
-    """Return sentences if TMA places elements of a tile at other offsets than the layout does; () if all agree.
+    """Return a sentence if TMA puts elements of a tile at other offsets than the plan's layout does; () if all agree.
 
-    box    extents of a box, the contiguous mode first, in elements
-    kind   swizzle of the boxes, a key of TMA_SWIZZLES
+    tile     the tile in shared memory
+    box      extents of a box, the contiguous mode first, in elements
+    kind     swizzle of the boxes, a key of TMA_SWIZZLES such as "128B"
+    layout   the plan's layout of shared memory
     """
     outer, swizzle = _parts(layout)
     width, rows = box
@@ -227,8 +229,10 @@ def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayou
 def _not_stated(
     tile: _Tile, layout: SharedLayout, rows: int, k: int, instruction: str, multiplied: int | None = None
 ) -> tuple[str, ...]:
-    """Return a violation if no wgmma descriptor can express a layout of shared memory, else an empty tuple.
+    """Return a violation if no wgmma descriptor can describe a layout of shared memory, else an empty tuple.
 
+    tile         the tile in shared memory
+    layout       the plan's layout of it
     rows, k      extents that one instruction reads: M of A or N of B, and K
     instruction  name of the instruction, for the message
     multiplied   number of leading rows of the tile that instructions read; None for all
@@ -280,10 +284,12 @@ def _not_stated(
 
 
 def _steps(table: np.ndarray, group: int, step: int) -> str | None:
-    """Return why the offsets of an instruction do not have the strides that a descriptor expresses; None if they do.
+    """Return why a wgmma descriptor cannot describe the offsets that instructions read along one mode; None if it can.
 
-    table   (instructions, elements): offsets along one mode
-    group   elements of a group. Groups are at equal distances
+    A descriptor needs groups of elements at a constant distance `step`, and a constant distance between groups.
+
+    table   (instructions, elements): offsets along the mode
+    group   number of elements of a group
     step    distance of neighbouring elements in a group
     """
     first = table - table[:, :1]
@@ -304,7 +310,7 @@ def _steps(table: np.ndarray, group: int, step: int) -> str | None:
 
 
 def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
-    """Return (layout before the swizzle, swizzle) of a shared-memory layout; `_PLAIN` stands for no swizzle."""
+    """Split a shared-memory layout into (layout before the swizzle, swizzle); without a swizzle, that is `_PLAIN`."""
     if isinstance(layout, ComposedLayout):
         assert isinstance(layout.inner, Swizzle)
         return layout.outer, layout.inner
@@ -312,7 +318,9 @@ def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
 
 
 def _contributions(outer: Layout, tile: _Tile) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offsets of all coordinates along the contiguous mode of a tile, and of those along its other mode.
+    """Return the offsets of all coordinates along a tile's contiguous mode, and those of all along its other mode.
+
+    The offset of an element is the sum of one of each.
 
     outer   the layout without its swizzle
     """
@@ -320,9 +328,9 @@ def _contributions(outer: Layout, tile: _Tile) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _copies(outer: Layout) -> list[Layout]:
-    """Return the modes after the two modes of a tile: the stages, or the epilogue stages and the consumers.
+    """Return the modes of a shared-memory layout after the two of the tile: stages, or epilogue stages and consumers.
 
-    outer   layout in shared memory without its swizzle
+    outer   the layout without its swizzle
     """
     return [outer[mode] for mode in range(2, len(outer))]
 
@@ -333,9 +341,9 @@ def _same(one: Swizzle, other: Swizzle) -> bool:
 
 
 def _first_moved(outer: Layout, have: Swizzle, want: Swizzle, tile: _Tile) -> str | None:
-    """Return a text that names an element which two swizzles place at different offsets; None if they agree.
+    """Return a text that names the first element whose offset differs between two swizzles; None if they agree.
 
-    outer        the layout without a swizzle
+    outer        the layout before the swizzle
     have, want   the swizzle of the plan's layout, and the one that is needed
     """
     along, across = _contributions(outer, tile)
@@ -349,12 +357,12 @@ def _first_moved(outer: Layout, have: Swizzle, want: Swizzle, tile: _Tile) -> st
 
 
 def _text_of(tile: _Tile, width: int, kind: str) -> str:
-    """Return the text of a shared-memory layout that would be correct, as a hint in a message.
+    """Return a shared-memory layout that would be correct, as text for the hint of a message.
 
-    It is the layout of one column of boxes.
+    It is the layout of one column of TMA boxes.
 
     width   extent of a box along the contiguous mode, in elements
-    kind    swizzle of the boxes, a key of TMA_SWIZZLES
+    kind    swizzle of the boxes, a key of TMA_SWIZZLES such as "128B"
     """
     bits = TMA_SWIZZLES[kind][0]
     rows = tile.shape[1 - tile.inner]
@@ -365,17 +373,17 @@ def _text_of(tile: _Tile, width: int, kind: str) -> str:
 
 
 def _swizzled_by(kind: str) -> str:
-    """Return words for a swizzle, for a message.
+    """Return the name of a swizzle for a message, as words.
 
-    kind   a key of TMA_SWIZZLES
+    kind   a key of TMA_SWIZZLES such as "128B"
     """
     return "without a swizzle" if kind == "interleave" else f"with a swizzle of {kind}"
 
 
 def _as_smem_atom(tile: _Tile, kind: str) -> str:
-    """Return advice for a message: use the shared-memory atom with this swizzle.
+    """Return advice for a message: build the layout from the shared-memory atom with this swizzle.
 
-    kind   a key of TMA_SWIZZLES
+    kind   a key of TMA_SWIZZLES such as "128B"
     """
     major = "k" if tile.inner == 1 else "mn"
     return f"Use tile_to_shape of smem_atom({tile.dtype}, {major!r}, {kind!r})."

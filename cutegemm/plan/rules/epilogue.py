@@ -52,6 +52,6 @@ def epilogue_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _nodes(plan: GemmPlan) -> Iterator[Expression]:
-    """Yield all nodes in the expressions of D and of the auxiliary outputs."""
+    """Yield all nodes in the expression trees of D and of the auxiliary outputs of a plan's epilogue."""
     for _, expression in plan.epilogue.results:
         yield from expression.nodes()

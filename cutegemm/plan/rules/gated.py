@@ -90,9 +90,9 @@ def wide_results(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
-    """Yield a sentence if the vectors or TMA boxes of an n-major B contain columns of gates and of up projections.
+    """Yield a sentence if vectors or TMA boxes of an n-major B would contain both gate and up columns (GLU).
 
-    block   number of adjacent gate columns in the tile
+    block   number of adjacent gate columns in the tile; as many up columns follow them
     """
     box = plan.b.load
     width = box.box[0] if isinstance(box, TmaBox) else box.atom.values if isinstance(box, TiledCopy) else 1

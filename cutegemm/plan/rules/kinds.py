@@ -81,7 +81,7 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _parts(plan: GemmPlan) -> Iterator[str]:
-    """Yield a sentence for missing or empty roles, and for unknown values of `mma_order` and `family`."""
+    """Yield a sentence for missing or empty warp roles, and for unknown values of `mma_order` and `family`."""
     if not plan.roles:
         yield "roles = (); a plan has at least one role."
     for role in plan.roles:

@@ -94,7 +94,11 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _own_columns(plan: GemmPlan) -> Iterator[str]:
-    """Yield a sentence if a CTA of a cluster split-K cannot store its columns by the layout of a narrower wgmma."""
+    """Yield a sentence if a CTA cannot store its columns as a wgmma of its width would, with cluster split-K.
+
+    Each CTA multiplies the columns of all CTAs of the cluster and stores its own, so the layout must be that of a
+    narrower wgmma.
+    """
     try:
         _ = plan.epilogue_mma
     except PlanError as error:
@@ -105,7 +109,10 @@ def _own_columns(plan: GemmPlan) -> Iterator[str]:
 
 
 def fragment_rules(plan: GemmPlan) -> Iterator[str]:
-    """Yield a sentence if threads load other fragments from global memory than those that they multiply."""
+    """Yield a sentence if threads load other fragments from global memory than those that they multiply.
+
+    The rule is for plans without shared memory.
+    """
     if not plan.body.slices_k:
         return
     rows, bn, bk = plan.mma_tile
@@ -120,11 +127,13 @@ def fragment_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _not_read(copy: TiledCopy, mma: TiledMma, name: str, tile: tuple[int, int]) -> int | None:
-    """Return the index of the first thread that loads other elements than it multiplies; None if all fit.
+    """Return the index of the first thread that loads other elements than it multiplies; None if all threads agree.
 
-    A vector has the fragments of some successive k-blocks, for one row. So the loads are compared with the fragments
-    for these k-blocks, as sets.
+    A vector that a thread loads has the fragments of several successive k-blocks, for one row. So the elements are
+    compared for these k-blocks together, as sets.
 
+    copy   tiled copy from global memory to registers
+    mma    tiled MMA, which says what each thread multiplies
     name   "A" or "B"
     tile   extents (M or N, K) of the tile
     """
@@ -143,7 +152,10 @@ def _not_read(copy: TiledCopy, mma: TiledMma, name: str, tile: tuple[int, int]) 
 
 
 def _blocks_of_vector(copy: TiledCopy, mma: TiledMma, name: str) -> int | None:
-    """Return the number of k-blocks whose fragments of a row fill a vector; None if it is not an integer."""
+    """Return the number of k-blocks that one loaded vector of a row has fragments for; None if it is not an integer.
+
+    name   "A" or "B"
+    """
     rows = 2 if name == "A" else 1  # rows of the atom with elements of one thread
     of_row = mma.atom.layout_tv(name.lower())[1].size() // rows
     return copy.atom.values // of_row if copy.atom.values % of_row == 0 else None

@@ -44,11 +44,13 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _in_words(what: str, rules: Iterator[str], instead: str = "") -> Iterator[str]:
-    """Yield violations, and turn a LayoutError into one: a layout does not divide into the vectors of an access.
+    """Yield some violations; if a layout error occurs on the way, yield a sentence for it instead of the rest.
+
+    A LayoutError means that a layout does not divide into the vectors of an access.
 
     what      the accesses, as the subject of the sentence
-    rules     the violations
-    instead   advice for the case of a LayoutError
+    rules     the violations, evaluated lazily
+    instead   advice that is added for a LayoutError
     """
     try:
         yield from rules
@@ -66,7 +68,7 @@ def _of_operand(
     operand: Operand,
     mma: TiledMma,
 ) -> tuple[str, ...]:
-    """Return the violations of `_operand_vectors`, cached because many plans have the same accesses."""
+    """Return the violations that `_operand_vectors` yields, cached because many plans have the same accesses."""
     rules = _operand_vectors(name, tile, layout, copy, read, operand, mma)
     return tuple(_in_words(f"the accesses to {name}", rules))
 
@@ -80,13 +82,17 @@ def _operand_vectors(
     operand: Operand,
     mma: TiledMma,
 ) -> Iterator[str]:
-    """Yield violations of the vector accesses to A or B.
+    """Yield a sentence for each access of A or B whose elements are not adjacent and aligned.
 
-    name     "A" or "B"
-    tile     extents (M or N, K) of the tile
-    layout   layout of its stages in shared memory
-    copy     loads the tile from global memory
-    read     reads fragments from shared memory; None if no threads do
+    These are loads from global memory, writes to shared memory and reads of fragments.
+
+    name      "A" or "B"
+    tile      extents (M or N, K) of the tile
+    layout    layout of its stages in shared memory
+    copy      loads the tile from global memory
+    read      reads fragments from shared memory; None if no threads do
+    operand   majorness and alignment in global memory
+    mma       tiled MMA, which says which fragments a thread reads
     """
     modes = (name.replace("A", "m").replace("B", "n"), "k")
     bits = operand.dtype.bits
@@ -101,14 +107,18 @@ def _operand_vectors(
 
 @lru_cache(maxsize=1024)
 def _of_fragments(name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma) -> tuple[str, ...]:
-    """Return the violations of `_fragment_vectors`, cached because they do not depend on the operand's alignment."""
+    """Return the violations that `_fragment_vectors` yields, cached because they do not depend on the alignment."""
     return tuple(_in_words(f"the accesses to {name}", _fragment_vectors(name, layout, read, bits, mma)))
 
 
 def _fragment_vectors(name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma) -> Iterator[str]:
-    """Yield violations of the vector reads of A's or B's fragments from shared memory.
+    """Yield a sentence if threads read fragments of A or B in vectors that are not adjacent and aligned.
 
-    bits   size of an element
+    name     "A" or "B"
+    layout   layout of the stages in shared memory
+    read     copy atom that reads the fragments
+    bits     size of an element
+    mma      tiled MMA, which says which fragments a thread reads
     """
     try:
         fragments = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma)
@@ -130,9 +140,9 @@ def _fragment_vectors(name: str, layout: SharedLayout, read: CopyAtom, bits: int
 
 
 def _epi_stage_vectors(plan: GemmPlan) -> Iterator[str]:
-    """Yield a sentence for each copy between registers and epilogue stages that is not correct.
+    """Yield a sentence for each copy between registers and epilogue stages (shared memory) that is not correct.
 
-    They must copy each element of an epilogue tile once, in aligned vectors.
+    It must copy each element of an epilogue tile exactly once, in aligned vectors.
     """
     store, epi_tile, threads = plan.store, plan.store.tile(plan), warp_roles(plan).consumer_threads
     layout, to_shared, from_shared = store.layout, store.stage_copy, store.from_shared
@@ -157,11 +167,13 @@ def _epi_stage_vectors(plan: GemmPlan) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _moved_once(name: str, copy: TiledCopy, epi_tile: tuple[int, int]) -> tuple[str, ...]:
-    """Return violations if a copy between registers and an epilogue stage does not move each element exactly once.
+    """Return a sentence if a copy between registers and an epilogue stage does not move each element exactly once.
 
     Elements are counted in the source and in the destination.
 
-    name   "written" or "read", for the messages
+    name       "written" or "read", for the messages
+    copy       the tiled copy
+    epi_tile   extents of the epilogue tile
     """
     rows, out = epi_tile[0], []
     for what, offsets, space in (
@@ -183,9 +195,11 @@ def _moved_once(name: str, copy: TiledCopy, epi_tile: tuple[int, int]) -> tuple[
 
 @lru_cache(maxsize=1024)
 def _aligned_in_epi_stages(name: str, copy: TiledCopy, layout: SharedLayout) -> tuple[str, ...]:
-    """Return violations if the rows that an instruction copies are not adjacent and aligned in an epilogue stage.
+    """Return a sentence if the elements that an instruction copies are not adjacent and aligned in an epilogue stage.
 
-    name   "written" or "read", for the messages
+    name     "written" or "read", for the messages
+    copy     the tiled copy to or from the stage
+    layout   layout of the stages in shared memory
     """
     bits = copy.atom.dtype.bits
     if 8 * copy.atom.aligned_bytes <= bits:
@@ -206,14 +220,20 @@ def _copied_vector(plan: GemmPlan) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _of_lines(copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout) -> tuple[str, ...]:
-    """Return the violations of `_line_vectors`, cached because many plans have the same copies."""
+    """Return the violations that `_line_vectors` yields, cached because many plans have the same copies."""
     rules = _line_vectors(copy, operand, tile, layout)
     what = "the copies of D from shared to global memory"
     return tuple(_in_words(what, rules, " (store = 'direct' has no such copies)"))
 
 
 def _line_vectors(copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout) -> Iterator[str]:
-    """Yield violations of the vector copies of a tile of D, which has `layout` in shared memory, to global memory."""
+    """Yield a sentence if vectors of the copy of a tile of D from shared to global memory are not adjacent and aligned.
+
+    copy      the tiled copy
+    operand   D: its majorness and alignment
+    tile      extents of the tile
+    layout    layout of the tile in shared memory
+    """
     bits = operand.dtype.bits
     yield from _global_vector("D", copy, operand, ("m", "n"), tile, "stored")
     places = copy.offsets_s(layout)  # raises no LayoutError, as the copy divides the layout
@@ -241,10 +261,13 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
 def _accumulators_stored(
     store: CopyAtom, operand: Operand, tile: tuple[int, int], mma: TiledMma, layout: SharedLayout | None
 ) -> tuple[str, ...]:
-    """Return the violations of the vector stores of accumulators, cached because many plans have the same stores.
+    """Return a sentence if threads store accumulators in vectors that are not adjacent and aligned. Cached.
 
-    tile     extents of the tile of D
-    layout   layout of the tile in shared memory; None if the store is to global memory
+    store     copy atom of a vector
+    operand   D: its majorness and alignment
+    tile      extents of the tile of D
+    mma       tiled MMA, which says which accumulators a thread has
+    layout    layout of the tile in shared memory; None if the store is to global memory
     """
     bm, bn = tile
     offsets = mma.offsets_c(Layout(tile, (1, bm) if operand.major == "m" else (bn, 1)))
@@ -257,7 +280,10 @@ def _accumulators_stored(
 
 
 def _gates_stored(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of the vector stores of a gated D, whose elements are at the positions of the gates."""
+    """Yield a sentence if a gated D (GLU) is stored in vectors that are not adjacent and aligned.
+
+    An element of D is stored by the thread and register that have its gate.
+    """
     store, operand, (bm, bn) = plan.store.atom, plan.operands.d, plan.d_tile
     held = plan.stored_by_threads
     place = np.sort(held if operand.major == "m" else held % bm * bn + held // bm, axis=1)
@@ -270,10 +296,12 @@ def _gates_stored(plan: GemmPlan) -> Iterator[str]:
 
 
 def _stored_at_once(store: CopyAtom, operand: Operand, places: np.ndarray, but: str) -> Iterator[str]:
-    """Yield violations if the elements of a vector store are not adjacent and aligned in D.
+    """Yield a sentence if the elements of a vector store are not adjacent and aligned in D.
 
-    places   (threads, values): offsets in a compact tile of D, sorted for each thread
-    but      subject and verb of the message, such as "a thread does not hold"
+    store     copy atom of a vector
+    operand   D: its majorness and alignment
+    places    (threads, values): offsets in a compact tile of D, sorted for each thread
+    but       subject and verb of the message, such as "a thread does not hold"
     """
     count = store.bits // operand.dtype.bits
     if store.bits > 8 * operand.align_bytes:
@@ -290,7 +318,7 @@ def _stored_at_once(store: CopyAtom, operand: Operand, places: np.ndarray, but: 
 
 
 def _consumed(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield violations if the tiled MMA does not give each consumer its rectangle of the tile, in the order of stores.
+    """Yield a sentence if the tiled MMA does not give each consumer a rectangle of the CTA's tile, in store order.
 
     Cases that other rules report are skipped.
     """
@@ -317,11 +345,12 @@ def _consumed(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _one_epi_stage(layout: SharedLayout, bits: int) -> SharedLayout:
-    """Return the layout of the first epilogue stage if all stages are alike, otherwise the layout of all stages.
+    """Return the layout of the first epilogue stage if all stages are alike, otherwise the layout of all, for checks.
 
     Stages are alike if each starts at a multiple of 1024 bytes, the longest period of a swizzle.
 
-    bits   size of an element
+    layout   layout (rows, columns, stages, consumers) of the epilogue stages
+    bits     size of an element
     """
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     copies = [stride for mode in range(2, len(outer)) for stride in outer[mode].flat()[1]]
@@ -335,7 +364,7 @@ def _one_epi_stage(layout: SharedLayout, bits: int) -> SharedLayout:
 def _shared_out(
     mma: TiledMma, own_mma: TiledMma, tile: tuple[int, int], own_tile: tuple[int, int], piece: int
 ) -> tuple[str, ...]:
-    """Return a violation if the consumers that share a CTA tile do not each accumulate a rectangle of it.
+    """Return a sentence if the consumers that share a CTA tile do not each accumulate a rectangle of it; () if they do.
 
     mma, own_mma     the tiled MMA of all consumers together, and of a single one
     tile, own_tile   extents of the tile of the CTA, and of a consumer
@@ -361,11 +390,11 @@ def _shared_out(
 def _stored_in_order(
     own_mma: TiledMma, own_tile: tuple[int, int], to_epi_stage: TiledCopy, epi_tile: tuple[int, int], by_warps: bool
 ) -> tuple[str, ...]:
-    """Return a violation if the copy to epilogue stages does not take a consumer's accumulators in register order.
+    """Return a sentence if the copy to epilogue stages does not take a consumer's accumulators in register order.
 
     own_mma, own_tile        tiled MMA of a consumer, and extents of its tile
-    to_epi_stage, epi_tile   copy to an epilogue stage, and extents of an epilogue tile
-    by_warps                 True if a consumer is a warp, whose accumulators are ordered epilogue tile by epilogue tile
+    to_epi_stage, epi_tile   copy to an epilogue stage (shared memory), and extents of an epilogue tile
+    by_warps                 True if a consumer is a warp, whose registers are ordered epilogue tile by epilogue tile
     """
     rows, columns = own_tile
     own = own_mma.offsets_c(Layout(own_tile))  # (threads, values, rest_m, rest_n)
@@ -410,12 +439,16 @@ def _global_vector(
     tile: tuple[int, int],
     moved: str = "loaded",
 ) -> Iterator[str]:
-    """Yield violations of a copy's vector accesses to global memory.
+    """Yield a sentence if a copy accesses global memory in vectors that are not contiguous and aligned.
 
-    A vector of several elements must lie along the contiguous mode and be aligned.
+    A vector of several elements must lie along the contiguous mode of the operand.
 
-    modes   names of the two modes of the tile
-    moved   "loaded" or "stored", for the messages
+    name      name of the operand, for the messages
+    copy      the tiled copy
+    operand   majorness and alignment
+    modes     names of the two modes of the tile
+    tile      extents of the tile
+    moved     "loaded" or "stored", for the messages
     """
     elements = copy.atom.bits // operand.dtype.bits
     if elements <= 1:
@@ -435,10 +468,13 @@ def _global_vector(
 
 
 def _shared_vector(what: str, offsets: np.ndarray, bits: int, element_bits: int) -> Iterator[str]:
-    """Yield violations if vector accesses of `bits` bits are not adjacent and aligned elements of a buffer.
+    """Yield a sentence if accesses of `bits` bits to shared memory are not adjacent and aligned elements.
 
-    what      the access, as the subject and verb of the sentence
-    offsets   (threads, values, ...): offsets of the elements that each thread accesses, in the order of its registers
+    what           the access, as the subject and verb of the sentence
+    offsets        (threads, values, ...): offsets of the elements that each thread accesses, in the order of its
+                   registers
+    bits           width of an access
+    element_bits   size of an element
     """
     count = bits // element_bits
     flat = offsets.reshape(offsets.shape[0], -1, order="F")

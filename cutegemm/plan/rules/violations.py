@@ -42,7 +42,7 @@ _COMPILER_REGISTERS = 23  # for addresses, counters and predicates: the minimum 
 
 
 def violated_on(plan: GemmPlan, arch: Arch) -> list[str]:
-    """Return a sentence for each rule that a plan breaks on an architecture, among the rules that depend on it.
+    """Return a sentence for each architecture-dependent rule that a plan breaks on an architecture.
 
     The plan must meet all other rules.
     """
@@ -51,11 +51,12 @@ def violated_on(plan: GemmPlan, arch: Arch) -> list[str]:
 
 
 def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
-    """Return all violations of a plan on an architecture.
+    """Return a sentence for each rule that a plan breaks on an architecture; [] if none.
+
+    If fields have wrong types or bounds, or a gated epilogue is wrong, only these violations are returned: the other
+    rules cannot be evaluated.
 
     problem   adds the rules for its extents, strides and alignment; None checks the plan alone
-    returns   a sentence for each violation. If the plan's fields have wrong types or bounds, or its gated epilogue is
-              wrong, only these violations are returned: the other rules cannot be evaluated
     """
     kinds = list(kind_rules(plan)) or list(gated_rules(plan))
     if kinds:
@@ -162,9 +163,10 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
-    """Return whether `columns` is the tile's columns of B, rounded up to whole rows of TMA boxes.
+    """Return whether `columns` is the number of the tile's columns of B, rounded up to whole rows of TMA boxes.
 
-    This is allowed for an n-major B that wgmma reads: the instruction reads the first columns only.
+    More columns than those of the tile are allowed for an n-major B that wgmma reads: it multiplies the first ones
+    only.
     """
     box, mma = plan.b.load, plan.tiled_mma
     if not isinstance(box, TmaBox) or not mma.atom.is_of_warpgroup or plan.loaded.b.major != "n":
@@ -230,7 +232,10 @@ def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _schedule(plan: GemmPlan) -> Iterator[str]:
-    """Yield the hazards of a thread schedule, for numbers of k-tiles around the number of stages."""
+    """Yield a sentence for each synchronization error of a thread schedule, e.g. a stage that is overwritten too early.
+
+    The schedule is executed for several numbers of k-tiles, around the number of stages.
+    """
     if plan.body.has_roles:
         return
     stages = plan.stages
@@ -270,9 +275,9 @@ def _shared_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    """Yield a violation if a thread needs more registers than its role has.
+    """Yield a sentence if a thread needs more registers than its warp role has.
 
-    For roles without a register count it is the count that `ctas_per_sm` CTAs on an SM leave for each thread.
+    A role without a register count has as many as each thread gets if `ctas_per_sm` CTAs share an SM.
     """
     parts = plan.registers()
     needed = sum(parts.values()) + _COMPILER_REGISTERS
@@ -294,7 +299,10 @@ def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _reductions(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of reductions: wrong operands for their results, or a layout that cannot be reduced by warps."""
+    """Yield a sentence for each error of an epilogue's reductions (sums and maxima over D).
+
+    Errors are wrong types or kinds of their results, and accumulators that warps cannot reduce by shuffles.
+    """
     acc = plan.operands.acc
     wide = acc if acc.bits > 32 else f32
     for name, reduction in plan.epilogue.reductions:
@@ -340,7 +348,7 @@ def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 
 def _held_against(plan: GemmPlan) -> tuple[str, ...]:
-    """Return the names of the operands and results whose element type and majorness must be those of the plan."""
+    """Return the names of the operands and results whose type and majorness a problem must share with the plan."""
     return ("a", "b", *plan.operands.of_mainloop, *plan.epilogue.tensors, *plan.epilogue.outputs)
 
 
@@ -357,10 +365,11 @@ def _other_operand(name: str, ours: Operand, theirs: Operand) -> str:
 def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem) -> Iterator[str]:
     """Yield a sentence if a row or column operand of the epilogue does not consist of whole vectors.
 
-    It is read in whole vectors up to its own end, which the vectors of D do not determine.
+    It is loaded in vectors, and the last one must not reach past its end.
 
     name      name of the operand
     operand   the operand of the plan, with its alignment
+    problem   the problem, with the operand's extent
     """
     extent, at_once = problem.layout(name).shape["mn".index(operand.major)], plan.access(name).values
     if len(operand.broadcast) == 1 and extent % at_once:
@@ -379,9 +388,12 @@ def _by_box(plan: GemmPlan, name: str) -> bool:
 
 
 def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) -> Iterator[str]:
-    """Yield violations if an operand's strides, or its contiguous extent, are not multiples of its alignment.
+    """Yield a sentence for each stride of an operand that is not a multiple of its alignment; also for its extent.
 
-    any_extent   True if the contiguous extent is not checked
+    name         name of the operand
+    operand      the operand of the plan, with its alignment
+    problem      the problem, with the extents and strides
+    any_extent   True if the extent along the contiguous mode is not checked
     """
     layout = problem.layout(name)
     contiguous = 0 if layout.stride[0] == 1 and operand.major == problem.operands.modes(name)[0][0] else 1
@@ -396,9 +408,11 @@ def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) ->
 
 
 def _misfit(name: str, have_bytes: int, operand: Operand) -> str:
-    """Return the end of a sentence about an extent or stride that is not a multiple of the operand's alignment.
+    """Return the end of a sentence about an extent or stride that is not a multiple of an operand's alignment.
 
+    name         name of the operand
     have_bytes   the extent or stride in bytes
+    operand      the operand of the plan, with its alignment
     """
     if operand.modes:
         return f"{have_bytes} bytes, which is not a multiple of {operand.align_bytes}, which TMA needs. Pad its rows."

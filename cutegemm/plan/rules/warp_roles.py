@@ -63,7 +63,10 @@ def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield a sentence for each rule on the consumers that a plan breaks: their number, tiles, threads and features."""
+    """Yield a sentence for each rule on the consumers (the warp roles that multiply) that a plan breaks.
+
+    The rules are about their number, tiles, threads and features.
+    """
     bm, bn, _ = plan.cta_tile
     if pipeline.kind not in WARP_ROLES_KINDS:
         yield f"kind = {pipeline.kind!r}; the kinds of warp roles are {', '.join(WARP_ROLES_KINDS)}."
@@ -114,10 +117,7 @@ def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield a sentence for each rule on the overlapped epilogue that a plan breaks.
-
-    With it, a finished tile is stored during the MMAs of the next tile.
-    """
+    """Yield a sentence for each broken rule on the overlapped epilogue: a tile is stored during the next one's MMAs."""
     if pipeline.kind != "cooperative" or not plan.scheduler.grid.is_persistent:
         yield "an overlapped epilogue needs cooperative consumers and a persistent grid. Leave overlapped out."
     if not plan.store.stored_by_tma:
@@ -144,7 +144,10 @@ def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _read_a(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield violations of wgmma with A in registers: consumers must share a tile, and read A from shared memory."""
+    """Yield a sentence for each rule that a plan with A in registers (for wgmma) breaks.
+
+    The consumers must share a tile, and read A from shared memory.
+    """
     name = plan.tiled_mma.atom.name
     if pipeline.kind != "cooperative" or pipeline.overlapped:
         yield (

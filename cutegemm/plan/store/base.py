@@ -28,15 +28,17 @@ Steps = tuple[Step, ...]
 
 @dataclass(frozen=True)
 class Store:
-    """How a tile of D gets from the accumulators of threads to global memory: the base class of all stores.
+    """How a tile of D gets from accumulator registers to global memory: base class of the stores of a plan.
 
-    A subclass has `atom`, the copy that takes D out of registers: to global memory, or to shared memory that D passes
-    through. Other parts of the package ask a store by these methods and do not name its class.
+    Stores are: from registers, through shared memory, or through epilogue stages by TMA or threads. Other parts of the
+    package ask a store by these methods and do not name its class. A subclass has `atom`, the copy of D out of
+    registers, to global or to shared memory.
 
     stored_by_tma   whether TMA stores D
-    reuses_stages   whether the shared memory of D is that of A and B, which have been read by then
-    reads_ahead     whether threads read rows and columns of the next epilogue tile before they need them
-    rotates_lines   whether threads store lines of D rotated by their address; see `LineStore`
+    reuses_stages   whether D uses the shared memory of A and B, which have been read by then
+    reads_ahead     whether threads load rows and columns for the next epilogue tile before they need them
+    rotates_lines   whether threads store a line of D from its first aligned address on, and its start last; see
+                    `LineStore`
     """
 
     stored_by_tma: ClassVar[bool] = False
@@ -47,13 +49,13 @@ class Store:
 
         @property
         def atom(self) -> CopyAtom:
-            """Return the copy atom that takes D out of registers in this store: to shared or to global memory."""
+            """Return the copy atom that moves D out of registers in this store: to shared or to global memory."""
 
     @property
     def rotates_lines(self) -> bool:
-        """Return whether threads store each line of D rotated, so that accesses are aligned wherever the line starts.
+        """Return whether threads store each line of D from its first aligned address on, and the start of it last.
 
-        See `LineStore`, the only store that does.
+        Then accesses are aligned wherever the line starts. `LineStore` is the only store that does.
         """
         return False
 
@@ -69,7 +71,10 @@ class Store:
 
     @property
     def options(self) -> Mapping[str, int]:
-        """Return the options of a plan's builder that this store was made from, by name; {} if it has none."""
+        """Return the options of a plan's builder that describe this store, e.g. its number of stages: name -> number.
+
+        {} if it has none.
+        """
         return {}
 
     @property
@@ -97,14 +102,14 @@ class Store:
 
     @property
     def cta_copy(self) -> TiledCopy | None:
-        """Return the copy of the tile of D from shared to global memory by all threads of a CTA; None if none is."""
+        """Return the copy of a whole tile of D from shared to global memory by all threads of a CTA; None for none."""
         return None
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
-        """Return the first element of each stored vector of D after the rotation of lines, as indices in a tile.
+        """Return the first element of each stored vector of D, if threads begin each line at its first aligned address.
 
-        A line is rotated so that its lanes start at its first aligned address. Here, without rotation, the result is
-        `elements`.
+        Elements before that address are stored by the lanes at the end of the line, so the line is rotated. This store
+        does not rotate: the result is `elements`.
 
         elements    first element of each vector without the rotation, as indices in the tile
         addresses   byte address in D of each element of the tile
@@ -127,19 +132,19 @@ class Store:
         return () if self.layout is None else (Buffer("d", plan.operands.d.dtype, self.layout, self.tile(plan)),)
 
     def smem_extents(self, plan: GemmPlan) -> tuple[int, ...]:
-        """Return the extents that the shared memory of D must have: (M, N) of `tile`, and what it repeats for."""
+        """Return the extents that the shared memory of D must have: (M, N) of `tile`, then e.g. the stages."""
         return self.tile(plan)
 
     def moves(self, operands: Operands) -> tuple[Move, ...]:
-        """Return the copies of D by threads, and what they copy: by default `atom`, out of registers.
+        """Return the copies of D that threads make in this store: by default one, `atom`, out of registers.
 
-        operands   operands of the plan
+        operands   operands of the plan, with the type of D
         """
         target = "shared" if self.reuses_stages else "global"
         return (Move("store.atom", self.atom, operands.d.dtype, "register", target),)
 
     def results(self, plan: GemmPlan) -> tuple[str, ...]:
-        """Return the names of the results that pass through epilogue stages (shared memory); D is the last.
+        """Return the names of the results that are stored through epilogue stages (shared memory); D is the last.
 
         Each result of an epilogue tile takes a stage of its own. () if this store does not use epilogue stages.
         """
@@ -150,14 +155,14 @@ class Store:
         return 0
 
     def pieces(self, plan: GemmPlan, elements: int) -> int:
-        """Return into how many pieces a consumer's thread divides the epilogue of its tile: here its vectors.
+        """Return the number of pieces that a thread divides the epilogue of its tile into: here its stored vectors.
 
         elements   number of elements of D that the thread has
         """
         return elements // self.atom.values
 
     def accumulator_order(self, plan: GemmPlan, shape: tuple[int, int, int]) -> Layout:
-        """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
+        """Return the layout from an accumulator's coordinates (value, MMA_M, MMA_N) to the index of its register.
 
         shape   (values of an atom, atoms along M, atoms along N) of a thread
         """
@@ -186,11 +191,9 @@ class Store:
         return ()
 
     def read_fetched(self, expansion: Expansion, at: State, i: int) -> Iterable[Op]:
-        """Return the simulated operations that read an M x N operand, such as C, from an epilogue stage.
+        """Return the simulated operations that read C (an M x N operand) from an epilogue stage; () if TMA loads none.
 
-        () if TMA loads none.
-
-        expansion   the program that is expanded to operations
+        expansion   the symbolic execution of the warp role's program
         at          position of the role in its program
         i           index of the epilogue tile
         """
@@ -201,23 +204,23 @@ class Store:
         return {}
 
     def rows(self, plan: GemmPlan) -> tuple[Row, ...]:
-        """Return the lines of the plan's description for the copies of D that follow the one out of registers."""
+        """Return the lines of the plan's printed description for copies of D after the one out of registers."""
         return ()
 
     # --- rules --------------------------------------------------------------------------------------------------
 
     def bounds(self) -> Iterable[str]:
-        """Return a sentence for each number of this store that is out of bounds. Other rules compute with them."""
+        """Return a sentence for each number of this store that is out of bounds, such as a count below 1."""
         return ()
 
     def needs(self, plan: GemmPlan) -> Iterable[str]:
-        """Return a sentence if the plan's body, a thread schedule or warp roles, does not have what the store needs."""
+        """Return a sentence if the plan lacks what this store needs, such as warp roles."""
         return ()
 
     def shape_rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Return a sentence for each error in the shape of shared memory. Rules on layouts need the right shape."""
+        """Return a sentence for each error in the shape of D's shared memory. Rules on layouts need the right shape."""
         return ()
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Return a sentence for each other rule of this store that the plan breaks; only for plans with warp roles."""
+        """Return a sentence for each other rule of this store that the plan breaks, for plans with warp roles."""
         return ()

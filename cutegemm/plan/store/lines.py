@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LineStore(StagedStore):
-    """Store of D through epilogue stages in shared memory, which threads copy line by line to global memory.
+    """Store of D through epilogue stages in shared memory, which threads copy row by row to global memory.
 
-    The accesses are as wide as D is aligned.
+    A row here is along D's contiguous mode. The accesses are as wide as D is aligned.
 
     copy   tiled copy of a stage to global memory
     """
@@ -39,11 +39,11 @@ class LineStore(StagedStore):
 
     @property
     def rotates_lines(self) -> bool:
-        """Return whether threads store each line of D rotated: if their accesses have less than 16 bytes.
+        """Return whether threads start each line of D at its first aligned address: if accesses are below 16 bytes.
 
-        The lanes of a run take neighbours of a line. A run starts where its address is a multiple of its size in bytes;
-        elements before the first such address are stored by the lanes at the end of the line. So a line of D that
-        starts at any address has two sectors that are written in part, not two for each run.
+        A line is a row (or column) of D along its contiguous mode. The lanes of a warp store neighbours in it, in runs
+        that start at multiples of their size. Elements before the first such address are stored by the lanes at the end
+        of the line. So only two memory sectors of a line are written in part, not two for each run.
         """
         return self.copy.atom.bits < ACCESS_BITS
 
@@ -53,14 +53,17 @@ class LineStore(StagedStore):
         return self.copy
 
     def moves(self, operands: Operands) -> tuple[Move, ...]:
-        """Return the copies of registers to an epilogue stage and from there to global memory."""
+        """Return the copies of D that threads make: from registers to an epilogue stage, from there to global memory.
+
+        operands   operands of the plan, with the type of D
+        """
         return (*super().moves(operands), Move("store.copy", self.copy, operands.d.dtype, "shared", "global"))
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
-        """Return the first element of each stored vector of D after the rotation of lines, as indices in a tile.
+        """Return the first element of each stored vector of D, if threads begin each line at its first aligned address.
 
-        A line is rotated so that its lanes start at its first aligned address. The tile may have several epilogue
-        tiles; a line ends at the edge of its epilogue tile.
+        Elements before that address are stored by the lanes at the end of the line, so the line is rotated. The tile
+        may have several epilogue tiles; a line ends at the edge of its epilogue tile.
 
         elements    first element of each vector without the rotation, as indices in the tile
         addresses   byte address in D of each element of the tile
@@ -82,8 +85,8 @@ class LineStore(StagedStore):
     def epi_tile_steps(self, plan: GemmPlan) -> Steps:
         """Return the program steps that store one epilogue tile through its epilogue stage in shared memory.
 
-        No wait for earlier stores is needed. All threads have read a stage when they reach the barrier of the next
-        epilogue tile; with a single epilogue stage there is one more barrier for this.
+        They need no wait for earlier stores: when all threads reach the barrier of the next epilogue tile, they have
+        read the stage before. With a single epilogue stage one more barrier is needed for this.
         """
         body: list[Step] = []
         for name in plan.epi_stage_results:
@@ -106,7 +109,7 @@ class LineStore(StagedStore):
             yield from self._rotation_rules("mn".index(plan.operands.d.major))
 
     def _rotation_rules(self, along: int) -> Iterator[str]:
-        """Yield a sentence for each reason why the copy of an epilogue stage to D cannot rotate lines.
+        """Yield a sentence for each reason why threads cannot start lines of D at their first aligned addresses.
 
         along   contiguous mode of D: 0 for M, 1 for N
         """

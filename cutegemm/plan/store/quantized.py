@@ -38,7 +38,9 @@ SHARERS = (1, 2)  # distances of the lanes that share a row of wgmma's accumulat
 
 @dataclass(frozen=True)
 class QuantizeTile(Step):
-    """Evaluate the epilogue for all accumulators, store a scale for each row and 128 columns, and apply its reciprocal.
+    """Program step: evaluate the epilogue of a tile and quantize it: store block scales, and divide the values by them.
+
+    Each row has a scale for every 128 columns. The values stay in registers, to be stored by later steps.
 
     scales   name of the result that holds the scales
     read     names of the operands that are read from global memory
@@ -58,14 +60,17 @@ def _quantize_tile(expansion: Expansion, quantize: QuantizeTile, at: State, i: i
 
 
 def quantize_steps(plan: GemmPlan) -> tuple[Step, ...]:
-    """Return the step that quantizes a tile before its first value is stored; () if the epilogue does not quantize."""
+    """Return the program step that quantizes a tile of D, in a tuple; () if the epilogue does not quantize."""
     epilogue = plan.epilogue
     return tuple([QuantizeTile(name, epilogue.tensors) for name in epilogue.scales])
 
 
 @cache
 def block_groups(plan: GemmPlan) -> tuple[int, ...]:
-    """Return, for each register of a thread's tile, the index of the row and block of 128 columns that it belongs to.
+    """Return, for each register of a thread, the number of the block that its element belongs to.
+
+    A block is 128 columns of a row, and has one scale when D is quantized. The thread's blocks are numbered in the
+    order of their first registers.
 
     >>> from cutegemm.build import sm90_plan
     >>> groups = block_groups(sm90_plan(tile=(64, 256, 64)))

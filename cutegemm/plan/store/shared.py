@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SharedStore(Store):
-    """Store of D through shared memory, a whole tile at once.
+    """Store of D through shared memory, a whole tile at once: all threads write it there, then copy it from there.
 
-    All threads write the tile there, and then copy it to global memory in wider accesses. The tile takes the memory of
-    A and B, which have been read by then.
+    The copy makes wider accesses than stores from registers would. The tile takes the memory of A and B, which have
+    been read by then.
 
     atom   copy atom that stores one vector from registers to shared memory
     smem   layout (rows, columns) of the tile in shared memory
@@ -59,7 +59,10 @@ class SharedStore(Store):
         return self.copy
 
     def moves(self, operands: Operands) -> tuple[Move, ...]:
-        """Return the copies of the tile to shared memory and from there to global memory."""
+        """Return the copies of D that threads make: from registers to shared memory, and from there to global memory.
+
+        operands   operands of the plan, with the type of D
+        """
         return (*super().moves(operands), Move("store.copy", self.copy, operands.d.dtype, "shared", "global"))
 
     def rows(self, plan: GemmPlan) -> tuple[Row, ...]:
@@ -67,7 +70,7 @@ class SharedStore(Store):
         return (copy_row("shared to D", self.copy, plan.d_tile),)
 
     def needs(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence if the plan has warp roles: all threads copy the tile."""
+        """Yield a sentence if the plan has warp roles: this store needs all threads of the CTA to copy the tile."""
         if plan.body.has_roles:
             yield (
                 "the store is a SharedStore; with warp roles D is stored through epilogue stages or from registers. "

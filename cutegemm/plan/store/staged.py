@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 class StagedStore(Store):
     """Store of D through epilogue stages: consumers write one epilogue tile after the other to shared memory.
 
+    From there TMA or threads copy it to global memory: see the subclasses.
+
     epi_tile    (M, N) of D that a stage holds
     count       number of stages of each consumer. One epilogue tile is written while the stores of others are running
     to_shared   tiled copy from registers to a stage
@@ -76,7 +78,7 @@ class StagedStore(Store):
 
     @property
     def options(self) -> Mapping[str, int]:
-        """Return the options of a plan's builder for the epilogue stages."""
+        """Return the options of a plan's builder that describe these epilogue stages: name -> number."""
         return {"epi_tile_n": self.epi_tile[1], "epi_stages": self.count}
 
     @property
@@ -93,7 +95,10 @@ class StagedStore(Store):
         return (*self.epi_tile, self.count, plan.body.consumers)
 
     def moves(self, operands: Operands) -> tuple[Move, ...]:
-        """Return the copy of registers to an epilogue stage."""
+        """Return the copy of D that threads make: from registers to an epilogue stage.
+
+        operands   operands of the plan, with the type of D
+        """
         return (Move("store.to_shared", self.to_shared, operands.d.dtype, "register", "shared"),)
 
     def epi_tiles(self, consumer_tile: tuple[int, int]) -> tuple[int, int]:
@@ -113,7 +118,7 @@ class StagedStore(Store):
         return i // across, i % across
 
     def has_remainder(self, consumer_tile: tuple[int, int]) -> bool:
-        """Return whether the number of epilogue stages fails to divide that of a consumer's epilogue tiles.
+        """Return whether the number of epilogue stages does not divide the number of a tile's epilogue tiles.
 
         The next tile then starts with another stage than this one.
 
@@ -122,18 +127,18 @@ class StagedStore(Store):
         return self.count > 0 and product(self.epi_tiles(consumer_tile)) % self.count > 0
 
     def epi_stage_at(self, i: int) -> tuple[int, int]:
-        """Return (index of the stage of an epilogue tile, how often the same tile of D has used that stage before).
+        """Return (stage of an epilogue tile, how often the same tile of D has used that stage before).
 
         i   index of the epilogue tile in the order of the stores. E.g. with 4 stages, 5 gives (1, 1)
         """
         return i % self.count, i // self.count
 
     def results(self, plan: GemmPlan) -> tuple[str, ...]:
-        """Return the names of the results that are stored through epilogue stages; "d" is the last.
+        """Return the names of the results that are stored through epilogue stages (shared memory); "d" is the last.
 
-        Each result of an epilogue tile takes a stage of its own. Results of another type or majorness than D are stored
-        from registers. So are all but D if TMA loads an M x N operand, if the epilogue is overlapped, or if the
-        epilogue stages do not divide the epilogue tiles.
+        Each result of an epilogue tile takes a stage of its own. An auxiliary output is stored from registers instead
+        in these cases: its type or majorness is not that of D, TMA loads an M x N operand, the epilogue is overlapped,
+        or the epilogue stages do not divide the epilogue tiles.
         """
         if plan.fetched_tile or plan.body.overlapped or self.has_remainder(plan.consumer_d_tile):
             return ("d",)
@@ -149,25 +154,25 @@ class StagedStore(Store):
         return product(self.epi_tiles(plan.consumer_d_tile))
 
     def pieces(self, plan: GemmPlan, elements: int) -> int:
-        """Return into how many pieces a consumer's thread divides the epilogue of a tile: here its epilogue tiles.
+        """Return the number of pieces that a thread divides the epilogue of a tile into: here its epilogue tiles.
 
         elements   number of elements of D that the thread has; not used here
         """
         return self.epi_tile_count(plan)
 
     def atoms_at_once(self, plan: GemmPlan) -> tuple[int, int]:
-        """Return (atoms along M, atoms along N) that a warp writes to an epilogue stage at once.
+        """Return how many MMA atoms a warp writes to an epilogue stage at once: (along M, along N).
 
-        The plan must have single warps as consumers. "At once" is one instruction, or several that cover the same lines
-        of shared memory.
+        "At once" is one instruction, or several that write the same cache lines of shared memory. The plan must have
+        single warps as consumers.
         """
         atom, tile = plan.tiled_mma.atom.shape_mnk, self.to_shared.tiler_mn
         return int(tile[0]) // atom[0], int(tile[1]) // atom[1]
 
     def accumulator_order(self, plan: GemmPlan, shape: tuple[int, int, int]) -> Layout:
-        """Return the layout from an accumulator's coordinates (values, MMA_M, MMA_N) to the index of its register.
+        """Return the layout from an accumulator's coordinates (value, MMA_M, MMA_N) to the index of its register.
 
-        Registers are in the order of the accumulators' stores: those of a warp's epilogue tile are adjacent.
+        Registers are ordered like the stores: if a consumer is a single warp, those of one epilogue tile are adjacent.
 
         shape   (values of an atom, atoms along M, atoms along N) of a thread
         """
@@ -186,11 +191,11 @@ class StagedStore(Store):
         return (*first, ForEpiTiles((*_values(plan), *self.epi_tile_steps(plan))))
 
     def barriers(self, plan: GemmPlan) -> Mapping[str, int]:
-        """Return the number of mbarriers by name: {"c": n}, one for each epilogue stage that TMA fills with C."""
+        """Return the mbarriers that this store needs: {"c": n}, one for each epilogue stage that TMA loads C to."""
         return {"c": self.count * plan.body.consumers}
 
     def rows(self, plan: GemmPlan) -> tuple[Row, ...]:
-        """Return the lines of the plan's description for the epilogue tiles and their copies."""
+        """Return the lines of the plan's printed description for the epilogue tiles and their copies."""
         shape, stages = " x ".join(str(e) for e in self.epi_tile), f"{self.count} epilogue stages a consumer"
         out = [
             ("epi_tile", str(self.epi_tile_count(plan)), shape, stages),
@@ -204,11 +209,11 @@ class StagedStore(Store):
         return (*out, copy_row("epilogue stage to D", self.to_global, self.epi_tile))
 
     def least_count(self, plan: GemmPlan) -> int:
-        """Return the smallest number of epilogue stages that each consumer needs: 1."""
+        """Return the smallest number of epilogue stages that each consumer needs: 1 in this store."""
         return 1
 
     def may_have_remainder(self, plan: GemmPlan) -> bool:
-        """Return whether the number of epilogue stages may fail to divide that of epilogue tiles: here never."""
+        """Return False: in this store the number of epilogue stages must divide the number of epilogue tiles."""
         return False
 
     def bounds(self) -> Iterator[str]:
@@ -217,7 +222,7 @@ class StagedStore(Store):
         yield from count_rule("store.count", self.count, most=MOST_STAGES)
 
     def needs(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence if the plan has a thread schedule: consumers store through epilogue stages."""
+        """Yield a sentence if the plan has no warp roles: this store needs consumers, which write epilogue stages."""
         if not plan.body.has_roles:
             yield (
                 "the store has epilogue stages; they need warp roles. Use another store: in a thread schedule all "
@@ -258,7 +263,7 @@ def _values(plan: GemmPlan) -> Steps:
 
 
 def staged(plan: GemmPlan) -> StagedStore:
-    """Return the store of a plan, for code that needs a plan that stores D through epilogue stages.
+    """Return the store of a plan that stores D through epilogue stages, or raise an error.
 
     raises   UnsupportedError if D is stored in another way
     """
@@ -271,12 +276,12 @@ def staged(plan: GemmPlan) -> StagedStore:
 
 
 def epi_stage_of(expansion: Expansion, i: int, result: str = "d") -> tuple[int, tuple[int, ...]]:
-    """Return (index of an epilogue tile's stage, indices of the stage's pieces) for the role that is being expanded.
+    """Return (index of the stage of an epilogue tile, indices of its pieces) for a simulated warp role.
 
-    The stage is numbered among those of all consumers of the CTA. A piece has the rows that one simulated process
-    writes.
+    The stage is numbered among those of all consumers of the CTA. A piece has the rows that one simulated process (a
+    consumer, or one of its warps) writes.
 
-    expansion   the program that is expanded to operations
+    expansion   the symbolic execution of the role's program
     i           index of the epilogue tile
     result      "d", or the name of an auxiliary output
     """

@@ -69,7 +69,10 @@ class TmaStore(StagedStore):
         return (("D", self.box), *((("C", self.load_c),) if self.load_c else ()))
 
     def moves(self, operands: Operands) -> tuple[Move, ...]:
-        """Return the copies of registers to an epilogue stage, and of C from an epilogue stage to registers."""
+        """Return the copies that threads make: D from registers to an epilogue stage, C from a stage to registers.
+
+        operands   operands of the plan, with the types of C and D
+        """
         return (*super().moves(operands), Move("store.from_shared", self.from_shared, operands.c.dtype, "shared"))
 
     @property
@@ -78,9 +81,9 @@ class TmaStore(StagedStore):
         return 0 if self.load_c is None else product(self.epi_tile) * self.load_c.dtype.bits // 8
 
     def stores_rows(self, plan: GemmPlan) -> bool:
-        """Return whether each warp stores its own rows of an epilogue stage by TMA, not one warp the whole stage.
+        """Return whether each warp stores its own rows of an epilogue stage by TMA; else one warp stores the stage.
 
-        It does if a TMA box has fewer rows than an epilogue tile, or if a consumer is a single warp.
+        Each warp does if a TMA box has fewer rows than an epilogue tile, or if a consumer is a single warp.
         """
         rows = self.box.box[1] if plan.operands.d.major == "n" else self.epi_tile[0]
         return plan.consumer_warps == 1 or rows < self.epi_tile[0]
@@ -93,7 +96,7 @@ class TmaStore(StagedStore):
         return MIN_EPI_STAGES if plan.consumer_warps > 1 else 1
 
     def may_have_remainder(self, plan: GemmPlan) -> bool:
-        """Return whether the number of epilogue stages may fail to divide the number of epilogue tiles of a tile.
+        """Return whether the number of epilogue stages may be one that does not divide the number of epilogue tiles.
 
         A tile then starts on stages whose stores may still run, and waits for them. This is allowed if only D is
         stored, and only after the MMAs of the tile.
@@ -138,9 +141,9 @@ class TmaStore(StagedStore):
     def first_wait(self, plan: GemmPlan) -> Steps:
         """Return the program steps that wait for earlier stores before the first epilogue tile; () for none.
 
-        A wait is needed only if the number of epilogue stages does not divide the number of epilogue tiles. The tile
-        then starts with the stages that the tile before ended with. Their stores have usually read them during the
-        MMAs, except for a tile of few k-tiles.
+        A wait is needed only if the number of epilogue stages does not divide that of the epilogue tiles: then the tile
+        starts with stages that the previous tile has just stored from. These stores have usually read the stages during
+        the MMAs, except if a tile has few k-tiles.
         """
         if not self.has_remainder(plan.consumer_d_tile):
             return ()
@@ -151,7 +154,8 @@ class TmaStore(StagedStore):
     def epi_tile_steps(self, plan: GemmPlan) -> Steps:
         """Return the program steps that store one epilogue tile through its epilogue stage by TMA.
 
-        The wait for earlier stores comes as late as possible, so that conversion and shared-memory writes overlap it:
+        They include a wait for earlier stores of the stages, as late as possible, so that conversion and shared-memory
+        writes overlap it:
 
         - If TMA loads C, the wait comes right after the store, because the load of a later epilogue tile follows it.
         - If each warp stores its own rows, it waits for its own stores before it writes.
@@ -169,16 +173,13 @@ class TmaStore(StagedStore):
         return tuple(body)
 
     def epilogue(self, plan: GemmPlan) -> Steps:
-        """Return the program step after a consumer's last tile: wait for all bulk stores.
-
-        They still read epilogue stages of this CTA.
-        """
+        """Return the program step after a consumer's last tile: wait for its TMA stores, which read shared memory."""
         return (WaitStores(0, ALL),)
 
     def read_fetched(self, expansion: Expansion, at: State, i: int) -> Iterator[Op]:
-        """Yield the simulated operations that wait for an epilogue tile of C, and read it from its stage.
+        """Yield the simulated operations that wait for an epilogue tile of C, and read it from its epilogue stage.
 
-        expansion   the program that is expanded to operations
+        expansion   the symbolic execution of the warp role's program
         at          position of the role in its program
         i           index of the epilogue tile
         """

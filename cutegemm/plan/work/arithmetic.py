@@ -43,7 +43,9 @@ def search(number: int, start: int, first: int, count: int, sizes: Callable[[int
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The functions that differ between integers, arrays and traced values.
+    """Functions for one kind of values: Python integers, numpy arrays, or traced values in a kernel.
+
+    With them the same formulas serve host, analysis and kernel.
 
     minimum, maximum   smaller and larger of two values
     ceil_div           quotient of two values, rounded up
@@ -59,7 +61,7 @@ class Arithmetic:
     search: Callable[..., tuple[Any, Any]] = search
 
     def is_below(self, value: Any, bound: Any) -> Any:
-        """Return 1 if an integer is less than a bound, else 0: a comparison without a branch.
+        """Return 1 if an integer is less than a bound, else 0, computed without a branch so that it works in a kernel.
 
         >>> [INTEGERS.is_below(value, 2) for value in range(4)], ARRAYS.is_below(np.arange(4), 2).tolist()
         ([1, 1, 0, 0], [1, 1, 0, 0])

@@ -11,7 +11,7 @@ from cutegemm.plan.work.split import KSplit
 
 @dataclass(frozen=True)
 class ClusterTile:
-    """The tile of D that a cluster computes, and the CTAs that it consists of.
+    """The tile of D that a cluster computes, and how it is divided among its CTAs.
 
     cta_tile     (bM, bN, bK)
     cluster_mn   CTAs of a cluster along M and N
@@ -42,11 +42,12 @@ class ClusterTile:
         return rank % self.cluster_mn[0], rank // self.cluster_mn[0]
 
     def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
-        """Return (first k-tile, number of k-tiles) of the CTA of a rank in a cluster that splits K.
+        """Return (first k-tile, number of k-tiles) that one CTA takes in a cluster that splits K.
 
         rank      rank of the CTA in its cluster
         k_tiles   number of k-tiles of the tile
-        minimum   see `KSplit.k_range`
+        minimum   function that returns the smaller of two values: `min` for integers, others for arrays and traced
+                  values
 
         >>> cluster = ClusterTile((64, 16, 64), (2, 2), cluster_k=2)
         >>> [cluster.k_range(rank, 7) for rank in range(4)]
@@ -57,11 +58,12 @@ class ClusterTile:
         return KSplit(self.cluster_k).k_range(self.rank_mn(rank)[1], k_tiles, minimum)
 
     def share_of(self, work_tile: WorkTile, rank: Any) -> WorkTile:
-        """Return a work tile with only the k-tiles that one CTA of the cluster takes.
+        """Return what one CTA of the cluster multiplies of a work tile, as a work tile with some of its k-tiles.
 
         Unless the cluster splits K, these are all k-tiles of the work tile.
 
-        rank   rank of the CTA in its cluster
+        work_tile   a tile of D with all or some of its k-tiles
+        rank        rank of the CTA in its cluster
         """
         if self.cluster_k == 1:
             return work_tile

@@ -34,13 +34,13 @@ MOST_WORKERS = 4  # most workers for each tile
 
 @dataclass(frozen=True)
 class WorkTile:
-    """Some or all k-tiles of one tile: the unit of work that a cluster takes.
+    """The unit of work of a cluster: a tile of D with all of its k-tiles, or some (one K split).
 
     tile      index of the tile in the order of the raster. A tile here is that of a whole cluster
     k_first   index of the first k-tile
     k_count   number of k-tiles
-    splits    number of K splits of the tile, this one included. 1: no accumulators to add. 0: an empty work tile,
-              which has no k-tiles
+    splits    number of K splits of the tile, this one included. 1: no accumulators to add. 0: an empty work tile, which
+              has no k-tiles
     k_split   index of this K split, in the order of its k-tiles. Accumulators are added in this order
     slot      workspace slot of the tile's first K split, in the unit that `Work.slot_of` expects
 
@@ -55,28 +55,30 @@ class WorkTile:
     slot: Any
 
     def map(self, function: Callable[[Any], Any]) -> WorkTile:
-        """Return a work tile whose fields are `function` of the fields of this one."""
+        """Return a work tile with `function` applied to each field of this one, e.g. to convert them to arrays."""
         return type(self)(*[function(getattr(self, f.name)) for f in fields(self)])
 
 
 @dataclass(frozen=True)
 class KDivision:
-    """A division of the k-tiles of a problem into numbered work tiles; the module docstring explains the terms.
+    """A division of the k-tiles of a problem into numbered work tiles, for split-K and stream-K.
+
+    The tiles whose K is split come first. Their k-tiles are put on a line, tile after tile. Workers (CTAs or clusters)
+    take consecutive runs of it. A run that crosses the end of a tile is several work tiles. With fixup, each split tile
+    has an owner, a CTA that takes its first k-tiles; only the rest is on the line.
 
     k_tiles      number of k-tiles of a tile
-    shared       number of tiles whose K is split. They come first
-    span         k-tiles of a split tile on the line of the workers
+    shared       number of tiles whose K is split
+    span         k-tiles of a split tile on the line
     workers      number of workers
-    run          k-tiles of a worker's run
-    longer       number of workers, the first ones, whose run has one more k-tile
-    columns      difference of the numbers of a worker's work tile and its next one: number = piece * columns + column.
-                 Without fixup, a column is a worker. With fixup, the first `shared` columns are the owners, and the
-                 workers follow
+    run, longer  k-tiles of a worker's run; the first `longer` workers have one more
+    columns      a worker's work tiles have the numbers column, column + columns, and so on. A column is a worker. With
+                 fixup, `shared` columns for the owners come first
     pieces       most work tiles of a worker
     count        number of work tiles in all, including empty ones and tiles that are not split
     slots        number of workspace slots for accumulators
     arithmetic   functions for the type of these values
-    fixup        k-tiles of a split tile that its owner takes, and that are not on the line; None: no owners
+    fixup        k-tiles of a split tile that its owner takes; None: no owners
     divisors     the divisors of `divided_by` in a form that is faster to divide by; None: as numbers
     """
 
@@ -98,7 +100,7 @@ class KDivision:
         """Return the work tile with a number: a tile of D, and the k-tiles of it that one cluster takes.
 
         number   in [0, `count`)
-        returns  an empty work tile, without k-tiles, has `splits` = 0
+        returns  the work tile; an empty one, without k-tiles, has `splits` = 0
 
         >>> from cutegemm.plan.work.split import KSplit
         >>> division = k_division_of(KSplit(waves=1), 3, 5, 4, least_run=1)
@@ -121,10 +123,12 @@ class KDivision:
         return self._either(self.arithmetic.is_below(past, 0), shared, whole)
 
     def following(self, number: Any, clusters: Any) -> Any:
-        """Return the number of the next work tile of the same cluster.
+        """Return the number of the work tile that the same cluster takes next.
 
-        With fixup, an owner takes a single work tile of split tiles, so the numbers of its other pieces are skipped.
+        Without fixup it is `number` + `clusters`. With fixup, an owner has a single work tile of split tiles, so the
+        numbers of its other pieces, which are empty, are skipped.
 
+        number     number of a work tile
         clusters   number of clusters of the grid
 
         >>> from cutegemm.plan.work.split import FIXUP
@@ -137,9 +141,9 @@ class KDivision:
         return number + clusters * (1 + self.arithmetic.is_below(number, self.shared) * (self.pieces - 1))
 
     def _kept(self, owner: Any, piece: Any) -> WorkTile:
-        """Return the work tile of the owner of a split tile (stream-K with fixup): the first k-tiles of the tile.
+        """Return the work tile of a split tile's owner (stream-K with fixup): the first k-tiles of that tile.
 
-        owner   index of the owner
+        owner   index of the owner, which is that of the tile
         piece   index of the work tile among those of the owner; all but the first are empty
         """
         splits, slot = self.sums_of(owner)
@@ -147,10 +151,10 @@ class KDivision:
         return WorkTile(owner, 0, self.fixup * is_first, splits * is_first, 0, slot)
 
     def _piece(self, column: Any, piece: Any) -> WorkTile:
-        """Return the work tile of a worker in one of the tiles that its run of k-tiles meets.
+        """Return the work tile of a worker for one of the tiles that its run of k-tiles crosses (stream-K).
 
         column   the worker, numbered as in `columns`
-        piece    index of the tile among those that the run meets
+        piece    index of the tile among those that the run crosses, from 0
         """
         least, most = self.arithmetic.minimum, self.arithmetic.maximum
         worker, kept = column, 0
@@ -167,15 +171,15 @@ class KDivision:
         return WorkTile(tile, kept + first - tile * span, count, splits * least(count, 1), k_split, slot)
 
     def _either(self, is_first: Any, first: WorkTile, second: WorkTile) -> WorkTile:
-        """Return `first` if `is_first` is 1, or `second` if it is 0: a selection without a branch."""
+        """Return `first` if `is_first` is 1, or `second` if it is 0, computed without a branch, as kernels need it."""
         names = [f.name for f in fields(WorkTile)]
         pairs = [(getattr(first, name), getattr(second, name)) for name in names]
         return WorkTile(*[there + is_first * (here - there) for here, there in pairs])
 
     def sums_of(self, tile: Any) -> tuple[Any, Any]:
-        """Return (number of K splits of a split tile, workspace slot of its first K split).
+        """Return (number of K splits of a tile, workspace slot of its first K split), for a tile whose K is split.
 
-        tile   index of a tile, below `shared`
+        tile   index of the tile; the tiles whose K is split are those below `shared`
 
         >>> from cutegemm.plan.work.split import KSplit
         >>> [k_division_of(KSplit(waves=1), 3, 5, 4, least_run=1).sums_of(tile) for tile in range(3)]
@@ -191,11 +195,14 @@ class KDivision:
         return last - first + 2, first + 2 * tile
 
     def _start(self, worker: Any) -> Any:
-        """Return the position where a worker's run of k-tiles starts, on the line of the k-tiles of all split tiles."""
+        """Return the position of a worker's first k-tile among the k-tiles of all split tiles, counted in order."""
         return worker * self.run + self.arithmetic.minimum(worker, self.longer)
 
     def _worker(self, place: Any) -> Any:
-        """Return the index of the worker whose run of k-tiles contains a position on the line of all split tiles."""
+        """Return the worker that takes a k-tile, given its position when the k-tiles of all split tiles are counted.
+
+        place   position of the k-tile
+        """
         least, most = self.arithmetic.minimum, self.arithmetic.maximum
         longer = self.longer * (self.run + 1)
         _, by_longer, by_others = self.divided_by
@@ -203,7 +210,10 @@ class KDivision:
 
     @property
     def divided_by(self) -> tuple[Any, ...]:
-        """Return the three divisors of positions on the line: the span of a tile, a longer run, and a shorter run."""
+        """Return the divisors that find tile and worker of a k-tile: k-tiles of a tile, a longer run, a shorter run.
+
+        A run is what a worker takes. Positions count the k-tiles of all split tiles one after the other.
+        """
         if self.divisors is not None:
             return self.divisors
         most = self.arithmetic.maximum
@@ -218,16 +228,16 @@ def k_division_of(
     arithmetic: Arithmetic = INTEGERS,
     least_run: int = LEAST_RUN,
 ) -> KDivision:
-    """Return the division of the k-tiles of `tiles` tiles among a persistent grid.
+    """Return how split-K or stream-K divides the k-tiles of `tiles` tiles among the clusters of a persistent grid.
 
-    split        splits > 1: each tile has `splits` K splits, or fewer if it has fewer k-tiles. waves > 0: the
-                 tiles % grid tiles that do not fill the grid, and those of waves - 1 full waves, are divided among all
-                 of the grid
-    tiles        number of tiles of D, in clusters
+    split        splits > 1 (split-K): each tile has `splits` K splits, or fewer if it has fewer k-tiles. waves > 0
+                 (stream-K): the tiles % grid tiles that do not fill the grid, and those of waves - 1 full waves, are
+                 divided among all of the grid
+    tiles        number of tiles of D; a tile is that of a whole cluster
     k_tiles      number of k-tiles of each tile
     grid         number of clusters of the grid
     arithmetic   functions for the type of these values
-    least_run    fewest k-tiles of a worker, with stream-K
+    least_run    stream-K: fewest k-tiles that a cluster takes
 
     >>> from cutegemm.plan.work.split import KSplit
     >>> k_division_of(KSplit(3), 4, 7, 132).count, k_division_of(KSplit(waves=2), 448, 128, 132).shared
@@ -260,10 +270,11 @@ def _fixup_division(
     arithmetic: Arithmetic,
     least_run: int,
 ) -> KDivision:
-    """Return the division of the tiles that do not fill the grid, each with an owner; see `k_division_of`.
+    """Return the division for stream-K with fixup: the tiles that do not fill the grid are split, each with an owner.
 
-    Owners and workers get equal time, with `FIXUP_K_TILES` added for each K split of a tile. No tile is split if fewer
-    than `LEAST_REST` k-tiles of each tile would go to the workers.
+    An owner is a cluster that takes the first k-tiles of its tile. Workers, the clusters without a tile, take the rest.
+    Both get equal time, with `FIXUP_K_TILES` added for each K split of a tile. No tile is split if fewer than
+    `LEAST_REST` k-tiles of each would go to the workers. The arguments are those of `k_division_of`.
     """
     minimum, maximum = arithmetic.minimum, arithmetic.maximum
     ragged = tiles % grid

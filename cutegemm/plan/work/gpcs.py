@@ -34,7 +34,9 @@ _QUOTIENT_BITS = 16  # fraction bits of the reciprocal in `_quotient`
 
 @dataclass(frozen=True)
 class LaunchOrder:
-    """The order of launch: the place of a cluster is its index in the grid. Its methods are those of `GpcRaster`.
+    """The order of clusters if they take tiles as they are launched: the place of a cluster is its index in the grid.
+
+    It has the methods of `GpcRaster`, which orders clusters by the hardware's GPCs (groups of SMs).
 
     by_gpc   False: clusters are not numbered GPC by GPC
 
@@ -45,11 +47,11 @@ class LaunchOrder:
     by_gpc: ClassVar[bool] = False
 
     def ends(self, clusters: Any, arithmetic: Arithmetic = INTEGERS) -> tuple[Any, ...]:
-        """Return (): `place` needs to know nothing about a grid."""
+        """Return (): `place` needs no values of the grid. The class `GpcRaster` needs some."""
         return ()
 
     def place(self, cluster: Any, ends: tuple[Any, ...], arithmetic: Arithmetic = INTEGERS) -> Any:
-        """Return the place of a cluster: its index in launch order."""
+        """Return the place of a cluster in the order of the tiles: its index in launch order."""
         return cluster
 
     def bounds(self) -> Iterator[str]:
@@ -66,10 +68,13 @@ class LaunchOrder:
 
 @dataclass(frozen=True)
 class GpcRaster:
-    """The rounds in which the hardware assigns the clusters of a persistent grid to GPCs.
+    """The order of clusters GPC by GPC, so that clusters of one GPC (a group of SMs) take neighbouring tiles of D.
 
-    rounds   number of clusters that are assigned in each round, not increasing. A shorter round lacks the first GPCs
-             of the round before, because they are full
+    The hardware assigns the clusters of a persistent grid to GPCs in rounds: one to each GPC that is not full. `place`
+    returns the index of a cluster if all are counted GPC by GPC.
+
+    rounds   number of clusters assigned in each round, not increasing: when GPCs are full, later rounds are shorter.
+             The first GPCs are full first
     by_gpc   True: clusters are numbered GPC by GPC
 
     >>> order = GpcRaster((3, 2, 1))  # GPC 0 takes the cluster 0; 1 takes 1 and 3; 2 takes 2, 4 and 5
@@ -85,13 +90,13 @@ class GpcRaster:
 
     @staticmethod
     def of(tpc_rounds: Sequence[int], cluster_size: int, ctas: int | None) -> GpcRaster | None:
-        """Return the rounds of clusters of one or two CTAs, or None if the assignment is not known.
+        """Return the order GPC by GPC for clusters of one or two CTAs; None if it is not known how they are assigned.
 
         A cluster of two CTAs fills a TPC (a pair of SMs). Single CTAs come in two rounds for each round of TPCs: one
         CTA to each TPC, then another one to each. The assignment is not known for larger clusters, for a grid that is
         not persistent, and for more CTAs than SMs.
 
-        tpc_rounds     number of TPCs in each round of assignment; see `machine.device`
+        tpc_rounds     number of TPCs that the hardware fills in each round, e.g. (3, 2) for GPCs of 1, 2 and 2 TPCs
         cluster_size   number of CTAs of a cluster
         ctas           number of CTAs of the persistent grid; None: the grid is not persistent
 
@@ -104,7 +109,7 @@ class GpcRaster:
         return GpcRaster(tuple([count for count in tpc_rounds for _ in range(PAIR // cluster_size)]))
 
     def bounds(self) -> Iterator[str]:
-        """Yield a sentence if the rounds are out of bounds.
+        """Yield a sentence if the numbers of clusters in the rounds are out of bounds or increase.
 
         >>> list(GpcRaster((2, 3)).bounds())
         ['rounds = (2, 3); expected positive integers in descending order, with a sum of at most 255.']
@@ -122,7 +127,10 @@ class GpcRaster:
             )
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield violations of GPC-aware rasterization: it needs wgmma and a persistent grid that the rounds cover."""
+        """Yield a sentence for each reason why a plan cannot order clusters GPC by GPC.
+
+        That needs wgmma, and a persistent grid with no more clusters than `rounds` has.
+        """
         clusters = plan.scheduler.resident(plan.cluster_tile)
         if not plan.tiled_mma.atom.is_of_warpgroup:
             yield "gpc_raster needs wgmma; plans with mma.sync do not support it. Leave gpc_raster out."
@@ -139,29 +147,33 @@ class GpcRaster:
 
     @property
     def clusters(self) -> int:
-        """Return the number of clusters that the rounds assign: the largest grid for which places are defined."""
+        """Return the largest number of clusters that a grid with this order may have: the sum of `rounds`."""
         return sum(self.rounds)
 
     @property
     def _runs(self) -> list[tuple[int, int, int]]:
-        """Return (first cluster, clusters of a round, number of rounds) of each run of rounds of equal size."""
+        """Return each run of rounds of equal size as (first cluster, clusters of a round, number of rounds)."""
         grouped = [(count, len([*same])) for count, same in groupby(self.rounds)]
         firsts = accumulate([count * times for count, times in grouped], initial=0)
         return [(first, count, times) for first, (count, times) in zip(firsts, grouped, strict=False)]
 
     @property
     def _alone(self) -> int:
-        """Return the number of GPCs that are full after the first run of rounds. They have the first places."""
+        """Return the number of GPCs that are full when the rounds become shorter for the first time.
+
+        They get the first places.
+        """
         sizes = [count for _, count, _ in self._runs]
         return sizes[0] - sizes[1] if len(sizes) > 1 else 0
 
     def ends(self, clusters: Any, arithmetic: Arithmetic = INTEGERS) -> tuple[Any, ...]:
-        """Return what `place` needs to know about a grid: where the places of each GPC end.
+        """Return, for a number of launched clusters, where the places of each GPC end, as `place` needs it.
 
-        Each end is a byte; an integer holds four of them. The GPCs that are full after the first run of rounds are left
-        out, because their places follow without it.
+        Each end is a byte; an integer holds four of them. GPCs that are full when the first rounds of equal size end
+        are left out, because their places are computed without it.
 
-        clusters   number of launched clusters
+        clusters     number of launched clusters
+        arithmetic   functions for the type of the values
         """
         least, most = arithmetic.minimum, arithmetic.maximum
         gpc_raster = self.rounds[0]
@@ -180,10 +192,10 @@ class GpcRaster:
         return tuple(words)
 
     def place(self, cluster: Any, ends: tuple[Any, ...], arithmetic: Arithmetic = INTEGERS) -> Any:
-        """Return the place of a cluster: its index if all launched clusters are counted GPC by GPC.
+        """Return the place of a cluster: its index when all launched clusters are counted GPC by GPC.
 
         cluster      index of the cluster in launch order
-        ends         the result of `ends` for the grid
+        ends         the result of the method `ends` for the grid
         arithmetic   functions for the type of the values
         """
         least, most = arithmetic.minimum, arithmetic.maximum
@@ -205,9 +217,9 @@ class GpcRaster:
 
 
 def _quotient(value: Any, divisor: int) -> Any:
-    """Return value // divisor by a multiplication and a shift.
+    """Return value // divisor for small integers, computed by a multiplication and a shift.
 
-    value   a small integer, at least 0; or an array, or a traced value
+    value   an integer in [0, about 256); or an array of such integers, or a traced value
 
     >>> all(_quotient(i, d) == i // d for d in range(1, 67) for i in range(2 * 132))
     True

@@ -14,7 +14,7 @@ _MOST_CTAS = 1 << 16  # CTAs on a device at a time, at most 32 per SM
 
 @dataclass(frozen=True)
 class OneEach:
-    """A grid with a cluster for each work tile.
+    """A grid that is not persistent: one cluster is launched for each work tile.
 
     is_persistent   False: no cluster takes a second work tile
     ctas            0: the number of CTAs depends on the problem
@@ -77,9 +77,9 @@ Grid = OneEach | Persistent
 
 
 def grid_of(ctas: int | None) -> Grid:
-    """Return the grid that an option of a builder asks for.
+    """Return the grid for a builder's option: a number of persistent CTAs, or a cluster for each work tile.
 
-    ctas   CTAs of a persistent grid; None: one CTA for each tile
+    ctas   CTAs of a persistent grid; None: no persistent grid
 
     >>> grid_of(132), grid_of(None)
     (Persistent(ctas=132), OneEach())

@@ -60,15 +60,16 @@ _MAX_SPLITS = (1 << 15) - 1
 
 @dataclass(frozen=True)
 class TileScheduler:
-    """The work tiles, and each cluster's work tiles in order: a component of a plan.
+    """The component of a plan that assigns work: the work tiles of a problem, and each cluster's work tiles in order.
 
-    A scheduler with other work tiles derives from this class. It overrides `divide` and `received`, which return the
-    work tiles on the host and in a kernel, and where needed `reads`, `rules`, `limits` and `describe`.
+    A work tile is a tile of D with all or some of its k-tiles. Another scheduler derives from this class. It overrides
+    `divide` and `received`, which return the work tiles on the host and in a kernel, and perhaps `reads`, `rules`,
+    `limits` and `describe`.
 
     raster   the order of the tiles. A tile is that of a whole cluster
     split    the split of K: none, split-K or stream-K
     grid     `Persistent` or `OneEach`: how many clusters are launched
-    order    the order of clusters' first work tiles: that of their launch, or GPC by GPC
+    order    the order of the clusters, which decides their first work tiles: that of their launch, or GPC by GPC
     """
 
     raster: Raster
@@ -80,7 +81,10 @@ class TileScheduler:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Return the names of the mainloop operands in device memory that the scheduler reads. By default none."""
+        """Return the names of the operands that the scheduler itself reads from device memory. By default ().
+
+        A scheduler whose work tiles depend on the contents of an operand names that operand here.
+        """
         return ()
 
     @property
@@ -96,22 +100,22 @@ class TileScheduler:
         l: Any = 1,  # noqa: E741
         arithmetic: Arithmetic = INTEGERS,
     ) -> TileGrid:
-        """Return the tiles of a D of M x N x L elements.
+        """Return the tiles of a D of M x N x L elements, in the order of the raster.
 
         cluster      the tile of a cluster
-        arithmetic   functions for the type of the extents
+        arithmetic   functions for the type of the extents: integers, arrays or traced values
         """
         (bm, bn, _), (cm, cn), ceil_div = cluster.cta_tile, cluster.cluster_mn, arithmetic.ceil_div
         m_tiles, n_tiles = ceil_div(m, bm * cm), ceil_div(n, bn * cn)
         return TileGrid(self, cluster, m_tiles, n_tiles, m_tiles * n_tiles * l, arithmetic)
 
     def divide(self, tiles: TileGrid, k_tiles: Any, tensors: Mapping[str, Any]) -> Work:
-        """Return the work tiles of a problem.
+        """Return the work tiles of a problem: its tiles of D, divided along K as the scheduler's `split` says.
 
         tiles     the tiles of D
         k_tiles   number of k-tiles of each tile
-        tensors   the operands that `reads` names, as arrays (rows, columns, L), or {} if their contents are not known:
-                  on the host of a kernel, and in the analysis
+        tensors   the operands that `reads` names, as arrays (rows, columns, L); {} if their contents are not known, as
+                  on the host of a kernel and in the analysis
         """
         arithmetic, cluster = tiles.arithmetic, tiles.cluster
         count, division = tiles.count, None
@@ -133,12 +137,14 @@ class TileScheduler:
     def from_values(
         self, cluster: ClusterTile, values: tuple[Any, ...], arithmetic: Arithmetic, tensors: Mapping[str, Any]
     ) -> Work:
-        """Return the work tiles in a kernel, from the values of `Work.host_values`.
+        """Return the work tiles inside of a kernel, from the values that the host passed (`Work.host_values`).
 
         The numbers of tiles and of workspace slots are None, because only the host needs them.
 
-        cluster   the tile of a cluster
-        tensors   the operands that `reads` names, as tensors (rows, columns, L) in device memory
+        cluster      the tile of a cluster
+        values       the values of `Work.host_values`, as the kernel's arguments
+        arithmetic   functions for traced values
+        tensors      the operands that `reads` names, as tensors (rows, columns, L) in device memory
         """
         k_tiles, m_tiles, n_tiles, divisors, count, clusters, own, ends = values
         tiles = TileGrid(self, cluster, m_tiles, n_tiles, None, arithmetic, divisors)
@@ -146,11 +152,11 @@ class TileScheduler:
         return self.received(known, own, tensors)
 
     def received(self, known: Mapping[str, Any], own: tuple[Any, ...], tensors: Mapping[str, Any]) -> Work:
-        """Return the work tiles in a kernel.
+        """Return the work tiles inside of a kernel; subclasses override it to return another class.
 
         known     fields of `Work` by their names
-        own       the values of `Work.own_values`
-        tensors   see `from_values`
+        own       further values that the host passed: those of `Work.own_values`
+        tensors   the operands that `reads` names, as tensors (rows, columns, L) in device memory
         """
         if not self.split.is_split:
             return WorkGrid(**known, division=None)
@@ -166,7 +172,7 @@ class TileScheduler:
     # --- rules, text and cost -------------------------------------------------------------------------------------
 
     def bounds(self) -> Iterator[str]:
-        """Yield a sentence for each field that is out of bounds. Other rules compute with the fields."""
+        """Yield a sentence for each number of the scheduler that is out of bounds, such as a count below 1."""
         yield from self.grid.bounds()
         yield from self.order.bounds()
 
@@ -276,7 +282,7 @@ class TileScheduler:
             yield "split", str(waves or self.split.splits), what, str(self.split)
 
     def is_even(self, work: Work) -> bool:
-        """Return whether all CTAs have about the same number of k-tiles, so that no wave of the grid has idle CTAs.
+        """Return whether all CTAs have about the same number of k-tiles, so that no CTAs are idle in a last wave.
 
         work   the work tiles of a problem
 
@@ -293,7 +299,7 @@ class TileScheduler:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkGrid(Work):
-    """Numbered work tiles, 0 to `count` - 1. The state of a cluster is the number of its work tile.
+    """Work tiles with numbers 0 to `count` - 1; a cluster goes from one number to the next.
 
     division   the division of K; None if K is not split, or if the K splits are rows of the launched grid
 
@@ -326,7 +332,7 @@ class WorkGrid(Work):
         """Return the work tile with a number: a tile of D, and the k-tiles of it that one cluster takes.
 
         number   in [0, `count`)
-        returns  an empty work tile has `splits` = 0
+        returns  the work tile; an empty one has `splits` = 0
         """
         if self.splits_are_rows:
             return self.split_of(number % self.tiles.count, number // self.tiles.count)
@@ -337,10 +343,10 @@ class WorkGrid(Work):
         return WorkTile(tile, self.k_first, self.k_tiles, 1, 0, 0)
 
     def split_of(self, tile: Any, k_split: Any) -> WorkTile:
-        """Return the work tile of a K split, if K splits are rows of the launched grid.
+        """Return the work tile of a K split, for a launched grid whose rows are the K splits.
 
-        tile      blockIdx.x
-        k_split   blockIdx.y
+        tile      blockIdx.x, the index of the tile
+        k_split   blockIdx.y, the index of the K split
         """
         split = self.scheduler.split
         k_first, k_count = split.k_range(k_split, self.k_tiles, self.tiles.arithmetic.minimum)
@@ -376,15 +382,18 @@ class WorkGrid(Work):
 
     @property
     def splits_are_rows(self) -> bool:
-        """Return whether each K split is a row of the launched grid: blockIdx.y is the K split.
+        """Return whether blockIdx.y of the launched grid is the K split.
 
-        The grid then has all rows, even if K has fewer k-tiles than K splits.
+        The grid then has a row for each K split, even if K has fewer k-tiles than K splits.
         """
         return self.tiles.cluster.idle_ctas and self.scheduler.split.splits > 1
 
     @property
     def shared(self) -> Any:
-        """Return the number of tiles that may have several K splits. They come first."""
+        """Return the number of tiles that may have several K splits.
+
+        They are the first ones in the order of the raster.
+        """
         if self.splits_are_rows:
             return self.tiles.count
         return 0 if self.division is None else self.division.shared

@@ -14,16 +14,15 @@ _MOST_WAVES = 1024  # waves that stream-K may divide; no problem has as many
 
 @dataclass(frozen=True)
 class KSplit:
-    """A division of the k-tiles of a tile of D among several CTAs: split-K or stream-K.
+    """How the k-tiles of a tile of D are divided among several CTAs: split-K or stream-K.
 
-    splits      number of K splits of each tile; 1: no split-K
-    waves       stream-K, instead of `splits`: the k-tiles of the tiles that do not fill the persistent grid, and of
-                `waves` - 1 full waves, are divided evenly among all CTAs. Other tiles are not split. 0: no stream-K
-    fixup       stream-K with `waves` = 1; each split tile has an owner, a CTA that takes most of its k-tiles.
-                The rest is divided among the CTAs that the last wave leaves without a tile
-    order       "strided": K split p takes the k-tiles p, p + splits, ...; "blocked": each K split takes adjacent
-                k-tiles, and the first ones take one more if `splits` does not divide their number. A K split may be
-                empty
+    splits      split-K: number of K splits of each tile; 1: no split-K
+    waves       stream-K: the tiles that do not fill the persistent grid, and those of `waves` - 1 full waves, are
+                divided evenly among all CTAs; other tiles are not split. 0: no stream-K
+    fixup       stream-K with `waves` = 1: each split tile has an owner, a CTA that takes most of its k-tiles. CTAs that
+                the last wave leaves without a tile take the rest
+    order       "strided": K split p takes the k-tiles p, p + splits, ...; "blocked": it takes adjacent k-tiles, and the
+                first splits take one more if needed. A K split may be empty
     reduction   "kernel": a second kernel adds the accumulators of all K splits; "last": the CTA that ends last does
     raises      PlanError with every rule that is broken
 
@@ -70,7 +69,8 @@ class KSplit:
 
         k_split   index of the K split
         k_tiles   number of k-tiles of the tile
-        minimum   `min`, or the function for the arrays or traced values that are passed
+        minimum   function that returns the smaller of two values: `min` for integers, others for arrays and traced
+                  values
 
         >>> [KSplit(3, "blocked").k_range(p, 7) for p in range(3)]
         [(0, 3), (3, 2), (5, 2)]
@@ -84,18 +84,18 @@ class KSplit:
         return first, (k_split + 1) * each + minimum(k_split + 1, more) - first
 
     def __str__(self) -> str:
-        """Return the division and the reduction as text."""
+        """Return the division of K and the way to add accumulators as text."""
         how = "a second kernel" if self.reduction == "kernel" else "the CTA that ends last"
         division = "fixup" if self.fixup else "divided evenly" if self.waves else self.order
         return f"{division}, added by {how}"
 
 
 def by_last_cta(split_k: int = 1, stream: int = 0, fixup: bool = False) -> KSplit:
-    """Return the split that the arguments of `sm90_plan` ask for. The CTA that ends last adds the accumulators.
+    """Return the K split for the arguments of `sm90_plan`, where the CTA that ends last adds the accumulators.
 
     split_k   number of K splits of each tile; 1: no split-K
     stream    number of stream-K waves; 0: no stream-K
-    fixup     whether the last wave is divided with fixup
+    fixup     whether the last wave is divided with fixup: each split tile has an owner that takes most of its k-tiles
     raises    PlanError with every rule that is broken
 
     >>> by_last_cta(fixup=True).waves, by_last_cta(split_k=3).splits

@@ -23,7 +23,7 @@ class TileGrid:
     scheduler          the scheduler, which has the raster
     cluster            the tile of a cluster
     m_tiles, n_tiles   number of tiles along M and along N
-    count              number of tiles of all batches; None in a kernel, see `TileScheduler.from_values`
+    count              number of tiles of all batches; None inside of a kernel, which does not need it
     arithmetic         functions for the type of these values
     divisors           the divisors of the raster in a form that is faster to divide by; None: the raster computes them
 
@@ -44,12 +44,12 @@ class TileGrid:
     divisors: tuple[Any, ...] | None = None
 
     def tile_mnl(self, tile: Any, rank: Any = 0) -> tuple[Any, Any, Any]:
-        """Return the CTA tile (m_tile, n_tile, l) of D that one CTA of a cluster computes in a tile.
+        """Return the CTA tile (m_tile, n_tile, l) of D that one CTA of a cluster computes, for a tile of the cluster.
 
         It may lie past the edge of D.
 
-        tile   number of the tile
-        rank   rank of the CTA in its cluster; see `ClusterTile.rank_mn`
+        tile   number of the cluster's tile in the order of the raster
+        rank   rank of the CTA in its cluster, numbered along M first
         """
         (cm, cn), raster = self.cluster.cluster_mn, self.scheduler.raster
         m, n, batch = raster.tile(
@@ -63,12 +63,12 @@ class TileGrid:
     def loaded_mnl(self, tile_mnl: tuple[Any, Any, Any], m_tiles: Any, n_tiles: Any) -> tuple[Any, Any, Any]:
         """Return (m_tile of A, n_tile of B, l) that a CTA loads for its tile of D.
 
-        Past the edge of D these are the last m_tile and n_tile. The results are not used, but a TMA box outside of the
-        matrix takes longer, and the whole cluster waits for it: e4m3, 813 x 2400 x 11168, tile 128 x 160, cluster
-        1 x 2 takes 48.2 us, and 56.0 us with boxes past the edge (H100, 2026-11-22). With cluster split-K, the CTAs
-        that split K load the same n_tile, which has the columns of all of them.
+        They are those of the tile. Past the edge of D they are the last m_tile and n_tile: the results are not used,
+        but a TMA box outside of the matrix takes longer, and the whole cluster waits for it (e4m3, 813 x 2400 x 11168,
+        tile 128 x 160, cluster 1 x 2: 56.0 us, and 48.2 us without boxes past the edge; H100, 2026-11-22). CTAs of a
+        cluster that splits K load the same n_tile, which has the columns of all of them.
 
-        tile_mnl           the CTA's tile of D; see `tile_mnl`
+        tile_mnl           the CTA's tile of D: (m_tile, n_tile, l)
         m_tiles, n_tiles   number of tiles of A along M, and of B along N
 
         >>> from cutegemm.plan.work.scheduler import TileScheduler
@@ -85,16 +85,16 @@ class TileGrid:
         return m if cm == 1 else least(m, m_tiles - 1), n if cn == 1 else least(n, n_tiles - 1), batch
 
     def host_divisors(self, divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple) -> tuple[Any, ...]:
-        """Return the divisors of the raster in the form of a kernel's arguments.
+        """Return the divisors that the raster needs to find a tile, in the form of kernel arguments.
 
-        divisors   converts non-negative integers to a form that is faster to divide by
+        divisors   function that converts non-negative integers to a form that is faster to divide by
         """
         return divisors(self.scheduler.raster.divisors(self.m_tiles, self.n_tiles))
 
     def order(self) -> np.ndarray:
-        """Return (m_tile, n_tile, l) of every CTA as int64 array (count, CTAs of a cluster, 3).
+        """Return the CTA tiles of all clusters in the order of the raster: (m_tile, n_tile, l) of each CTA.
 
-        The extents must be integers, not traced values.
+        It is an int64 array (count, CTAs of a cluster, 3). The extents must be integers, not traced values.
 
         >>> from cutegemm.plan.work.scheduler import TileScheduler
         >>> from cutegemm.tile.raster import Raster
@@ -109,13 +109,17 @@ class TileGrid:
     def along(self, k: Any, tensors: Mapping[str, Any] | None = None) -> Work:
         """Return the work tiles of a problem with these tiles of D and extent `k` of K, in elements.
 
-        tensors   see `TileScheduler.divide`; None: none
+        A work tile is a tile of D with all or some of its k-tiles.
+
+        tensors   operands that the scheduler reads, as arrays by name; None: none, or their contents are not known
         """
         return self.work(self.arithmetic.ceil_div(k, self.cluster.cta_tile[2]), tensors)
 
     def work(self, k_tiles: Any, tensors: Mapping[str, Any] | None = None) -> Work:
-        """Return the work tiles of a problem with these tiles of D, of `k_tiles` k-tiles each.
+        """Return the work tiles of a problem with these tiles of D, each with `k_tiles` k-tiles.
 
-        tensors   see `TileScheduler.divide`; None: none
+        A work tile is a tile of D with all or some of its k-tiles.
+
+        tensors   operands that the scheduler reads, as arrays by name; None: none, or their contents are not known
         """
         return self.scheduler.divide(self, k_tiles, tensors or {})

@@ -39,9 +39,11 @@ _Work = TypeVar("_Work", bound="Work")
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The work tiles of a problem, and the clusters that take them. A subclass says which one follows which.
+    """All work tiles of a problem, with the order in which each cluster takes them. Base class.
 
-    All methods compute without branches on their values, for integers, numpy arrays and traced values.
+    A work tile is a tile of D with all or some of its k-tiles. A cluster goes from one to the next by `first`, `next`
+    and `exists`, whose states a subclass defines. All methods compute without branches, for integers, numpy arrays and
+    traced values.
 
     tiles        the tiles of D
     k_tiles      number of k-tiles of each tile
@@ -66,53 +68,72 @@ class Work:
     # --- from one work tile of a cluster to the next -------------------------------------------------------------
 
     def first(self, place: Any) -> State:
-        """Return the state of the first work tile of a cluster.
+        """Return the state of the first work tile of a cluster. `tile` turns a state into the work tile.
 
-        place   place of the cluster; see `place`
+        place   index of the cluster in the order of the scheduler (see the method `place`)
         """
         raise NotImplementedError
 
     def next(self, state: State) -> State:
-        """Return the state of the work tile that the same cluster takes after that of `state`."""
+        """Return the state of the next work tile of the same cluster.
+
+        state   state of a work tile, as `first` or `next` returns it
+        """
         raise NotImplementedError
 
     def exists(self, state: State) -> Any:
-        """Return whether there is a work tile of this state. Without one, the cluster has taken its last one."""
+        """Return whether a state has a work tile. If not, the cluster has taken its last one.
+
+        state   state of a work tile, as `first` or `next` returns it
+        """
         raise NotImplementedError
 
     def tile(self, state: State) -> WorkTile:
         """Return the work tile of a state: a tile of D, and the k-tiles of it that one cluster takes.
 
-        An empty work tile has `splits` = 0. Kernels also ask for the work tile after the last one, and ignore the
-        result; so memory must not be read out of bounds for it.
+        An empty work tile has `splits` = 0. Kernels also call this for the state after the last work tile, and ignore
+        the result; so it must not read memory out of bounds there.
+
+        state   state of a work tile, as `first` or `next` returns it
         """
         raise NotImplementedError
 
     def states(self, place: int) -> Iterator[State]:
-        """Yield the states of the work tiles of the cluster at a place, in order."""
+        """Yield the states of all work tiles of a cluster, in order; `tile` turns a state into the work tile.
+
+        place   index of the cluster in the order of the scheduler (see the method `place`)
+        """
         state = self.first(place)
         while self.exists(state):
             yield state
             state = self.next(state)
 
     def of_cluster(self, place: int) -> list[WorkTile]:
-        """Return the work tiles that the cluster at a place takes, in order."""
+        """Return the work tiles that a cluster takes, in order.
+
+        place   index of the cluster in the order of the scheduler (see the method `place`)
+        """
         return [self.tile(state) for state in self.states(place)]
 
     # --- pingpong consumers, which alternate between the work tiles of a CTA --------------------------------------
 
     def ahead(self, state: State, turns: int) -> State:
-        """Return the state of the work tile that the same cluster takes `turns` work tiles after that of `state`."""
+        """Return the state of the work tile that the same cluster takes `turns` work tiles later.
+
+        state   state of a work tile, as `first` or `next` returns it
+        """
         for _ in range(turns):
             state = self.next(state)
         return state
 
     def first_of(self, state: State, turn: Any, turns: int) -> State:
-        """Return the state of the first work tile that one of the pingpong consumers takes.
+        """Return the state of the first work tile that one of the pingpong consumers of a CTA takes.
+
+        Pingpong consumers take the work tiles of a CTA in turn.
 
         state   state of the first work tile of the cluster
         turn    index of the consumer
-        turns   number of consumers, which take the work tiles of the cluster in turn
+        turns   number of consumers
         """
         for before in range(turns - 1):
             is_later = self.tiles.arithmetic.is_below(before, turn)
@@ -122,13 +143,14 @@ class Work:
         return state
 
     def k_tiles_before(self, state: State, turn: Any, turns: int) -> Any:
-        """Return the number of k-tiles of the first work tiles of the pingpong consumers before one of them.
+        """Return the number of k-tiles in the mainloop pipeline before the first k-tile of a pingpong consumer.
 
-        They pass through the mainloop pipeline before its first k-tile.
+        Pingpong consumers take the work tiles of a CTA in turn, so these are the k-tiles of the earlier consumers'
+        first work tiles.
 
         state   state of the first work tile of the cluster
         turn    index of the consumer
-        turns   number of consumers, which take the work tiles of the cluster in turn
+        turns   number of consumers
         """
         count = 0
         for before in range(turns - 1):
@@ -137,17 +159,19 @@ class Work:
         return count
 
     def k_tiles_between(self, state: State, turns: int) -> Any:
-        """Return the k-tiles that other pingpong consumers take between a consumer's work tile and its next one.
+        """Return the number of k-tiles that other pingpong consumers take between two work tiles of one consumer.
 
-        state   state of the consumer's work tile
-        turns   number of consumers, which take the work tiles of the cluster in turn
+        Pingpong consumers take the work tiles of a CTA in turn.
+
+        state   state of the first of the two work tiles
+        turns   number of consumers
         """
         return sum([self.tile(self.ahead(state, ahead)).k_count for ahead in range(1, turns)], 0)
 
     # --- tiles, k-tiles and K splits of a work tile ---------------------------------------------------------------
 
     def tile_mnl(self, work_tile: WorkTile, rank: Any = 0) -> tuple[Any, Any, Any]:
-        """Return (m_tile, n_tile, batch) of D that a CTA computes in a work tile; see `TileGrid.tile_mnl`.
+        """Return (m_tile, n_tile, batch) of the tile of D that a CTA of the cluster computes in a work tile.
 
         rank   rank of the CTA in its cluster
         """
@@ -166,7 +190,7 @@ class Work:
         return self.tiles.m_tiles * cm, self.tiles.n_tiles * cn
 
     def of_rank(self: _Work, rank: Any) -> _Work:
-        """Return the work tiles with only the k-tiles that one CTA of each cluster takes.
+        """Return these work tiles with only the k-tiles that one CTA of each cluster multiplies.
 
         Unless the cluster splits K, these are all k-tiles.
 
@@ -180,7 +204,10 @@ class Work:
 
     @property
     def shared(self) -> Any:
-        """Return the number of tiles that may have several K splits. They come first. By default 0."""
+        """Return the number of tiles that may have several K splits: the first ones in the order of the raster.
+
+        By default 0.
+        """
         return 0
 
     @property
@@ -190,24 +217,33 @@ class Work:
 
     @property
     def splits_are_rows(self) -> bool:
-        """Return whether each K split is a row of the launched grid: blockIdx.y is the K split. By default False."""
+        """Return whether blockIdx.y of the launched grid is the K split. By default False."""
         return False
 
     def peers(self, tile: Any) -> WorkTile:
-        """Return K split 0 of a tile whose K is split, with its `splits` and `slot`. Its k-tiles are not computed.
+        """Return K split 0 of a tile, to find the number and workspace slots of all its K splits.
+
+        Only the fields `tile`, `splits`, `k_split` and `slot` of the result are meaningful; its k-tiles are not
+        computed.
 
         tile   index of the tile, below `shared`
         """
         return WorkTile(tile, 0, 0, 1, 0, 0)
 
     def slot_of(self, work_tile: WorkTile, k_split: Any) -> Any:
-        """Return the workspace slot for the accumulators of K split `k_split` of a work tile's tile."""
+        """Return the workspace slot for the accumulators of a K split.
+
+        work_tile   any work tile of the same tile of D
+        k_split     index of the K split
+        """
         return work_tile.slot + k_split
 
     # --- the places of clusters -----------------------------------------------------------------------------------
 
     def place(self, cluster: Any) -> Any:
-        """Return the place of a cluster in the order of the scheduler. `first` starts from it.
+        """Return the place of a cluster: its index in the order of the scheduler, which decides its first work tile.
+
+        That order is the order of launch, or GPC by GPC.
 
         cluster   index of the cluster in launch order
         """
@@ -215,13 +251,13 @@ class Work:
 
     @cached_property
     def ends(self) -> tuple[Any, ...]:
-        """Return the values, computed by the host, that `place` needs; see `GpcRaster.ends`. () in launch order."""
+        """Return values, computed on the host, that `place` needs to order clusters GPC by GPC; () for launch order."""
         if self.known_ends is not None:
             return self.known_ends
         return self.scheduler.order.ends(self.clusters, self.tiles.arithmetic)
 
     def launched(self) -> np.ndarray:
-        """Return an array whose entry p is the launch index of the cluster at place p; see `place`.
+        """Return an array whose entry p is the launch index of the cluster with place p: the inverse of `place`.
 
         The extents must be integers, not traced values.
         """
@@ -232,9 +268,10 @@ class Work:
     def own_values(
         self, integer: Callable[[Any], Any], divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     ) -> tuple[Any, ...]:
-        """Return what the host passes to a kernel in addition to the fields of `Work`. By default nothing.
+        """Return the values that the host passes to a kernel in addition to the fields of `Work`. By default ().
 
-        integer, divisors   see `host_values`
+        integer    function that converts a number to a kernel argument
+        divisors   function that converts non-negative integers to a form that is faster to divide by
         """
         return ()
 
@@ -243,12 +280,12 @@ class Work:
         integer: Callable[[Any], Any] = int,
         divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple,
     ) -> tuple[Any, ...]:
-        """Return the values that the host passes to a kernel: numbers and tuples of numbers.
+        """Return what the host passes to a kernel to describe these work tiles: a tuple of numbers and tuples.
 
         The kernel calls `TileScheduler.from_values` with them.
 
-        integer    converts a number to a kernel argument
-        divisors   converts non-negative integers to a form that is faster to divide by
+        integer    function that converts a number to a kernel argument
+        divisors   function that converts non-negative integers to a form that is faster to divide by
         """
         return (
             self.k_tiles,
@@ -262,11 +299,11 @@ class Work:
         )
 
     def of_arrays(self: _Work) -> _Work:
-        """Return these work tiles for numpy arrays: methods then accept and return arrays of numbers."""
+        """Return these work tiles with numpy arithmetic: their methods then accept and return arrays of numbers."""
         return replace(self, tiles=replace(self.tiles, arithmetic=ARRAYS), known_ends=self.ends)
 
     def assignment(self) -> Assignment:
-        """Return all work tiles that are not empty, in the order of their start.
+        """Return all work tiles that are not empty, with the cluster that takes each, in the order of their start.
 
         The extents must be integers, not traced values.
         """
@@ -285,10 +322,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Work tiles with the clusters that take them, as arrays with one entry for each.
+    """Work tiles and the clusters that take them, as arrays with one entry for each work tile.
 
     work        all work tiles of the problem; not an array
-    cluster     place of the cluster that takes it
+    cluster     place of the cluster that takes it, in the order of the clusters
     turn        index of the work tile among those that its cluster takes, empty ones included
     work_tile   the work tile, whose fields are arrays
     """
@@ -303,12 +340,15 @@ class Assignment:
         return len(self.cluster)
 
     def where(self, which: Any) -> Assignment:
-        """Return the selected work tiles, by a boolean mask or an array of indices."""
+        """Return the selected work tiles.
+
+        which   boolean mask, or array of indices
+        """
         work_tile = self.work_tile.map(lambda of: of[which])
         return Assignment(self.work, self.cluster[which], self.turn[which], work_tile)
 
     def tile_mnl(self, rank: int = 0) -> tuple[Any, Any, Any]:
-        """Return arrays (m_tile, n_tile, l) of the CTA tiles of D that the CTAs of a rank compute.
+        """Return the CTA tile of D for one CTA rank in every work tile: three arrays (m_tile, n_tile, l).
 
         rank   rank of the CTA in its cluster
         """

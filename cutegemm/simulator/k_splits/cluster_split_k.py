@@ -13,12 +13,14 @@ from cutegemm.simulator.report import Report
 
 
 class ClusterSplitK:
-    """Simulated exchange of accumulators in a cluster that splits K: what the consumers of each CTA have received.
+    """Simulated exchange of accumulators in a cluster whose CTAs split K (cluster split-K).
 
-    Accumulators are removed when they have been added.
+    Each CTA stores some columns of the tile. It receives the accumulators of these columns from all CTAs through shared
+    memory, and `total` adds them and removes them.
 
     plan       plan with cluster split-K
-    elements   element of the consumer's tile of D whose total each register gets: (consumers, threads, registers)
+    elements   index in the consumer's tile of D of the element whose total each register gets: (consumers, threads,
+               registers)
     report     collects faults
     """
 
@@ -36,10 +38,10 @@ class ClusterSplitK:
     def sent(self, accumulators: np.ndarray, consumer: int, to: int) -> np.ndarray:
         """Return the accumulators that a consumer sends to one CTA of its cluster: (CTAs, threads, registers).
 
-        They are in the register order of the receiving CTA.
+        They belong to the columns that the receiving CTA stores, in the order of the registers that receive them.
 
         accumulators   accumulators of the consumer: (CTAs, M, N)
-        consumer       index of the consumer
+        consumer       index of the consumer in its CTA
         to             index of the receiving CTA among those that split K
         """
         registers = self.sends[:, to]
@@ -47,10 +49,10 @@ class ClusterSplitK:
         return values
 
     def land(self, cta: int, send: Send, values: np.ndarray) -> None:
-        """Write received accumulators to the simulated shared memory of a CTA.
+        """Write received accumulators to the simulated shared memory of a CTA, when the transfer ends.
 
-        cta      index of the CTA
-        send     the operation that sent them, which names the sender and the buffer
+        cta      index of the receiving CTA
+        send     the simulated operation that sent them; it names the sender and the receive buffer
         values   the accumulators: (CTAs, threads, registers)
         """
         consumer = send.index
@@ -61,10 +63,12 @@ class ClusterSplitK:
         place[self._places(send.sender, consumer)] = np.moveaxis(values, 0, -1)
 
     def total(self, cta: int, consumer: int) -> np.ndarray:
-        """Return the accumulators of a consumer's own columns, added over all CTAs in order: (CTAs, M, N).
+        """Return the sum of the accumulators that a consumer has received from all CTAs, in their order: (CTAs, M, N).
+
+        The sum is for the columns of the tile that this CTA stores.
 
         cta        index of the CTA that has received them
-        consumer   index of the consumer
+        consumer   index of the consumer in the CTA
         """
         place = self.memory.pop((cta, consumer))
         total: np.ndarray | None = None
@@ -85,10 +89,10 @@ class ClusterSplitK:
         return poison(self.layout.cosize(), self.plan.operands.acc)
 
     def _places(self, sender: int, consumer: int) -> np.ndarray:
-        """Return the offsets in shared memory of the accumulators that one CTA has sent: (threads, registers).
+        """Return the shared-memory offsets where a CTA receives another CTA's accumulators: (threads, registers).
 
         sender     index of the sending CTA among those that split K
-        consumer   index of the consumer of the receiving CTA
+        consumer   index of the consumer in the receiving CTA
         """
         _, threads, vectors, *_ = self.layout.shape
         thread, register = np.indices((threads, ACCUMULATOR_VECTOR * vectors))

@@ -15,11 +15,12 @@ from cutegemm.simulator.report import Report
 
 @dataclass(frozen=True)
 class Piece:
-    """A range of k-tiles that is the same for several tiles of D, which are simulated together.
+    """A range of k-tiles of a tile of D, for several tiles that are simulated together and have the same range.
 
     k_first   first k-tile
     k_count   number of k-tiles
-    slots     workspace slot for the accumulators of each of the tiles; None if the range is all of K
+    slots     for each of the tiles, the index of its workspace slot (memory for the accumulators of one K split); None
+              if the range is all of K, which needs no workspace
     """
 
     k_first: int
@@ -28,7 +29,9 @@ class Piece:
 
 
 def workspace_slots(plan: GemmPlan, problem: Problem) -> int:
-    """Return the number of workspace slots that a plan needs for a problem: one for each K split of each tile.
+    """Return the number of workspace slots that a plan needs: one for each K split of each tile of D.
+
+    A slot holds the accumulators of one K split of a tile.
 
     >>> from cutegemm.build import simt_plan
     >>> workspace_slots(simt_plan(split_k=4), Problem(256, 256, 4096))  # 4 tiles of 4 K splits
@@ -40,7 +43,9 @@ def workspace_slots(plan: GemmPlan, problem: Problem) -> int:
 def divided(
     plan: GemmPlan, problem: Problem, places: np.ndarray, together: int, report: Report
 ) -> Iterator[tuple[slice, list[Piece]]]:
-    """Yield groups of tiles whose K is divided in the same way: (slice of `places`, ranges of k-tiles in order).
+    """Yield groups of tiles of D whose K is divided in the same way, each with the ranges of k-tiles of its K splits.
+
+    An item is (slice of `places`, list of ranges in order).
 
     places     positions of the tiles in the order of the raster
     together   largest number of tiles of a group
@@ -58,11 +63,11 @@ def divided(
 
 
 def _pieces(work: Work, report: Report) -> dict[int, list[Piece]]:
-    """Return the ranges of k-tiles that K splits take of each tile of D, in order: index of the tile -> list of ranges.
+    """Return the ranges of k-tiles of the K splits of each tile of D, in order: index of the tile -> list of ranges.
 
-    Tiles whose ranges do not cover K are reported.
+    Tiles whose ranges do not cover all k-tiles once are reported.
 
-    work   work tiles of the grid
+    work   all work tiles (a tile of D with all or some of its k-tiles) that the clusters take
     """
     pieces_of_tile: dict[int, list[Piece]] = {}
     work_tile = work.assignment().work_tile
@@ -86,11 +91,11 @@ def _pieces(work: Work, report: Report) -> dict[int, list[Piece]]:
 
 
 def _k_ranges(pieces: list[Piece]) -> tuple[tuple[int, int, bool], ...]:
-    """Return (first k-tile, number of k-tiles, whether it is all of K) of each range of k-tiles."""
+    """Return a hashable form of ranges of k-tiles: (first k-tile, number, whether it is all of K) for each."""
     return tuple([(piece.k_first, piece.k_count, piece.slots is None) for piece in pieces])
 
 
 def _joined(pieces: tuple[Piece, ...]) -> Piece:
-    """Return one range of k-tiles for several tiles with the same range, with the workspace slots of all."""
+    """Merge the same range of k-tiles of several tiles of D into one range that lists the workspace slots of all."""
     slots = [piece.slots for piece in pieces if piece.slots is not None]
     return Piece(pieces[0].k_first, pieces[0].k_count, np.concatenate(slots) if slots else None)

@@ -14,9 +14,9 @@ from cutegemm.simulator.tables import PlanTables
 
 
 class SplitKWorkspace:
-    """Simulated workspace for the accumulators of K splits, for plans whose threads all follow one schedule.
+    """Simulated workspace in global memory for the accumulators of K splits, for plans without warp roles.
 
-    Each slot holds the accumulators of one tile for one K split.
+    A slot of the workspace holds the accumulators of one K split of one tile.
 
     plan     plan that splits K
     tables   index tables of the plan
@@ -34,10 +34,10 @@ class SplitKWorkspace:
         self.places = _places(plan, self.shape)
 
     def write(self, slots: np.ndarray, accumulators: np.ndarray) -> None:
-        """Write the accumulators of a K split to the simulated workspace, for several CTAs.
+        """Write the accumulators of one K split of several CTAs to their slots in the simulated workspace.
 
         slots          slot of each CTA's tile: (CTA,)
-        accumulators   (rest_m, rest_n, value * thread * CTA)
+        accumulators   (rest_m, rest_n, value * thread * CTA); rest_m and rest_n count the MMA atoms of a thread
         """
         index = self._index(slots)
         np.add.at(self.written, index.reshape(-1), 1)
@@ -47,9 +47,9 @@ class SplitKWorkspace:
         self.memory[index] = accumulators.reshape(index.shape)
 
     def total(self, splits: Sequence[np.ndarray]) -> np.ndarray:
-        """Add the accumulators of all K splits in their order: return (rest_m, rest_n, value * thread * CTA).
+        """Add the accumulators of all K splits in their order; return the sum (rest_m, rest_n, value * thread * CTA).
 
-        splits    for each K split, the slot of each CTA's tile: (CTA,)
+        splits    for each K split, the workspace slot of each CTA's tile: a sequence of arrays (CTA,)
         """
         out = np.zeros((*self.shape, len(splits[0])), self.memory.dtype)
         for k_split, slots in enumerate(splits):
@@ -61,9 +61,9 @@ class SplitKWorkspace:
         return out.reshape(self.shape[0], self.shape[1], -1)
 
     def _index(self, slots: np.ndarray) -> np.ndarray:
-        """Return the offsets in the workspace of the accumulators in some slots: (rest_m, rest_n, value, thread, slot).
+        """Return the workspace offset of each accumulator in some slots: (rest_m, rest_n, value, thread, slot).
 
-        Slots that do not exist are reported.
+        Slots outside of the workspace are reported as faults.
         """
         if len(slots) and not 0 <= slots.min() <= slots.max() < self.slots:
             self.report.add("outside", f"slots {slots.tolist()} exceed the {self.slots} slots of the workspace.")
@@ -73,9 +73,9 @@ class SplitKWorkspace:
 
 
 def _places(plan: GemmPlan, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the offset of each accumulator from the start of its workspace slot: (rest_m, rest_n, value, thread).
+    """Return the workspace offset of each accumulator, relative to its slot: (rest_m, rest_n, value, thread).
 
-    shape   shape of the result
+    shape   shape of the result; rest_m and rest_n count the MMA atoms of a thread along M and N
     """
     rest_m, values = shape[0], shape[2]
     m, n, value, thread = np.indices(shape)

@@ -25,13 +25,16 @@ from cutegemm.simulator.roles import Player
 
 @dataclass
 class Registers:
-    """The block scales that the threads of a simulated consumer hold in registers.
+    """The block scales that the threads of one simulated consumer hold in registers.
 
-    both         products of row scales and column scales: (CTAs, M, N)
-    now, next    scales of 128 x 128 blocks that the lanes hold, by operand: (CTAs, rows or columns, lanes). They belong
-                 to 32 k-tiles, and to the next 32
-    k            index of the next k-tile in the work tile, whose block scales lane k % 32 has. A work tile with an odd
-                 number of k-tiles begins with 1, so that pairs of k-tiles begin at even lanes
+    Each lane of a warp holds the 128 x 128 block scales of one k-tile, for 32 k-tiles in all. Shuffles pass them to the
+    other lanes.
+
+    both         scales to multiply by in the present k-tile, row scale times column scale: (CTAs, M, N)
+    now, next    block scales of the present 32 k-tiles, and of the 32 after them: operand -> (CTAs, rows or columns,
+                 lanes)
+    k            position of the next k-tile: lane k % 32 has its scales. The first position is 0, or 1 if the work tile
+                 has an odd number of k-tiles, so that pairs of k-tiles begin at even lanes
     """
 
     both: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1), np.float32))
@@ -42,26 +45,26 @@ class Registers:
 
 @Player.handles(ClearScales)
 def clear_scales(player: Player, clear: ClearScales, number: int, process: Process, op: Compute) -> None:
-    """Simulate the program step that sets the block scales in a consumer's registers to 0.
+    """Simulate the step that sets the block scales in a consumer's registers to 0.
 
-    player    the simulator of the roles
+    player    simulator of all warp roles, with their registers and shared memory
     clear     the step
-    number    index of the process (one role of one CTA) in the protocol
-    process   the process
-    op        the operation that contains the step
+    number    index of `process` in the list of all simulated processes
+    process   the simulated warp role of one CTA that executes the step, e.g. consumer 0 of CTA 1
+    op        the simulated operation that wraps the step
     """
     player.of_mainloop[number] = Registers()
 
 
 @Player.handles(LoadScales)
 def load_scales(player: Player, load: LoadScales, number: int, process: Process, op: Compute) -> None:
-    """Simulate the program step that loads the 128 x 128 block scales of the first 64 k-tiles to the lanes.
+    """Simulate the step that loads 128 x 128 block scales of the first 64 k-tiles to registers, two in each lane.
 
-    player    the simulator of the roles
+    player    simulator of all warp roles, with their registers and shared memory
     load      the step
-    number    index of the process (one role of one CTA) in the protocol
-    process   the process
-    op        the operation that contains the step; its tag names the work tile
+    number    index of `process` in the list of all simulated processes
+    process   the simulated warp role of one CTA that executes the step, e.g. consumer 0 of CTA 1
+    op        the simulated operation that wraps the step; `op.tag[0]` is the tile
     """
     registers: Registers = player.of_mainloop[number]
     registers.k = player.shape(process, op.tag[0]).tile.k_count % 2
@@ -72,15 +75,15 @@ def load_scales(player: Player, load: LoadScales, number: int, process: Process,
 
 @Player.handles(ReloadScales)
 def reload_scales(player: Player, reload: ReloadScales, number: int, process: Process, op: Compute) -> None:
-    """Simulate the program step that replaces the block scales in the lanes by those of the next 32 k-tiles.
+    """Simulate the step that replaces the block scales in the lanes by those of the next 32 k-tiles.
 
-    It has an effect only after all 32 lanes have been read.
+    Each lane holds the scales of one k-tile. The step does nothing until all 32 lanes have been read.
 
-    player    the simulator of the roles
+    player    simulator of all warp roles, with their registers and shared memory
     reload    the step
-    number    index of the process (one role of one CTA) in the protocol
-    process   the process
-    op        the operation that contains the step; its tag names the work tile
+    number    index of `process` in the list of all simulated processes
+    process   the simulated warp role of one CTA that executes the step, e.g. consumer 0 of CTA 1
+    op        the simulated operation that wraps the step; `op.tag[0]` is the tile
     """
     registers: Registers = player.of_mainloop[number]
     if registers.k % LANES:
@@ -94,13 +97,13 @@ def reload_scales(player: Player, reload: ReloadScales, number: int, process: Pr
 
 @Player.handles(ReadScales)
 def read_scales(player: Player, read: ReadScales, number: int, process: Process, op: Compute) -> None:
-    """Simulate the program step that reads the block scales of a k-tile; keep products of row and column scales.
+    """Simulate the step that reads the block scales of a k-tile, and keep row scale times column scale of each element.
 
-    player    the simulator of the roles
+    player    simulator of all warp roles, with their registers and shared memory
     read      the step
-    number    index of the process (one role of one CTA) in the protocol
-    process   the process
-    op        the operation that contains the step; it names the stage
+    number    index of `process` in the list of all simulated processes
+    process   the simulated warp role of one CTA that executes the step, e.g. consumer 0 of CTA 1
+    op        the simulated operation that wraps the step; `op.stage` is the stage that has scales of single rows
     """
     registers: Registers = player.of_mainloop[number]
     found = []
@@ -119,11 +122,11 @@ def read_scales(player: Player, read: ReadScales, number: int, process: Process,
 def promote_scaled(player: Player, add: PromoteScaled, number: int, process: Process, op: Compute) -> None:
     """Simulate the program step that adds a k-tile's accumulators, multiplied by block scales, to the total.
 
-    player    the simulator of the roles
+    player    simulator of all warp roles, with their registers and shared memory
     add       the step, which names the accumulators
-    number    index of the process (one role of one CTA) in the protocol
-    process   the process
-    op        the operation that contains the step
+    number    index of `process` in the list of all simulated processes
+    process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+    op        the simulated operation that wraps the step
     """
     columns, scales = player.columns_of(add.accumulators), player.of_mainloop[number].both
     scales = scales if scales.shape[2] == 1 else scales[:, :, columns]
@@ -131,15 +134,15 @@ def promote_scaled(player: Player, add: PromoteScaled, number: int, process: Pro
 
 
 def _of_lanes(player: Player, scales: Scales, process: Process, op: Compute, first: int) -> np.ndarray:
-    """Return the scales of 128 x 128 blocks that the lanes load for 32 k-tiles: (CTAs, rows or columns, lanes).
+    """Return the scales of 128 x 128 blocks that the lanes of a warp load: (CTAs, rows or columns, lanes).
 
-    A lane whose k-tile is not one of the work tile loads 0.
+    Each of the 32 lanes loads those of one k-tile, and 0 if the work tile has no such k-tile.
 
-    player    the simulator of the roles, which has the matrices
-    scales    description of the scales
-    process   the consumer that loads
-    op        the operation, whose tag names the tile
-    first     index of the k-tile of lane 0, as `Registers.k` counts
+    player    simulator of all warp roles, which has the matrices
+    scales    which operand has the scales, and which rows or columns share one
+    process   the consumer that loads (a warp role of one CTA)
+    op        the simulated operation; `op.tag[0]` is the tile
+    first     position of the k-tile of lane 0, counted like `Registers.k`
     """
     count = player.shape(process, op.tag[0]).tile.k_count
     k = first - count % 2 + np.arange(LANES)
@@ -152,11 +155,11 @@ def _of_lanes(player: Player, scales: Scales, process: Process, op: Compute, fir
 def _of_blocks(player: Player, scales: Scales, process: Process, op: Compute, k: np.ndarray) -> np.ndarray:
     """Return the scales of 128 x 128 blocks for a consumer's tile: (CTAs, rows or columns, k-tiles).
 
-    player    the simulator of the roles, which has the matrices
-    scales    description of the scales
-    process   the consumer
-    op        the operation, whose tag names the tile
-    k         indices of k-tiles in the work tile
+    player    simulator of all warp roles, which has the matrices
+    scales    which operand has the scales, and which rows or columns share one
+    process   the consumer (a warp role of one CTA)
+    op        the simulated operation; `op.tag[0]` is the tile
+    k         indices of k-tiles in the work tile: an integer array
     """
     group, matrix = player.own_group(process, op.tag[0]), player.stage.matrices[scales.name]
     tile = group.m_tile if scales.mode == "m" else group.n_tile

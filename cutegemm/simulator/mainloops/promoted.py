@@ -10,5 +10,12 @@ from cutegemm.simulator.roles import Player
 
 @Player.handles(Promote)
 def promote(player: Player, add: Promote, number: int, process: Process, op: Compute) -> None:
-    """Add the accumulators of a k-tile to the total."""
+    """Simulate the step of accumulator promotion that adds the accumulators of one k-tile to the f32 total.
+
+    player    simulator of all warp roles, with their registers and shared memory
+    add       the step, which names the accumulators
+    number    index of `process` in the list of all simulated processes
+    process   the simulated consumer (a warp role of one CTA)
+    op        the simulated operation that wraps the step
+    """
     player.add_level(number, process, add.accumulators)

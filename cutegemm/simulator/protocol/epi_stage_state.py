@@ -34,9 +34,10 @@ Place = tuple[int, int, int]  # (CTA, epilogue stage, piece: the rows of one war
 
 
 class EpiStageState:
-    """Contents of the epilogue stages of all simulated CTAs, and the bulk copies in flight that read or write them.
+    """Simulated contents of the epilogue stages of all CTAs; checks each access to them, for `Machine`.
 
-    An epilogue stage is shared memory for an epilogue tile. A piece of it has the rows of one warp.
+    An epilogue stage is shared memory for an epilogue tile. A piece of a stage is the rows that one warp writes. The
+    state has the content of each piece, and the bulk copies (TMA loads and stores) that have started and not ended.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class EpiStageState:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a hashable key of the state of the epilogue stages, so that a search can visit each state once.
+        """Return a hashable key of the contents of the epilogue stages, so that a search can visit each state once.
 
         States with equal keys have the same possible continuations.
         """
@@ -65,10 +66,10 @@ class EpiStageState:
         )
 
     def waits(self, process: int, op: WaitStores) -> bool:
-        """Return whether a process (role of a CTA) must still wait for one of its stores to read its epilogue stage.
+        """Return whether a warp role must still wait, because one of its bulk stores still reads its epilogue stage.
 
-        process   index of the process
-        op        the operation that waits for all but the last `op.pending` stores
+        process   index of the simulated warp role of a CTA
+        op        the wait that it executes next: for all its stores except the last `op.pending`
         """
         first_free = self.issued.get(process, 0) - op.pending
         return any(
@@ -77,10 +78,11 @@ class EpiStageState:
         )
 
     def act(self, process: int, cta: int, op: EpiStageOp) -> None:
-        """Execute an operation on an epilogue stage, and check that it is allowed.
+        """Execute an operation on an epilogue stage (load, read, write, store or copy), and check that it is allowed.
 
-        process   index of the process (role of a CTA)
-        cta       CTA of the process
+        process   index of the simulated warp role of a CTA that executes it
+        cta       index of its CTA
+        op        the operation, which names the stage and the epilogue tile
         raises    Misuse if the stage is in use, or contains something else than the operation needs
         """
         if isinstance(op, LoadEpiStage):
@@ -95,11 +97,12 @@ class EpiStageState:
             self._take(cta, op)
 
     def _fetch(self, process: int, cta: int, op: LoadEpiStage) -> None:
-        """Start a bulk load of C to pieces (rows of a warp) of an epilogue stage.
+        """Start a TMA load of C to some pieces of an epilogue stage. A piece is the rows of one warp.
 
-        process   index of the process (role of a CTA)
-        cta       CTA of the process
-        raises    Misuse if a piece is not empty, or another copy uses it
+        process   index of the simulated warp role of a CTA that executes it
+        cta       index of its CTA
+        op        the load, which names the stage, the pieces and the epilogue tile
+        raises    Misuse if a piece is not empty, or another bulk copy uses it
         """
         self._free(
             cta, op.epi_stage, op.pieces, f"C of epilogue tile {op.tag} is loaded to epilogue stage {op.epi_stage}"
@@ -114,9 +117,10 @@ class EpiStageState:
         self.flights = (*self.flights, (process, 0, cta, op))
 
     def land(self, flight: Flight) -> LoadEpiStage | None:
-        """Finish a bulk copy of an epilogue stage; return its operation if it is a load, and None if it is a store.
+        """Finish a bulk copy of an epilogue stage that was in flight.
 
-        flight   the copy in flight
+        flight    (warp role that started it, number among its stores, CTA, operation)
+        returns   the operation if the copy is a load; None if it is a store
         """
         self.flights = tuple([f for f in self.flights if f != flight])
         cta, op = flight[2:]
@@ -126,9 +130,11 @@ class EpiStageState:
         return op if isinstance(op, LoadEpiStage) else None
 
     def _read(self, cta: int, op: ReadEpiStage) -> None:
-        """Check that the piece (a warp's rows) of an epilogue stage that a warp reads contains its epilogue tile of C.
+        """Check that the rows of an epilogue stage that a warp reads contain C of the epilogue tile that it expects.
 
-        raises   Misuse if it contains something else
+        cta      index of the CTA
+        op       the read, which names the stage, the warp's piece (its rows) and the epilogue tile
+        raises   Misuse if the piece contains something else
         """
         content = self.pieces.get((cta, op.epi_stage, op.piece))
         if content != ("C", op.tag):
@@ -138,8 +144,10 @@ class EpiStageState:
             )
 
     def _write(self, cta: int, op: WriteEpiStage) -> None:
-        """Write a result to a piece (a warp's rows) of an epilogue stage.
+        """Write a warp's rows of a result, such as D, to an epilogue stage, and check that the rows may be overwritten.
 
+        cta      index of the CTA
+        op       the write, which names the stage, the warp's piece (its rows), the result and the epilogue tile
         raises   Misuse if a bulk copy uses the piece, or it contains a result that is still to be stored
         """
         name = op.result.upper()
@@ -158,10 +166,14 @@ class EpiStageState:
         self.pieces[cta, op.epi_stage, op.piece] = (name, op.tag)
 
     def _store(self, process: int, cta: int, op: StoreEpiStage) -> None:
-        """Start a bulk store of pieces (rows of a warp) of an epilogue stage.
+        """Start a TMA store of some pieces of an epilogue stage, and check that they have been written.
 
-        process   index of the process (role of a CTA) that starts it
-        raises    Misuse if one of the pieces has not been written
+        A piece is the rows of the stage that one warp writes. The store stays in flight until `land` ends it.
+
+        process   index of the simulated warp role that starts the store
+        cta       index of its CTA
+        op        the store, which names the stage, the pieces, the result and the epilogue tile
+        raises    Misuse if a piece does not contain that result of that epilogue tile
         """
         self._written(cta, op)
         number = self.issued.get(process, 0)
@@ -169,12 +181,14 @@ class EpiStageState:
         self.flights = (*self.flights, (process, number, cta, op))
 
     def _take(self, cta: int, op: CopyEpiStage) -> None:
-        """Copy a warp's share of pieces of an epilogue stage to global memory.
+        """Record that one warp has copied its share of some pieces of an epilogue stage to global memory.
 
-        A piece has the rows that one warp wrote. A piece becomes free when the last of the operation's `readers` warps
-        has copied it.
+        A piece is the rows that one warp wrote. Several warps copy each piece. It is free when all of them have copied.
 
-        raises   Misuse if one of the pieces has not been written
+        cta      index of the CTA
+        op       the copy, which names the stage and the pieces; `op.readers` is the number of warps that copy each
+                 piece
+        raises   Misuse if a piece has not been written
         """
         self._written(cta, op)
         for place in ((cta, op.epi_stage, piece) for piece in op.pieces):
@@ -185,9 +199,13 @@ class EpiStageState:
                 self.pieces[place] = None
 
     def _written(self, cta: int, op: StoreEpiStage | CopyEpiStage) -> None:
-        """Check that all pieces of an epilogue stage that an operation stores contain its epilogue tile.
+        """Check that the pieces of an epilogue stage that are stored contain the right result and epilogue tile.
 
-        raises   Misuse if one contains something else
+        A piece is the rows that one warp writes.
+
+        cta      index of the CTA
+        op       the store or copy, which names the stage, the pieces, the result and the epilogue tile
+        raises   Misuse if a piece contains something else
         """
         for piece in op.pieces:
             content = self.pieces.get((cta, op.epi_stage, piece))
@@ -199,13 +217,13 @@ class EpiStageState:
                 )
 
     def _free(self, cta: int, epi_stage: int, pieces: tuple[int, ...], what: str) -> None:
-        """Check that no bulk copy uses some pieces (rows of a warp) of an epilogue stage.
+        """Check that no bulk copy in flight uses some pieces of an epilogue stage. A piece is the rows of one warp.
 
         cta         index of the CTA
         epi_stage   index of the epilogue stage
         pieces      indices of the pieces
-        what        the operation, for the message
-        raises      Misuse if a copy in flight uses one of them
+        what        text that names the access, for the message
+        raises      Misuse if a bulk copy in flight uses one of them
         """
         for _, _, where, op in self.flights:
             if where == cta and op.epi_stage == epi_stage and set(op.pieces) & set(pieces):
@@ -217,5 +235,5 @@ class EpiStageState:
 
 
 def _words(content: Content) -> str:
-    """Return what a piece of an epilogue stage contains, as text: "nothing", or "D of epilogue tile (0, 1)"."""
+    """Return the content of a warp's rows of an epilogue stage as text: "nothing", or "D of epilogue tile (0, 1)"."""
     return "nothing" if content is None else f"{content[0]} of epilogue tile {content[1]}"

@@ -15,11 +15,11 @@ _TRACE = 12  # number of events before a fault that are reported with it
 
 @dataclass(frozen=True)
 class ProtocolFault:
-    """A synchronization fault that the execution of a protocol has found, with what led to it.
+    """A synchronization fault, found by executing a plan's warp roles in some order, with the operations before it.
 
     text           description of the fault
     interleaving   name of the first order of execution with this fault
-    trace          operations before it, the last one at the end
+    trace          texts of the operations executed before it; the last one shows the fault
     """
 
     text: str
@@ -32,12 +32,12 @@ class ProtocolFault:
 
 @dataclass(frozen=True)
 class ProtocolReport:
-    """What the executions of a protocol in many orders have found.
+    """Result of executing a plan's warp roles and barriers in many orders.
 
-    faults          synchronization faults; () if the protocol is correct in all orders that were executed
+    faults          synchronization faults; () if none was found
     interleavings   number of orders (interleavings) that were executed to their end
     states          number of states that an exhaustive search visited; 0 for other executions
-    exhaustive      whether the search visited all states
+    exhaustive      whether the search visited all states; if so, () in `faults` proves that the protocol has none
     """
 
     faults: tuple[ProtocolFault, ...]
@@ -49,11 +49,13 @@ class ProtocolReport:
 def play_interleavings(
     protocol: Protocol, *, random_runs: int = 32, seed: int = 0, extremes: bool = True
 ) -> ProtocolReport:
-    """Execute a protocol in many orders to find synchronization faults: extreme orders, then random ones.
+    """Execute a plan's warp roles and barriers in many orders to find synchronization faults such as deadlocks.
 
-    In an extreme order, one role comes before or after all others, and loads as early or as late as possible.
+    First come extreme orders: one role always goes before, or after, all others, and loads end as early or as late as
+    possible. Then come random orders.
 
-    random_runs   number of random orders, with widely different speeds of the roles
+    protocol      the operations of each warp role of each CTA, and the barriers, e.g. from `protocol_of`
+    random_runs   number of random orders, where the speeds of roles and loads differ by up to a factor of 1000
     seed          seed of the random orders
     extremes      whether to execute the extreme orders
 
@@ -72,9 +74,12 @@ def play_interleavings(
 
 
 def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> ProtocolReport:
-    """Visit every state that a protocol can reach in any order of execution, if there are at most `max_states`.
+    """Search all orders of execution of a plan's warp roles for synchronization faults, if there are few enough states.
 
-    If there are more, the search stops, and `exhaustive` of the report is False.
+    A state is the position of each role, with the contents of barriers and stages. Each state is visited once. If there
+    are more than `max_states`, the search stops, and `exhaustive` of the report is False.
+
+    protocol   the operations of each warp role of each CTA, and the barriers, e.g. from `protocol_of`
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulator.protocol.protocol import protocol_of
@@ -113,19 +118,19 @@ def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> Proto
 
 
 def _fault(text: str, interleaving: str, events: Sequence[Event]) -> ProtocolFault:
-    """Return the record of a synchronization fault.
+    """Return the record of a synchronization fault, with the operations before it as texts.
 
     text           description
     interleaving   name of the order of execution
-    events         operations before the fault
+    events         operations before the fault, the last one at the end
     """
     return ProtocolFault(text, interleaving, tuple([event_text(event) for event in events]))
 
 
 def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str, Sequence[Event]]]:
-    """Execute a protocol in one order to its end or first fault, and return its faults, each with the events before it.
+    """Execute warp roles in one order, to the end or the first fault; return (fault, events before it) pairs.
 
-    machine   the protocol's initial state
+    machine   simulated roles and barriers in their initial state
     choose    returns the next event of a machine, as an element of `machine.choices()`
     """
     events: deque[Event] = deque(maxlen=_TRACE)
@@ -145,7 +150,9 @@ def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str,
 def _orders(
     protocol: Protocol, random_runs: int, seed: int, extremes: bool
 ) -> Iterator[tuple[str, Callable[[Machine], int]]]:
-    """Yield orders of execution of a protocol, as (name, function from a machine to its next event).
+    """Yield the orders of execution to try, as (name, function that chooses the next event of a machine).
+
+    The function returns an element of `Machine.choices()`: a warp role that goes on, or a load that ends.
 
     random_runs   number of random orders
     seed          seed of the random orders
@@ -163,12 +170,12 @@ def _orders(
 
 
 def _extreme(number: int, is_first: bool, loads_first: bool, count: int) -> Callable[[Machine], int]:
-    """Return a function that chooses one process before or after all others, and loads before or after the processes.
+    """Return a function that chooses the next event so that one warp role goes first, or last, whenever it can.
 
-    number        index of the process (role of a CTA)
-    is_first      whether it comes before the others, if it can continue
-    loads_first   whether loads come before the processes
-    count         number of processes. Choices below it are processes, choices from it on are loads
+    number        index of this process (one role of one CTA)
+    is_first      True: it goes whenever it can; False: only if no other can
+    loads_first   whether loads end before any process goes on, or only if none can
+    count         number of processes. Machine choices below it are processes, those from it on are loads that end
     """
 
     def choose(machine: Machine) -> int:
@@ -183,12 +190,10 @@ def _extreme(number: int, is_first: bool, loads_first: bool, count: int) -> Call
 
 
 def _at_random(rng: random.Random, count: int) -> Callable[[Machine], int]:
-    """Return a function that chooses the next process or load at random, at very different speeds.
-
-    The speeds differ by up to a factor of 1000.
+    """Return a function that chooses the next event at random, with weights that differ by up to a factor of 1000.
 
     rng     random number generator
-    count   number of processes. Choices below it are processes, choices from it on are loads
+    count   number of processes (roles of CTAs). Choices below it are processes, those from it on are loads that end
     """
     *speeds, load_speed = [10 ** rng.uniform(0, 3) for _ in range(count + 1)]
 

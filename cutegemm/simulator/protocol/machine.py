@@ -56,15 +56,16 @@ Event = tuple[Union[Process, int], Op, bool]  # (process, or CTA where a load la
 
 
 class Machine:
-    """State of a protocol (warp roles of some CTAs, and their barriers), executed event by event in any order.
+    """Simulated state of the warp roles of some CTAs and their barriers, executed operation by operation in any order.
 
-    `choices` returns the events that may happen next, and `step` executes one, with checks.
+    `choices` returns the events that may happen next: a role that goes on, or a load that ends. `step` executes one,
+    and raises an error if it breaks a synchronization rule, e.g. if a stage is overwritten before it is read.
 
-    The methods in `_ACTIONS` execute an operation. They have these arguments:
+    A process is one role of one CTA. The methods in `_ACTIONS` execute an operation, with these arguments:
 
-    number    index of the process in the protocol
-    process   the process: the operations of one role of a CTA
-    op        the operation of the process that is executed
+    number    index of the process in the list of all processes
+    process   the process, with its CTA, role and list of operations
+    op        the operation to execute
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulator.protocol.protocol import protocol_of
@@ -100,7 +101,7 @@ class Machine:
         self.unseen = set(range(len(protocol.processes)))  # processes whose entry in `ready` may be out of date
 
     def copy(self) -> Machine:
-        """Return a copy of this machine's state that can be changed independently."""
+        """Return a copy of this machine's state (roles, barriers and stages) that can be changed independently."""
         other = object.__new__(Machine)
         other.__dict__.update(self.__dict__)
         for name in (
@@ -123,7 +124,7 @@ class Machine:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a hashable key of this machine's state, so that a search can visit each state once.
+        """Return a hashable key of this machine's state, so that a search of all orders can visit each state once.
 
         States with equal keys have the same possible continuations.
         """
@@ -145,15 +146,15 @@ class Machine:
     def choices(self) -> list[int]:
         """Return the events that may happen next in this machine, as integers.
 
-        An integer is the index of a process (role of a CTA) that can go on, or the number of processes plus the index
-        of a bulk copy that may land.
+        With P processes (roles of CTAs), i < P means that process i executes its next operation. P + i means that the
+        i-th bulk copy in flight ends.
         """
         self.look()
         first, copies = len(self.at), len(self.flights) + len(self.epi_stages.flights)
         return [*self.ready, *range(first, first + copies)] if copies else self.ready.copy()
 
     def look(self) -> None:
-        """Update `ready`, the indices of the processes (roles of CTAs) that can execute their next operation."""
+        """Update the list `ready` of the processes (roles of CTAs) that can execute their next operation now."""
         ready, known = self.ready, self.is_among_ready
         for number in self.unseen:
             now = self.is_ready(number)
@@ -183,9 +184,11 @@ class Machine:
         return event_text(self.event(choice))
 
     def event(self, choice: int) -> Event:
-        """Return the event that an element of `choices` stands for.
+        """Return the event for an element of `choices`: (who, operation, whether it is the end of a copy).
 
-        returns   (process, or index of the CTA where a load lands; operation; whether it is the end of a copy)
+        "Who" is the process (role of a CTA) that executes the operation, or the index of the CTA where a load ends.
+
+        choice   an element of `choices`, i.e. an index of a process or of a copy in flight
         """
         processes = self.protocol.processes
         if choice < len(processes):
@@ -247,9 +250,9 @@ class Machine:
         return "deadlock: " + "; ".join(waiting) + "."
 
     def leftovers(self) -> list[str]:
-        """Return the faults, as texts, that remain after all processes (roles of CTAs) have ended.
+        """Return the faults that show only after all processes (roles of CTAs) have ended, as texts.
 
-        For example, a tile has not been stored.
+        For example, a stage is filled and never read, or a tile is not stored.
         """
         unread = [
             f"stage {stage} of CTA {cta} is filled, but {count} of its reads never happen."
@@ -259,16 +262,16 @@ class Machine:
         return unread + self.split_k_partials.leftovers(self.protocol.tiles)
 
     def _ended(self, number: int) -> bool:
-        """Return whether a process (role of a CTA) has executed all operations, and its last named barrier is complete.
+        """Return whether a process (role of a CTA) has executed all operations and need not wait at a named barrier.
 
-        number   index of the process in the protocol
+        number   index of the process in the list of all simulated processes
         """
         return self.at[number] == len(self.protocol.processes[number].ops) and self._is_barrier_complete(number)
 
     def is_ready(self, number: int) -> bool:
-        """Return whether a process (role of a CTA) can execute its next operation, i.e. what it waits for has happened.
+        """Return whether a process (role of a CTA) can execute its next operation now, i.e. need not wait.
 
-        number   index of the process in the protocol
+        number   index of the process in the list of all simulated processes
         """
         awaited = self.order_awaited[number]
         if awaited is not None and self.bars[awaited[0]][0] <= awaited[1]:
@@ -285,20 +288,20 @@ class Machine:
         return type(op) is not AwaitAccumulators or not self.split_k_partials.waits(number, op)
 
     def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
-        """Execute an operation on an epilogue stage.
+        """Execute an operation that accesses an epilogue stage (shared memory for an epilogue tile).
 
-        number    index of the process (role of a CTA) in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         """
         self.epi_stages.act(number, process.cta, op)
 
     def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
         """Execute an operation on the K splits of a tile: on its semaphore, or on accumulators in the workspace.
 
-        number    index of the process (role of a CTA) in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         """
         was_last = self.split_k_partials.act(number, process.cta, op)
         self.unseen.update(self.protocol.waiters_for_accumulators)
@@ -306,7 +309,7 @@ class Machine:
             self._flag(number, LAST, was_last)
 
     def _epi_stage_done(self, position: int) -> None:
-        """Finish a bulk copy of an epilogue stage; a load also completes bytes on its barrier.
+        """Finish a TMA copy of an epilogue stage. If it is a load, its bytes complete on its mbarrier.
 
         position   index of the copy among those in flight
         """
@@ -319,37 +322,37 @@ class Machine:
             self._count(fetched.barrier, fetched.index, cta, 0, -fetched.size_bytes, what)
 
     def _is_barrier_complete(self, number: int) -> bool:
-        """Return False if a process (role of a CTA) waits at a named barrier that is not complete, else True.
+        """Return False if a process (role of a CTA) still waits at a named barrier (bar.sync), else True.
 
-        number   index of the process in the protocol
+        number   index of the process in the list of all simulated processes
         """
         awaited = self.order_awaited[number]
         return awaited is None or self.bars[awaited[0]][0] > awaited[1]
 
     def _check_alive(self, cta: int, who: str) -> None:
-        """Raise a fault if a CTA whose shared memory is accessed from outside has ended.
+        """Raise an error if a CTA has ended: other CTAs of the cluster must no longer access its shared memory.
 
         cta      index of the CTA
-        who      text that names what accesses it, for the message
+        who      text that names the access, for the message
         raises   ProtocolError if the CTA has ended
         """
         if all(self._ended(n) for n in self.protocol.of_cta[cta]):
             raise ProtocolError(f"{who} reaches CTA {cta}, which has ended: its shared memory is gone.")
 
     def _wait(self, number: int, process: Process, op: Wait) -> None:
-        """Do nothing: the process may execute the wait only after `is_ready` has checked that it passes.
+        """Execute a wait for an mbarrier, which changes nothing: `is_ready` has checked that the phase is complete.
 
-        number    index of the process (role of a CTA) in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         """
 
     def _arrive(self, number: int, process: Process, op: Arrive) -> None:
         """Arrive at an mbarrier in one or several CTAs.
 
-        number    index of the process (role of a CTA) in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         raises    ProtocolError if the barrier has more arrivals than a phase needs, or a CTA has ended
         """
         for cta in op.ctas or (process.cta,):
@@ -360,20 +363,20 @@ class Machine:
     def _expect(self, number: int, process: Process, op: Expect) -> None:
         """Arrive at an mbarrier, and add the bytes that its phase waits for.
 
-        number    index of the process (role of a CTA) in the protocol
-        process   the process
-        op        the operation, which names the barrier
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute, which names the barrier
         """
         self._count(op.barrier, op.index, process.cta, 1, op.size_bytes, str(process))
 
     def _count(self, name: str, index: int, cta: int, count: int, size_bytes: int, who: str) -> None:
-        """Count arrivals and bytes at a barrier. If none are missing any more, the next phase starts.
+        """Count arrivals and bytes at a barrier. If the phase lacks none any more, the next phase starts.
 
         name         name of the barrier
         index        index of the barrier among those of this name
         cta          CTA that has the barrier
         count        number of arrivals
-        size_bytes   bytes that are expected, or, if negative, that have landed
+        size_bytes   bytes to wait for, or, if negative, bytes that have landed
         who          what arrives, for the message
         raises       ProtocolError if there are more arrivals than a phase needs
         """
@@ -392,9 +395,9 @@ class Machine:
     def _load(self, number: int, process: Process, op: Load) -> None:
         """Start a bulk load to a stage of one or several CTAs, or a transfer of accumulators to other CTAs.
 
-        number    index of the process (role of a CTA) in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         raises    ProtocolError if the target is still being read or loaded, or holds data that has not been read
         """
         for cta in op.ctas:
@@ -415,7 +418,7 @@ class Machine:
             self.flights = (*self.flights, (cta, op))
 
     def _land(self, cta: int, load: Load) -> None:
-        """Finish a bulk load in one CTA: its data is in the stage, and its bytes complete on the barrier.
+        """Finish a TMA load in one CTA: its data is in the stage, and its bytes complete on the mbarrier.
 
         cta    index of the CTA
         load   the operation that started the load
@@ -430,9 +433,9 @@ class Machine:
         self._count(load.barrier, load.index, cta, 0, -load.size_bytes, f"{load.operand} of {_tag(load.tag)}")
 
     def operands_of(self, cta: int, stage: int) -> tuple[str, ...]:
-        """Return the names of the operands that must all land in a stage of a CTA before the stage is read.
+        """Return the names of the operands that must all be loaded before a stage of a CTA is read, e.g. ("A0", "B0").
 
-        The stage may also be a buffer for accumulators of cluster split-K; then the names are those of the senders.
+        With cluster split-K, `stage` may be a receive buffer for accumulators; then the names are those of the senders.
         """
         return self.protocol.operands[cta] if self.is_mainloop_stage(stage) else self.protocol.accumulators
 
@@ -446,9 +449,9 @@ class Machine:
     def _begin_read(self, number: int, process: Process, op: BeginRead) -> None:
         """Check that a stage contains the k-tile that a process (role of a CTA) reads, and count it as a reader.
 
-        number    index of the process in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         raises    ProtocolError if the stage contains something else
         """
         self._check_holds(process, op)
@@ -459,7 +462,7 @@ class Machine:
         """Check that a stage contains what an operation reads.
 
         process   the process (role of a CTA) that reads
-        op        the operation, which names the stage, and the tile and k-tile that it must contain
+        op        the operation to execute, which names the stage, and the tile and k-tile that it must contain
         raises    ProtocolError if an operand in the stage is missing, in flight, or of another k-tile
         """
         for operand in self.operands_of(process.cta, op.stage):
@@ -475,9 +478,9 @@ class Machine:
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
         """End the read of a stage by a process (role of a CTA).
 
-        number    index of the process in the protocol
-        process   the process
-        op        the operation, which names the stage
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute, which names the stage
         """
         place = (process.cta, op.stage)
         self.reading[place] -= 1
@@ -486,9 +489,9 @@ class Machine:
     def _enter(self, number: int, process: Process, op: Enter) -> None:
         """Take exclusive use of a resource, such as the tensor cores, for the role of a process.
 
-        number    index of the process in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         raises    ProtocolError if another role has the resource
         """
         key = (op.resource, process.cta)
@@ -500,37 +503,37 @@ class Machine:
     def _leave(self, number: int, process: Process, op: Leave) -> None:
         """Release a resource, such as the tensor cores, that the role of a process has.
 
-        number    index of the process in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         """
         key = (op.resource, process.cta)
         role, count = self.owner[key]
         self.owner[key] = (role, count - 1)
 
     def _flip_phase(self, number: int, process: Process, op: FlipPhase) -> None:
-        """Invert the parity that a process (role of a CTA) waits for in its later waits that ask for this.
+        """Invert the parity of the process's later waits with `flipped`, which then wait for a barrier's next phase.
 
-        number    index of the process in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         """
         self.flipped[number] ^= 1
 
     def _mark(self, number: int, process: Process, op: Mark) -> None:
-        """Set a flag of a process (role of a CTA) to the operation's value. Flags decide branches of its program.
+        """Set a flag of a process to the operation's value. Flags, such as "last K split", decide its branches.
 
-        number    index of the process in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute, which names the flag
         """
         self._flag(number, op.flag, op.value)
 
     def _flag(self, number: int, flag: str, value: bool) -> None:
-        """Set or clear a flag of a process (role of a CTA).
+        """Set or clear a flag of a process (role of a CTA). Flags decide the branches of its program.
 
-        number   index of the process
-        flag     name of the flag, a run-time condition that decides branches
+        number   index of the process in the list of all simulated processes
+        flag     name of the flag, such as "last" for the K split of a tile that ends last
         value    new value
         """
         flags = self.flags[number] - {flag}
@@ -539,9 +542,9 @@ class Machine:
     def _branch(self, number: int, process: Process, op: Branch) -> None:
         """Skip the next operations of a process (role of a CTA) if its flag is not set.
 
-        number    index of the process in the protocol
-        process   the process
-        op        the operation, which names the flag and the number of operations
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute, which names the flag and the number of operations
         """
         if op.flag not in self.flags[number]:
             self.at[number] += op.count
@@ -549,9 +552,9 @@ class Machine:
     def _compute(self, number: int, process: Process, op: Compute) -> None:
         """Check that the stage that a computation reads contains its k-tile; registers need no check.
 
-        number    index of the process (role of a CTA) in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         """
         if op.stage >= 0:
             self._check_holds(process, op)
@@ -559,9 +562,9 @@ class Machine:
     def _named(self, number: int, process: Process, op: NamedArrive | NamedSync) -> None:
         """Arrive at a named barrier; for bar.sync, also wait until it is complete.
 
-        number    index of the process (role of a CTA) in the protocol
-        process   the process
-        op        the operation
+        number    index of `process` in the list of all simulated processes
+        process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
+        op        the operation to execute
         """
         key = (op.barrier, op.index, process.cta)
         order = self.bars[key][0]
@@ -592,7 +595,10 @@ _ACTIONS: dict[type, str] = {
 
 
 def _tag(tag: Content) -> str:
-    """Return the name of a stage's content for messages, such as "k-tile 3 of tile 0"."""
+    """Return the name of the k-tile that a stage contains for messages, such as "k-tile 3 of tile 0".
+
+    tag   (tile, k-tile), or what else a stage may contain
+    """
     if not isinstance(tag, tuple):
         return str(tag)
     tile, k_tile = tag
@@ -600,7 +606,7 @@ def _tag(tag: Content) -> str:
 
 
 def event_text(event: Event) -> str:
-    """Return an event as text for messages: the operation, and who executes it or where a load lands."""
+    """Return an event as text for messages: the operation, and the warp role that executes it or the CTA of a load."""
     who, op, is_end = event
     if isinstance(who, Process):
         return f"{who}: {op}{' is done' if is_end else ''}"

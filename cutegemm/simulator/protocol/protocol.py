@@ -19,11 +19,12 @@ from cutegemm.plan.work.division import WorkTile
 
 @dataclass(frozen=True)
 class Process:
-    """The operations of one role of one CTA, or of one warp of the role, which the simulator executes in order.
+    """A simulated warp role of one CTA (or one warp of it), as the list of operations that it executes in order.
 
     cta    index of the CTA
-    role   name of the role. Its processes may use an exclusive resource at the same time, those of other roles may not
-    ops    operations, in order
+    role   name of the role. Processes of one role may use an exclusive resource, such as the tensor cores, at the same
+           time; those of different roles may not
+    ops    operations, such as waits and loads, in order
     name   name for messages; "": the role
     """
 
@@ -38,17 +39,17 @@ class Process:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is executed to find synchronization faults: the operations of warp roles of some CTAs, and their barriers.
+    """Input of a search for synchronization faults: the operations of the warp roles of some CTAs, and their barriers.
 
-    barriers       barriers of each CTA; `arrivals` end a phase, and count threads for a named barrier
-    processes      all processes, i.e. roles of CTAs
-    operands       operands of a stage, by CTA: all must have landed before the stage is read
-    readers        number of processes that read each filling of a stage
-    stages         number of mainloop stages. Stages with higher indices are the buffers for accumulators of cluster
-                   split-K, one for each consumer. None: all stages are mainloop stages
-    accumulators   senders whose accumulators fill such a buffer; () without cluster split-K
-    accumulator_readers        number of processes that read each filling of such a buffer
-    tiles          tiles of consumers, by their semaphores; each must be stored exactly once
+    barriers       barriers of each CTA; `arrivals` end a phase (for a named barrier, a number of threads)
+    processes      one for each role of each CTA
+    operands       for each CTA, the names of the operands that must be loaded before a stage is read
+    readers        number of processes that read a stage each time it is filled
+    stages         number of mainloop stages. Stages with higher indices are receive buffers for accumulators (cluster
+                   split-K), one for each consumer. None: there are no such buffers
+    accumulators   senders that fill a receive buffer; () without cluster split-K
+    accumulator_readers   number of processes that read a receive buffer each time it is filled
+    tiles          tiles that must be stored exactly once each, by the indices of their semaphores
     """
 
     barriers: tuple[Barrier, ...]
@@ -62,7 +63,10 @@ class Protocol:
 
     @cached_property
     def of_cta(self) -> dict[int, list[int]]:
-        """Return the indices of the processes (roles) of each CTA: CTA -> list of indices in `processes`."""
+        """Return which processes each CTA has: index of the CTA -> indices in `processes`.
+
+        A process is a role of a CTA.
+        """
         return {
             cta: [number for number, process in enumerate(self.processes) if process.cta == cta]
             for cta in range(len(self.operands))
@@ -70,7 +74,10 @@ class Protocol:
 
     @cached_property
     def waiters(self) -> dict[tuple[str, int, int], set[int]]:
-        """Return which processes ever wait at each barrier: (name, index, CTA) -> indices in `processes`."""
+        """Return the processes that ever wait at each barrier: (name, index, CTA) -> indices in `processes`.
+
+        A process is one role of one CTA.
+        """
         out: dict[tuple[str, int, int], set[int]] = {}
         for number, process in enumerate(self.processes):
             for op in process.ops:
@@ -90,12 +97,11 @@ class Protocol:
         )
 
     def edited(self, edit: Callable[[Process, Op], Op | None]) -> Protocol:
-        """Return this protocol with each operation replaced by the result of `edit`; None removes it.
+        """Return a copy where each operation is replaced by the result of `edit`, or removed if that is None.
 
-        Tests plant faults with it. A branch skips a fixed number of operations, so do not remove an operation that it
-        skips.
+        Tests plant faults with it. A branch skips a fixed number of operations, so do not remove one that it skips.
 
-        edit   function of the process and the operation
+        edit   called with each process (a role of a CTA) and each of its operations
         """
         processes = []
         for process in self.processes:
@@ -115,11 +121,14 @@ class Protocol:
 
 
 class ProtocolError(Exception):
-    """Raised when an operation of a warp role breaks a synchronization rule in one order of execution."""
+    """Raised when an operation of a simulated warp role breaks a synchronization rule, e.g. reads a stage too early."""
 
 
 class Misuse(Exception):
-    """Raised for a synchronization fault of a process that is not known yet; the machine makes it a `ProtocolError`."""
+    """Raised for a synchronization fault of a process that is not known yet.
+
+    `Machine` turns it into a `ProtocolError`.
+    """
 
 
 def protocol_of(
@@ -131,16 +140,16 @@ def protocol_of(
     programs: Mapping[str, Program] | None = None,
     reads_c: bool = True,
 ) -> Protocol:
-    """Return the protocol of a plan with warp roles: the operations of the roles of its CTAs, and their barriers.
+    """Return what the warp roles of a plan do, operation by operation, with the barriers: input of the fault search.
 
-    Pass it to `play_interleavings` or `search_interleavings` to find synchronization faults.
+    Pass the result to `play_interleavings` or `search_interleavings` to find synchronization faults.
 
     k_tiles    number of k-tiles of a tile; or a sequence with one number for each tile of a CTA
     tiles      number of tiles that a CTA takes; if K is split, number of tiles that the clusters of the grid share
-    warps      whether each warp of a consumer is a process of its own, which finds missing synchronization between
-               warps
-    programs   program of each role, by name, that replaces the plan's; barriers are still those of the plan. Tests
-               plant faults with it
+    warps      True: each warp of a consumer is a process of its own, which also finds missing synchronization between
+               warps; False: a consumer is one process
+    programs   role -> program that replaces the plan's, for tests that plant faults. Barriers are still those of the
+               plan
     reads_c    whether the epilogue reads C
     raises     UnsupportedError for a plan whose threads all follow one schedule
 
@@ -163,11 +172,11 @@ def protocol_for(
     programs: Mapping[str, Program] | None = None,
     reads_c: bool = True,
 ) -> Protocol:
-    """Return the protocol of a plan for given work tiles: operations of the roles of all CTAs, and barriers.
+    """Return what the warp roles of a plan do for given work tiles, operation by operation, with the barriers.
 
-    work       work tiles of each cluster, in order
-    warps      whether each warp of a consumer is a process of its own
-    programs   program of each role, by name, that replaces the plan's; None: no replacement
+    work       for each cluster, its work tiles (tiles of D with all or some of their k-tiles) in order
+    warps      True: each warp of a consumer is simulated on its own; False: a consumer is one process
+    programs   role -> program that replaces the plan's; None: no replacement
     reads_c    whether the epilogue reads C
     """
     in_cluster = product(plan.cluster_mn)
@@ -211,7 +220,9 @@ def protocol_for(
 
 
 def work_of(plan: GemmPlan, *, k_tiles: int | Sequence[int], tiles: int = 1) -> list[list[WorkTile]]:
-    """Return example work tiles for the clusters of a protocol: all of the grid if K is split, else one cluster.
+    """Return example work tiles for a search for faults: of all clusters of the grid if K is split, else of one.
+
+    A work tile is a tile of D with all or some of its k-tiles. The result has a list of them for each cluster.
 
     k_tiles   number of k-tiles of a tile; or a sequence with one number for each tile of a CTA
     tiles     number of tiles that a CTA takes; if K is split, number of tiles that the clusters of the grid share

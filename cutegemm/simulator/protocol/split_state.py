@@ -35,9 +35,10 @@ Key = tuple[int, int]  # (CTA, consumer)
 
 
 class SplitState:
-    """State of the K splits of all simulated tiles: semaphores of tiles, and contents of workspace slots.
+    """State of all tiles whose K is split: their semaphores, and which accumulators each workspace slot holds.
 
-    Operations that belong to a branch of the program are ignored for a warp that does not take the branch.
+    `act` executes an operation of a simulated warp role and checks it. A role executes the operations of both cases:
+    "this K split of the tile ends last" and "it does not". Operations of the wrong case change nothing.
     """
 
     def __init__(self) -> None:
@@ -55,30 +56,31 @@ class SplitState:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a hashable key of the state of semaphores and workspace, so that a search can visit each state once.
+        """Return a hashable key of semaphores and workspace slots, so that a search can visit each state once.
 
         States with equal keys have the same possible continuations.
         """
         return tuple([frozenset(value.items()) for value in vars(self).values()])
 
     def waits(self, process: int, op: AwaitAccumulators) -> bool:
-        """Return whether a process (role of a CTA) must still wait for accumulators of other K splits of its tile.
+        """Return whether a warp role must still wait until other K splits of its tile have written their accumulators.
 
-        process   index of the process
-        op        the operation that waits
+        process   index of the simulated warp role of a CTA
+        op        the wait, which names the tile and the number of K splits
         """
         return self.last.get(process, False) and self.counters[op.tile][1] < op.others
 
     def missing(self, op: AwaitAccumulators) -> str:
-        """Return a text for messages that names the K splits whose accumulators an operation still waits for."""
+        """Return a text for messages: how many K splits of the tile a wait needs, and how many have been written."""
         return f"{op.others} other K splits of tile {op.tile}; {self.counters[op.tile][1]} of them are written"
 
     def act(self, process: int, cta: int, op: SplitOp) -> bool | None:
-        """Execute an operation on the K splits of a tile, and check that it is allowed.
+        """Execute an operation on the K splits of a tile (semaphore or accumulators), and check that it is allowed.
 
-        process   index of the process (role of a CTA)
-        cta       CTA of the process
-        returns   after `ReadSemaphore`, whether this is the last K split of the tile; else None
+        process   index of the simulated warp role of a CTA that executes it
+        cta       index of its CTA
+        op        the operation, which names the tile's semaphore
+        returns   for `ReadSemaphore`, whether this is the last K split of the tile to end; else None
         raises    Misuse if shared memory or a workspace slot contains something else than the operation needs
         """
         if isinstance(op, IncrementSemaphore):
@@ -102,10 +104,9 @@ class SplitState:
         return None
 
     def _leave(self, op: WriteAccumulators | SignalAccumulators) -> None:
-        """Execute an operation of a K split that is not the last of its tile.
+        """Execute an operation of a K split that does not end last: write accumulators, or signal that this is done.
 
-        It writes accumulators, or signals that they are written.
-
+        op       the operation, which names the tile's semaphore and, for a write, the workspace slot
         raises   Misuse if the workspace slot still has other accumulators
         """
         if isinstance(op, SignalAccumulators):
@@ -120,8 +121,9 @@ class SplitState:
         self.slots[op.slot, op.warp] = op.tile
 
     def _end(self, op: SplitOp) -> None:
-        """Execute an operation of the last K split of a tile: read others' accumulators, or reset the semaphore.
+        """Execute an operation of the K split that ends last: read the others' accumulators, or reset the semaphore.
 
+        op       the operation, which names the tile's semaphore and, for a read, the workspace slot
         raises   Misuse if the accumulators have not been written yet
         """
         if isinstance(op, ResetCounter):
@@ -136,9 +138,9 @@ class SplitState:
                 )
 
     def leftovers(self, tiles: frozenset[int]) -> list[str]:
-        """Return the faults that remain at the end: semaphores that are not 0, tiles not stored exactly once.
+        """Return the faults that show at the end, as texts: semaphores that are not 0, tiles not stored exactly once.
 
-        tiles   tiles that must be stored
+        tiles   indices of the semaphores of the tiles that must be stored
         """
         out = [
             f"the semaphore of tile {tile} ends at {increments} increments and {written} K splits, not at zero."

@@ -26,11 +26,13 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 
 class EpiStageStorage:
-    """Simulated stores of D through epilogue stages in shared memory, with counts of the writes of each element.
+    """Simulated stores of D through epilogue stages (shared memory for parts of a tile), with checks of each element.
 
-    elements   element of the consumer's tile that each register accumulates: (consumers, threads, registers), in the
-               order of the accumulators. If the epilogue is gated, this is only the gate projection
-    ups        elements of the up projection, as above; None if the epilogue is not gated
+    It evaluates the epilogue for one epilogue tile at a time, and counts how often each element of D is written.
+
+    elements   attribute: position in the consumer's tile of the element that each register accumulates, (consumers,
+               threads, registers), in register order. For a gated epilogue only the gate projections
+    ups        attribute: the same for the up projections; None if the epilogue is not gated
     """
 
     def __init__(self, task: Task) -> None:
@@ -61,9 +63,9 @@ class EpiStageStorage:
             self._check()
 
     def _places(self) -> np.ndarray:
-        """Return the offset of each epilogue tile element in shared memory: (epilogue stages * consumers, elements).
+        """Return the shared-memory offset of each element of an epilogue tile: (epilogue stages * consumers, elements).
 
-        An entry is -1 if no register is copied to the element.
+        An entry is -1 if no register is copied to that element.
         """
         copy, epi_tile = self.store.to_shared, self.store.epi_tile
         elements = copy.offsets_d(Layout(epi_tile)).reshape(-1)
@@ -129,11 +131,12 @@ class EpiStageStorage:
         return out
 
     def place_in_d(self, elements: np.ndarray) -> np.ndarray:
-        """Return the index in the consumer's tile of D of the result that each accumulator contributes to.
+        """Return the position in the consumer's tile of D of the element that each accumulator contributes to.
 
-        It differs from the accumulator's index if the epilogue is gated, because D then has half as many columns.
+        Without a gated epilogue (GLU) it is the position of the accumulator. With one, a gate and an up projection
+        contribute to the same element, and D has half as many columns.
 
-        elements   indices of accumulators in the consumer's tile
+        elements   positions m + rows * n of accumulators in the consumer's tile
         """
         (rows, columns), glu = self.plan.consumer_tile, self.plan.glu
         if glu is None:
@@ -143,9 +146,9 @@ class EpiStageStorage:
         return elements % rows + rows * own.d_column(elements // rows)
 
     def registers(self, accumulators: np.ndarray, consumer: int) -> np.ndarray:
-        """Return the accumulators of a consumer as its threads hold them: (CTAs, threads, registers).
+        """Return the accumulators of a consumer in the order of its threads' registers: (CTAs, threads, registers).
 
-        If the epilogue is gated, the shape is (2, CTAs, threads, registers): gate and up projections.
+        For a gated epilogue (GLU) the shape is (2, CTAs, threads, registers): gate and up projections.
 
         accumulators   tile of the consumer: (CTAs, M, N)
         consumer       index of the consumer
@@ -168,14 +171,14 @@ class EpiStageStorage:
     def tail(
         self, registers: np.ndarray, i: int, group: CtaGroup, fetched: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Evaluate the epilogue's tail on the i-th epilogue tile, and return its rounded results by name.
+        """Evaluate the epilogue after its leading scaling on one epilogue tile, and return the rounded results.
 
-        registers   values of the epilogue's head: (..., C, threads, registers)
+        registers   values after the leading scaling: (..., C, threads, registers)
         i           index of the epilogue tile in the consumer's tile
-        group       the C CTAs, with tile indices in tiles of the consumer
+        group       the C CTAs, whose coordinates count tiles of the consumer
         fetched     elements of the M x N operand that TMA loaded to the epilogue stage: (threads, registers, C); None
                     if TMA loads none
-        returns     an array (C, threads, registers of an epilogue tile) for each result
+        returns     name of a result -> array (C, threads, registers of an epilogue tile)
         """
         out = self.evaluated(self.plan.tail, registers, i, group, fetched)
         return {name: round_to(self.plan.operands.matrix(name).dtype, values) for name, values in out.items()}
@@ -183,7 +186,15 @@ class EpiStageStorage:
     def evaluated(
         self, epilogue: Epilogue, registers: np.ndarray, i: int, group: CtaGroup, fetched: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Return the results of an epilogue for the i-th epilogue tile, before they are rounded; see `tail`."""
+        """Evaluate an epilogue on one epilogue tile, and return its results by name, before they are rounded.
+
+        epilogue    what to evaluate
+        registers   values that stand for the accumulator: (..., C, threads, registers)
+        i           index of the epilogue tile in the consumer's tile
+        group       the C CTAs, whose coordinates count tiles of the consumer
+        fetched     elements of the M x N operand that TMA loaded to the epilogue stage: (threads, registers, C); None
+                    if TMA loads none
+        """
         per, kind = self.moved.shape[1], self.plan.operands.d.dtype
         operands = {} if fetched is None else {self.plan.fetched_tile: fetched}
         for name in epilogue.tensors_read(self.task.scalars):
@@ -196,9 +207,9 @@ class EpiStageStorage:
     def store_aux(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
         """Store the auxiliary outputs of the i-th epilogue tile from registers to simulated global memory.
 
-        values   results of the epilogue tile, by name
+        values   name of a result -> array (CTAs, threads, registers of an epilogue tile)
         i        index of the epilogue tile in the consumer's tile
-        group    the CTAs, with tile indices in tiles of the consumer
+        group    the CTAs, whose coordinates count tiles of the consumer
         """
         for name in self.plan.aux_outputs:
             result = self.aux[name]
@@ -206,13 +217,13 @@ class EpiStageStorage:
             result.write(index[inside], np.moveaxis(values[name], 0, 2)[inside])
 
     def reduce(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
-        """Collect the values of the i-th epilogue tile for the epilogue's reductions.
+        """Collect the values of one epilogue tile for the epilogue's reductions (sums and maxima).
 
-        After the last epilogue tile of a tile, its partial results are written.
+        With the last epilogue tile of a tile, the tile's partial results are written.
 
-        values   results of the epilogue tile, by name
+        values   name of a result -> array (CTAs, threads, registers of an epilogue tile)
         i        index of the epilogue tile in the consumer's tile
-        group    the CTAs, with tile indices in tiles of the consumer
+        group    the CTAs, whose coordinates count tiles of the consumer
         """
         if not self.reduced:
             return
@@ -231,9 +242,9 @@ class EpiStageStorage:
             result.write(by_thread, whole, first)
 
     def at(self, group: CtaGroup, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row and column in D of the first element of the i-th epilogue tile: two arrays (CTAs,).
+        """Return the row and the column in D of the first element of the i-th epilogue tile: two arrays (CTAs,).
 
-        group   the CTAs, with tile indices in tiles of the consumer
+        group   the CTAs, whose coordinates count tiles of the consumer
         i       index of the epilogue tile in the consumer's tile
         """
         origin = self._origin(i)
@@ -243,11 +254,11 @@ class EpiStageStorage:
         return group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1])
 
     def flows(self, group: CtaGroup) -> tuple[BoxFlow, BoxFlow | None]:
-        """Return two simulated copies through the epilogue stages of some CTAs: of D, and of the operand TMA loads.
+        """Return (copy that stores D, copy that loads C or another M x N operand) through some CTAs' epilogue stages.
 
-        The second one is None if TMA loads no operand. Both use the same shared memory.
+        The second one is None if TMA loads no operand. Both use the same simulated shared memory.
 
-        group   the CTAs
+        group   the CTAs, whose coordinates count tiles of the consumer
         """
         stores = BoxFlow(self.stores, self.d, group, self.report, self.checked)
         if self.fetched is None or self.loads is None:
@@ -261,14 +272,14 @@ class EpiStageStorage:
 
         result   name of the auxiliary output
         stores   the copy of D
-        group    the CTAs
+        group    the CTAs, whose coordinates count tiles of the consumer
         """
         flow = BoxFlow(self.stores, self.task.matrices[result], group, self.report, self.checked)
         flow.shared = stores.shared
         return flow
 
     def in_epi_stage(self, epi_stage: int) -> np.ndarray:
-        """Return the offset in shared memory for each register of an epilogue tile: (threads, registers).
+        """Return the shared-memory offset that each register of an epilogue tile is written to: (threads, registers).
 
         epi_stage   index of the epilogue stage among those of all consumers
         """
@@ -278,13 +289,13 @@ class EpiStageStorage:
     def _places_in(
         self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the element of each register is inside of a matrix, and its index in the matrix's memory.
+        """Return (whether the element of each register is inside of a matrix, its index in the matrix's memory).
 
-        Both arrays have the shape (threads, registers, C).
+        Both are arrays (threads, registers, C).
 
         matrix   the matrix in global memory
         origin   row and column of the epilogue tile's first element in each CTA: two arrays (C,)
-        group    the C CTAs
+        group    the C CTAs, which have the batch index
         """
         rows = self.store.epi_tile[0]
         m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]
@@ -292,13 +303,14 @@ class EpiStageStorage:
         return inside, matrix.base + matrix.addresses(m, n) + matrix.first(group.batch)
 
     def _operand(self, name: str, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """Read an epilogue operand for the element of each register of a thread: (threads, registers, CTAs).
+        """Read the elements of an operand that the threads need for an epilogue tile: (threads, registers, CTAs).
 
-        The shape is (2, threads, registers, CTAs) for a row with the columns of a gated B: gate and up projections.
+        For a row with the N columns of a gated B, the shape is (2, threads, registers, CTAs): elements for gate and for
+        up.
 
         name     name of the operand
         origin   row and column of the epilogue tile's first element in each CTA: two arrays (CTAs,)
-        group    the CTAs
+        group    the CTAs, which have the batch index
         """
         matrix, by = self.task.matrices[name], self.plan.operands.matrix(name).gated
         if not by:
@@ -306,10 +318,14 @@ class EpiStageStorage:
         return np.stack([self._straight(half_of(matrix, by, which), origin, group) for which in (0, 1)])
 
     def _straight(self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """Read the matrix element of each register: (threads, registers, CTAs), with 0 outside of the matrix.
+        """Read, for each register, the matrix element at its row and column in D: (threads, registers, CTAs).
 
+        The register's place in the epilogue tile, added to the tile's origin, gives row and column. Elements outside of
+        the matrix are 0.
+
+        matrix   a matrix with the extents of D, or a row or column with strides of 0
         origin   row and column of the epilogue tile's first element in each CTA: two arrays (CTAs,)
-        group    the CTAs
+        group    the CTAs, which have the batch index
         """
         inside, index = self._places_in(matrix, origin, group)
         out = np.zeros(index.shape, matrix.buffer.dtype)
@@ -326,10 +342,10 @@ class EpiStageStorage:
 
 
 def _registers(copy: TiledCopy, tile: Layout) -> np.ndarray:
-    """Return the index in the tile of the element that each register of a thread holds: (threads, registers).
+    """Return the position in a tile of the element that each register of a thread holds: (threads, registers).
 
-    copy   tiled copy whose source is registers
-    tile   layout of the tile
+    copy   tiled copy from registers, which says which thread has which elements
+    tile   layout of the tile: coordinates -> position
     """
     table = copy.offsets_s(tile)
     return table.reshape(table.shape[0], -1, order="F")
@@ -338,7 +354,7 @@ def _registers(copy: TiledCopy, tile: Layout) -> np.ndarray:
 def consumer_elements(plan: GemmPlan, report: Report) -> np.ndarray:
     """Return which element of its consumer's tile each register accumulates: (consumers, threads, registers).
 
-    An entry is the index m + rows * n. Elements outside of the consumer's tile are reported.
+    An entry is m + rows * n for row m and column n of the tile. Elements outside of the consumer's tile are reported.
 
     >>> from cutegemm.build import sm90_plan
     >>> consumer_elements(sm90_plan(), Report()).shape

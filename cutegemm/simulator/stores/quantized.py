@@ -16,12 +16,13 @@ from cutegemm.simulator.roles import Player
 
 @Player.handles(QuantizeTile)
 def quantize_tile(player: Player, quantize: QuantizeTile, number: int, process: Process, op: Compute) -> None:
-    """Evaluate the epilogue for the tile of a consumer, store the scales of D, and multiply by their reciprocals.
+    """Simulate the step that quantizes a tile: evaluate the epilogue, store the scales of D, and divide by them.
 
-    quantize   the step to execute
-    number     index of the process in the protocol
-    process    the process: the operations of one role of a CTA
-    op         the operation that contains the step
+    player     simulator of all warp roles, with their registers and shared memory
+    quantize   the step, which names the result that holds the scales
+    number     index of `process` in the list of all simulated processes
+    process    the simulated consumer (a warp role of one CTA) that executes the step
+    op         the simulated operation that wraps the step; `op.tag[0]` is the tile
     """
     storage, epilogue = player.storage, player.plan.epilogue
     group, values = player.own_group(process, op.tag[0]), epilogue.expression
@@ -42,12 +43,13 @@ def quantize_tile(player: Player, quantize: QuantizeTile, number: int, process: 
 
 
 def _store(player: Player, name: str, scales: np.ndarray, group: CtaGroup, first_n: np.ndarray) -> None:
-    """Store the scales of tiles that are inside of D.
+    """Store the scales of a quantized D for the rows and columns of some tiles, except outside of D.
 
-    name      name of the result
+    player    simulator of all warp roles
+    name      name of the result that holds the scales
     scales    (CTAs, rows, blocks of 128 columns)
-    group     the CTAs, with tile indices in tiles of the consumer
-    first_n   first column in D of each CTA's tile
+    group     the CTAs, whose coordinates count tiles of the consumer
+    first_n   first column in D of each CTA's tile: (CTAs,)
     """
     result, (rows, blocks) = player.storage.aux[name], scales.shape[1:]
     matrix = result.matrix

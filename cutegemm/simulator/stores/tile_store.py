@@ -26,10 +26,14 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 
 class TileStore:
-    """Simulated stores of whole tiles of D, from registers or through shared memory, with counts of the writes.
+    """Simulated stores of whole tiles of D, from registers or through shared memory, with checks of each element.
+
+    `write` applies the epilogue to the accumulators of some CTAs and stores the results. It counts how often each
+    element of D is written.
 
     task       the simulation
-    elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
+    elements   position in the tile of the element of each accumulator: (rest_m, rest_n, value, thread), where rest_m
+               and rest_n count the MMA atoms of a thread along M and N
     apply      epilogue to apply to the accumulators; None: the plan's
     """
 
@@ -57,10 +61,10 @@ class TileStore:
             self._check_places(self.through.accumulator_index(self.rows, self.columns))
 
     def write(self, accumulators: np.ndarray, group: CtaGroup) -> None:
-        """Apply the epilogue to the accumulators of a group of CTAs, and store all results to simulated global memory.
+        """Apply the epilogue to the accumulators of some CTAs, and store all results to simulated global memory.
 
-        accumulators   (rest_m, rest_n, value * thread * CTA)
-        group          the CTAs, with their tiles
+        accumulators   (rest_m, rest_n, value * thread * CTA), where rest_m and rest_n count the MMA atoms of a thread
+        group          the CTAs, with their tile coordinates
         """
         m0, n0 = [at * step for at, step in zip((group.m_tile, group.n_tile), self.plan.d_tile, strict=True)]
         inside = self._is_inside(self.lead, group, m0, n0)
@@ -121,12 +125,14 @@ class TileStore:
         return out
 
     def _reduce(self, name: str, values: np.ndarray, where: Any, shape: tuple[int, ...], group: CtaGroup) -> None:
-        """Pass the values of a tile to the reduction called `name`.
+        """Give the values of a tile to the simulated reduction called `name`, as an array over all accumulators.
 
-        values   values inside of D
-        where    which accumulators are inside of D; the reduction ignores the others
-        shape    (accumulators, CTA)
-        group    the CTAs
+        name     name of the reduction in the epilogue, such as "total"
+        values   its values for the accumulators that are inside of D
+        where    index that selects these accumulators: slice(None) for all, or a boolean array of shape `shape`. The
+                 others count as 0 here; the reduction ignores them
+        shape    (number of accumulators of a CTA, number of CTAs)
+        group    the CTAs, with their tile coordinates
         """
         whole = np.zeros(shape, values.dtype)
         whole[where] = values.reshape(whole[where].shape)
@@ -134,9 +140,9 @@ class TileStore:
         self.reduced[name].write(in_units(self.plan, by_thread.transpose(3, 2, 0, 1, 4)), group)
 
     def _check_places(self, places: np.ndarray) -> None:
-        """Report elements of D's tile that are written to the same offset of shared memory.
+        """Add a fault to the report for each pair of elements of D's tile with the same offset in shared memory.
 
-        places   offset of each element
+        places   shared-memory offset of each stored element
         """
         bm = self.plan.cta_tile[0]
         order = np.argsort(places, kind="stable")
@@ -158,15 +164,15 @@ class TileStore:
         m0: np.ndarray,
         n0: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Simulate the way of D's tiles through shared memory: write them there, and read them as the copy to D does.
+        """Write tiles of D to simulated shared memory, and read them as the copy from there to D does.
 
         out       results for the accumulators that are inside of D
-        where     which accumulators are inside of D
-        shape     (accumulators, CTA)
-        group     the CTAs
-        m0, n0    row and column of each tile's first element: (CTA,)
-        returns   values that the copy reads, which of them are inside of D, and their indices in D's memory: each (E,
-                  CTA)
+        where     index that selects these accumulators: slice(None) for all, or a boolean array of shape `shape`
+        shape     (number of accumulators of a CTA, number of CTAs)
+        group     the CTAs, with their tile coordinates
+        m0, n0    row and column in D of each tile's first element: (CTA,)
+        returns   for the E elements that the copy moves: their values, whether they are inside of D, and their indices
+                  in D's memory, each (E, CTA)
         """
         through = self.through
         assert through is not None
@@ -193,9 +199,9 @@ class TileStore:
         """Report accesses of the copy from shared memory to D whose elements are not contiguous and aligned in D.
 
         through   index tables of the copy
-        index     index in D's memory of each element: (E, CTA)
+        index     index in D's memory of each of the E elements: (E, CTA)
         inside    which elements are inside of D, same shape
-        group     the CTAs
+        group     the CTAs, for the message
         """
         count = through.vector
         if count == 1:
@@ -217,8 +223,9 @@ class TileStore:
     def _index(self, matrix: GlobalMatrix, group: CtaGroup, m0: np.ndarray, n0: np.ndarray) -> np.ndarray:
         """Return the index in a matrix's memory of the element that belongs to each accumulator: (accumulators, CTA).
 
-        group    the CTAs
-        m0, n0   row and column of each tile's first element: (CTA,)
+        matrix   D, or an operand or result of the epilogue with its extents
+        group    the CTAs, which have the batch index
+        m0, n0   row and column in D of each tile's first element: (CTA,)
         """
         start = matrix.base + matrix.addresses(m0, n0) + matrix.first(group.batch)
         index: np.ndarray = matrix.addresses(self.rows, self.columns)[:, None] + start
@@ -229,7 +236,7 @@ class TileStore:
 
         index    index in D's memory of each accumulator: (accumulators, CTA)
         inside   which accumulators are inside of D, same shape
-        group    the CTAs
+        group    the CTAs, for the message
         """
         if self.vector == 1:
             return
@@ -250,9 +257,9 @@ class TileStore:
     def _outside(self, at: np.ndarray, group: CtaGroup, m0: np.ndarray, n0: np.ndarray, threads: int) -> str:
         """Return the text of a fault: a thread stores an element outside of D.
 
-        at        indices of the stored element and of the CTA
+        at        indices of the stored element and of the CTA in the group
         group     the CTAs
-        m0, n0    row and column of each tile's first element: (CTA,)
+        m0, n0    row and column in D of each tile's first element: (CTA,)
         threads   number of threads that store
         """
         entry, cta = (int(x) for x in at)
@@ -265,12 +272,14 @@ class TileStore:
 
 
 class _Through:
-    """Index tables of a tile of D that passes through shared memory. The copy from there to D has E elements.
+    """Index tables for the copy of a tile of D from shared to global memory by threads. It has E elements.
 
     elements        elements of shared memory
-    read            offset that the copy reads: (E,), all of thread 0 first; the elements of an access are contiguous
+    read            shared-memory offset of each element: (E,), all of thread 0 first; the elements of an access are
+                    adjacent
     rows, columns   row and column of each element in the tile: (E,)
-    lead            rows and columns of the first element of each access, which decides whether the access is executed
+    lead            (rows, columns) of the first element of the same access: two arrays (E,). The access is executed if
+                    that element is inside of D
     vector          elements of an access
     threads         number of threads that copy
     """
@@ -288,17 +297,17 @@ class _Through:
         self.lead = (lead % bm, lead // bm)
 
     def accumulator_index(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the offsets in shared memory of elements of D's tile, by their rows and columns in the tile."""
+        """Return the shared-memory offsets of elements of D's tile, by their rows and columns in the tile."""
         out: np.ndarray = self.places[rows + self.rows_of_tile * columns]
         return out
 
 
 def _gates(plan: GemmPlan, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the accumulators of gates and ups in a gated epilogue, and the element of D of each pair.
+    """Return which accumulators are gate and up of the same element of D (gated epilogue), and where that element is.
 
-    elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
-    returns    accumulators of gates and of ups, as flat indices in `elements`: (2, pairs); the element of D's tile of
-               each pair: (rest_m, rest_n, value, thread)
+    elements   position in the tile of each accumulator: (rest_m, rest_n, value, thread)
+    returns    flat indices in `elements` of the gates and of their ups: (2, pairs); position in D's tile of the element
+               of each pair: (rest_m, rest_n, value, thread)
     """
     glu, pairs, bm = plan.glu, plan.pairs, plan.cta_tile[0]
     assert glu is not None
@@ -314,12 +323,12 @@ def _gates(plan: GemmPlan, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
-    """Group a table's accumulators by the accesses that store them: add a last axis of `vector` elements.
+    """Group an array over accumulators by the accesses that store them: add a last axis of `vector` entries.
 
-    If the values of an atom are a multiple of `vector`, accesses consist of values of an atom; else of neighbours along
-    D's contiguous mode.
+    An access stores values of one MMA atom if `vector` divides their number. Otherwise it stores values of neighbouring
+    atoms along D's contiguous mode.
 
-    table    (rest_m, rest_n, value, thread, ...)
+    table    (rest_m, rest_n, value, thread, ...), where rest_m and rest_n count the MMA atoms of a thread
     vector   elements of an access
     major    majorness of D: "m" or "n"
     """
@@ -330,11 +339,11 @@ def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
 
 
 def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
-    """Return the first element of the access that stores each accumulator.
+    """Return, for each accumulator, the position in the tile of the first element of the access that stores it.
 
-    The access is executed if that element is inside of D.
+    An access is executed if its first element is inside of D.
 
-    elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
+    elements   position in the tile of each accumulator: (rest_m, rest_n, value, thread)
     vector     elements of an access
     major      majorness of D: "m" or "n"
     """
@@ -345,9 +354,9 @@ def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
 
 
 class AuxOutput:
-    """Simulated auxiliary output of an epilogue, stored from registers to global memory, with counts of the writes.
+    """Simulated auxiliary output of an epilogue: stores to its memory, with counts of the writes of each element.
 
-    matrix   simulated memory of the output
+    matrix   simulated global memory of the output
     report   collects faults
     """
 
@@ -375,7 +384,7 @@ class AuxOutput:
 
 
 def aux_outputs(task: Task) -> dict[str, AuxOutput]:
-    """Return the simulated auxiliary outputs of a plan's epilogue, and the scales of a quantized D, by their names."""
+    """Return the memory of each auxiliary output, and of the scales of a quantized D, by the name of the result."""
     names = (*task.plan.epilogue.outputs[1:], *task.plan.epilogue.scales)
     return {name: AuxOutput(task.matrices[name], task.report) for name in names}
 

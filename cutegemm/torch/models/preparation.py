@@ -17,11 +17,15 @@ from cutegemm.torch.modules import JoinedWeights, Linear
 
 
 def questions_of(model: Any, rows: Sequence[int]) -> list[tuple[Question, Sequence[int]]]:
-    """Return what the choice of a plan depends on (a `Question`), for each different kind of layer of a model.
+    """Return what is needed to choose the kernels for a model: one item for each different kind of layer.
+
+    An item is a pair. Its first entry, a `Question`, has everything that the choice of a plan depends on: types,
+    strides, extents and epilogue. Its second entry is `rows`, unchanged, since each layer may get each of these numbers
+    of rows.
 
     model     a module, or several
     rows      numbers of rows that the inputs of layers may have
-    returns   pairs of a `Question` (types, strides, extents, epilogue) and `rows`
+    returns   list of pairs (`Question`, `rows`)
     raises    UnsupportedError if cutegemm computes no layer of the model, or if a layer is not on a CUDA device
     """
     modules = [model] if isinstance(model, nn.Module) else list(model)

@@ -49,7 +49,7 @@ def is_conv1d(module: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Parts:
-    """Names of the child modules of an MLP, by their role.
+    """Names of the child modules of an MLP, by what they compute.
 
     up     layers before the activation: one, or gate and up
     act    the activation; in the table of known MLPs, all names that it may have

@@ -51,7 +51,7 @@ class Record:
 
 @dataclass
 class Replaced:
-    """The result of `use`: the modules that it has replaced in a model, and those that it has left.
+    """The result of `cutegemm.use(model)`: which modules cutegemm now computes, and which ones it has left to torch.
 
     replaced   name of a module -> description of what replaces it
     left       name of a module -> reason why it was not replaced
@@ -75,7 +75,7 @@ class Replaced:
         self.undo()
 
     def __str__(self) -> str:
-        """Return the report of `use` as text: one line for each kind of replaced module and each reason to keep one."""
+        """Return as text what `use` has replaced: a line for each kind of module and for each reason to keep one."""
         count = len(self.replaced)
         lines = [f"{count} module{'s' * (count != 1)} replaced, {len(self.left)} left"]
         for title, modules in (("replaced", self.replaced), ("left", self.left)):
@@ -186,10 +186,11 @@ def is_replaced(module: nn.Module) -> bool:
 
 
 class Replacement(fallback.Unscriptable):
-    """First base of the class that `use` gives a module; the second base is the module's original class.
+    """Base of the classes that `use` gives to a model's modules, so that cutegemm computes them.
 
-    The original class's forward is called if cutegemm cannot compute the module. If results must not depend on the
-    batch (`batch_invariant`), an error is raised instead.
+    A replaced module gets a class with two bases: this one, and its original class. If cutegemm cannot compute a call,
+    the original class's `forward` is called. If results must not depend on the batch (`batch_invariant`), an error is
+    raised instead.
     """
 
     batch_invariant: bool | None = None
@@ -223,10 +224,10 @@ class ReplacedConv1D(Replacement):
 
 
 def _may_compute(layer: Any, x: Any) -> bool:
-    """Return True if a kernel may compute a replaced Conv1D of x, False if the original forward has to.
+    """Return True if a kernel may compute a replaced Conv1D for the input x, False if the original forward has to.
 
-    It may not if gradients are recorded and the weight is an inference tensor: the transpose of such a tensor does
-    not require gradients, even if the tensor does.
+    It may not if gradients are recorded and the weight is an inference tensor: the transpose of such a tensor does not
+    require gradients, even if the tensor does.
     """
     weight = layer.weight
     if is_replaced_forward(layer._cutegemm_original) or is_left_to_torch(x, weight, layer.bias):
@@ -318,9 +319,10 @@ def _is_plain(layer: Any, x: Any) -> bool:
 
 
 def _unchanged(module: Any) -> Record | None:
-    """Return what a replaced MLP was when `use` replaced it, or None if anything but its layers has changed since.
+    """Return the record of a replaced MLP (its activation and children), or None if the MLP has changed since.
 
-    If the result is None, the original forward has to compute the MLP.
+    A change is anything that `use` could not expect, such as another activation module; new weights do not count. If
+    the result is None, the original forward has to compute the MLP.
     """
     record: Record | None = getattr(module, _RECORD)
     if record is None or is_replaced_forward(module._cutegemm_original):
@@ -404,8 +406,9 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
 
 
 def _change(module: nn.Module, kind: type, report: Replaced) -> None:
-    """Change the class of a module to `kind`, and let `report.undo()` restore it.
+    """Change the class of a module, so that cutegemm computes the module, and let `report.undo()` restore the class.
 
+    kind     the new class
     report   what `use` has replaced; it gets one more entry to undo
     """
     before = type(module)
@@ -446,8 +449,8 @@ def _based_on(own: type, kind: type, before: type) -> type:
 def _derived(replacement: Any, original: Any) -> Any:
     """Return the class that a replaced module gets: bases `replacement` and `original`, and the name of the original.
 
-    Its objects are copied and pickled by naming the two classes. An attribute that is set in an MLP, other than a
-    child, its mode or a private one, may change what its own forward computes: `_RECORD` becomes None.
+    Its objects are copied and pickled by naming the two classes. If any other attribute than a child, the mode or a
+    private one is set in a replaced MLP, the original forward may compute something else. From then on it is called.
     """
 
     def reduced(self: Any, protocol: int) -> tuple[Any, ...]:

@@ -72,7 +72,7 @@ _add("scaled", scaled.main, "Time block-scaled fp8 GEMMs and torch's `scaled_mm`
 _add("instructions", instructions.main, "Test which properties of an MMA instruction change the bits of D.")
 _add("grouped", grouped.main, "Time grouped GEMMs, torch's grouped_mm, and a loop over the groups.")
 _add("invariant", invariant.main, "Time batch-invariant GEMMs, freely chosen ones and cuBLAS on layers of models.")
-_add("models", models.main, "Time models of the sizes of Llama and GPT-2 before and after `cutegemm.use(model)`.")
+_add("models", models.main, "Time models of the sizes of public ones before and after `cutegemm.use(model)`.")
 _add("prebuilt", prebuilt.main, "Judge a library of prebuilt kernels on models that it was not selected by.")
 _add("start", start.main, "Time until calls run at full speed, in new processes with an empty cache.")
 _add("fit-simt", fit_simt.main, "Fit the constants of the choice among SIMT plans to measured times.")

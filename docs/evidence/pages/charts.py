@@ -109,7 +109,6 @@ def _colour(number: int) -> str:
 
 
 def _line(canvas: Canvas, points: Sequence[tuple[float, float]], style: str, dashes: str, width: float) -> None:
-    canvas.used.add(style)
     for x, y in points:
         canvas.reach(x, y)
     path = "L".join(f"{num(x)} {num(y)}" for x, y in points)

@@ -19,6 +19,7 @@ _SPEEDS = (
     "simt", "ladder_simt", "mma_layouts_bf16", "mma_layouts_f16", "mma_layouts_tf32", "ladder_mma_bf16",
     "ladder_mma_tf32",
 )  # fmt: skip
+Shape = tuple[int, int, int]
 _METRICS = sorted({name for quantity in QUANTITIES for name in (*quantity.metrics, *quantity.less)})
 
 
@@ -28,10 +29,18 @@ def measured(data: Path) -> str:
     data   folder of the measurements
     """
     counted = [case for group in GROUPS for case in _counted(data / f"analysis_{group}.json", group)]
+    speeds = _speeds(data)
+    shapes = sorted({shape for found in speeds.values() for shape in found})
+    place = {shape: number for number, shape in enumerate(shapes)}
+    rows = [
+        [*key, [[place[shape], round(us, 2), ratio] for shape, (us, ratio) in sorted(found.items())]]
+        for key, found in sorted(speeds.items())
+    ]
     lines = [
         f'"metrics": {json.dumps(_METRICS)}',
         f'"counted": {_lines(counted)}',
-        f'"speeds": {_lines(_speeds(data))}',
+        f'"shapes": {json.dumps(shapes, separators=(",", ":"))}',
+        f'"speeds": {_lines(rows)}',
     ]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -74,9 +83,9 @@ def _short(value: float | None) -> float | int | None:
     return int(value) if value is not None and float(value).is_integer() else value
 
 
-def _speeds(data: Path) -> list[list[Any]]:
-    """Return rows [plan, type, letters, device, date, [[m, n, k, microseconds, ratio to cuBLAS], ...]]."""
-    found: dict[tuple[str, ...], dict[tuple[int, int, int], tuple[float, float | None]]] = {}
+def _speeds(data: Path) -> dict[tuple[str, ...], dict[Shape, tuple[float, float | None]]]:
+    """Return by (plan, type, letters, device, date) and (m, n, k): microseconds, and the ratio to cuBLAS or None."""
+    found: dict[tuple[str, ...], dict[Shape, tuple[float, float | None]]] = {}
     for name in _SPEEDS:
         path = data / f"{name}.json"
         if not path.exists():
@@ -87,7 +96,4 @@ def _speeds(data: Path) -> list[list[Any]]:
             if row.get("l", 1) == 1:
                 of = found.setdefault((row["plan"], row["dtype"], row["layout"], gpu, date), {})
                 of.setdefault((row["m"], row["n"], row["k"]), (row["us"], row.get("ratio")))
-    return [
-        [*key, [[*shape, round(us, 2), ratio] for shape, (us, ratio) in sorted(shapes.items())]]
-        for key, shapes in sorted(found.items())
-    ]
+    return found
