@@ -146,7 +146,7 @@ class Operands:
                 )
         violations += not_of_types({"batched": (self.batched, (bool,))})
         if self.groups not in ("", "m", "n", "k"):
-            violations.append(f"groups = {self.groups!r}; the mode that groups divide is 'm', 'n' or 'k', or '' for none.")
+            violations.append(f"groups = {self.groups!r}; groups divide the mode 'm', 'n' or 'k', or none with ''.")
         elif self.groups and not self.batched:
             violations.append("groups need a batch mode, which numbers them. Pass batched=True.")
         if violations:
@@ -481,7 +481,7 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Return the number of multiplications and additions of A @ B: 2 M N K L, or 2 M N K if groups divide a mode."""
+        """Return the number of multiplications and additions of A @ B: 2 M N K L, or 2 M N K for a grouped GEMM."""
         return 2 * self.m * self.n * self.k * (1 if self.operands.groups else self.l)
 
     def bytes_of(self, name: str) -> int:

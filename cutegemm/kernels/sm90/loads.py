@@ -147,7 +147,7 @@ class Loads:
                 at = k_of(self.plan, k_tile, work_tile)
             else:
                 at = (k_tile, 0 if self.plan.operands.groups == stream.mode else batch)
-            source = box.gX[None, tiles[stream.mode], *at]
+            source = box.gX[(None, tiles[stream.mode], *at)]
             cute.copy(box.atom, source, box.sX[None, stage], tma_bar_ptr=full, **box.options)
 
 

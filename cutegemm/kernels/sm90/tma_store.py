@@ -35,9 +35,7 @@ class TmaStorage(StagedStorage):
         store = self.store
         if store.fetched is not None:
             mC = operands[0][self.plan.epilogue.tensors.index(self.plan.fetched_tile)]
-            c = lower.tma_atom(
-                store.fetched, mapped(self.plan, self.plan.fetched_tile, mC), store.smem, store.epi_tile
-            )
+            c = lower.tma_atom(store.fetched, mapped(self.plan, self.plan.fetched_tile, mC), store.smem, store.epi_tile)
         tensors = zip(("d", *self.plan.epi_stage_results[:-1]), (mD, *[mX for _, mX in more]), strict=True)
         d, *more = [
             lower.tma_atom(store.box, mapped(self.plan, name, mX), store.smem, self.box_tile) for name, mX in tensors

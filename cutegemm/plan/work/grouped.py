@@ -283,6 +283,8 @@ class GroupedScheduler(TileScheduler):
     def limits(self, work: Work) -> Iterator[str]:
         yield from super().limits(work)
         assert isinstance(work, GroupedWork)
+        if work.groups == 0:
+            yield "L = 0; a grouped GEMM has at least one group."
         if work.extent >= ROWS:
             yield f"groups divide {work.extent} elements; a tensor map clips at most {ROWS - 1}."
 

@@ -278,7 +278,7 @@ class Work:
         ]
         taken.sort(key=lambda each: each[:2])
         turns, places, tiles = zip(*taken, strict=True) if taken else ((), (), ())
-        kind = type(tiles[0]) if tiles else WorkTile
+        kind = type(tiles[0] if tiles else self.tile(self.first(0)))
         columns = [np.array([getattr(tile, f.name) for tile in tiles], np.int64) for f in fields(kind)]
         return Assignment(self.of_arrays(), np.array(places, np.int64), np.array(turns, np.int64), kind(*columns))
 
