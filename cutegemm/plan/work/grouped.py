@@ -208,6 +208,10 @@ class GroupedScheduler(TileScheduler):
         return (ENDS,)
 
     @property
+    def groups(self) -> str:
+        return self.mode
+
+    @property
     def has_empty_tiles(self) -> bool:
         return self.mode != "k"
 
@@ -259,8 +263,6 @@ class GroupedScheduler(TileScheduler):
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:
         yield from super().rules(plan)
-        if self.mode != plan.operands.groups:
-            yield f"the scheduler has groups along {self.mode!r}, the operands along {plan.operands.groups!r}."
         if plan.body.has_roles and plan.body.kind == "single":
             yield "a grouped GEMM needs a producer. Use schedule='pingpong' or 'cooperative'."
         if plan.body.has_roles and plan.body.overlapped:
@@ -269,9 +271,11 @@ class GroupedScheduler(TileScheduler):
             yield "a grouped GEMM cannot split K. Leave split_k, stream, fixup and cluster_k out."
         if plan.repacks:
             yield "a grouped GEMM cannot repack operands. Leave repack out."
+        if plan.operands.gated and self.mode == "n":
+            yield "a gated epilogue pairs columns of B, but groups divide them. Let groups divide M or K."
         if plan.epilogue.reductions:
             yield f"a grouped GEMM cannot reduce; its epilogue is {plan.epilogue}."
-        for name in ("a", "b", "d", *plan.epilogue.tensors, *plan.epilogue.outputs):
+        for name in ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs):
             operand, mode = plan.operands.matrix(name), ragged_mode(plan.operands, name)
             is_loaded_whole = name in "ab" and self.mode != "k"
             if mode is not None and not operand.broadcast and not is_loaded_whole and operand.major == self.mode:
