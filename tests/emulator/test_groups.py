@@ -1,0 +1,67 @@
+"""Compiled grouped GEMMs on the CPU: ends of groups that need each part of the search, against float64."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+import numpy as np
+
+from cutegemm.run.emulated import Emulation, emulate
+from tests.grouped import FORMS, arguments, check_results, form
+from tests.marks import with_thorough
+
+# More groups than a warp has lanes. Groups 0, 1, 33 and 37 have elements; the ends then fall, and the last is too large
+ENDS = [20, 85, *[85] * 31, 90, *[90] * 3, 100, 60, 10]
+ALONE = ("m", "n", "k")
+
+
+def run(name: str, ends: list[int], extent: int = 96, other: int = 72, **options: int) -> Emulation:
+    """Emulate a form on two CTAs for each CTA of a cluster, and check its results."""
+    groups, size = FORMS[name][0], form(name).cluster_tile.size
+    m, n, k = (extent if mode == groups else other for mode in "mnk")
+    given = arguments(name, m, n, k, ends)
+    result = emulate(form(name, ctas=2 * size), **given, **options)
+    check_results(name, given, {"d": result.d, **result.aux})
+    return result
+
+
+def is_never_written(d: np.ndarray) -> bool:
+    """Return whether all elements of a result have the bits that the emulator fills results with."""
+    return bool((d.view(np.int32) == np.iinfo(np.int32).max).all())
+
+
+@pytest.mark.parametrize("name", with_thorough(FORMS, {*FORMS} - {*ALONE}))
+def test_emulated(name: str) -> None:
+    """D is poisoned, and the emulator reports a write after the last end or past the end of a group."""
+    run(name, ENDS if FORMS[name][0] != "k" else [20, 20, 90, 200, 50])
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_tensor_maps_have_four_modes_if_they_clip(name: str) -> None:
+    """A box of the operand that is clipped has four coordinates. The others have two, or three with a batch."""
+    loads, stores = {"m": ("23", "4"), "n": ("23", "4"), "k": ("4", "3")}[name]
+    found = run(name, [96], other=64).instructions
+    for direction, ranks in (("shared::cta.global", loads), ("global.shared::cta", stores)):
+        tensors = [
+            opcode for opcode in found if opcode.startswith("cp.async.bulk.tensor") and f".{direction}." in opcode
+        ]
+        assert sorted({opcode.split(".")[4][0] for opcode in tensors}) == [*ranks]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_groups_without_elements(name: str) -> None:
+    """Nothing is written if groups divide M or N; if they divide K, D is 0."""
+    d = run(name, [0, 0, 0]).d
+    assert (d.shape == (3, 72, 72) and not d.any()) if name == "k" else is_never_written(d)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("seed", range(6))
+def test_in_any_order(name: str, seed: int) -> None:
+    """Warps go on by chance, and copies land by chance."""
+    sizes = np.random.default_rng(seed).integers(0, 60, 5) * (np.arange(5) != seed)
+    run(name, np.cumsum(sizes).tolist(), extent=int(sizes.sum()) + 3, seed=seed)
