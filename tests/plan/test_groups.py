@@ -330,10 +330,13 @@ def test_a_saved_plan_returns_as_it_was(name: str) -> None:
 @pytest.mark.parametrize(("groups", "along"), [("m", "M"), ("n", "N"), ("k", "K")])
 def test_description(groups: str, along: str) -> None:
     plan = plan_of(groups)
-    for problem, count in ((None, "L"), (Problem(256, 256, 256, 7, plan.operands), "7")):
+    said = f"along {along} group ends in device memory, operand 'ends'"
+    for problem, count, counted in (
+        (None, "L", ""),
+        (Problem(256, 256, 256, 7, plan.operands), "7", "; the tiles are those of equal groups"),
+    ):
         line = next(line for line in plan.describe(problem).splitlines() if line.startswith("groups"))
-        words = " ".join(line.split())
-        assert words == f"groups {count} along {along} group ends in device memory, operand 'ends'"
+        assert " ".join(line.split()) == f"groups {count} {said}{counted}"
     assert f"groups along {groups}" in str(plan.operands)
 
 
