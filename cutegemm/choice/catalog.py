@@ -28,6 +28,7 @@ from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.arguments import not_operands
+from cutegemm.plan.groups import batch_of_equal_groups, without_groups
 from cutegemm.plan.mainloop.block_scaled import has_scales
 from cutegemm.plan.memory.repack import repacked_for_wgmma
 from cutegemm.plan.plan import GemmPlan
@@ -220,6 +221,8 @@ def ranked(
 ) -> Iterator[Candidate]:
     """Yield the candidate plans for a problem in ascending order of predicted time; no plan is built yet.
 
+    The times of a grouped problem are those of groups of equal size.
+
     operands, by_threads   see `chosen`
     with_c                 whether a tile of C is read for each tile of D
     raises                 PlanError if no named plan can implement the operands on the architecture
@@ -228,6 +231,8 @@ def ranked(
     >>> print(f"{first.recipe}: {first.us:.0f} us, most of it {first.bound}")
     sm90_overlapped_2x1: 186 us, most of it power
     """
+    if operands.groups:
+        operands, problem = without_groups(operands), batch_of_equal_groups(problem)
     request = Request(operands, by_threads, arch, device, accumulate, swap_ab, with_c)
     return heapq.merge(*[ranked_of(family, problem) for family in _families(request, problem)], key=lambda one: one.us)
 

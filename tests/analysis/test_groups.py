@@ -6,11 +6,14 @@ import pytest
 
 from cutegemm import analysis
 from cutegemm.build import sm90_plan
+from cutegemm.choice.catalog import candidates, choose
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.machine.device import device_named
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.accumulation import accumulation_order, row_independent_order
 from cutegemm.plan.work.grouped import with_equal_groups
+from cutegemm.profile.case import Case
+from cutegemm.run.checks import check_plan
 from cutegemm.run.executed import executed_accesses
 from tests.grouped import FORMS, LAYOUTS, form
 
@@ -108,3 +111,24 @@ def test_what_is_not_counted() -> None:
     assert executed_accesses(plan, Problem(512, 512, 300, 4, plan.operands)) is None
     with pytest.raises(PlanError, match="at least one group"):
         analysis.check(plan, Problem(512, 512, 512, 0, plan.operands))
+
+
+def test_choice_is_that_of_equal_groups() -> None:
+    """8 groups of 64 rows: tall tiles would be as slow as for 64 rows. `choose` and the list of candidates agree."""
+    operands = Operands.of("bf16", layout="nt", batched=True, groups="m")
+    problem = Problem(8 * 64, 4096, 4096, 8, operands)
+    batch = Problem(64, 4096, 4096, 8, Operands.of("bf16", layout="nt", batched=True))
+    times = [each.us for each in candidates(operands, problem)]
+    assert times == [each.us for each in candidates(batch.operands, batch)]
+    plan = choose(operands, problem)
+    assert plan.scheduler.groups == "m"
+    assert plan.cta_tile[0] == 64
+
+
+def test_what_is_not_supported_says_so() -> None:
+    plan = plan_of("m")
+    problem = Problem(512, 512, 512, 4, plan.operands)
+    with pytest.raises(UnsupportedError, match="a plan of a grouped GEMM, which is not profiled"):
+        Case("grouped", plan, problem)
+    with pytest.raises(PlanError, match=r"the plan is made for a grouped GEMM\. Call cutegemm\.torch\.grouped"):
+        check_plan(plan, plan.operands, problem, False, False)
