@@ -34,6 +34,15 @@ def test_emulated(name: str) -> None:
     run(name, ENDS if FORMS[name][0] != "k" else [20, 20, 90, 200, 50])
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["m", "n", "m_cooperative_2x1"])
+def test_groups_at_the_ends_of_a_warp(name: str) -> None:
+    """A warp looks at 32 groups at once: those with elements are the first or the last of its lanes."""
+    sizes = np.zeros(100, int)
+    sizes[[0, 31, 32, 63, 64, 96, 99]] = 1, 70, 1, 65, 130, 3, 64
+    run(name, np.cumsum(sizes).tolist(), extent=int(sizes.sum()))
+
+
 @pytest.mark.parametrize("name", ALONE)
 def test_tensor_maps_have_four_modes_if_they_clip(name: str) -> None:
     """A box of the operand that is clipped has four coordinates. The others have two, or three with a batch."""
