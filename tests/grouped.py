@@ -38,7 +38,6 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
     "m_preact": ("m", _ONE_CONSUMER, "preact"),
     "n_weights": ("n", _SMALL, "scales"),
     "n_residual": ("n", {**_SMALL, "with_c": True}, "residual"),
-    "k_gated": ("k", {**_SMALL, "tile": (64, 128, 64)}, "geglu_bias"),
     "k_bias": ("k", _SMALL, "bias_relu"),
     "k_residual": ("k", {**_ONE_CONSUMER, "with_c": True}, "residual"),
 }

@@ -266,7 +266,11 @@ RULES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "gated columns": (
         lambda: CASES["swiglu"].on(sm90_plan(operands_of("n"))),
-        r"a gated epilogue pairs columns of B, but groups divide them\. Let groups divide M or K\.",
+        r"groups divide N of B, whose columns a gated epilogue pairs\. Let groups divide M\.",
+    ),
+    "gated, groups of K": (
+        lambda: CASES["swiglu"].on(sm90_plan(operands_of("k"), tile=(64, 128, 64))),
+        r"groups divide K of B, whose columns a gated epilogue pairs\. Let groups divide M\.",
     ),
     "D along M": (
         lambda: sm90_plan(operands_of("m", out_major="m")),

@@ -309,8 +309,8 @@ class GroupedScheduler(TileScheduler):
     def rules(self, plan: GemmPlan) -> Iterator[str]:
         yield from super().rules(plan)
         yield from _unsupported(plan)
-        if plan.operands.gated and self.mode == "n":
-            yield "a gated epilogue pairs columns of B, but groups divide them. Let groups divide M or K."
+        if plan.operands.gated and self.mode != "m":
+            yield f"groups divide {self.mode.upper()} of B, whose columns a gated epilogue pairs. Let groups divide M."
         for name in ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs):
             operand, mode = plan.operands.matrix(name), ragged_mode(plan.operands, name)
             is_loaded_whole = name in "ab" and self.mode != "k"
