@@ -242,7 +242,7 @@ def _machine(arch: str, on_cpu: str, emulated: bool) -> _Machine:
     """Return the machine that a plan is chosen for: this machine's GPU if it can run the command, else `arch`.
 
     arch       architecture of the command line, such as "sm_90a"; its default device is used
-    on_cpu     why the command computes only on the CPU; "" if it does not
+    on_cpu     why the command computes only on the CPU; "" if it can run on a GPU
     emulated   True if the compiled PTX is executed on the CPU, so that no GPU is used
     """
     gpu = "" if emulated else _gpu()

@@ -25,7 +25,7 @@ class Groups:
     def of(self, operands: Operands) -> Operands:
         """Return the operands of the grouped GEMM. If groups divide N, D is stored column by column, as it has to be.
 
-        operands   those of a GEMM without groups
+        operands   operands of a GEMM without groups
 
         >>> grouped = Groups(8, "n").of(Operands.of("bf16", layout="nt"))
         >>> grouped.groups, grouped.d.major, grouped.of_mainloop
@@ -40,7 +40,7 @@ class Groups:
 
         operation   name of the command, for messages
         extent      extent of the mode that groups divide
-        text        the ends, such as "100,300,512"; None: random ones, the last of which is the extent
+        text        the ends, such as "100,300,512"; None: random ones, and the extent as the last one
         seed        seed of the random ends
         raises      PlanError for another number of ends, or for ends that decrease or exceed the extent
 

@@ -78,7 +78,7 @@ def ragged_origin(begin: Any, size: Any, mode: int) -> tuple[Any, ...]:
 
 
 def ragged_mode(operands: Operands, name: str) -> int | None:
-    """Return the index of the mode of an operand that groups divide; None if there is none.
+    """Return the index of the mode of an operand that groups divide; None if it does not have that mode.
 
     name   name of the operand or result
 

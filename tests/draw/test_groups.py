@@ -14,7 +14,7 @@ ENDS = [5, 5, 13, 16]
 
 
 def test_work_tiles_of_rows() -> None:
-    """5 rows are 2 tiles, for each of 3 along N: 0 to 5, of which 1, 3 and 5 have one row. 8 rows are 6 to 11."""
+    """5 rows are 2 tiles, for each of 3 along N: 0 to 5. Tiles 1, 3 and 5 have one row. 8 rows are tiles 6 to 11."""
     grid, _ = groups_picture(ENDS, 18).grids
     labels = grid.labels.tolist()
     assert labels[:4] == [["0", "2", "4"]] * 4

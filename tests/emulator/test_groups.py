@@ -7,8 +7,13 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
+import re
+from typing import Any
+
 import numpy as np
 
+from cutegemm.compile.plans import compile_plan
+from cutegemm.errors import EmulationError
 from cutegemm.run.emulated import Emulation, emulate
 from tests.grouped import FORMS, arguments, check_results, form
 from tests.marks import with_thorough
@@ -18,7 +23,7 @@ ENDS = [20, 85, *[85] * 31, 90, *[90] * 3, 100, 60, 10]
 ALONE = ("m", "n", "k")
 
 
-def run(name: str, ends: list[int], extent: int = 96, other: int = 80, **options: int) -> Emulation:
+def run(name: str, ends: list[int], extent: int = 96, other: int = 80, **options: Any) -> Emulation:
     """Emulate a form on two CTAs for each CTA of a cluster, and check its results."""
     groups, size = FORMS[name][0], form(name).cluster_tile.size
     m, n, k = (extent if mode == groups else other for mode in "mnk")
@@ -69,3 +74,23 @@ def test_in_any_order(name: str, seed: int) -> None:
     """Warps go on by chance, and copies land by chance."""
     sizes = np.random.default_rng(seed).integers(0, 60, 5) * (np.arange(5) != seed)
     run(name, np.cumsum(sizes).tolist(), extent=int(sizes.sum()) + 3, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "moved", "said"),
+    [
+        ("m", -1, "writes the memory outside of D"),
+        ("m", 1, "never writes 240 elements of D"),  # 3 groups lose a row of 80
+        ("n", -1, "writes the memory outside of D"),
+        ("k", -1, "reads the memory outside of A"),
+    ],
+)
+def test_coordinates_that_are_one_off(name: str, moved: int, said: str) -> None:
+    """A planted fault: the kernel adds 2^30 to the coordinates of a tile, and this PTX adds one less or one more."""
+
+    def shifted(match: re.Match[str]) -> str:
+        return f"{match[1]}{int(match[2]) + moved};"
+
+    ptx = re.sub(r"(add\.s32\s+%r\d+, %r\d+, )(10737418\d\d);", shifted, compile_plan(form(name, ctas=2)).ptx)
+    with pytest.raises(EmulationError, match=said):
+        run(name, [20, 50, 96], ptx=ptx)

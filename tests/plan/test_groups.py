@@ -142,7 +142,7 @@ def test_groups_of_rows_by_hand() -> None:
 
 
 def test_groups_of_columns_by_hand() -> None:
-    """The same groups along N, and 2 tiles along M: groups 0 and 2 have 4 and 2 tiles, of which 4 and 5 lie along M."""
+    """The groups are those above, but along N, with 2 tiles along M. Group 2 has tiles 4 and 5, one below the other."""
     work = work_of(plan_of("n"), (128, 200, 128), [100, 100, 164])
     assert [[*work.states(place)] for place in range(2)] == [
         [(0, 0, 0), (2, 0, 0), (4, 2, 4)],

@@ -262,15 +262,15 @@ def test_a_consumer_that_stores_to_the_group_before(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_producer_that_loads_another_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The values of D tell that k-tiles belong to another group."""
+    """Each group but the first begins with the last k-tile of the group before: D differs from float64."""
     given = arguments("k", 64, 64, 200, ENDS)
     shapes = roles._shapes
 
-    def of_group_0(*all_of: Any) -> Any:
+    def one_k_tile_early(*all_of: Any) -> Any:
         found = shapes(*all_of)
         return [[replace(s, k_first=s.k_first - (s.group.batch > 0)) for s in own] for own in found]
 
-    monkeypatch.setattr(roles, "_shapes", of_group_0)
+    monkeypatch.setattr(roles, "_shapes", one_k_tile_early)
     d = simulate(form("k"), **given, check="report").d
     with pytest.raises(AssertionError):
         check_results("k", given, {"d": d})
