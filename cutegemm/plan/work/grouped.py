@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -54,6 +54,8 @@ class GroupedWork(Work):
     extent       extent of that mode, for all groups together
     groups       number of groups
     """
+
+    kind: ClassVar[type[WorkTile]] = GroupTile
 
     group_ends: Any
     extent: Any
