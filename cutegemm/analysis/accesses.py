@@ -30,6 +30,7 @@ from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue_access import spread_at_hand
 from cutegemm.plan.program.thread_schedule import Read, Store, thread_schedule
 from cutegemm.plan.reduction import exchanged
+from cutegemm.plan.work.grouped import with_equal_groups
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tma import TmaBox
 
@@ -147,6 +148,7 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
     >>> [access.name for access in shared_accesses(simt_plan())]
     ['fill A', 'fill B', 'read A', 'read B']
     """
+    plan, problem = with_equal_groups(plan, problem)
     (bm, bn, bk), loaded = plan.mma_tile, plan.loaded_tile
     out = []
     for stream in plan.streams:
@@ -316,6 +318,7 @@ def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarr
     problem   problem whose matrix gives the strides; None: those of a large compact matrix
     returns   integer array over the column-major indices of elements in the tile
     """
+    plan, problem = with_equal_groups(plan, problem)
     stride = strides_of_tile(plan, name, problem)
     return Layout(tile_shape(plan, name), stride).offsets() * plan.loaded.matrix(name).dtype.bits // 8
 

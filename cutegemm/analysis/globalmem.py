@@ -41,6 +41,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.plan.work.arithmetic import ceil_div
+from cutegemm.plan.work.grouped import with_equal_groups
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ def global_accesses(
     >>> [(access.name, access.instruction, access.sectors, access.ideal) for access in global_accesses(simt_plan())]
     [('load A', 'LDG.128', 256, 256), ('load B', 'LDGSTS.128', 256, 256), ('store D', 'STG.128', 2048, 2048)]
     """
+    plan, problem = with_equal_groups(plan, problem)
     bm, bn, bk = plan.mma_tile
     out = []
     for stream in plan.streams:

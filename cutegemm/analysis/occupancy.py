@@ -21,6 +21,7 @@ from cutegemm.machine.arch import (
     arch_named,
 )
 from cutegemm.plan.rules.registers import register_budget
+from cutegemm.plan.work.grouped import with_equal_groups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -191,6 +192,7 @@ def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves
     >>> result.ctas, result.count, round(result.tail, 2)
     (1024, 8, 0.76)
     """
+    plan, problem = with_equal_groups(plan, problem)
     m_tiles, n_tiles, batch = plan.mma_grid(problem)
     rows, columns, _ = plan.mma_tile
     covered = m_tiles * rows * n_tiles * columns

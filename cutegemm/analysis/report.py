@@ -35,6 +35,7 @@ from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 from cutegemm.plan.problem import check_is_problem
 from cutegemm.plan.rules.limits import limits
 from cutegemm.plan.rules.violations import other_operands
+from cutegemm.plan.work.grouped import with_equal_groups
 
 if TYPE_CHECKING:
     from cutegemm.compile.cubin import ResourceReport
@@ -299,6 +300,8 @@ def check(
 ) -> Analysis:
     """Predict bank conflicts, memory traffic, occupancy and time of a plan on a device, and suggest changes.
 
+    Groups of a grouped GEMM are taken to have the same size.
+
     problem    extents of the GEMM; None: only predictions that do not depend on them
     arch       architecture; None: that of the device if one is passed, else the plan's
     device     a Device or its name; None: the default device of the architecture
@@ -323,6 +326,8 @@ def check(
         arch = target.arch if target is not None else plan.arch
     have = arch if isinstance(arch, Arch) else arch_named(arch)
     target = target or default_device(have.name)
+    violations = tuple(plan.violations(have.name, problem))
+    stated, (plan, problem) = problem, with_equal_groups(plan, problem)
     accesses = shared_accesses(plan, problem)
     k_tiles = plan.k_tiles(problem) if problem is not None else 0
     shared = tuple([_access_cost(plan, problem, a, k_tiles, rules) for a in accesses])
@@ -333,7 +338,7 @@ def check(
         "arch": have.name,
         "device": target,
         "rules": rules,
-        "violations": tuple(plan.violations(have.name, problem)),
+        "violations": violations,
         "shared": shared,
         "global_": sectors,
         "occupancy": fits,
@@ -343,9 +348,10 @@ def check(
         "executed": executed,
         "searches": _searches(plan, accesses, shared, rules) if search else {},
     }
-    if problem is None:
+    if problem is None or stated is None:
         return Analysis(**common)
-    return _with_problem(plan, problem, target, common, search)
+    groups = f", {stated.l} groups of equal size" * (stated is not problem)
+    return replace(_with_problem(plan, problem, target, common, search), problem=f"{stated}{groups}")
 
 
 def _launches(plan: GemmPlan, arch: Arch, problem: Problem | None) -> dict[str, bool]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cutegemm.analysis.epilogue_cost import overlapped_seconds
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, WARP_SCHEDULERS, WARP_THREADS
+from cutegemm.plan.work.grouped import with_equal_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,6 +112,7 @@ def roofline(
     sm_share       mean number of tiles of a multiprocessor divided by that of the busiest one
     epilogue       cost of the epilogue; None if it computes nothing
     """
+    plan, problem = with_equal_groups(plan, problem)
     flops = problem.flops
     rows, columns, bk = plan.mma_tile
     accumulators = product(plan.mma_grid(problem)) * rows * columns  # elements of all tiles

@@ -17,29 +17,12 @@ from cutegemm.choice.refusals import by_reason
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
-from cutegemm.plan.memory.groups import ENDS
+from cutegemm.plan.memory.groups import batch_of_equal_groups
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.limits import limits
 
 _MOST_TRIED = 400  # candidates to try, the fastest first, until one suits groups
-
-
-def batch_of_equal_groups(problem: Problem) -> Problem:
-    """Return the batched problem whose matrices are the groups, if all groups have the same size.
-
-    problem   a grouped problem; its number of groups is L
-
-    >>> from cutegemm.plan import Operands
-    >>> operands = Operands.of("bf16", batched=True, groups="m")
-    >>> str(batch_of_equal_groups(Problem(1000, 64, 128, 8, operands)))
-    '125x64x128x8'
-    """
-    operands = problem.operands
-    aux = tuple([(name, operand) for name, operand in operands.aux if name != ENDS])
-    own = -(-getattr(problem, operands.groups) // max(1, problem.l))
-    dense = replace(operands, groups="", aux=aux)
-    return replace(problem, operands=dense, ld=(), **{operands.groups: own})
 
 
 def ranked_grouped(
@@ -56,7 +39,7 @@ def ranked_grouped(
 
     raises   PlanError if no named plan can implement the operands on the architecture
     """
-    dense = batch_of_equal_groups(problem)
+    dense = replace(batch_of_equal_groups(problem), ld=())
     found = ranked(dense.operands, dense, arch, device, accumulate, swap_ab, with_c=with_c)
     return (one for one in found if one.recipe.family == "sm90" and not one.recipe.division.is_split)
 

@@ -14,12 +14,14 @@ from rich.table import Table
 from cutegemm.build.building import Complaints, made
 from cutegemm.choice.candidate import Candidate
 from cutegemm.choice.catalog import built, ranked
+from cutegemm.choice.grouped import ranked_grouped
 from cutegemm.choice.order import Orders, Weight, served_rows
-from cutegemm.cli.operand_options import Scales
+from cutegemm.cli.operand_options import Along, GroupCount, Scales
 from cutegemm.cli.output import output
 from cutegemm.dtypes import DType, bf16
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_named
+from cutegemm.parse.groups import groups_of
 from cutegemm.parse.plan import operands_for, problem_of
 from cutegemm.plan import GemmPlan, Operands, Problem
 
@@ -31,7 +33,9 @@ def explain(
     n: _Extent,
     k: _Extent,
     batch: Annotated[int, typer.Option(min=1, help="Number of matrices in the batch.")] = 1,
-    dtype: Annotated[str, typer.Option(help="Element type of A and B.")] = "f32",
+    dtype: Annotated[
+        str | None, typer.Option(help="Element type of A and B. The default is f32, or bf16 with --groups.")
+    ] = None,
     layout: Annotated[str, typer.Option(help="BLAS letters: nn, nt, tn, tt.")] = "nn",
     device: Annotated[
         str, typer.Option(help="Device whose rates the time model uses: h200, h100, a100-80gb, ...")
@@ -40,6 +44,8 @@ def explain(
         str, typer.Option(help="Accumulation of float8: fast, or promoted (to f32 after each k-tile).")
     ] = "fast",
     scales: Scales = None,
+    groups: GroupCount = None,
+    along: Along = "m",
     batch_invariant: Annotated[
         bool, typer.Option("--batch-invariant", help="Only plans with one order of accumulation for all M.")
     ] = False,
@@ -53,14 +59,18 @@ def explain(
     products: plans with the same order give the same bits.
     """
     complaints = Complaints("explain")
-    kind = complaints.attempt(lambda: DType.parse(dtype))
+    kind = complaints.attempt(lambda: DType.parse(dtype or ("f32" if groups is None else "bf16")))
     operands = complaints.attempt(lambda: operands_for(kind or bf16, layout, scales=scales))
     on = complaints.attempt(lambda: device_named(device))
+    own = complaints.attempt(lambda: groups_of("explain", groups, along))
+    if groups is not None and (scales is not None or batch > 1 or batch_invariant):
+        complaints.violations.append("--groups excludes --batch, --scales and --batch-invariant.")
     complaints.check()
-    of = replace(made(operands), batched=batch > 1).fitted(m, n, k)
-    problem, chip = problem_of(m, n, k, batch, of), on or DEFAULT_DEVICE
-    groups = islice(groupby(_outcomes(of, problem, chip, accumulate, batch_invariant), _time_and_refusal), count)
-    rows = [[_row(problem, one, outcome) for one, outcome in group] for _, group in groups]
+    stated = replace(made(operands), batched=batch > 1) if own is None else own.of(made(operands))
+    of, matrices = stated.fitted(m, n, k), batch if own is None else own.count
+    problem, chip = problem_of(m, n, k, matrices, of), on or DEFAULT_DEVICE
+    tied = islice(groupby(_outcomes(of, problem, chip, accumulate, batch_invariant), _time_and_refusal), count)
+    rows = [[_row(problem, one, outcome) for one, outcome in group] for _, group in tied]
     if as_json:
         print(json.dumps([row for group in rows for row in group], indent=2))
         return
@@ -75,7 +85,7 @@ def explain(
         reason = _why_not(row, first) + as_fast
         table.add_row(row["plan"], f"{row['us']:.1f}", f"{row['tflops']:.1f}", row["bound"], reason)
     console.print(table)
-    if first is not None:
+    if first is not None and first["order"] is not None:
         console.print(f"order of accumulation: {first['order']}", markup=False, soft_wrap=True)
 
 
@@ -89,6 +99,9 @@ def _outcomes(
     accumulate          accumulation of float8: "fast" or "promoted" (to f32 after each k-tile)
     batch_invariant     True for only the plans that add products in the one order that is used for every M
     """
+    if operands.groups:
+        yield from _grouped_outcomes(problem, device, accumulate)
+        return
     weight = Weight.of(operands, problem.n, problem.k, device.arch, device, accumulate)
     orders, order = Orders(operands, operands, weight), served_rows(weight).order if batch_invariant else None
     for one in ranked(operands, problem, device.arch, device, accumulate):
@@ -96,6 +109,21 @@ def _outcomes(
             continue
         try:
             yield one, built(one.recipe, operands, operands, problem, device.arch, device)
+        except PlanError as error:
+            yield one, error
+
+
+def _grouped_outcomes(
+    problem: Problem, device: Device, accumulate: str
+) -> Iterator[tuple[Candidate, GemmPlan | PlanError]]:
+    """Yield every candidate plan for a grouped problem, as `_outcomes` does. The times are those of equal groups.
+
+    device       device whose rates predict the times
+    accumulate   accumulation of float8: "fast" or "promoted" (to f32 after each k-tile)
+    """
+    for one in ranked_grouped(problem, device.arch, device, accumulate):
+        try:
+            yield one, one.recipe.build(problem.operands, False, device.arch, device)
         except PlanError as error:
             yield one, error
 
@@ -116,11 +144,12 @@ def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dic
 
     one       the candidate
     outcome   the plan that was built, or the error that refuses it; "refused" is then its first broken rule, else None.
-              "order" is the plan's order of accumulation as text; None for a refused plan
+              "order" is the plan's order of accumulation as text; None for a refused plan, or if groups
+              divide K
     """
     us, refused = _time_and_refusal((one, outcome))
     order = None
-    if isinstance(outcome, GemmPlan):
+    if isinstance(outcome, GemmPlan) and problem.operands.groups != "k":  # each group of K has its own order
         solved = problem.transposed if one.recipe.swap_ab else problem
         order = str(one.recipe.as_launched(outcome).accumulation_order(solved))
     return {

@@ -36,7 +36,7 @@ from cutegemm.cli.inputs import (
     transposed_array,
 )
 from cutegemm.cli.job import Job, Say
-from cutegemm.cli.operand_options import EpilogueText, OperandTexts, Scales
+from cutegemm.cli.operand_options import Along, EpilogueText, GroupCount, OperandTexts, Scales
 from cutegemm.cli.output import output
 from cutegemm.cli.why import next_commands, why
 from cutegemm.dtypes import DType, f32
@@ -44,6 +44,7 @@ from cutegemm.errors import PlanError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.machine.device import Device, default_device
 from cutegemm.parse.epilogue import MOST_SCALAR, ParsedEpilogue, parsed_epilogue
+from cutegemm.parse.groups import Groups, groups_of
 from cutegemm.parse.plan import dtype_of, operands_for, problem_of
 from cutegemm.plan import Operands, Problem
 
@@ -76,7 +77,7 @@ def command(
         str | None,
         typer.Option(
             help="Element type of A and B: f32, f16, bf16, tf32, f64, e4m3, e5m2, s8. The default is f32, or "
-            "bf16 with a plan for wgmma."
+            "bf16 with a plan for wgmma or --groups."
         ),
     ] = None,
     out_dtype: Annotated[
@@ -91,6 +92,11 @@ def command(
     ] = None,
     layout: Annotated[str, typer.Option(help="BLAS letters of A and B stored row by row: nn, nt, tn, tt.")] = "nn",
     scales: Scales = None,
+    groups: GroupCount = None,
+    along: Along = "m",
+    ends: Annotated[
+        str | None, typer.Option(help="End of each group, such as 100,300,512. By default random, from --seed.")
+    ] = None,
     a: Annotated[Path | None, typer.Option(help="Read A from this .npy file.")] = None,
     b: Annotated[Path | None, typer.Option(help="Read B from this .npy file.")] = None,
     c: Annotated[Path | None, typer.Option(help="Read C from this .npy file.")] = None,
@@ -119,16 +125,22 @@ def command(
 
     With --scales: multiply float8 with random block scales, on the CPU.
 
+    With --groups: multiply groups of rows of A (or of N, or of K, see --along) by a matrix of their own, on the CPU.
+
     With --epilogue: compute D by that expression instead of alpha and beta, on the CPU.
 
     The output shows which of these was done.
     """
     ending = _epilogue_rows(epilogue, operand, c, alpha, beta, dtype)
+    files = {"a": a, "b": b, "c": c}
+    grouped = _groups(groups, along, ends, {"batch": batch, "scales": scales, "epilogue": epilogue, **files})
     size, operands = _extents_and_operands(
-        (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed, scales
-    )
-    request = _Request(size, operands, plan, alpha, beta, ending, seed)
-    machine = _machine(arch, "an epilogue" * (ending is not None) or "block scales" * (scales is not None), emulated)
+        (m, n, k, grouped.count if grouped else batch), dtype, out_dtype, plan, layout, files, out, arch, seed, scales,
+        grouped,
+    )  # fmt: skip
+    of_groups = grouped.ends("gemm", getattr(size, along), ends, seed) if grouped else ()
+    request = _Request(size, operands, plan, alpha, beta, ending, seed, of_groups)
+    machine = _machine(arch, _on_cpu(ending, scales, grouped), emulated)
     is_whole = machine.gpu is not None or whole or out is not None or bool(size.files)
     most = None if is_whole else _MOST_EMULATED if emulated else _MOST_SIMULATED
     job, matrices = request.job(machine, most)
@@ -200,17 +212,43 @@ class _Machine:
     no_gpu: str = ""
 
 
+def _groups(count: int | None, along: str, ends: str | None, others: dict[str, Any]) -> Groups | None:
+    """Return the groups of the options --groups and --along; None without --groups.
+
+    ends     option --ends; None if it is absent
+    others   options that cannot be combined with --groups, by name; None for one that is absent
+    raises   PlanError for an option that belongs to groups without --groups, or that groups cannot have
+    """
+    if count is None:
+        if ends is not None:
+            raise PlanError("gemm", [f"--ends {ends} needs --groups."])
+        return None
+    wrong = [f"--{name} and --groups exclude each other." for name, value in others.items() if value is not None]
+    if wrong:
+        raise PlanError("gemm", wrong)
+    return groups_of("gemm", count, along)
+
+
+def _on_cpu(ending: ParsedEpilogue | None, scales: str | None, groups: Groups | None) -> str:
+    """Return what the command computes only on the CPU, and how to compute it on the GPU; "" for nothing."""
+    if groups is not None:
+        return "groups on the GPU: call cutegemm.torch.grouped.functional.grouped_mm"
+    if ending is None and scales is None:
+        return ""
+    what, option = ("an epilogue", "epilogue") if ending is not None else ("block scales", "scales")
+    return f"{what} on the GPU: call cutegemm.gemm(a, b, {option}=...)"
+
+
 def _machine(arch: str, on_cpu: str, emulated: bool) -> _Machine:
     """Return the machine that a plan is chosen for: this machine's GPU if it can run the command, else `arch`.
 
     arch       architecture of the command line, such as "sm_90a"; its default device is used
-    on_cpu     what the command has that is computed only on the CPU, such as "an epilogue"; "" for nothing
+    on_cpu     why the command computes only on the CPU; "" if it can run on a GPU
     emulated   True if the compiled PTX is executed on the CPU, so that no GPU is used
     """
     gpu = "" if emulated else _gpu()
     if on_cpu and not isinstance(gpu, str):
-        option = "epilogue" if on_cpu == "an epilogue" else "scales"
-        gpu = f"{on_cpu} on the GPU: call cutegemm.gemm(a, b, {option}=...)"
+        gpu = on_cpu
     if isinstance(gpu, str):
         return _Machine(arch, default_device(arch), no_gpu=gpu)
     return _Machine(gpu["arch"], gpu["device"], gpu)
@@ -226,6 +264,7 @@ class _Request:
     alpha, beta   factors of A @ B and of C
     ending        the epilogue; None for alpha * acc + beta * c
     seed          seed of the random matrices
+    ends          end of each group of a grouped GEMM; () for other GEMMs
     """
 
     extents: Extents
@@ -235,6 +274,7 @@ class _Request:
     beta: float
     ending: ParsedEpilogue | None
     seed: int
+    ends: tuple[int, ...] = ()
 
     @property
     def problem(self) -> Problem:
@@ -255,11 +295,13 @@ class _Request:
         """
         beta, ending, size, corner = self.beta, self.ending, self.extents, None
         recipe, plan, solved = plan_for(self.plan, self.problem, machine.arch, machine.device, beta != 0, ending)
-        if most is not None:
+        if most is not None and self.ends and solved.flops > 2 * most:
+            raise PlanError("gemm", [f"{solved} has more than {most} multiply-adds. Give smaller extents, or --whole."])
+        if most is not None and not self.ends:
             corner = corner_of(plan, solved, size.transposed if recipe.swap_ab else size, most)
         if corner is not None:
             size = corner.extents.transposed if recipe.swap_ab else corner.extents
-        matrices = size.matrices(self.operands.a.dtype, self.operands.d.dtype, beta, self.seed)
+        matrices = size.matrices(self.operands, beta, self.seed)
         scales = size.scales(self.operands, self.seed)
         values: dict[str, Any] = {}
         if ending is not None:
@@ -268,7 +310,7 @@ class _Request:
         if recipe.swap_ab:
             multiplied = matrices.transposed
             values = {name: transposed_array(x) if isinstance(x, np.ndarray) else x for name, x in values.items()}
-        return Job(recipe, plan, solved, multiplied, self.alpha, beta, corner, values, scales), matrices
+        return Job(recipe, plan, solved, multiplied, self.alpha, beta, corner, values, scales, self.ends), matrices
 
 
 def _extents_and_operands(
@@ -282,6 +324,7 @@ def _extents_and_operands(
     arch: str,
     seed: int,
     scales: str | None,
+    groups: Groups | None,
 ) -> tuple[Extents, Operands]:
     """Return the extents and operands of `cutegemm gemm`, after all checks that need no plan.
 
@@ -290,13 +333,14 @@ def _extents_and_operands(
     files                                        paths of A, B and C by "a", "b" and "c"; None for a random matrix
     out                                          file to write D to; None for none
     scales                                       option --scales; None if it is absent
+    groups                                       groups of a grouped GEMM, whose number is L; None for other GEMMs
     raises                                       PlanError with everything that is wrong
     """
     if all(given is None for given in (*extents[:3], *files.values())):
         raise UnsupportedError(f"gemm: M, N and K are not given. {HOW_TO_GIVE_EXTENTS}")
     complaints = Complaints("gemm")
     complaints.violations += not_writable("out", out, ".npy")
-    kind = complaints.attempt(lambda: dtype_of(dtype, plan)) or f32
+    kind = complaints.attempt(lambda: dtype_of(dtype if groups is None else dtype or "bf16", plan)) or f32
     result = None if out_dtype is None else complaints.attempt(lambda: DType.parse(out_dtype))
     operands = complaints.attempt(lambda: operands_for(kind, layout, result, scales))
     complaints.attempt(lambda: arch_named(arch))
@@ -306,8 +350,9 @@ def _extents_and_operands(
     if plan is not None and complaints.violations:
         complaints.attempt(lambda: recipe_named(plan))
     complaints.check()
-    size = made(size)
-    return size, replace(made(operands), batched=size.batch is not None).fitted(size.m, size.n, size.k)
+    size, stated = made(size), made(operands)
+    whole = replace(stated, batched=size.batch is not None) if groups is None else groups.of(stated)
+    return size, whole.fitted(size.m, size.n, size.k)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cutegemm.choice.catalog import chosen
+from cutegemm.choice.grouped import chosen_grouped
 from cutegemm.choice.names import recipe_named
 from cutegemm.choice.recipe import Recipe
 from cutegemm.dtypes import DType, f32, round_to, tf32
@@ -94,23 +95,23 @@ class Extents:
         files = {names[name]: transposed_array(array) for name, array in self.files.items()}
         return Extents(self.n, self.m, self.k, self.batch, files)
 
-    def matrices(self, dtype: DType, out: DType, beta: float, seed: int) -> Matrices:
+    def matrices(self, operands: Operands, beta: float, seed: int) -> Matrices:
         """Return A, B and C with these extents, rounded to their element types.
 
         A matrix that was read from a file is only rounded (tf32 to f32, because it is stored as f32). The others are
         filled with normally distributed elements.
 
-        dtype   element type of A and B
-        out     element type of C
-        beta    if 0, C is None
-        seed    seed of the random matrices
+        operands   types of A, B and C, and which of them have a batch axis; as the user states them
+        beta       if 0, C is None
+        seed       seed of the random matrices
         """
         rng = np.random.default_rng(seed)
-        front = () if self.batch is None else (self.batch,)
+        dtype, out = operands.a.dtype, operands.d.dtype
 
         def filled(name: str, rows: int, columns: int, kind: DType) -> np.ndarray:
             if name in self.files:
                 return round_to(f32 if kind is tf32 else kind, self.files[name])
+            front = (self.batch,) if self.batch is not None and operands.has_batch(name) else ()
             return round_to(kind, rng.standard_normal((*front, rows, columns), dtype=np.float32))
 
         return Matrices(
@@ -125,6 +126,8 @@ class Extents:
         operands   say which operands have block scales; as the user states them, before A and B are swapped
         seed       seed of the random numbers
         """
+        if operands.groups:  # a grouped GEMM has no block scales
+            return {}
         rng, front = np.random.default_rng([seed, 1]), () if self.batch is None else (self.batch,)
         whole = Problem(self.m, self.n, self.k, operands=replace(operands, batched=False))
         found = {}
@@ -245,7 +248,11 @@ def plan_for(
         swap_ab, can_implement = None, None
         if ending is not None and (ending.epilogue.gated or ending.epilogue.quantized):
             swap_ab, can_implement = False, ending.is_end_of
-        recipe, plan = chosen(operands, problem, arch, device, with_c, swap_ab=swap_ab, can_implement=can_implement)
+        if operands.groups:
+            recipe, _ = chosen_grouped(problem, arch, device, with_c=with_c)
+            plan = recipe.build(operands, with_c, arch, device)
+        else:
+            recipe, plan = chosen(operands, problem, arch, device, with_c, swap_ab=swap_ab, can_implement=can_implement)
     else:
         recipe = recipe_named(name)
         plan = recipe.build(operands, with_c, arch, device)

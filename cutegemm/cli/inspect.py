@@ -17,12 +17,13 @@ from cutegemm.choice.catalog import plans as named_plans
 from cutegemm.choice.names import is_own, recipe_named, step_of
 from cutegemm.cli import parts
 from cutegemm.cli.inputs import not_writable
-from cutegemm.cli.operand_options import EpilogueText, OperandTexts, Scales
+from cutegemm.cli.operand_options import Along, EpilogueText, GroupCount, OperandTexts, Scales
 from cutegemm.cli.output import drawing_width, output
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import Device, device_named
 from cutegemm.parse.epilogue import parsed_epilogue
+from cutegemm.parse.groups import groups_of
 from cutegemm.parse.layout import parse_layout
 from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan, Problem
@@ -78,6 +79,8 @@ def show(
     layout: Letters = "nn",
     problem: Extents = None,
     scales: Scales = None,
+    groups: GroupCount = None,
+    along: Along = "m",
     epilogue: EpilogueText = None,
     operand: OperandTexts = None,
     svg: Annotated[Path | None, typer.Option(help="Draw it into this SVG file.")] = None,
@@ -108,7 +111,8 @@ def show(
         console.print(draw(drawn, kind="text", width=drawing_width(console)), markup=False, soft_wrap=True)
     else:
         ending = parsed_epilogue("show", epilogue, operand)
-        drawn, of = described("show", thing, dtype, layout, problem, ending=ending, scales=scales)
+        own = groups_of("show", groups, along)
+        drawn, of = described("show", thing, dtype, layout, problem, ending=ending, scales=scales, groups=own)
         if timeline:
             drawn = plan_timeline(drawn)
             console.print(draw(drawn, kind="text", width=drawing_width(console)), markup=False, soft_wrap=True)
@@ -193,6 +197,8 @@ def check(
     layout: Letters = "nn",
     problem: Extents = "4096x4096x4096",
     scales: Scales = None,
+    groups: GroupCount = None,
+    along: Along = "m",
     epilogue: EpilogueText = None,
     operand: OperandTexts = None,
     device: Annotated[str | None, typer.Option(help="Device: h200 (the default), a100-80gb, rtx4090, ...")] = None,
@@ -252,7 +258,8 @@ def check(
         target = None if arch else device_named(device or "h200")
         of_arch = arch or (target.arch if target else DEFAULT_ARCH)
         ending = parsed_epilogue("check", epilogue, operand)
-        made, of = described("check", plan, dtype, layout, problem, of_arch, ending, scales)
+        own = groups_of("check", groups, along)
+        made, of = described("check", plan, dtype, layout, problem, of_arch, ending, scales, own)
         operands = stated_operands(recipe_named(plan).as_launched(made))
         _check_plan(made, of, operands, of_arch, target, compiled, as_json)
 

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from cutegemm.dtypes import DType, round_to, tf32
 from cutegemm.errors import CompileError, SimulationError, UnsupportedError, how_to_install
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.epilogue import LINEAR, SCALED
+from cutegemm.plan.memory.groups import ENDS
 from cutegemm.plan.work.grid import grid_of
 
 # Tolerances of |D - reference| / |reference| (Frobenius norm) by the type of D: a few roundings of its values.
@@ -51,6 +53,7 @@ class Job:
     values     arrays and scalars of the epilogue's operands by name; empty for alpha * acc + beta * c
     scales     block scales of float8 operands by name, empty without them; scale_a belongs to the A of the user, even
                if A and B are swapped
+    ends       end of each group of a grouped GEMM; () for other GEMMs
     """
 
     recipe: Recipe
@@ -62,6 +65,7 @@ class Job:
     corner: Corner | None = None
     values: dict[str, Any] = field(default_factory=dict)
     scales: dict[str, np.ndarray] = field(default_factory=dict)
+    ends: tuple[int, ...] = ()
 
     def run(self, gpu: dict[str, Any], say: Say) -> tuple[dict[str, Any], np.ndarray]:
         """Run this GEMM on the GPU, compare D with float64, time it next to cuBLAS, and return (report, D).
@@ -142,6 +146,8 @@ class Job:
         progress   called with the completed fraction, 0 to 1
         """
         named = {"c": self.matrices.c, "alpha": self.alpha, "beta": self.beta, **self.values, **self.scales}
+        if self.ends:
+            named[ENDS] = self.ends
         plan = self.plan if self.corner is None else self.corner.plan
         if emulated is None:
             from cutegemm.simulator import simulate
@@ -187,7 +193,8 @@ class Job:
                   or False)
         """
         expected = self._expected()
-        comparisons = [self._compare(name, values, expected[name]) for name, values in results.items()]
+        of = self._written()
+        comparisons = [self._compare(name, values[of], expected[name][of]) for name, values in results.items()]
         return min(comparisons, key=lambda one: (one["correct"], -one["relative_error"]))
 
     def _compare(self, name: str, d: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
@@ -226,8 +233,7 @@ class Job:
             return {"d": self._linear()}
         from cutegemm.simulator.values import results
 
-        plan, (a, b) = self.plan, self._factors()
-        accumulators = a @ b
+        plan, accumulators = self.plan, self._products()
         values = {"alpha": self.alpha, "beta": self.beta, **self.values}
         tensors = {name: np.asarray(values[name]) for name in plan.epilogue.tensors_read(values)}
         if plan.epilogue.gated:
@@ -257,18 +263,39 @@ class Job:
                 b = b * np.swapaxes(wide, -1, -2)[..., : b.shape[-2], : b.shape[-1]]
         return a, b
 
+    def _products(self) -> np.ndarray:
+        """Return A @ B of this GEMM in float64; of a grouped GEMM, that of each group, and 0 after the last group."""
+        a, b = self._factors()
+        if not self.ends:
+            return np.asarray(a @ b)
+        groups, own = self.plan.operands.groups, [slice(*each) for each in pairwise((0, *self.ends))]
+        if groups == "k":
+            return np.stack([a[:, k] @ b[k] for k in own])
+        out = np.zeros((a.shape[-2], b.shape[-1]))
+        for group, each in enumerate(own):
+            if groups == "m":
+                out[each] = a[each] @ b[group]
+            else:
+                out[:, each] = a[group] @ b[:, each]
+        return out
+
+    def _written(self) -> Any:
+        """Return the index of the elements of D that this GEMM computes: all, or those before the last group ends."""
+        before = slice(self.ends[-1] if self.ends else None)
+        return {"m": before, "n": (slice(None), before)}.get(self.plan.operands.groups, ...)
+
     def _linear(self) -> np.ndarray:
         """Return the float64 reference of this GEMM without an epilogue expression: alpha * A @ B + beta * C.
 
         If D has an integer type, alpha and beta are rounded to f32 and the result is rounded once to an integer.
         """
-        (a, b), c = self._factors(), self.matrices.c
+        c = self.matrices.c
         kind = self.plan.operands.d.dtype
 
         factors = np.array([self.alpha, self.beta], np.float64 if kind.is_float else np.float32)
         alpha, beta = factors.astype(np.float64)
         with np.errstate(invalid="ignore"):  # infinities and NaN are compared with D element by element
-            out = alpha * (a @ b)
+            out = alpha * self._products()
             if beta != 0 and c is not None:
                 out = out + beta * c.astype(np.float64)
         if not kind.is_float:

@@ -1,4 +1,9 @@
-"""Options of block scales, `--scales 1x128,128x128`, and of an epilogue, `--epilogue "acc + b" --operand b:row`."""
+"""Options of block scales, of an epilogue, and of groups.
+
+--scales 1x128,128x128
+--epilogue "acc + b" --operand b:row
+--groups 8 --along m
+"""
 
 from __future__ import annotations
 
@@ -29,3 +34,8 @@ Scales = Annotated[
         help="Block scales of float8 A and B: 1x128, one for each row and 128 of K, or 128x128, such as 1x128,128x128.",
     ),
 ]
+GroupCount = Annotated[
+    int | None,
+    typer.Option("--groups", help="Number of groups of a grouped GEMM. M, N and K are those of all groups together."),
+]
+Along = Annotated[str, typer.Option("--along", help="The mode that --groups divide: m, n or k.")]

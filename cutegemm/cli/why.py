@@ -10,6 +10,7 @@ from typing import Any
 from cutegemm.analysis import check
 from cutegemm.choice.candidate import Candidate
 from cutegemm.choice.catalog import ranked
+from cutegemm.choice.grouped import ranked_grouped
 from cutegemm.choice.recipe import Recipe
 from cutegemm.dtypes import f32
 from cutegemm.errors import UnsupportedError
@@ -96,10 +97,9 @@ def why(
     else:
         reason = "chosen for the GEMM alone; the cost of the epilogue is not considered"
     us, bound = (known[0].us, known[0].bound) if known else _roofline(plan, problem, arch, device)
-    flop = 2.0 * problem.m * problem.n * problem.k * problem.l
     is_of_arch = arch_named(arch).capability == arch_named(device.arch).capability
     stand_in = "" if is_of_arch else f" ({device.arch}; no rates of {arch} are known)"
-    return Why(reason, us, flop / us / 1e6 if us else 0.0, bound, not known, device.name, stand_in)
+    return Why(reason, us, problem.flops / us / 1e6 if us else 0.0, bound, not known, device.name, stand_in)
 
 
 def _roofline(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tuple[float | None, str]:
@@ -122,7 +122,12 @@ def _next_best(recipe: Recipe, problem: Problem, arch: str, device: Device) -> l
     problem   the problem that the plan solves: transposed if the recipe swaps A and B
     """
     stated = problem.transposed if recipe.swap_ab else problem
-    candidates = list(ranked(stated.operands, stated, arch, device))
+    found = (
+        ranked_grouped(stated, arch, device)
+        if stated.operands.groups
+        else ranked(stated.operands, stated, arch, device)
+    )
+    candidates = list(found)
     position = next((position for position, one in enumerate(candidates) if one.recipe == recipe), None)
     return [] if position is None else candidates[position:]
 
@@ -152,9 +157,12 @@ def next_commands(plan: str, problem: Problem, layout: str, is_chosen: bool, epi
     options = ("" if kind is f32 else f" --dtype {kind}") + letters + (f" --scales {scales}" if scales else "")
     ending = f" {shlex.join(epilogue)}" if epilogue else ""
     extents = [problem.m, problem.n, problem.k]
-    batch = f" --batch {problem.l}" if problem.operands.batched else ""
+    groups = problem.operands.groups
+    is_batch = problem.operands.batched and not groups
+    batch = f" --batch {problem.l}" if is_batch else ""
+    options += f" --groups {problem.l}" * bool(groups) + f" --along {groups}" * (groups not in ("", "m"))
     asked = f"cutegemm explain {' '.join(map(str, extents))}{batch}{options}"
-    as_text = "x".join(map(str, [*extents, *([problem.l] if batch else [])]))
+    as_text = "x".join(map(str, [*extents, *([problem.l] if is_batch else [])]))
     return [
         *([asked] if is_chosen else []),
         f"cutegemm check {plan}{options}{ending} --problem {as_text}",

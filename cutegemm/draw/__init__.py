@@ -6,8 +6,8 @@
     save(slice_picture(layout, (None, 2)), "slice.svg")
 
 `draw` finds the picture function by the type of the object. Call these functions directly if a picture needs several
-objects: `composition_picture`, `slice_picture`, `swizzle_picture`, `tv_picture`, `raster_picture`. A `Timeline` shows
-the roles of a pipeline over time.
+objects: `composition_picture`, `slice_picture`, `swizzle_picture`, `tv_picture`, `raster_picture`, `groups_picture`. A
+`Timeline` shows the roles of a pipeline over time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from cutegemm.draw.atoms import atom_picture, copy_picture, tiled_mma_picture
 from cutegemm.draw.grids import Grid, Legend, Picture
+from cutegemm.draw.groups import groups_picture
 from cutegemm.draw.layouts import layout_picture, matrix_picture, tensor_picture
 from cutegemm.draw.notebook import described
 from cutegemm.draw.operations import composition_picture, slice_picture, swizzle_picture
@@ -237,6 +238,7 @@ __all__ = [
     "composition_picture",
     "copy_picture",
     "draw",
+    "groups_picture",
     "layout_picture",
     "matrix_picture",
     "notebook",

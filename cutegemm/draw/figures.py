@@ -14,6 +14,7 @@ from cutegemm.draw import (
     atom_picture,
     composition_picture,
     copy_picture,
+    groups_picture,
     layout_picture,
     plan_picture,
     protocol_timeline,
@@ -57,6 +58,7 @@ FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
         protocol_of(sm90_plan(stages=4), k_tiles=5, tiles=4),
         title="A pingpong pipeline: four tiles, four stages",
     ),
+    "groups": lambda: groups_picture([5, 5, 13, 16], 18, title="Groups of 5, 0, 8 and 3 rows, and their boxes"),
     "raster_along_m": lambda: raster_picture("along_m", (16, 18), ctas_per_wave=_WAVE),
     "raster_grouped_m": lambda: raster_picture("grouped_m:4", (16, 18), ctas_per_wave=_WAVE),
 }

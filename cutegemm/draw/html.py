@@ -22,6 +22,7 @@ from cutegemm.draw.palette import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP, NAMED
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Layout, size
 from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.plan.work.grouped import with_equal_groups
 from cutegemm.tile.tiled_copy import TiledCopy
 
 if TYPE_CHECKING:
@@ -193,6 +194,7 @@ def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[s
     ctas_per_wave   number of CTAs that run at a time; None: all of them
     raises          UnsupportedError if the problem has too many tiles
     """
+    plan, problem = with_equal_groups(plan, problem)
     m, n, l = plan.grid(problem)  # noqa: E741 - the batch, as in CuTe
     if m * n * l > MAX_TILES:
         raise UnsupportedError(

@@ -14,8 +14,10 @@ from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.layout.inttuple import shown
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.parse.epilogue import ParsedEpilogue
+from cutegemm.parse.groups import Groups
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.mainloop.block_scaled import BLOCKS, GRANULARITIES, ROWS, with_scales
+from cutegemm.plan.memory.groups import ENDS
 from cutegemm.plan.rules.limits import MOST_EXTENT
 
 # type of A -> type of D, if D has another type by default
@@ -78,7 +80,7 @@ def scales_text(operands: Operands) -> str:
     >>> scales_text(operands_for(e4m3, "nt", scales="1x128,128x128"))
     '1x128,128x128'
     """
-    modes = [operands.modes(name)[0] for name in operands.of_mainloop]
+    modes = [operands.modes(name)[0] for name in operands.of_mainloop if name != ENDS]
     return ",".join([BLOCKS if "/" in mode else ROWS for mode in modes])
 
 
@@ -123,6 +125,7 @@ def described(
     arch: str = DEFAULT_ARCH,
     ending: ParsedEpilogue | None = None,
     scales: str | None = None,
+    groups: Groups | None = None,
 ) -> tuple[GemmPlan, Problem | None]:
     """Build the plan that command-line options name, and the problem that they state.
 
@@ -136,9 +139,12 @@ def described(
     arch        architecture, such as sm_90a
     ending      epilogue; None for alpha * acc + beta * c
     scales      option --scales; None if it is absent
+    groups      groups of a grouped GEMM; None for other GEMMs
     raises      PlanError with every fault of the texts
     """
     complaints = Complaints(operation)
+    if groups is not None and (scales is not None or ending is not None):
+        complaints.violations.append("--groups excludes --scales and --epilogue.")
     kind = complaints.attempt(lambda: dtype_of(dtype, name))
     operands = complaints.attempt(lambda: operands_for(kind or f32, layout, scales=scales))
     extents = None if problem is None else complaints.attempt(lambda: _extents(operation, problem))
@@ -147,10 +153,18 @@ def described(
         complaints.attempt(lambda: recipe_named(name))
     complaints.check()
     operands, recipe = made(operands), recipe_named(name)
+    if groups is not None:
+        operands = groups.of(operands)
     if extents is None:
         return _ended(recipe, operands, arch, ending), None
     m, n, k, *batch = extents
-    operands = replace(operands, batched=bool(batch)).fitted(m, n, k)
+    if groups is None:
+        operands = replace(operands, batched=bool(batch))
+    elif batch:
+        raise PlanError(operation, [f"--problem {problem} has a batch, which --groups excludes. Write MxNxK."])
+    else:
+        batch = [groups.count]
+    operands = operands.fitted(m, n, k)
     plan = _ended(recipe, operands, arch, ending)
     if ending is not None:
         operands = ending.ends(operands)

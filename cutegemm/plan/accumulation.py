@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
+from cutegemm.errors import UnsupportedError
 from cutegemm.layout import Layout, composition
 from cutegemm.plan.epilogue import Accumulator
 
@@ -197,7 +198,13 @@ def accumulation_order(plan: GemmPlan, problem: Problem, swap_ab: bool = False) 
 
     problem   the problem with the plan's A and B, i.e. after a swap; its M, N and L matter only with stream-K
     swap_ab   whether the plan will be used for D^T = B^T A^T, although its field `swap_ab` is not set yet
+    raises    UnsupportedError if groups of a grouped GEMM divide K, because each has an order of its own
     """
+    if plan.operands.groups == "k":
+        raise UnsupportedError(
+            f"accumulation_order: groups divide K of {plan.name}, and each has its own number of k-tiles. Ask for the "
+            "order of a plan without groups, and pass the extents of one group."
+        )
     instruction = _instruction(plan, swap_ab or plan.swap_ab)
     if not plan.operands.acc.is_float:
         return AccumulationOrder(Instruction("any instruction", 1, instruction.types), ())

@@ -36,8 +36,8 @@ class Operand:
     gated         gated GEMM (GLU), for B or a row of N elements: "halves" if columns j and j + N / 2 give column j of
                   D, "pairs" if 2j and 2j + 1 do. Otherwise ""
     modes         for block scales: ("m", "k") or ("n", "k"), where "k/128" or "n/128" stand for one element for
-                  every 128 of K or N; ("m", "n/128") for a quantized D; ("l", "1") for an element per group of a grouped
-                  GEMM. () for all other operands, whose names decide
+                  every 128 of K or N; ("m", "n/128") for a quantized D; ("l", "1") for an element of each group. () for
+                  all other operands, whose names decide
     """
 
     dtype: DType
@@ -146,9 +146,7 @@ class Operands:
                 )
         violations += not_of_types({"batched": (self.batched, (bool,))})
         if self.groups not in ("", "m", "n", "k"):
-            violations.append(
-                f"groups = {self.groups!r}; the mode that groups divide is 'm', 'n' or 'k', or '' for none."
-            )
+            violations.append(f"groups = {self.groups!r}; groups divide the mode 'm', 'n' or 'k', or none with ''.")
         elif self.groups and not self.batched:
             violations.append("groups need a batch mode, which numbers them. Pass batched=True.")
         if violations:
@@ -485,7 +483,7 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Return the multiplications and additions of A @ B: 2 M N K L, or 2 M N K if groups divide a mode."""
+        """Return the number of multiplications and additions of A @ B: 2 M N K L, or 2 M N K for a grouped GEMM."""
         return 2 * self.m * self.n * self.k * (1 if self.operands.groups else self.l)
 
     def bytes_of(self, name: str) -> int:

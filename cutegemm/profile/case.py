@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cutegemm.errors import UnsupportedError
 from cutegemm.plan import GemmPlan, Problem
 from cutegemm.profile.compare import METRICS
 
@@ -45,12 +46,17 @@ class Case:
     plan       the plan to compile
     problem    extents and operands of the GEMM
     launches   how often the kernel is launched and counted
+    raises     UnsupportedError for a grouped GEMM, whose counters depend on the sizes of groups
     """
 
     name: str
     plan: GemmPlan
     problem: Problem
     launches: int = 1
+
+    def __post_init__(self) -> None:
+        if self.plan.operands.groups:
+            raise UnsupportedError(f"profile: {self.plan.name} is a plan of a grouped GEMM, which is not profiled.")
 
     @property
     def metrics(self) -> tuple[str, ...]:

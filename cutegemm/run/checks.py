@@ -284,6 +284,9 @@ def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool
     has_epilogue   True if an epilogue is passed, which replaces the plan's own
     raises         PlanError with every rule that the plan violates
     """
+    if plan.operands.groups:
+        rule = "the plan is made for a grouped GEMM. Call cutegemm.torch.grouped.functional.grouped_mm."
+        raise PlanError(f"gemm of {problem} by the plan {plan.name!r}", [rule])
     wrong = []
     if plan.operands.a.dtype is tf32:  # the elements in memory are f32
         operands = operands.as_tf32

@@ -47,10 +47,10 @@ def executed_accesses(
     arch      architecture that the plan is compiled for
     rules     how accesses of a warp are divided into wavefronts
     returns   counts of requests and wavefronts by operation (load, store, ldmatrix, stmatrix, cp.async). None if the
-              plan splits K, since its CTAs then differ, or if an extent is 0
+              plan splits K or has groups, since its CTAs then differ, or if an extent is 0
     raises    CompileError if the plan does not compile; EmulationError if the kernel makes a faulty access
     """
-    if plan.scheduler.split.is_split or 0 in (problem.m, problem.n, problem.k, problem.l):
+    if plan.scheduler.split.is_split or plan.operands.groups or 0 in (problem.m, problem.n, problem.k, problem.l):
         return None
     totals: dict[str, list[int]] = {}
     for count, m, n in _cluster_tiles(plan, problem):

@@ -228,7 +228,8 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
     if plan.operands.groups:
         batch = shapes[ENDS][0]
     extents = {"m": m, "n": n, "k": k, "l": batch, "1": 1}
-    batches = {name: batch if plan.operands.has_batch(name) else 1 for name in shapes}
+    is_grouped = bool(plan.operands.groups)  # then one matrix may hold all groups
+    batches = {name: 1 if is_grouped and not plan.operands.has_batch(name) else batch for name in shapes}
     expected = {
         name: (*[_extent(mode, extents) for mode in plan.operands.modes(name)], batches[name])
         for name in ("a", "b", *plan.operands.of_mainloop)

@@ -103,7 +103,7 @@ def _check(tiles: WorkTiles, inside: np.ndarray, k_tiles: np.ndarray, in_cluster
     report       collects the faults
     """
     at, grid = np.stack([tiles.m_tile, tiles.n_tile, tiles.batch], axis=1), inside.shape
-    exists = np.all((at >= 0) & (at < grid), axis=1)
+    exists = np.asarray(((at >= 0) & (at < grid)).all(axis=1))
     exists[exists] = inside[tuple(at[exists].T)]
     if in_cluster == 1:
         report.add_each(

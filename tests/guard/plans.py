@@ -12,6 +12,7 @@ from cutegemm.plan import GemmPlan, Operands
 from tests.epilogues import CASES
 from tests.fused import PLANS as FUSED
 from tests.gated import FORMS as GATED
+from tests.grouped import form as grouped
 from tests.kernels import mma_sync_forms, sm90_forms
 from tests.scaled import FORMS as BLOCK_SCALED
 from tests.scaled import form as block_scaled
@@ -42,6 +43,7 @@ def guarded_plans() -> dict[str, tuple[GemmPlan, str]]:
         **{f"gated {name}": (CASES[case].on(plan), DEFAULT_ARCH) for name, (plan, case, _) in GATED.items()},
         **{f"epilogue {name}": (plan, DEFAULT_ARCH) for name, plan in _with_epilogues().items()},
         **{f"block_scaled {name}": (block_scaled(name, out="bf16"), DEFAULT_ARCH) for name in BLOCK_SCALED},
+        **{f"grouped {name}": (grouped(name, out="bf16"), DEFAULT_ARCH) for name in ("m", "n", "k")},
         **{f"skinny {name}": (plan, DEFAULT_ARCH) for name, plan in _skinny().items()},
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -46,6 +46,8 @@ class TwoProblems(Work):
 
     tensor   first tile of the second problem, at least 1, as a tensor of one element; None on the host of a kernel
     """
+
+    kind: ClassVar[type[WorkTile]] = HalfTile
 
     tensor: Any
 

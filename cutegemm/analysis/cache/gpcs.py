@@ -22,6 +22,7 @@ import numpy as np
 from cutegemm.analysis.cache.pace import multicast, tpc_of_ctas
 from cutegemm.analysis.edges import sharers_mn
 from cutegemm.plan.work.gpcs import PAIR
+from cutegemm.plan.work.grouped import with_equal_groups
 
 if TYPE_CHECKING:
     from cutegemm.machine.device import Device
@@ -71,6 +72,7 @@ def gpc_reads(plan: GemmPlan, problem: Problem, device: Device, raster: Raster |
     >>> [round(gpc_reads(plan, Problem(2048, 1024, 4096), h100, order).share, 2) for order in orders]
     [0.46, 1.0]
     """
+    plan, problem = with_equal_groups(plan, problem)
     scheduler = plan.scheduler if raster is None else replace(plan.scheduler, raster=raster)
     cluster = plan.cluster_tile
     gpcs = _gpcs(device, cluster.size)

@@ -29,6 +29,7 @@ from cutegemm.analysis.split_k import k_ranges_of
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SECTOR_BYTES
 from cutegemm.plan.memory.workspace import partials_bytes
+from cutegemm.plan.work.grouped import with_equal_groups
 from cutegemm.tile.raster import Raster
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def traffic(
     >>> result.waves, round(result.dram_read_bytes / result.min_bytes, 3)  # 1 if every byte is read once
     (2, 1.625)
     """
+    plan, problem = with_equal_groups(plan, problem)
     order = raster or plan.scheduler.raster
     bm, bn, _ = plan.mma_tile
     grid_m, grid_n, batch = plan.mma_grid(problem)
@@ -148,6 +150,7 @@ def traffic_in_time(
     ctas_per_wave   CTAs that run at once
     raster          order of the tiles; None: the plan's
     """
+    plan, problem = with_equal_groups(plan, problem)
     order = raster or plan.scheduler.raster
     in_step = traffic(
         plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=device.l2_bytes // device.l2_partitions,
@@ -316,6 +319,7 @@ def compare_rasters(
     >>> compare_rasters(simt_plan(), Problem(8192, 8192, 4096), ctas_per_wave=132, l2_bytes=30 << 20)[0].raster
     'grouped_m:16'
     """
+    plan, problem = with_equal_groups(plan, problem)
     grid_m, grid_n, _ = plan.grid(problem)
     rasters = [plan.scheduler.raster, Raster("along_m"), Raster("along_n")]
     rasters += [Raster("grouped_m", g) for g in groups if 1 < g < grid_m]
@@ -341,6 +345,7 @@ def best_rasters(
     ctas_per_wave   CTAs that run at once
     most            number of rasters to simulate: the best ones if CTAs ran in step, and the plan's
     """
+    plan, problem = with_equal_groups(plan, problem)
     capacity = device.l2_bytes // device.l2_partitions
     ranked = compare_rasters(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=capacity)
     names = dict.fromkeys([str(plan.scheduler.raster), *[t.raster for t in ranked]])

@@ -17,11 +17,12 @@ source   the descriptors of Triton's `triton.tools.ragged_tma`, and quack's `cre
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from cutegemm.dtypes import s32
 from cutegemm.layout import Layout
-from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.problem import Operand, Operands, Problem
 
 ENDS = "ends"  # name of the operand with the end of each group
 ROWS = 1 << 30  # extent of the ragged mode in a tensor map
@@ -77,7 +78,7 @@ def ragged_origin(begin: Any, size: Any, mode: int) -> tuple[Any, ...]:
 
 
 def ragged_mode(operands: Operands, name: str) -> int | None:
-    """Return the index of the mode of an operand that groups divide; None if there is none.
+    """Return the index of the mode of an operand that groups divide; None if it does not have that mode.
 
     name   name of the operand or result
 
@@ -104,3 +105,35 @@ def is_clipped(operands: Operands, name: str) -> bool:
     if ragged_mode(operands, name) is None:
         return False
     return operands.groups == "k" or name not in ("a", "b", *operands.of_mainloop)
+
+
+def batch_of_equal_groups(problem: Problem) -> Problem:
+    """Return the batched problem whose matrices are the groups, if all groups have the same size.
+
+    Leading strides remain. A problem without groups is returned as is.
+
+    problem   a grouped problem; its number of groups is L
+
+    >>> operands = Operands.of("bf16", batched=True, groups="m")
+    >>> str(batch_of_equal_groups(Problem(1000, 64, 128, 8, operands)))
+    '125x64x128x8'
+    """
+    operands = problem.operands
+    if not operands.groups:
+        return problem
+    dense = without_groups(operands)
+    names = [name for name in ("a", "b", "c", "d", *dict(dense.aux)) if not dense.matrix(name).broadcast]
+    leading = tuple([(name, max(problem.layout(name).stride[:2])) for name in names])
+    own = -(-getattr(problem, operands.groups) // max(1, problem.l))
+    return replace(problem, operands=dense, ld=leading, **{operands.groups: own})
+
+
+def without_groups(operands: Operands) -> Operands:
+    """Return the operands of a batch whose matrices are the groups, without the ends of groups.
+
+    >>> grouped = with_group_ends(Operands.of("bf16", batched=True, groups="m"))
+    >>> without_groups(grouped) == Operands.of("bf16", batched=True)
+    True
+    """
+    aux = tuple([(name, operand) for name, operand in operands.aux if name != ENDS])
+    return replace(operands, groups="", aux=aux)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from cutegemm.plan.memory.groups import ENDS, ROWS, ragged_mode
+from cutegemm.plan.memory.groups import ENDS, ROWS, batch_of_equal_groups, ragged_mode, without_groups
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
 from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.division import WorkTile
@@ -25,6 +25,8 @@ from cutegemm.plan.work.work import State, Work
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
+
+Stated = TypeVar("Stated", "Problem", "Problem | None")
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class GroupedWork(Work):
     extent       extent of that mode, for all groups together
     groups       number of groups
     """
+
+    kind: ClassVar[type[WorkTile]] = GroupTile
 
     group_ends: Any
     extent: Any
@@ -176,6 +180,49 @@ class DeepGroups(GroupedWork):
         return self._k_tiles(work_tile.size)
 
 
+def with_equal_groups(plan: GemmPlan, problem: Stated) -> tuple[GemmPlan, Stated]:
+    """Return a plan and a problem of a batch whose matrices are the groups, if all groups have the same size.
+
+    The analysis looks at them, because the ends of groups are not known before a launch. Without groups, or without a
+    problem, both are returned as they are.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan import Operands, Problem
+    >>> plan = sm90_plan(Operands.of("bf16", batched=True, groups="m"))
+    >>> batched, problem = with_equal_groups(plan, Problem(1000, 64, 128, 8, plan.operands))
+    >>> type(batched.scheduler).__name__, str(problem)
+    ('EqualGroups', '125x64x128x8')
+    """
+    if not plan.operands.groups or problem is None:
+        return plan, problem
+    known = plan.scheduler
+    batched = EqualGroups(known.raster, known.split, known.grid, known.order)
+    return plan.with_(operands=without_groups(plan.operands), scheduler=batched), batch_of_equal_groups(problem)
+
+
+@dataclass(frozen=True)
+class EqualGroups(TileScheduler):
+    """Take the tiles of a batch that stands for groups of equal size. What groups cannot have is forbidden too."""
+
+    def rules(self, plan: GemmPlan) -> Iterator[str]:
+        yield from super().rules(plan)
+        yield from _unsupported(plan)
+
+
+def _unsupported(plan: GemmPlan) -> Iterator[str]:
+    """Yield a sentence for each option of a plan that a grouped GEMM cannot have."""
+    if plan.body.has_roles and plan.body.kind == "single":
+        yield "a grouped GEMM needs a producer. Use schedule='pingpong' or 'cooperative'."
+    if plan.body.has_roles and plan.body.overlapped:
+        yield "a grouped GEMM cannot overlap the epilogue of a tile with the next one. Leave overlapped out."
+    if plan.scheduler.split.is_split or plan.cluster_k > 1:
+        yield "a grouped GEMM cannot split K. Leave split_k, stream, fixup and cluster_k out."
+    if plan.repacks:
+        yield "a grouped GEMM cannot repack operands. Leave repack out."
+    if plan.epilogue.reductions:
+        yield f"a grouped GEMM cannot reduce; its epilogue is {plan.epilogue}."
+
+
 @dataclass(frozen=True)
 class GroupedGrid(TileGrid):
     """The tiles of D of a grouped GEMM.
@@ -213,6 +260,10 @@ class GroupedScheduler(TileScheduler):
     @property
     def reads(self) -> tuple[str, ...]:
         return (ENDS,)
+
+    @property
+    def groups(self) -> str:
+        return self.mode
 
     @property
     def has_empty_tiles(self) -> bool:
@@ -266,19 +317,10 @@ class GroupedScheduler(TileScheduler):
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:
         yield from super().rules(plan)
-        if self.mode != plan.operands.groups:
-            yield f"the scheduler has groups along {self.mode!r}, the operands along {plan.operands.groups!r}."
-        if plan.body.has_roles and plan.body.kind == "single":
-            yield "a grouped GEMM needs a producer. Use schedule='pingpong' or 'cooperative'."
-        if plan.body.has_roles and plan.body.overlapped:
-            yield "a grouped GEMM cannot overlap the epilogue of a tile with the next one. Leave overlapped out."
-        if self.split.is_split or plan.cluster_k > 1:
-            yield "a grouped GEMM cannot split K. Leave split_k, stream, fixup and cluster_k out."
-        if plan.repacks:
-            yield "a grouped GEMM cannot repack operands. Leave repack out."
-        if plan.epilogue.reductions:
-            yield f"a grouped GEMM cannot reduce; its epilogue is {plan.epilogue}."
-        for name in ("a", "b", "d", *plan.epilogue.tensors, *plan.epilogue.outputs):
+        yield from _unsupported(plan)
+        if plan.operands.gated and self.mode != "m":
+            yield f"groups divide {self.mode.upper()} of B, whose columns a gated epilogue pairs. Let groups divide M."
+        for name in ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs):
             operand, mode = plan.operands.matrix(name), ragged_mode(plan.operands, name)
             is_loaded_whole = name in "ab" and self.mode != "k"
             if mode is not None and not operand.broadcast and not is_loaded_whole and operand.major == self.mode:
@@ -290,10 +332,13 @@ class GroupedScheduler(TileScheduler):
     def limits(self, work: Work) -> Iterator[str]:
         yield from super().limits(work)
         assert isinstance(work, GroupedWork)
+        if work.groups == 0:
+            yield "L = 0; a grouped GEMM has at least one group."
         if work.extent >= ROWS:
             yield f"groups divide {work.extent} elements; a tensor map clips at most {ROWS - 1}."
 
     def describe(self, plan: GemmPlan, problem: Problem | None) -> Iterator[tuple[str, str, str, str]]:
-        yield from super().describe(plan, problem)
-        count = "L" if problem is None else str(problem.l)
-        yield "groups", count, f"along {self.mode.upper()}", f"group ends in device memory, operand {ENDS!r}"
+        batched, batch = with_equal_groups(plan, problem)
+        yield from TileScheduler.describe(self, batched, batch)
+        count, counted = ("L", "") if problem is None else (str(problem.l), "; the tiles are those of equal groups")
+        yield "groups", count, f"along {self.mode.upper()}", f"group ends in device memory, operand {ENDS!r}{counted}"

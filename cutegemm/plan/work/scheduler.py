@@ -88,6 +88,11 @@ class TileScheduler:
         return ()
 
     @property
+    def groups(self) -> str:
+        """Return the mode that the groups of a grouped GEMM divide: "m", "n" or "k"; "" for other GEMMs, by default."""
+        return ""
+
+    @property
     def has_empty_tiles(self) -> bool:
         """Return whether a tile may have no k-tiles, as all tiles if K is 0. Its accumulators are then set to 0."""
         return True
@@ -182,6 +187,9 @@ class TileScheduler:
         for name in self.reads:
             if name not in known:
                 yield f"the scheduler reads {name}, which is not an operand of the mainloop that no stream loads."
+        if self.groups != plan.operands.groups:
+            theirs, own = [f"groups along {x!r}" if x else "no groups" for x in (plan.operands.groups, self.groups)]
+            yield f"the operands have {theirs}, but the scheduler has {own}. sm90_plan makes plans for groups."
         if plan.body.has_roles:
             yield from self._role_rules(plan)
         else:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -49,9 +49,12 @@ class Work:
     k_tiles      number of k-tiles of each tile
     count        number of work tiles. With stream-K some are empty. An upper bound, if only the device knows the number
     clusters     number of launched clusters
+    kind         class of the work tiles; not a field
     known_ends   the value of `ends` if it is known already, as in a kernel; None: it is computed
     k_first      index of the first k-tile of each tile; not 0 only for CTAs of a cluster that splits K, see `of_rank`
     """
+
+    kind: ClassVar[type[WorkTile]] = WorkTile
 
     tiles: TileGrid
     k_tiles: Any
@@ -315,9 +318,9 @@ class Work:
         ]
         taken.sort(key=lambda each: each[:2])
         turns, places, tiles = zip(*taken, strict=True) if taken else ((), (), ())
-        kind = type(tiles[0]) if tiles else WorkTile
-        columns = [np.array([getattr(tile, f.name) for tile in tiles], np.int64) for f in fields(kind)]
-        return Assignment(self.of_arrays(), np.array(places, np.int64), np.array(turns, np.int64), kind(*columns))
+        columns = [np.array([getattr(tile, f.name) for tile in tiles], np.int64) for f in fields(self.kind)]
+        work_tiles = self.kind(*columns)
+        return Assignment(self.of_arrays(), np.array(places, np.int64), np.array(turns, np.int64), work_tiles)
 
 
 @dataclass(frozen=True)

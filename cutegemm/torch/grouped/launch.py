@@ -1,8 +1,8 @@
 """Kernels of grouped GEMMs: choose and compile a plan for a signature of the arguments once, then launch it.
 
 TMA needs rows whose pitch is a multiple of 16 bytes. It clips a matrix at the end of a group only along a mode that is
-not contiguous: see `plan.memory.groups`. Other matrices are copied first. Such results are stored to the memory of their
-transpose, and copied.
+not contiguous: see `plan.memory.groups`. Other matrices are copied first. Such results are stored to the memory of
+their transpose, and copied.
 """
 
 from __future__ import annotations

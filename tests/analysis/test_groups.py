@@ -1,0 +1,134 @@
+"""The analysis of grouped GEMMs: that of a batch of equal groups, whose numbers are counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from cutegemm import analysis
+from cutegemm.build import sm90_plan
+from cutegemm.choice.catalog import candidates, choose
+from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.machine.device import device_named
+from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan.accumulation import accumulation_order, row_independent_order
+from cutegemm.plan.work.grouped import with_equal_groups
+from cutegemm.profile.case import Case
+from cutegemm.run.checks import check_plan
+from cutegemm.run.executed import executed_accesses
+from tests.grouped import FORMS, LAYOUTS, form
+
+# (M, N, K) of 8 groups of 1024 along one mode; the bytes of A, B and D in bf16
+PROBLEMS = {
+    "m": ((8192, 4096, 2048), (8192 * 2048, 8 * 4096 * 2048, 8192 * 4096)),
+    "n": ((2048, 8192, 2048), (8 * 2048 * 2048, 8192 * 2048, 2048 * 8192)),
+    "k": ((2048, 4096, 8192), (2048 * 8192, 4096 * 8192, 8 * 2048 * 4096)),
+}
+TILES = {"m": 8 * 8 * 16, "n": 8 * 16 * 4, "k": 8 * 16 * 16}  # of 128 x 256
+
+
+def plan_of(groups: str, **options: object) -> GemmPlan:
+    layout, major = LAYOUTS[groups]
+    operands = Operands.of("bf16", layout=layout, batched=True, groups=groups, out_major=major)
+    options = {"tile": (128, 256, 64), "schedule": "cooperative", **options}
+    return sm90_plan(operands, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("groups", PROBLEMS)
+def test_bytes_and_tiles_by_hand(groups: str) -> None:
+    """Each matrix is counted once: those with the mode that groups divide are one matrix, the others are 8."""
+    plan, (extents, elements) = plan_of(groups), PROBLEMS[groups]
+    problem = Problem(*extents, 8, plan.operands)
+    report = analysis.check(plan, problem, search=False)
+    assert report.traffic is not None
+    assert report.waves is not None
+    assert report.roofline is not None
+    assert report.problem == f"{problem}, 8 groups of equal size"
+    assert report.traffic.min_bytes == 2 * (elements[0] + elements[1])
+    assert report.traffic.dram_write_bytes == 2 * elements[2]
+    assert problem.min_bytes == 2 * sum(elements) + 8 * 4  # and the ends
+    assert report.tiles == report.waves.ctas == TILES[groups]
+    assert report.waves.tail == pytest.approx(TILES[groups] / 132 % 1)
+    compute = next(level for level in report.roofline.levels if level.name == "compute")
+    assert compute.amount == problem.flops
+    assert not report.violations
+    assert "of equal size" in str(report)
+
+
+def test_changes_do_not_split_k() -> None:
+    """The last wave is not full; a plan without groups would be advised to use the stream-K fixup."""
+    plan = plan_of("m")
+    problem = Problem(8192, 4096, 2048, 8, plan.operands)
+    said = str(analysis.check(plan, problem).changes)
+    assert "another tile size" in said
+    assert "fixup" not in said
+    assert "split" not in said
+
+
+def test_numbers_are_those_of_a_batch() -> None:
+    """Each public function of the analysis returns what it returns for the batch."""
+    plan = plan_of("m", cluster=(2, 1))
+    problem = Problem(8192, 4096, 2048, 8, plan.operands)
+    batched, batch = with_equal_groups(plan, problem)
+    assert (batch.m, batch.l, batched.operands.groups) == (1024, 8, "")
+    device, capacity = device_named("h100"), 50 << 20
+    for ask in (
+        lambda *of: analysis.traffic(*of, ctas_per_wave=132, l2_bytes=capacity),
+        lambda *of: analysis.compare_rasters(*of, ctas_per_wave=132, l2_bytes=capacity),
+        lambda *of: analysis.best_rasters(*of, device, ctas_per_wave=132, most=1),
+        lambda *of: analysis.waves(*of, 132, 1),
+        lambda *of: analysis.gpc_reads(*of, device),
+        lambda *of: analysis.global_accesses(*of),
+        lambda *of: [each.name for each in analysis.shared_accesses(*of)],
+        lambda *of: analysis.global_table(of[0], "a", of[1]).tolist(),
+    ):
+        assert ask(plan, problem) == ask(batched, batch)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_no_form_fails(name: str) -> None:
+    plan = form(name, ctas=132)
+    problem = Problem(1000, 1024, 1000, 7, plan.operands)
+    assert analysis.check(plan, problem, search=False).roofline is not None
+    assert analysis.check(plan).problem is None
+    assert "groups" in plan.describe(problem)
+
+
+def test_accumulation_order() -> None:
+    """A row is added in the same order in each group. Groups of K have k-tiles of their own."""
+    plan = plan_of("m")
+    problem = Problem(512, 512, 300, 4, plan.operands)
+    dense = sm90_plan(Operands.of("bf16", layout="nt"), tile=(128, 256, 64), schedule="cooperative")
+    order = accumulation_order(plan, problem)
+    assert order == row_independent_order(plan, problem)
+    assert order == accumulation_order(dense, Problem(64, 64, 300, operands=dense.operands))
+    deep = plan_of("k")
+    with pytest.raises(UnsupportedError, match=r"groups divide K of sm90, and each has its own number of k-tiles\."):
+        accumulation_order(deep, Problem(512, 512, 300, 4, deep.operands))
+
+
+def test_what_is_not_counted() -> None:
+    plan = plan_of("m")
+    assert executed_accesses(plan, Problem(512, 512, 300, 4, plan.operands)) is None
+    with pytest.raises(PlanError, match="at least one group"):
+        analysis.check(plan, Problem(512, 512, 512, 0, plan.operands))
+
+
+def test_choice_is_that_of_equal_groups() -> None:
+    """8 groups of 64 rows: tall tiles would be as slow as for 64 rows. `choose` and the list of candidates agree."""
+    operands = Operands.of("bf16", layout="nt", batched=True, groups="m")
+    problem = Problem(8 * 64, 4096, 4096, 8, operands)
+    batch = Problem(64, 4096, 4096, 8, Operands.of("bf16", layout="nt", batched=True))
+    times = [each.us for each in candidates(operands, problem)]
+    assert times == [each.us for each in candidates(batch.operands, batch)]
+    plan = choose(operands, problem)
+    assert plan.scheduler.groups == "m"
+    assert plan.cta_tile[0] == 64
+
+
+def test_what_is_not_supported_says_so() -> None:
+    plan = plan_of("m")
+    problem = Problem(512, 512, 512, 4, plan.operands)
+    with pytest.raises(UnsupportedError, match="a plan of a grouped GEMM, which is not profiled"):
+        Case("grouped", plan, problem)
+    with pytest.raises(PlanError, match=r"the plan is made for a grouped GEMM\. Call cutegemm\.torch\.grouped"):
+        check_plan(plan, plan.operands, problem, False, False)

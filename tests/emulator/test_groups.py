@@ -1,0 +1,96 @@
+"""Compiled grouped GEMMs on the CPU: ends of groups that need each part of the search, against float64."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+import re
+from typing import Any
+
+import numpy as np
+
+from cutegemm.compile.plans import compile_plan
+from cutegemm.errors import EmulationError
+from cutegemm.run.emulated import Emulation, emulate
+from tests.grouped import FORMS, arguments, check_results, form
+from tests.marks import with_thorough
+
+# More groups than a warp has lanes. Groups 0, 1, 33 and 37 have elements; the ends then fall, and the last is too large
+ENDS = [20, 85, *[85] * 31, 90, *[90] * 3, 100, 60, 10]
+ALONE = ("m", "n", "k")
+
+
+def run(name: str, ends: list[int], extent: int = 96, other: int = 80, **options: Any) -> Emulation:
+    """Emulate a form on two CTAs for each CTA of a cluster, and check its results."""
+    groups, size = FORMS[name][0], form(name).cluster_tile.size
+    m, n, k = (extent if mode == groups else other for mode in "mnk")
+    given = arguments(name, m, n, k, ends)
+    result = emulate(form(name, ctas=2 * size), **given, **options)
+    check_results(name, given, {"d": result.d, **result.aux})
+    return result
+
+
+@pytest.mark.parametrize("name", with_thorough(FORMS, {*FORMS} - {*ALONE}))
+def test_emulated(name: str) -> None:
+    """D is poisoned, and the emulator reports a write after the last end or past the end of a group."""
+    run(name, ENDS if FORMS[name][0] != "k" else [20, 20, 90, 200, 50])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["m", "n", "m_cooperative_2x1"])
+def test_groups_at_the_ends_of_a_warp(name: str) -> None:
+    """A warp looks at 32 groups at once: those with elements are the first or the last of its lanes."""
+    sizes = np.zeros(100, int)
+    sizes[[0, 31, 32, 63, 64, 96, 99]] = 1, 70, 1, 65, 130, 3, 64
+    run(name, np.cumsum(sizes).tolist(), extent=int(sizes.sum()))
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_tensor_maps_have_four_modes_if_they_clip(name: str) -> None:
+    """A box of the operand that is clipped has four coordinates. The others have two, or three with a batch."""
+    loads, stores = {"m": ("23", "4"), "n": ("23", "4"), "k": ("4", "3")}[name]
+    found = run(name, [96], other=64).instructions
+    for direction, ranks in (("shared::cta.global", loads), ("global.shared::cta", stores)):
+        tensors = [
+            opcode for opcode in found if opcode.startswith("cp.async.bulk.tensor") and f".{direction}." in opcode
+        ]
+        assert sorted({opcode.split(".")[4][0] for opcode in tensors}) == [*ranks]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_groups_without_elements(name: str) -> None:
+    """If groups divide M or N, nothing is written: D has the NaN that it was filled with. If they divide K, D is 0."""
+    d = run(name, [0, 0, 0]).d
+    assert (d.shape == (3, 80, 80) and not d.any()) if name == "k" else np.isnan(d).all()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("seed", range(6))
+def test_in_any_order(name: str, seed: int) -> None:
+    """Warps go on by chance, and copies land by chance."""
+    sizes = np.random.default_rng(seed).integers(0, 60, 5) * (np.arange(5) != seed)
+    run(name, np.cumsum(sizes).tolist(), extent=int(sizes.sum()) + 3, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "moved", "said"),
+    [
+        ("m", -1, "writes the memory outside of D"),
+        ("m", 1, "never writes 240 elements of D"),  # 3 groups lose a row of 80
+        ("n", -1, "writes the memory outside of D"),
+        ("k", -1, "reads the memory outside of A"),
+    ],
+)
+def test_coordinates_that_are_one_off(name: str, moved: int, said: str) -> None:
+    """A planted fault: the kernel adds 2^30 to the coordinates of a tile, and this PTX adds one less or one more."""
+
+    def shifted(match: re.Match[str]) -> str:
+        return f"{match[1]}{int(match[2]) + moved};"
+
+    ptx = re.sub(r"(add\.s32\s+%r\d+, %r\d+, )(10737418\d\d);", shifted, compile_plan(form(name, ctas=2)).ptx)
+    with pytest.raises(EmulationError, match=said):
+        run(name, [20, 50, 96], ptx=ptx)

@@ -1,0 +1,51 @@
+"""Machine code of grouped GEMMs: tiles of a real size without spills, and tensor maps of the planned rank."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+
+from cutegemm.build import sm90_plan
+from cutegemm.compile.plans import CompiledKernel
+from cutegemm.layout import product
+from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.memory.groups import is_clipped
+from tests.grouped import LAYOUTS
+from tests.kernels.plans import check_each
+
+
+def plan_of(groups: str, **options: object) -> GemmPlan:
+    layout, major = LAYOUTS[groups]
+    operands = Operands.of("bf16", layout=layout, batched=True, groups=groups, out_major=major)
+    return sm90_plan(operands, name=f"grouped_{groups}", **options)  # type: ignore[arg-type]
+
+
+def rank(plan: GemmPlan, name: str) -> int:
+    """Return the number of modes of an operand's tensor map: four if it clips at ends of groups."""
+    return 4 if is_clipped(plan.operands, name) else 2 + plan.operands.has_batch(name)
+
+
+def check(kernel: CompiledKernel) -> None:
+    plan, report = kernel.plan, kernel.resources
+    assert kernel.violations() == []
+    assert (report.count("LDL"), report.count("STL"), report.stack_bytes) == (0, 0, 0)
+    m, n, k = plan.tiled_mma.atom.shape_mnk
+    atoms = product(plan.consumer_mma_tile) // (m * n)
+    assert report.count(f"HGMMA.{m}x{n}x{k}") % (plan.k_blocks * atoms) == 0
+    for dimensions in (2, 3, 4):
+        loads = [name for name in "ab" if rank(plan, name) == dimensions]
+        assert (report.count(f"UTMALDG.{dimensions}D") > 0) == bool(loads)
+        assert (report.count(f"UTMASTG.{dimensions}D") > 0) == (rank(plan, "d") == dimensions)
+
+
+PLANS = {
+    "m": {"tile": (128, 256, 64), "schedule": "cooperative"},
+    "n": {"tile": (128, 192, 64), "schedule": "cooperative", "cluster": (2, 1)},
+    "k": {"tile": (128, 128, 64)},
+}
+
+
+def test_compiled() -> None:
+    check_each([plan_of(groups, **options) for groups, options in PLANS.items()], check)
