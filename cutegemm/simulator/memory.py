@@ -137,13 +137,8 @@ class GlobalMatrix:
         """
         return rows * self.strides[0] + columns * self.strides[1]
 
-<<<<<<< HEAD
     def has_row(self, rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
-        """Return which of the coordinates lie inside of the first mode.
-=======
-    def has_row(self, rows: np.ndarray) -> np.ndarray:
         """Return which coordinates exist in the first mode of this matrix, as booleans.
->>>>>>> main
 
         rows    coordinates of the first mode
         batch   index of the batch or group of each CTA
@@ -196,18 +191,11 @@ class GatedB(GlobalMatrix):
         tile, within = np.divmod(rows, self.glu.columns)
         return super().addresses(self.glu.column_of_b(tile, within, self.n), columns)
 
-<<<<<<< HEAD
     def has_row(self, rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
-        """Return which columns exist in B: booleans.
-
-        rows    columns of B, counted in the order of the tiles
-        batch   not used: all batches have the same columns
-=======
-    def has_row(self, rows: np.ndarray) -> np.ndarray:
         """Return which columns of a gated plan's tiles exist in B, as booleans.
 
-        rows   columns of B, counted in the order of the tiles, where gate and up alternate
->>>>>>> main
+        rows    columns of B, counted in the order of the tiles, where gate and up alternate
+        batch   not used: all batches have the same columns
         """
         tile, within = np.divmod(rows, self.glu.columns)
         return np.asarray(tile * self.glu.d_columns + self.glu.d_column(within) < self.n // 2)
