@@ -95,6 +95,7 @@ _OF_TORCH = {  # not in `__all__`: `import *` must work without torch, and must 
     "gemm_dact": "cutegemm.torch",
     "gemm_dgated": "cutegemm.torch",
     "gemm_gated": "cutegemm.torch",
+    "grouped_mm": "cutegemm.torch",
     "linear": "cutegemm.torch",
     "mlp": "cutegemm.torch",
     "Linear": "cutegemm.torch",
@@ -208,6 +209,7 @@ if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers an
     from cutegemm.torch import gemm_dact as gemm_dact
     from cutegemm.torch import gemm_dgated as gemm_dgated
     from cutegemm.torch import gemm_gated as gemm_gated
+    from cutegemm.torch import grouped_mm as grouped_mm
     from cutegemm.torch import linear as linear
     from cutegemm.torch import mlp as mlp
     from cutegemm.torch import mm as mm

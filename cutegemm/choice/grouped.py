@@ -19,7 +19,7 @@ from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.groups import ENDS
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Operands, Problem
+from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.limits import limits
 
 _MOST_TRIED = 400  # candidates, the fastest first, of which one must suit groups

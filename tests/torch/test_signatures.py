@@ -41,12 +41,14 @@ class Claim:
 
 ACTIVATION = {"activation": "what `linear` adds: an activation in the kernel of the product"}
 OF_LINEAR = {**ACTIVATION, "batch_invariant": "torch has no such mode for a single call"}
+OF_GROUPS = dict.fromkeys(("epilogue", "plan", "operands"), "an epilogue of each group, as `gemm` has it")
 CLAIMS = {
     "mm": Claim(cutegemm.mm, "mm", {"self": ("a", FACTORS), "mat2": ("b", FACTORS)}),
     "bmm": Claim(cutegemm.bmm, "bmm", {"self": ("a", FACTORS), "mat2": ("b", FACTORS)}),
     "addmm": Claim(cutegemm.addmm, "addmm", {"self": ("input", "the name that torch.addmm gives to self")}),
     "linear": Claim(cutegemm.linear, "linear", {"input": ("x", LAYER), "weight": ("w", LAYER)}, more=OF_LINEAR),
     "scaled_mm": Claim(cutegemm.scaled_mm, getattr(F, "scaled_mm", None)),
+    "grouped_mm": Claim(cutegemm.grouped_mm, getattr(F, "grouped_mm", None), more=OF_GROUPS),
     "Linear": Claim(cutegemm.Linear, nn.Linear, more=ACTIVATION),
     "Linear.forward": Claim(cutegemm.Linear.forward, nn.Linear.forward),
 }  # fmt: skip
@@ -97,7 +99,8 @@ def test_our_arguments_are_theirs(name):
             if theirs.default is not Parameter.empty:
                 assert ours[called].default == theirs.default, (overload, called)
     assert set(own) - taken == set(claim.more), "arguments of ours alone, without a reason"
-    needed = [each for each in claim.more if ours[each].default is Parameter.empty]
+    more = [ours[each] for each in claim.more]
+    needed = [each.name for each in more if each.default is Parameter.empty and each.kind is not Parameter.VAR_KEYWORD]
     assert not needed, f"{needed} have no default"
 
 

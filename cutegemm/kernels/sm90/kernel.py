@@ -27,8 +27,8 @@ from cutegemm.kernels.sm90 import block_scaled as _block_scaled  # noqa: F401 - 
 from cutegemm.kernels.sm90 import line_store, register_store, tma_store  # noqa: F401  (how each store is traced)
 from cutegemm.kernels.sm90 import promoted as _promoted  # noqa: F401 - registers how its step is traced
 from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
-from cutegemm.kernels.sm90.groups import mapped
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
+from cutegemm.kernels.sm90.groups import mapped
 from cutegemm.kernels.sm90.loads import Loads, ProducerTracer, loaded_mnl
 from cutegemm.kernels.sm90.split_k import Parts
 from cutegemm.kernels.sm90.storage import Storage, Targets

@@ -1,10 +1,11 @@
-"""The three forms of a grouped GEMM, by the ranks of its factors, and the operands of an epilogue in each of them.
+"""The forms of a grouped GEMM, by the ranks of its factors, and the operands of an epilogue in each of them.
 
 | a         | b         | groups divide | D         |
 |-----------|-----------|---------------|-----------|
 | (M, K)    | (L, K, N) | M             | (M, N)    |
 | (L, M, K) | (K, N)    | N             | (M, N)    |
 | (M, K)    | (K, N)    | K             | (L, M, N) |
+| (L, M, K) | (L, K, N) | nothing       | (L, M, N) |
 
 `ends` has the end of each of the L groups along the mode that groups divide.
 """
@@ -20,14 +21,14 @@ import torch
 from cutegemm.plan.epilogue import Column, Element, Row, Tensor, Tile
 from cutegemm.torch.epilogue import Formula
 
-_GROUPS = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}  # ranks of a and b -> the mode that groups divide
+_GROUPS = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): ""}  # ranks of a and b -> the mode that groups divide
 
 
 @dataclass(frozen=True)
 class Form:
     """The form of a grouped GEMM, with its extents. Under torch.compile, extents may be symbols.
 
-    groups       the mode that groups divide: "m", "n" or "k"
+    groups       the mode that groups divide: "m", "n" or "k"; "" for a batch, whose groups are matrices
     l, m, n, k   number of groups, and extents of a and b
     """
 
@@ -38,18 +39,18 @@ class Form:
     k: Any
 
     @staticmethod
-    def of(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> Form:
-        """Return the form of a call with these factors.
+    def of(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor | None) -> Form:
+        """Return the form of a call with these factors. Only a batch has no ends.
 
         >>> Form.of(torch.ones(8, 4), torch.ones(3, 4, 2), torch.tensor([2, 5, 8]))
         Form(groups='m', l=3, m=8, n=2, k=4)
         """
         (m, k), n = a.shape[-2:], b.shape[-1]
-        return Form(_GROUPS[a.dim(), b.dim()], ends.shape[0], m, n, k)
+        return Form(_GROUPS[a.dim(), b.dim()], a.shape[0] if ends is None else ends.shape[0], m, n, k)
 
     def result_shapes(self, read: Formula) -> list[tuple[Any, ...]]:
         """Return the shape of each result of an epilogue."""
-        return read.shapes((self.l, self.m) if self.groups == "k" else (self.m,), self.n)
+        return read.shapes((self.m,) if self.groups in ("m", "n") else (self.l, self.m), self.n)
 
     def operand(self, x: torch.Tensor, columns: Any) -> tuple[type[Tensor], torch.Tensor] | None:
         """Return the kind of an operand of the epilogue, and the tensor as a kernel takes it; None for a wrong shape.
@@ -68,15 +69,15 @@ class Form:
         if shape == (self.m, 1) or (of_groups and shape == (self.l, self.m, 1)):
             whole = x.reshape(-1, self.m).contiguous()
             return Column, whole[0] if self.groups == "m" else whole.expand(self.l, self.m)
-        if shape == (self.m, columns) and self.groups != "k":
-            return Tile, x
-        if shape in ((self.l, self.m, columns), (self.m, columns)) and self.groups == "k":
+        if self.groups in ("m", "n"):
+            return (Tile, x) if shape == (self.m, columns) else None
+        if shape in ((self.l, self.m, columns), (self.m, columns)):
             return Tile, x.expand(self.l, self.m, columns)
         return None
 
     def has_groups(self, x: torch.Tensor) -> bool:
         """Return whether a row or column operand has an own one for each group."""
-        along_groups = {"m": 1, "n": 2, "k": None}[self.groups]  # dimension that must have the extent 1
+        along_groups = {"m": 1, "n": 2}.get(self.groups)  # dimension that must have the extent 1
         return x.dim() == 3 and (along_groups is None or x.shape[along_groups] == 1)
 
     def slices(self, group: int, begin: int, end: int) -> tuple[Any, Any, Any]:

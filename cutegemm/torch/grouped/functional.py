@@ -8,14 +8,15 @@ from typing import Any
 import torch
 
 from cutegemm.plan.epilogue import Accumulator, Expression, Reduction, Tensor
-from cutegemm.run.calls import How
+from cutegemm.run.calls import How, is_batch_invariant
 from cutegemm.torch import checks
+from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of, text_of_function
-from cutegemm.torch.functional import bmm
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import is_wide
 from cutegemm.torch.grouped.library import product
+from cutegemm.torch.launch import in_mode
 
 _RANKS = ((2, 3), (3, 2), (2, 2))
 
@@ -64,11 +65,15 @@ def grouped_mm(
     rules = checks.wrong_tensors(tensors, ("offs", "bias"))
     if not rules:
         rules = _wrong_factors(mat_a, mat_b, offs, out_dtype)
+    if offs is not None and is_batch_invariant(None):
+        rules.append("grouped kernels are not batch invariant. Call grouped_mm outside of cutegemm.batch_invariant().")
     checks.refuse("grouped_mm", tensors, rules)
-    if offs is None:
-        return _batch(mat_a, mat_b, bias, out_dtype, epilogue, operands)
     if operands and epilogue is None:
-        rule = f"{' and '.join(operands)} are passed without an epilogue. Pass epilogue=, a function that uses them."
+        is_or_are = "is" if len(operands) == 1 else "are"
+        rule = (
+            f"{' and '.join(operands)} {is_or_are} passed without an epilogue. Pass epilogue=, a function of the "
+            "accumulator and of operands."
+        )
         checks.refuse("grouped_mm", tensors, [rule])
     names = tuple([name for name, x in operands.items() if isinstance(x, torch.Tensor)])
     others = tuple([name for name in operands if name not in names])
@@ -77,7 +82,11 @@ def grouped_mm(
     if bias is not None:
         text, values = _with_bias(text), [bias.unsqueeze(1) if bias.dim() == 2 else bias, *values]
     checks.refuse("grouped_mm", tensors, _wrong_operands(Form.of(mat_a, mat_b, offs), text, values))
-    results = product(mat_a, mat_b, offs, text, values, numbers, out_dtype, How(plan=plan))
+    if offs is None:
+        how = in_mode(How(plan=plan))
+        results = batched_product(mat_a, (mat_b,), text, tuple(values), tuple(numbers), out_dtype, how)
+    else:
+        results = product(mat_a, mat_b, offs, text, values, numbers, out_dtype, How(plan=plan))
     count = _count(text)
     return results[0] if count == 1 else tuple(results[:count])
 
@@ -157,25 +166,3 @@ def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...], int, bool]:
 def _count(text: str) -> int:
     """Return the number of results of an epilogue."""
     return len(formula(text).results)
-
-
-def _batch(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None,
-    out_dtype: torch.dtype | None,
-    epilogue: Callable[..., Any] | None,
-    operands: dict[str, Any],
-) -> Any:
-    """Return the result of a call without `offs`: a batch of products of equal sizes."""
-    if epilogue is None and bias is None and not operands:
-        return bmm(a, b, out_dtype)
-    from cutegemm.run.gemm import gemm
-
-    if bias is None:
-        return gemm(a, b, out_dtype=out_dtype, epilogue=epilogue, **operands)
-    names = tuple([name for name, x in operands.items() if isinstance(x, torch.Tensor)])
-    others = tuple([name for name in operands if name not in names])
-    text = _with_bias(PLAIN if epilogue is None else text_of_function(epilogue, names, others))
-    row = bias.unsqueeze(1) if bias.dim() == 2 else bias
-    return gemm(a, b, out_dtype=out_dtype, epilogue=formula(text).function, bias=row, **operands)

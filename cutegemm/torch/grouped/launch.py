@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,9 +28,10 @@ from cutegemm.run.calls import Calls, How
 from cutegemm.run.launches import on_device
 from cutegemm.run.question import EpilogueSpec
 from cutegemm.run.views import ALIGN_BYTES, View
-from cutegemm.torch.epilogue import Formula, OutDtype, formula
+from cutegemm.torch.epilogue import Formula, OutDtype, formula, is_gated, text_of
 from cutegemm.torch.grouped.forms import Form
-from cutegemm.torch.reference import result_dtypes
+from cutegemm.torch.launch import interleaving, split_results
+from cutegemm.torch.reference import interleave, result_dtypes
 
 _calls = Calls()
 _MODES = {"a": "mk", "b": "kn", "c": "mn"}
@@ -72,12 +74,15 @@ def compute_grouped(
     zeroed      whether elements of results that belong to no group are 0. Otherwise they are not written
     """
     form, read = Form.of(a, b, ends), formula(text)
-    dtypes = result_dtypes(a, read.results, out_dtype)
+    dtypes, shapes = result_dtypes(a, read.results, out_dtype), form.result_shapes(read)
     a, b = loadable("a", a, form), loadable("b", b, form)
-    shapes = form.result_shapes(read)
-    results = [_result(a, shape, dtype, form, zeroed) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    stored = [
+        _Stored.of(a, shape, dtype, form, zeroed, None if is_gated(result) else interleaving(read.results))
+        for result, shape, dtype in zip(read.results, shapes, dtypes, strict=True)
+    ]
     if 0 in shapes[0]:
-        return results
+        return [each.result() for each in stored]
+    read, results = _split(text), [part for each in stored for part in each.parts]
     tensors = [_seen(read, name, x, form)[1] for name, x in zip(read.names, operands, strict=False)]
     key: Any = tuple([_signature(each) for each in (a, b, ends, *tensors, *results)])
     key = (*key, text, tuple(dtypes), how.plan if isinstance(how.plan, str) else id(how.plan), how.accumulate)
@@ -91,7 +96,18 @@ def compute_grouped(
         call.function(a, b, *[passed[index] for index in call.order], *scalars)
     except (TypeError, ValueError, RuntimeError) as error:
         raise CutegemmError(f"grouped_mm of {tuple(a.shape)} by {tuple(b.shape)}, {call.plan.name}: {error}") from error
-    return [each.contiguous() for each in results]
+    return [each.result() for each in stored]
+
+
+@lru_cache(maxsize=1024)
+def _split(text: str) -> Formula:
+    """Return an epilogue as a kernel computes it: gate and up of a result with all columns of b are two results.
+
+    >>> _split("lambda acc: (swiglu(acc), acc)").text
+    'lambda acc: (silu(halves(acc)[0]) * halves(acc)[1], halves(acc)[0], halves(acc)[1])'
+    """
+    read = formula(text)
+    return formula(text_of(split_results(read.results), read.names))
 
 
 def is_wide(read: Formula, name: str) -> bool:
@@ -113,6 +129,45 @@ def _seen(read: Formula, name: str, x: torch.Tensor, form: Form) -> tuple[type[T
 def _signature(tensor: torch.Tensor) -> Any:
     """Return what a tensor adds to the signature of a call: everything that the choice of a kernel depends on."""
     return tensor.dtype, tensor.shape, tensor.stride(), tensor.data_ptr() % ALIGN_BYTES, tensor.get_device()
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The memory of a result of a call.
+
+    parts        what a kernel stores: the result, or its gate and its up columns
+    whole        the result, if the parts are parts of its memory; else None
+    interleaved  whether gate and up are adjacent columns of the result
+    """
+
+    parts: tuple[torch.Tensor, ...]
+    whole: torch.Tensor | None
+    interleaved: bool
+
+    @staticmethod
+    def of(
+        a: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, form: Form, zeroed: bool, interleaved: bool | None
+    ) -> _Stored:
+        """Allocate a result in memory on the device of `a`.
+
+        interleaved   as the field, if gate and up are stored separately; None if they are not
+        """
+        if interleaved is None:
+            whole = _result(a, shape, dtype, form, zeroed)
+            return _Stored((whole,), whole, False)
+        half = shape[-1] // 2
+        if interleaved or half * dtype.itemsize % ALIGN_BYTES:
+            of_half = (*shape[:-1], half)
+            parts = [_result(a, of_half, dtype, form, zeroed) for _ in range(2)]
+            return _Stored(tuple(parts), None, interleaved)
+        whole = _result(a, shape, dtype, form, zeroed)
+        return _Stored(whole.split(half, -1), whole, False)
+
+    def result(self) -> torch.Tensor:
+        """Return the result after the kernel has stored its parts."""
+        if self.whole is not None:
+            return self.whole.contiguous()
+        return interleave(*self.parts) if self.interleaved else torch.cat(self.parts, -1)
 
 
 def _result(a: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, form: Form, zeroed: bool) -> torch.Tensor:
@@ -155,7 +210,7 @@ def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
 
 
 def padded(x: torch.Tensor, major: int) -> torch.Tensor:
-    """Return a copy of a matrix, or of a batch, whose rows or columns are contiguous and start at multiples of 16 bytes.
+    """Return a copy of a matrix or batch whose rows or columns are contiguous and start at multiples of 16 bytes.
 
     major   1 for contiguous rows, 0 for contiguous columns
 

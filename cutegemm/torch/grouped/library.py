@@ -116,7 +116,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> 
     reads = needed(text, ctx.wanted) if text != PLAIN else None
     is_read = [] if reads is None else [name in reads.names for name in names]
     ctx.again = reads is not None and ACC in reads.names
-    results = [None] * len(output) if reads is None else [x if i in reads.results else None for i, x in enumerate(output)]
+    results = (
+        [None] * len(output) if reads is None else [x if i in reads.results else None for i, x in enumerate(output)]
+    )
     ctx.shapes = [x.shape for x in operands]
     ctx.dtypes = a.dtype, b.dtype, *[x.dtype for x in operands]
     kept = [x if read else None for x, read in zip(operands, is_read or [False] * len(operands), strict=True)]
@@ -156,10 +158,13 @@ def _backward(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, .
 
 
 def _group_of(form: Form, ends: torch.Tensor) -> torch.Tensor:
-    """Return the group of each row, or of each column if groups divide N; L for those after the last group."""
+    """Return the group of each row, or of each column if groups divide N; L for those after the last group.
+
+    A group whose end is before that of an earlier group has no elements.
+    """
     extent = form.m if form.groups == "m" else form.n
     index = torch.arange(extent, device=ends.device, dtype=ends.dtype)
-    return torch.searchsorted(ends, index, right=True)
+    return torch.searchsorted(ends.cummax(0).values, index, right=True)
 
 
 def _spread(x: torch.Tensor, form: Form, ends: torch.Tensor) -> torch.Tensor:
