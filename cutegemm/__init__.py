@@ -100,6 +100,7 @@ _OF_TORCH = {  # not in `__all__`: `import *` must work without torch, and must 
     "mlp": "cutegemm.torch",
     "Linear": "cutegemm.torch",
     "mm": "cutegemm.torch",
+    "experts": "cutegemm.torch",
     "from_deep_gemm": "cutegemm.torch",
     "quantize": "cutegemm.torch",
     "scaled_mm": "cutegemm.torch",
@@ -204,6 +205,7 @@ if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers an
     from cutegemm.torch import Linear as Linear
     from cutegemm.torch import addmm as addmm
     from cutegemm.torch import bmm as bmm
+    from cutegemm.torch import experts as experts
     from cutegemm.torch import from_deep_gemm as from_deep_gemm
     from cutegemm.torch import gemm_act as gemm_act
     from cutegemm.torch import gemm_dact as gemm_dact

@@ -2,7 +2,7 @@
 
 functions of tensors              `functional`, `mlps`, `scaled`, `block_scales`, `quantization`; `gemm` for
                                   `cutegemm.gemm`; `checks`
-grouped GEMMs                     `grouped`
+grouped GEMMs                     `grouped`, and `grouped.experts` for mixtures of experts
 modules                           `modules`; `fallback` to torch; `models` replaces the modules of other libraries
 operators of torch.library        `library`
 dispatch and gradients            `dispatch`, `autograd`
@@ -20,6 +20,7 @@ except ImportError as error:
     raise ImportError(f"cutegemm.torch needs torch. {_how_to_install('torch')}") from error
 
 from cutegemm.torch.functional import addmm, bmm, gemm_act, gemm_dact, gemm_dgated, gemm_gated, linear, mm
+from cutegemm.torch.grouped.experts import experts
 from cutegemm.torch.grouped.functional import grouped_mm
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.models import Replaced, use
@@ -33,6 +34,7 @@ __all__ = [
     "Replaced",
     "addmm",
     "bmm",
+    "experts",
     "from_deep_gemm",
     "gemm_act",
     "gemm_dact",

@@ -296,6 +296,7 @@ EPILOGUES = {  # text, and shapes of operands
     "plain": ("lambda acc: acc", ()),
     "a bias of each group": ("lambda acc, bias: gelu(acc + bias)", [(GROUPS, 1, 64)]),
     "a weight of each row": ("lambda acc, bias, w: ((acc + bias) * w, acc + bias)", [(64,), (40, 1)]),
+    "a weighted bias": ("lambda acc, w, bias: acc + w * bias", [(40, 1), (GROUPS, 1, 64)]),
     "gated": ("lambda acc, bias, w: (swiglu(acc + bias) * w, acc + bias)", [(GROUPS, 1, 64), (40, 1)]),
     "gated by pairs": (
         "lambda acc, bias: (silu(pairs(acc + bias)[0]) * pairs(acc + bias)[1], acc + bias)", [(GROUPS, 1, 64)]

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from cutegemm.plan.epilogue import Accumulator, Expression, Reduction, Tensor
-from cutegemm.run.calls import How, is_batch_invariant
+from cutegemm.run.calls import How
 from cutegemm.torch import checks
 from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of, text_of_function
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import is_wide
-from cutegemm.torch.grouped.library import product
+from cutegemm.torch.grouped.library import product, wrong_mode
 from cutegemm.torch.launch import in_mode
 
 _RANKS = ((2, 3), (3, 2), (2, 2))
@@ -65,8 +65,8 @@ def grouped_mm(
     rules = checks.wrong_tensors(tensors, ("offs", "bias"))
     if not rules:
         rules = _wrong_factors(mat_a, mat_b, offs, out_dtype)
-    if offs is not None and is_batch_invariant(None):
-        rules.append("grouped kernels are not batch invariant. Call grouped_mm outside of cutegemm.batch_invariant().")
+    if offs is not None:
+        rules += wrong_mode()
     checks.refuse("grouped_mm", tensors, rules)
     if operands and epilogue is None:
         is_or_are = "is" if len(operands) == 1 else "are"

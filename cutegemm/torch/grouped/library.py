@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from cutegemm.run.calls import How
+from cutegemm.run.calls import How, is_batch_invariant
 from cutegemm.torch.autograd import needed, with_saved
 from cutegemm.torch.derivatives import ACC, TensorRules, pullback
 from cutegemm.torch.dispatch import Route, route_of
@@ -76,6 +76,13 @@ def product(
         a, b, ends, text, list(operands), list(scalars), types, how.plan, how.accumulate, zeroed
     )
     return results
+
+
+def wrong_mode() -> list[str]:
+    """Return an error message, in a list, if a context of `cutegemm.batch_invariant` is active; else an empty list."""
+    if not is_batch_invariant(None):
+        return []
+    return ["grouped kernels are not batch invariant. Call it outside of cutegemm.batch_invariant()."]
 
 
 def _kernel(*args: Any) -> list[torch.Tensor]:
