@@ -224,6 +224,15 @@ def padded(x: torch.Tensor, major: int) -> torch.Tensor:
     return x.new_empty((*front, -(-last // unit) * unit))[..., :last].copy_(x)
 
 
+@lru_cache
+def has_grouped_kernels(index: int) -> bool:
+    """Return whether grouped kernels run on a GPU: it has the architecture of Hopper.
+
+    index   index of the device
+    """
+    return torch_ops.device_arch(index).startswith("sm_90")
+
+
 def _prepared(problem: Problem, spec: EpilogueSpec, read: Formula, count: int, how: How, index: int) -> _Call:
     """Choose and compile the plan of a call that is made first with its signature.
 
