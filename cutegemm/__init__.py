@@ -103,6 +103,7 @@ _OF_TORCH = {  # not in `__all__`: `import *` must work without torch, and must 
     "experts": "cutegemm.torch",
     "from_deep_gemm": "cutegemm.torch",
     "quantize": "cutegemm.torch",
+    "scaled_grouped_mm": "cutegemm.torch",
     "scaled_mm": "cutegemm.torch",
     "use": "cutegemm.torch",
 }
@@ -216,6 +217,7 @@ if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers an
     from cutegemm.torch import mlp as mlp
     from cutegemm.torch import mm as mm
     from cutegemm.torch import quantize as quantize
+    from cutegemm.torch import scaled_grouped_mm as scaled_grouped_mm
     from cutegemm.torch import scaled_mm as scaled_mm
     from cutegemm.torch import use as use
 else:

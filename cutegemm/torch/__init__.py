@@ -22,6 +22,7 @@ except ImportError as error:
 from cutegemm.torch.functional import addmm, bmm, gemm_act, gemm_dact, gemm_dgated, gemm_gated, linear, mm
 from cutegemm.torch.grouped.experts import experts
 from cutegemm.torch.grouped.functional import grouped_mm
+from cutegemm.torch.grouped.scaled import scaled_grouped_mm
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.models import Replaced, use
 from cutegemm.torch.modules import GatedMLP, Linear
@@ -45,6 +46,7 @@ __all__ = [
     "mlp",
     "mm",
     "quantize",
+    "scaled_grouped_mm",
     "scaled_mm",
     "use",
 ]

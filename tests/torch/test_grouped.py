@@ -17,7 +17,7 @@ from cutegemm.machine.device import device_named  # noqa: E402
 from cutegemm.plan.groups import ENDS  # noqa: E402
 from cutegemm.run.calls import How  # noqa: E402
 from cutegemm.simulator import simulate  # noqa: E402
-from cutegemm.torch import grouped_mm  # noqa: E402
+from cutegemm.torch import grouped_mm, scaled_grouped_mm  # noqa: E402
 from cutegemm.torch.grouped import launch  # noqa: E402
 from cutegemm.torch.grouped.forms import bounds  # noqa: E402
 from cutegemm.torch.grouped.reference import grouped_by_torch  # noqa: E402
@@ -341,3 +341,80 @@ def test_copies_are_announced(simulated):
 
 def launch_by_torch(a, b, offs, text, operands=()):
     return grouped_by_torch(a, b, offs, text, operands, (), None, False)
+
+
+# --- float8 with scales -------------------------------------------------------------------------------------------
+
+
+def quantized(*shape, seed=0):
+    return normal(*shape, seed=seed).clamp(-8, 8).to(torch.float8_e4m3fn)
+
+
+SCALED_FORMS = {  # form: shapes of scale_a and scale_b with the recipe RowWise
+    "m": ((EXTENT,), (GROUPS, 16)),
+    "n": ((GROUPS, 16), (EXTENT,)),
+    "": ((GROUPS, 16), (GROUPS, 16)),
+}
+
+
+@pytest.mark.parametrize("recipes", [("RowWise", "RowWise"), ("TensorWise", "RowWise"), ("TensorWise", "TensorWise")])
+@pytest.mark.parametrize("form", SCALED_FORMS)
+def test_scaled_products(form, recipes):
+    a = quantized(*((EXTENT, 32) if form == "m" else (GROUPS, 16, 32)))
+    b = quantized(*((32, EXTENT) if form == "n" else (GROUPS, 32, 16)), seed=1)
+    scales = [
+        normal(*shape, seed=2 + i).float() if recipe == "RowWise" else torch.tensor(0.5 + i)
+        for i, (shape, recipe) in enumerate(zip(SCALED_FORMS[form], recipes, strict=True))
+    ]
+    offs = None if form == "" else offsets(ENDS_OF_GROUPS["empty groups"])
+    found = scaled_grouped_mm(
+        a, b, scales[0], recipes[0], scales[1], recipes[1], offs=offs, output_dtype=torch.float32
+    )  # fmt: skip
+    of_a = scales[0][..., None] * a.double()
+    of_b = b.double() * (scales[1][..., None, :] if recipes[1] == "RowWise" and form != "n" else scales[1])
+    close([found.double()], [grouped_mm(of_a, of_b, offs=offs)], 1e-5)
+
+
+def test_scaled_products_with_a_scale_of_each_matrix_and_a_bias():
+    a, b, offs = quantized(EXTENT, 32), quantized(GROUPS, 32, 16, seed=1), offsets(ENDS_OF_GROUPS["equal"])
+    scale, bias = normal(GROUPS, seed=2).float(), normal(GROUPS, 16, seed=3).float()
+    found = scaled_grouped_mm(a, b, torch.tensor(2.0), "TensorWise", [scale], ["TensorWise"], None, None, bias, offs)
+    of_b = b.double() * scale[:, None, None]
+    close([found.double()], [grouped_mm(2 * a.double(), of_b, offs=offs, bias=bias.double())], 2.0**-7)
+    assert found.dtype == torch.bfloat16
+
+
+def test_scaled_kernels(simulated):
+    a, b, offs = quantized(40, 64), quantized(GROUPS, 48, 64, seed=1).mT, offsets([3, 3, 30, 40])
+    text, operands = "lambda acc, x, y: acc * x * y", [normal(40, 1).float(), normal(GROUPS, 1, 48, seed=1).float()]
+    for accumulate in ("fast", "promoted"):
+        ours = launch.compute_grouped(a, b, offs, text, operands, (), None, How(accumulate=accumulate), False)
+        close(ours, launch_by_torch(a, b, offs, text, operands), 2.0**-7)
+    assert len(simulated) == 2
+
+
+def test_scaled_factors_with_other_strides_are_copied(simulated):
+    a, b, offs = quantized(40, 64), quantized(GROUPS, 64, 48, seed=1), offsets([3, 3, 30, 40])
+    with pytest.warns(CopyWarning, match="a copy of b.*contiguous along K, as tensor cores need torch.float8_e4m3fn"):
+        ours = launch.compute_grouped(a, b, offs, "lambda acc: acc", (), (), None, How(), False)
+    close(ours, launch_by_torch(a, b, offs, "lambda acc: acc"), 2.0**-7)
+
+
+A8, B8, ONE = torch.ones(8, 16).to(torch.float8_e4m3fn), torch.ones(3, 16, 6).to(torch.float8_e4m3fn), torch.ones(())
+SCALED_ERRORS = {
+    "block scales": ((A8, B8, ONE, "BlockWise1x128", ONE, "TensorWise"), "scale_recipe_a = 'BlockWise1x128' is not"),
+    "type": ((A8.float(), B8.float(), ONE, "TensorWise", ONE, "TensorWise"), "mat_a is of torch.float32. Pass float8"),
+    "rows": ((A8, B8, torch.ones(7), "RowWise", ONE, "TensorWise"), r"scale_a has shape \(7,\).*Pass shape \(8,\)"),
+    "columns": ((A8, B8, ONE, "TensorWise", torch.ones(6), "RowWise"), r"scale_b has shape \(6,\).*shape \(3, 6\)"),
+    "one": ((A8, B8, torch.ones(8), "TensorWise", ONE, "TensorWise"), r"scale_a has shape \(8,\).*Pass one element"),
+    "each": ((A8, B8, ONE, "TensorWise", torch.ones(4), "TensorWise"), "Pass one element, or 3, one of each matrix"),
+    "type of a scale": ((A8, B8, ONE.double(), "TensorWise", ONE, "TensorWise"), "scale_a is of torch.float64"),
+    "groups of K": ((A8, torch.ones(16, 6).to(A8.dtype), ONE, "TensorWise", ONE, "TensorWise"), "groups divide K"),
+    "older signature": ((A8, B8, ONE, ONE), "arguments are those of torch._scaled_grouped_mm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), SCALED_ERRORS.values(), ids=SCALED_ERRORS)
+def test_scaled_errors(arguments, message):
+    with pytest.raises(UnsupportedError, match=message):
+        scaled_grouped_mm(*arguments, offs=OFFS)

@@ -48,6 +48,7 @@ CLAIMS = {
     "addmm": Claim(cutegemm.addmm, "addmm", {"self": ("input", "the name that torch.addmm gives to self")}),
     "linear": Claim(cutegemm.linear, "linear", {"input": ("x", LAYER), "weight": ("w", LAYER)}, more=OF_LINEAR),
     "scaled_mm": Claim(cutegemm.scaled_mm, getattr(F, "scaled_mm", None)),
+    "scaled_grouped_mm": Claim(cutegemm.scaled_grouped_mm, getattr(F, "scaled_grouped_mm", None)),
     "grouped_mm": Claim(cutegemm.grouped_mm, getattr(F, "grouped_mm", None), more=OF_GROUPS),
     "Linear": Claim(cutegemm.Linear, nn.Linear, more=ACTIVATION),
     "Linear.forward": Claim(cutegemm.Linear.forward, nn.Linear.forward),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,33 +62,53 @@ def grouped_mm(
     mat_a, mat_b = as_autocast(mat_a, mat_b)
     tensors = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
     tensors |= {name: x for name, x in operands.items() if isinstance(x, torch.Tensor)}
-    rules = checks.wrong_tensors(tensors, ("offs", "bias"))
-    if not rules:
-        rules = _wrong_factors(mat_a, mat_b, offs, out_dtype)
-    if offs is not None:
-        rules += wrong_mode()
-    checks.refuse("grouped_mm", tensors, rules)
-    if operands and epilogue is None:
+    rules = wrong_arguments(tensors, out_dtype)
+    if not rules and operands and epilogue is None:
         is_or_are = "is" if len(operands) == 1 else "are"
-        rule = (
+        rules.append(
             f"{' and '.join(operands)} {is_or_are} passed without an epilogue. Pass epilogue=, a function of the "
             "accumulator and of operands."
         )
-        checks.refuse("grouped_mm", tensors, [rule])
+    checks.refuse("grouped_mm", tensors, rules)
     names = tuple([name for name, x in operands.items() if isinstance(x, torch.Tensor)])
     others = tuple([name for name in operands if name not in names])
     text = PLAIN if epilogue is None else text_of_function(epilogue, names, others)
     values, numbers = [operands[name] for name in names], [float(operands[name]) for name in others]
     if bias is not None:
-        text, values = _with_bias(text), [bias.unsqueeze(1) if bias.dim() == 2 else bias, *values]
-    checks.refuse("grouped_mm", tensors, _wrong_operands(Form.of(mat_a, mat_b, offs), text, values))
+        text, values = _with_bias(text), [row_of_groups(bias), *values]
+    results = multiplied("grouped_mm", tensors, text, values, numbers, out_dtype, How(plan=plan))
+    return results[0] if len(results) == 1 else results
+
+
+def row_of_groups(bias: torch.Tensor) -> torch.Tensor:
+    """Return a bias (N,), or (L, N) for one of each group, as an operand of an epilogue."""
+    return bias.unsqueeze(1) if bias.dim() == 2 else bias
+
+
+def multiplied(
+    called: str,
+    tensors: Mapping[str, Any],
+    text: str,
+    values: Sequence[torch.Tensor],
+    numbers: Sequence[float],
+    out_dtype: torch.dtype | None,
+    how: How,
+) -> tuple[torch.Tensor, ...]:
+    """Check the operands of an epilogue, and return its results: those of groups, or of a batch without `offs`.
+
+    called    name of the function, for error messages
+    tensors   arguments of the call by name, among them mat_a, mat_b and offs, as `wrong_arguments` accepts them
+    text      the epilogue
+    values    its tensors, in order
+    numbers   its numbers
+    """
+    a, b, offs = tensors["mat_a"], tensors["mat_b"], tensors["offs"]
+    checks.refuse(called, tensors, _wrong_operands(Form.of(a, b, offs), text, a, values))
     if offs is None:
-        how = in_mode(How(plan=plan))
-        results = batched_product(mat_a, (mat_b,), text, tuple(values), tuple(numbers), out_dtype, how)
+        results = batched_product(a, (b,), text, tuple(values), tuple(numbers), out_dtype, in_mode(how))
     else:
-        results = product(mat_a, mat_b, offs, text, values, numbers, out_dtype, How(plan=plan))
-    count = _count(text)
-    return results[0] if count == 1 else tuple(results[:count])
+        results = product(a, b, offs, text, values, numbers, out_dtype, how)
+    return tuple(results[: _count(text)])
 
 
 @constant
@@ -109,16 +129,22 @@ def _with_bias(text: str) -> str:
     return text_of([biased(result) for result in read.results], ("bias", *read.names))
 
 
-def _wrong_factors(
-    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None, out_dtype: torch.dtype | None
-) -> list[str]:
-    """Return error messages for the ranks, extents and types of the factors, and for the ends of groups."""
+def wrong_arguments(tensors: Mapping[str, Any], out_dtype: torch.dtype | None) -> list[str]:
+    """Return error messages for the ranks, extents and types of the factors, and for the ends of groups.
+
+    tensors     arguments by name: mat_a, mat_b, offs and bias, which may be None, and operands
+    out_dtype   type of the result; None for the default
+    """
+    if rules := checks.wrong_tensors(tensors, ("offs", "bias")):
+        return rules
+    a, b, offs = tensors["mat_a"], tensors["mat_b"], tensors["offs"]
     rules = checks.wrong_factors(("mat_a", "mat_b"), a, b) + checks.wrong_out_dtype(a, out_dtype)
     ranks = a.dim(), b.dim()
     if offs is None:
         if ranks != (3, 3):
             rules.append(f"mat_a has {ranks[0]} dimensions and mat_b {ranks[1]}. Pass offs, the end of each group.")
         return rules
+    rules += wrong_mode()
     if ranks == (3, 3):
         return [*rules, "mat_a and mat_b are batches, whose groups have equal sizes. Leave out offs."]
     if ranks not in _RANKS:
@@ -136,10 +162,11 @@ def _wrong_factors(
     return rules
 
 
-def _wrong_operands(form: Form, text: str, tensors: Sequence[torch.Tensor]) -> list[str]:
-    """Return error messages for operands whose shape fits no kind, and for reductions in an epilogue."""
+def _wrong_operands(form: Form, text: str, a: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[str]:
+    """Return error messages for operands whose shape or type fits no kind, and for reductions in an epilogue."""
     names, wide, columns, reduces = _read(text)
-    rules = [
+    rules = checks.wrong_operand_dtypes(a, **dict(zip(names, tensors, strict=False)))
+    rules += [
         f"{name} has shape {tuple(x.shape)}, which does not broadcast to groups. Pass (), ({form.n},), "
         f"({form.l}, 1, {form.n}), ({form.m}, 1), ({form.l}, {form.m}, 1), or the shape of the result."
         for name, x in zip(names, tensors, strict=False)

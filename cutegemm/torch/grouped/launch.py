@@ -1,7 +1,8 @@
 """Kernels of grouped GEMMs: choose and compile a plan for a signature of the arguments once, then launch it.
 
 TMA needs rows whose pitch is a multiple of 16 bytes, and clips matrices at the end of a group only along a mode that is
-not contiguous; see `plan.groups`. Other matrices are copied first, or results are stored to memory that is copied.
+not contiguous; see `plan.groups`. Tensor cores need factors of float8 and float32 whose K is contiguous. Other
+matrices are copied first, or results are stored to memory that is copied.
 """
 
 from __future__ import annotations
@@ -193,20 +194,22 @@ def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
     ...     loadable("a", torch.zeros(64, 128), form).stride()
     (1, 64)
     """
-    view = View.of(name, x, x.dim() == 3)
-    clipped = _MODES[name].find(form.groups) if form.groups == "k" else -1
-    if view.major is not None and view.boxed >= ALIGN_BYTES and view.major != clipped:
+    view, of_k = View.of(name, x, x.dim() == 3), _MODES[name].find("k")
+    if form.groups == "k":
+        majors, which = (1 - of_k,), ", and not be contiguous along K, which groups divide"
+    elif x.element_size() != 2:
+        majors, which = (of_k,), f", and be contiguous along K, as tensor cores need {x.dtype}"
+    else:
+        majors, which = (0, 1), ""
+    if view.major in majors and view.boxed >= ALIGN_BYTES:
         return x if view.strides is None else x.as_strided(x.shape, view.strides)
-    what = f"pitch of a multiple of {ALIGN_BYTES} bytes"
-    if clipped >= 0:
-        what += f", and not be contiguous along {form.groups.upper()}, which groups divide"
     warnings.warn(
         f"grouped_mm: a copy of {name}, of shape {tuple(x.shape)} and strides {x.stride()}, is made in each call. Its "
-        f"rows or columns must be contiguous with a {what}.",
+        f"rows or columns must be contiguous with a pitch of a multiple of {ALIGN_BYTES} bytes{which}.",
         CopyWarning,
         stacklevel=4,
     )
-    return padded(x, 1 - clipped if clipped >= 0 else 0 if view.major == 0 else 1)
+    return padded(x, view.major if view.major in majors else majors[-1])
 
 
 def padded(x: torch.Tensor, major: int) -> torch.Tensor:
