@@ -173,7 +173,7 @@ def _wrong_operands(form: Form, text: str, a: torch.Tensor, tensors: Sequence[to
         if form.operand(x, form.n if name in wide else form.n // columns) is None
     ]
     if reduces:
-        rules.append("the epilogue reduces, which grouped kernels do not. Reduce the result instead.")
+        rules.append("the epilogue reduces, but grouped kernels cannot. Reduce the result instead.")
     return rules
 
 

@@ -195,6 +195,7 @@ def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
     (1, 64)
     """
     view, of_k = View.of(name, x, x.dim() == 3), _MODES[name].find("k")
+    majors: tuple[int, ...]
     if form.groups == "k":
         majors, which = (1 - of_k,), ", and not be contiguous along K, which groups divide"
     elif x.element_size() != 2:
@@ -301,7 +302,7 @@ def question(
         kinds[name], tensors[name] = _seen(read, name, x, form)
     epilogue = epilogue_of(read.function, kinds)
     if epilogue.reductions:
-        rule = f"the epilogue {epilogue} reduces, which grouped kernels do not. Reduce the result."
+        rule = f"the epilogue {epilogue} reduces, but grouped kernels cannot. Reduce the result."
         raise PlanError("grouped_mm", [rule])
     first = epilogue.tiles[0] if epilogue.tiles else None
     aux = {name: _operand(kinds[name], tensors[name]) for name in epilogue.tensors if name != first}
