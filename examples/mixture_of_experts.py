@@ -2,7 +2,7 @@
 
 Run it on any machine with torch: python examples/mixture_of_experts.py
 It prints the errors of the output and of the gradients against float32, and times. Without a GPU it also simulates a
-small grouped GEMM, and prints which CTA computes which tile of which expert.
+small grouped GEMM, and prints the tiles of each CTA.
 """
 
 from __future__ import annotations
