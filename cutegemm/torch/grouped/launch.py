@@ -210,7 +210,7 @@ def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
         CopyWarning,
         stacklevel=4,
     )
-    return padded(x, view.major if view.major in majors else majors[-1])
+    return padded(x, majors[0] if view.major == majors[0] else majors[-1])
 
 
 def padded(x: torch.Tensor, major: int) -> torch.Tensor:
