@@ -17,7 +17,7 @@ from cutegemm.machine.arch import CACHE_LINE_BYTES, MAX_THREADS_PER_BLOCK, WARPG
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
-from cutegemm.plan.groups import with_group_ends
+from cutegemm.plan.groups import operand_of_sizes, with_group_ends
 from cutegemm.plan.mainloop.base import Mainloop
 from cutegemm.plan.mainloop.block_scaled import GRANULARITIES, BlockScaled, column_scales, has_scales, with_scales
 from cutegemm.plan.mainloop.promoted import Promoted
@@ -237,7 +237,8 @@ def _scheduler(operands: Operands, dense: TileScheduler) -> TileScheduler:
     """Return the tile scheduler of a plan: `dense`, or one of groups with the same fields if the GEMM is grouped."""
     if not operands.groups:
         return dense
-    return GroupedScheduler(dense.raster, dense.split, dense.grid, dense.order, operands.groups)
+    sizes = operand_of_sizes(operands)
+    return GroupedScheduler(dense.raster, dense.split, dense.grid, dense.order, operands.groups, sizes)
 
 
 def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> Operands:

@@ -17,7 +17,7 @@ from cutegemm.choice.refusals import by_reason
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
-from cutegemm.plan.groups import ENDS
+from cutegemm.plan.groups import COUNTS, ENDS
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.plan.rules.limits import limits
@@ -30,12 +30,13 @@ def batch_of_equal_groups(problem: Problem) -> Problem:
 
     problem   a grouped problem; its number of groups is L
 
+    >>> from cutegemm.plan import Operands
     >>> operands = Operands.of("bf16", batched=True, groups="m")
     >>> str(batch_of_equal_groups(Problem(1000, 64, 128, 8, operands)))
     '125x64x128x8'
     """
     operands = problem.operands
-    aux = tuple([(name, operand) for name, operand in operands.aux if name != ENDS])
+    aux = tuple([(name, operand) for name, operand in operands.aux if name not in (ENDS, COUNTS)])
     own = -(-getattr(problem, operands.groups) // max(1, problem.l))
     dense = replace(operands, groups="", aux=aux)
     return replace(problem, operands=dense, ld=(), **{operands.groups: own})
@@ -75,6 +76,7 @@ def chosen_grouped(
                     or None if it cannot have it; None: plans are taken as they are
     raises          PlanError with the reasons if no plan can implement the problem
 
+    >>> from cutegemm.plan import Operands
     >>> operands = Operands.of("bf16", layout="nt", batched=True, groups="m")
     >>> recipe, plan = chosen_grouped(Problem(32768, 4096, 4096, 8, operands))
     >>> plan.scheduler.mode, plan.cta_tile
