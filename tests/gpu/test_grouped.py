@@ -142,6 +142,23 @@ def test_epilogues_of_random_groups(name, seed, guarded):
     assert_accurate("m", ours, theirs, exact, parts)
 
 
+@pytest.mark.parametrize("seed", SEEDS[:8])
+def test_random_counts_of_padded_groups(seed, guarded):
+    """Rows after the count are NaN in a, and poison in the result."""
+    groups, n, k = EXTENTS[seed % len(EXTENTS)]
+    numbers = random.Random(seed)
+    rows = numbers.choice((8, 64, 131, 256))
+    counts = torch.tensor([numbers.choice((0, 1, rows, numbers.randrange(rows))) for _ in range(groups)], device="cuda")
+    valid = torch.arange(rows, device="cuda") < counts[:, None]
+    a, b = torch.randn(groups, rows, k, device="cuda"), torch.randn(groups, n, k, device="cuda").bfloat16().mT
+    a = a.bfloat16().masked_fill(~valid[..., None], torch.nan)
+    ours = cutegemm.grouped_mm(a, b, counts=counts.to(torch.int32))
+    exact = (a.double() @ b.double())[valid]
+    assert (ours[~valid] == POISON).all()
+    error, theirs = [(each[valid].double() - exact).norm() for each in (ours, a @ b)]
+    assert error <= 2 * theirs + 1e-6 * exact.norm()
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_groups_do_not_see_each_other(form):
     """NaN in one group, or in the factors of empty groups, is in no result of another group."""

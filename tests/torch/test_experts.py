@@ -136,6 +136,16 @@ def test_torch_compile_has_one_graph():
         compared(ours, theirs, tensors)
 
 
+def test_torch_compile_with_a_dynamic_number_of_tokens():
+    index, (x, weights, up, down, *_) = inputs()
+    compiled = torch.compile(experts, fullgraph=True, backend="aot_eager")
+    for tokens in (T, 4, 7):
+        found = [each[:tokens].detach() for each in (x, index, weights)]
+        for each in found:
+            torch._dynamo.mark_dynamic(each, 0)
+        close([compiled(*found, up, down)], [experts(*found, up, down)])
+
+
 def test_meta_tensors_and_autocast():
     index, (x, weights, up, down, *_) = inputs(dtype=torch.float32)
     on_meta = [each.to("meta") for each in (x, index, weights, up, down)]

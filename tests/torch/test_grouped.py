@@ -276,7 +276,7 @@ def as_simulated(plan, name, x):
     """An operand of a kernel as the simulator takes it: rows are (L, 1, N) or (1, N), columns (L, M, 1) or (M, 1)."""
     if not isinstance(x, torch.Tensor):
         return x
-    if name == ENDS:
+    if name in (ENDS, "counts"):
         return as_array(x)[:, 0]
     broadcast = plan.operands.matrix(name).broadcast
     rows, columns = ("n", "m") if plan.swap_ab else ("m", "n")
@@ -418,3 +418,74 @@ SCALED_ERRORS = {
 def test_scaled_errors(arguments, message):
     with pytest.raises(UnsupportedError, match=message):
         scaled_grouped_mm(*arguments, offs=OFFS)
+
+
+# --- matrices with a number of valid rows -------------------------------------------------------------------------
+
+COUNTS_OF_ROWS = {"some": [3, 0, 7, 5], "all": [7, 7, 7, 7], "none": [0, 0, 0, 0], "out of range": [-2, 99, 1, 7]}
+
+
+@pytest.mark.parametrize("counts", COUNTS_OF_ROWS.values(), ids=COUNTS_OF_ROWS)
+def test_counts_of_rows(counts):
+    """Rows after the count are NaN in a and in the upstream gradient, and are not read."""
+    valid = torch.arange(7) < torch.tensor(counts)[:, None]
+    a, b = normal(GROUPS, 7, 10), normal(GROUPS, 10, 12, grad=True)
+    bias, scale, c = normal(GROUPS, 12, seed=1, grad=True), normal(GROUPS, 7, 1, grad=True), normal(GROUPS, 7, 12)
+    a, c = torch.where(valid[..., None], a, torch.nan).requires_grad_(), c.requires_grad_()
+
+    def function(acc, scale, c):
+        return tanh(acc) * scale + c
+
+    ours = grouped_mm(a, b, counts=offsets(counts), bias=bias, epilogue=function, scale=scale, c=c)
+    known = torch.where(valid[..., None], a, 0)
+    theirs = torch.tanh(known @ b + bias[:, None]) * scale + c
+    upstream = torch.where(valid[..., None], normal(GROUPS, 7, 12, seed=5), torch.nan)
+    inputs = (a, b, bias, scale, c)
+    found = torch.autograd.grad(ours, inputs, upstream)
+    wanted = torch.autograd.grad(theirs, inputs, upstream.nan_to_num())
+    close([ours[valid], *[g.nan_to_num() for g in found]], [theirs[valid], *wanted], 1e-11)
+
+
+def test_counts_under_torch_compile_and_on_meta():
+    a, b, counts = normal(GROUPS, 7, 10), normal(GROUPS, 10, 12), offsets([7, 7, 7, 7])
+    compiled = torch.compile(lambda *args: grouped_mm(*args[:2], counts=args[2]), fullgraph=True, backend="aot_eager")
+    close([compiled(a, b, counts)], [a @ b])
+    assert grouped_mm(*[x.to("meta") for x in (a, b)], counts=counts.to("meta")).shape == (GROUPS, 7, 12)
+
+
+@pytest.mark.parametrize(("text", "shapes"), EPILOGUES.values(), ids=EPILOGUES)
+def test_kernels_with_counts(text, shapes, simulated):
+    a, b = normal(GROUPS, 40, 32, dtype=torch.bfloat16), normal(GROUPS, 64, 32, dtype=torch.bfloat16).mT
+    shapes = [(GROUPS, *shape) if shape == (40, 1) else shape for shape in shapes]
+    operands = [normal(*shape, seed=i, dtype=torch.bfloat16) for i, shape in enumerate(shapes)]
+    counts = [3, 0, 40, 17]
+    ours = kernel(a, b, offsets(counts), text, operands)
+    theirs = launch_by_torch(a, b, offsets(counts), text, operands)
+    for group, count in enumerate(counts):
+        close([each[group, :count] for each in ours], [each[group, :count] for each in theirs], 2.0**-7)
+    assert simulated[0].scheduler.sizes == "counts"
+
+
+def test_matrices_with_gaps_are_copied(simulated):
+    a, b = normal(GROUPS, 41, 32, dtype=torch.bfloat16)[:, :40], normal(GROUPS, 64, 32, dtype=torch.bfloat16).mT
+    with pytest.raises(CopyWarning, match="matrices must follow each other without gaps"):
+        kernel(a, b, offsets([1, 2, 3, 4]), "lambda acc: acc")
+
+
+A3, COUNTS = torch.ones(3, 8, 4), offsets([2, 2, 8])
+WRONG_COUNTS = {
+    "offs too": ((A3, B), {"offs": OFFS, "counts": COUNTS}, "offs and counts are passed"),
+    "ranks": ((A, B), {"counts": COUNTS}, r"With counts, pass \(L, M, K\) by \(L, K, N\)"),
+    "length": ((A3, B), {"counts": COUNTS[:2]}, "Pass 3 numbers of int32"),
+    "operand": (
+        (A3, B),
+        {"counts": COUNTS, "epilogue": lambda acc, c: acc + c, "c": torch.ones(8, 1)},
+        r"c has shape \(8, 1\), which does not broadcast to groups. Pass \(\), \(6,\), \(3, 1, 6\), \(3, 8, 1\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("factors", "options", "message"), WRONG_COUNTS.values(), ids=WRONG_COUNTS)
+def test_wrong_counts(factors, options, message):
+    with pytest.raises(UnsupportedError, match=message):
+        grouped_mm(*factors, **options)

@@ -41,7 +41,10 @@ class Claim:
 
 ACTIVATION = {"activation": "what `linear` adds: an activation in the kernel of the product"}
 OF_LINEAR = {**ACTIVATION, "batch_invariant": "torch has no such mode for a single call"}
-OF_GROUPS = dict.fromkeys(("epilogue", "plan", "operands"), "an epilogue of each group, as `gemm` has it")
+OF_GROUPS = {
+    "counts": "groups that are padded to matrices of one size, which torch has no product of",
+    **dict.fromkeys(("epilogue", "plan", "operands"), "an epilogue of each group, as `gemm` has it"),
+}
 CLAIMS = {
     "mm": Claim(cutegemm.mm, "mm", {"self": ("a", FACTORS), "mat2": ("b", FACTORS)}),
     "bmm": Claim(cutegemm.bmm, "bmm", {"self": ("a", FACTORS), "mat2": ("b", FACTORS)}),

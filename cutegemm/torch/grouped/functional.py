@@ -26,6 +26,7 @@ def grouped_mm(
     mat_b: torch.Tensor,
     *,
     offs: torch.Tensor | None = None,
+    counts: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     epilogue: Callable[..., Any] | None = None,
@@ -40,15 +41,18 @@ def grouped_mm(
     | (L, M, K) | (K, N)    | the columns of mat_b, N           | (M, N)    |
     | (M, K)    | (K, N)    | K                                 | (L, M, N) |
     | (L, M, K) | (L, K, N) | nothing: a batch, without `offs`  | (L, M, N) |
+    | (L, M, K) | (L, K, N) | the rows of mat_a, with `counts`  | (L, M, N) |
 
     offs        (L,) int32 on the device of mat_a: the end of each group. Groups may be empty. Rows and columns after
                 the last end are not written. The host does not read it
+    counts      (L,) int32: the number of valid rows of each matrix of mat_a, instead of `offs`. The other rows are not
+                written
     bias        (N,), or (L, N) for a bias of each group, added before the epilogue's function
     out_dtype   type of the result; None: that of mat_a, or bfloat16 for float8
     epilogue    function of the accumulator and of `operands` by name, as for `cutegemm.gemm`, without reductions
     plan        name of a plan, or a plan; None: the one with the lowest predicted time
     operands    numbers and tensors of the epilogue: (), (N,) or (L, 1, N) for columns, (M, 1) or (L, M, 1) for rows, or
-                the shape of the result
+                the shape of the result; with `counts`, (L, M, 1) for rows
     returns     the result; a tuple if the epilogue returns several
     raises      UnsupportedError with every rule that is violated
 
@@ -60,7 +64,7 @@ def grouped_mm(
             [5., 6.]])
     """
     mat_a, mat_b = as_autocast(mat_a, mat_b)
-    tensors = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
+    tensors = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "counts": counts, "bias": bias}
     tensors |= {name: x for name, x in operands.items() if isinstance(x, torch.Tensor)}
     rules = wrong_arguments(tensors, out_dtype)
     if not rules and operands and epilogue is None:
@@ -97,17 +101,18 @@ def multiplied(
     """Check the operands of an epilogue, and return its results: those of groups, or of a batch without `offs`.
 
     called    name of the function, for error messages
-    tensors   arguments of the call by name, among them mat_a, mat_b and offs, as `wrong_arguments` accepts them
+    tensors   arguments of the call by name, as `wrong_arguments` accepts them
     text      the epilogue
     values    its tensors, in order
     numbers   its numbers
     """
-    a, b, offs = tensors["mat_a"], tensors["mat_b"], tensors["offs"]
-    checks.refuse(called, tensors, _wrong_operands(Form.of(a, b, offs), text, a, values))
-    if offs is None:
+    a, b, ends = tensors["mat_a"], tensors["mat_b"], tensors["offs"]
+    ends = tensors.get("counts") if ends is None else ends
+    checks.refuse(called, tensors, _wrong_operands(Form.of(a, b, ends), text, a, values))
+    if ends is None:
         results = batched_product(a, (b,), text, tuple(values), tuple(numbers), out_dtype, in_mode(how))
     else:
-        results = product(a, b, offs, text, values, numbers, out_dtype, how)
+        results = product(a, b, ends, text, values, numbers, out_dtype, how)
     return tuple(results[: _count(text)])
 
 
@@ -132,12 +137,15 @@ def _with_bias(text: str) -> str:
 def wrong_arguments(tensors: Mapping[str, Any], out_dtype: torch.dtype | None) -> list[str]:
     """Return error messages for the ranks, extents and types of the factors, and for the ends of groups.
 
-    tensors     arguments by name: mat_a, mat_b, offs and bias, which may be None, and operands
+    tensors     arguments by name: mat_a, mat_b, operands; and offs, counts and bias, which may be None
     out_dtype   type of the result; None for the default
     """
-    if rules := checks.wrong_tensors(tensors, ("offs", "bias")):
+    if rules := checks.wrong_tensors(tensors, ("offs", "counts", "bias")):
         return rules
     a, b, offs = tensors["mat_a"], tensors["mat_b"], tensors["offs"]
+    if (counts := tensors.get("counts")) is not None:
+        rules = checks.wrong_factors(("mat_a", "mat_b"), a, b) + checks.wrong_out_dtype(a, out_dtype)
+        return rules + _wrong_counts(a, b, offs, counts) + wrong_mode()
     rules = checks.wrong_factors(("mat_a", "mat_b"), a, b) + checks.wrong_out_dtype(a, out_dtype)
     ranks = a.dim(), b.dim()
     if offs is None:
@@ -162,13 +170,27 @@ def wrong_arguments(tensors: Mapping[str, Any], out_dtype: torch.dtype | None) -
     return rules
 
 
+def _wrong_counts(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None, counts: torch.Tensor) -> list[str]:
+    """Return error messages for a call with the number of valid rows of each matrix."""
+    if offs is not None:
+        return ["offs and counts are passed. Pass offs for groups in one matrix, or counts for a matrix of each group."]
+    if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0] or a.shape[-1] != b.shape[-2]:
+        shapes = f"mat_a has shape {tuple(a.shape)}, mat_b {tuple(b.shape)}"
+        return [f"{shapes}. With counts, pass (L, M, K) by (L, K, N)."]
+    if tuple(counts.shape) != (a.shape[0],) or counts.dtype != torch.int32:
+        shape = f"counts has shape {tuple(counts.shape)} and is of {counts.dtype}"
+        return [f"{shape}. Pass {a.shape[0]} numbers of int32, one for each matrix."]
+    return []
+
+
 def _wrong_operands(form: Form, text: str, a: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[str]:
     """Return error messages for operands whose shape or type fits no kind, and for reductions in an epilogue."""
     names, wide, columns, reduces = _read(text)
     rules = checks.wrong_operand_dtypes(a, **dict(zip(names, tensors, strict=False)))
     rules += [
         f"{name} has shape {tuple(x.shape)}, which does not broadcast to groups. Pass (), ({form.n},), "
-        f"({form.l}, 1, {form.n}), ({form.m}, 1), ({form.l}, {form.m}, 1), or the shape of the result."
+        f"({form.l}, 1, {form.n}), {'' if form.is_padded else f'({form.m}, 1), '}({form.l}, {form.m}, 1), or the shape "
+        "of the result."
         for name, x in zip(names, tensors, strict=False)
         if form.operand(x, form.n if name in wide else form.n // columns) is None
     ]

@@ -20,7 +20,7 @@ from cutegemm.choice.names import recipe_named
 from cutegemm.compile.plans import compile_plan
 from cutegemm.errors import CopyWarning, CutegemmError, PlanError
 from cutegemm.plan.epilogue import Input, Row, Scalar, Tensor, Tile, epilogue_of
-from cutegemm.plan.groups import ENDS, with_group_ends
+from cutegemm.plan.groups import COUNTS, ENDS, SIZES, with_group_ends
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.rules.limits import limits
@@ -66,7 +66,7 @@ def compute_grouped(
     """Return the results of an epilogue of a grouped a @ b, D first, by a kernel. The tensors are on a CUDA device.
 
     a, b        factors in one of the forms of `forms`
-    ends        (groups,) int32: the end of each group
+    ends        (groups,) int32: the end of each group, or the number of its rows if the form is padded
     text        the epilogue, as `torch.epilogue.formula` parses it
     operands    tensors of the epilogue, in the order of its parameters, of shapes that `Form.operand` takes
     scalars     numbers of the epilogue
@@ -76,7 +76,7 @@ def compute_grouped(
     """
     form, read = Form.of(a, b, ends), formula(text)
     dtypes, shapes = result_dtypes(a, read.results, out_dtype), form.result_shapes(read)
-    a, b = loadable("a", a, form), loadable("b", b, form)
+    a, b = loadable("a", _flattened(a) if form.is_padded else a, form), loadable("b", b, form)
     stored = [
         _Stored.of(a, shape, dtype, form, zeroed, None if is_gated(result) else interleaving(read.results))
         for result, shape, dtype in zip(read.results, shapes, dtypes, strict=True)
@@ -84,9 +84,18 @@ def compute_grouped(
     if 0 in shapes[0]:
         return [each.result() for each in stored]
     read, results = _split(text), [part for each in stored for part in each.parts]
+    if form.is_padded:
+        results = [part.view(-1, part.shape[-1]) for part in results]
     tensors = [_seen(read, name, x, form)[1] for name, x in zip(read.names, operands, strict=False)]
     key: Any = tuple([_signature(each) for each in (a, b, ends, *tensors, *results)])
-    key = (*key, text, tuple(dtypes), how.plan if isinstance(how.plan, str) else id(how.plan), how.accumulate)
+    key = (
+        *key,
+        form.is_padded,
+        text,
+        tuple(dtypes),
+        how.plan if isinstance(how.plan, str) else id(how.plan),
+        how.accumulate,
+    )
     call = _calls.found.get(key)
     if call is None:
         problem, spec = question(form, a, b, operands, read, results)
@@ -184,6 +193,19 @@ def _result(a: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, form: For
     return whole.mT if form.groups == "n" else whole
 
 
+def _flattened(a: torch.Tensor) -> torch.Tensor:
+    """Return the rows of a batch as one matrix: a view, or a copy with a warning."""
+    flat = a.flatten(0, 1)
+    if flat.data_ptr() != a.data_ptr():
+        warnings.warn(
+            f"grouped_mm: a copy of a, of shape {tuple(a.shape)} and strides {a.stride()}, is made in each call. Its "
+            "matrices must follow each other without gaps.",
+            CopyWarning,
+            stacklevel=4,
+        )
+    return flat
+
+
 def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
     """Return a factor as a grouped kernel can load it: itself, or a copy with other strides, with a warning.
 
@@ -246,7 +268,7 @@ def _prepared(problem: Problem, spec: EpilogueSpec, read: Formula, count: int, h
     """
     plan = plan_for(problem, spec, how, torch_ops.device_arch(index), torch_ops.device_of(index))
     function = on_device(compile_plan(plan, torch_ops.device_arch(index)).function)
-    at = {name: 1 + i for i, name in enumerate(read.names[:count])} | {ENDS: 0}
+    at = {name: 1 + i for i, name in enumerate(read.names[:count])} | {ENDS: 0, COUNTS: 0}
     at |= {name: 1 + count + i for i, name in enumerate(("d", *spec.epilogue.beside))}
     names = (*plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
     return _Call(plan, function, tuple([at[name] for name in names]))
@@ -311,7 +333,8 @@ def question(
     made = _matrix("a", a), _matrix("b", b), _matrix("c", c), _matrix("c", results[0])
     acc = Operands.of("tf32" if a.dtype == torch.float32 else torch_ops.DTYPES[a.dtype]).acc
     whole = Operands(*made, acc, batched=True, groups=form.groups).as_tf32
-    return Problem(form.m, form.n, form.k, form.l, with_group_ends(whole)), EpilogueSpec(epilogue, aux)
+    whole = whole.with_aux(**{COUNTS: SIZES}) if form.is_padded else with_group_ends(whole)
+    return Problem(form.flat.m, form.n, form.k, form.l, whole), EpilogueSpec(epilogue, aux)
 
 
 def _matrix(name: str, x: torch.Tensor) -> Operand:
