@@ -95,12 +95,15 @@ _OF_TORCH = {  # not in `__all__`: `import *` must work without torch, and must 
     "gemm_dact": "cutegemm.torch",
     "gemm_dgated": "cutegemm.torch",
     "gemm_gated": "cutegemm.torch",
+    "grouped_mm": "cutegemm.torch",
     "linear": "cutegemm.torch",
     "mlp": "cutegemm.torch",
     "Linear": "cutegemm.torch",
     "mm": "cutegemm.torch",
+    "experts": "cutegemm.torch",
     "from_deep_gemm": "cutegemm.torch",
     "quantize": "cutegemm.torch",
+    "scaled_grouped_mm": "cutegemm.torch",
     "scaled_mm": "cutegemm.torch",
     "use": "cutegemm.torch",
 }
@@ -203,15 +206,18 @@ if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers an
     from cutegemm.torch import Linear as Linear
     from cutegemm.torch import addmm as addmm
     from cutegemm.torch import bmm as bmm
+    from cutegemm.torch import experts as experts
     from cutegemm.torch import from_deep_gemm as from_deep_gemm
     from cutegemm.torch import gemm_act as gemm_act
     from cutegemm.torch import gemm_dact as gemm_dact
     from cutegemm.torch import gemm_dgated as gemm_dgated
     from cutegemm.torch import gemm_gated as gemm_gated
+    from cutegemm.torch import grouped_mm as grouped_mm
     from cutegemm.torch import linear as linear
     from cutegemm.torch import mlp as mlp
     from cutegemm.torch import mm as mm
     from cutegemm.torch import quantize as quantize
+    from cutegemm.torch import scaled_grouped_mm as scaled_grouped_mm
     from cutegemm.torch import scaled_mm as scaled_mm
     from cutegemm.torch import use as use
 else:

@@ -23,7 +23,7 @@ from cutegemm.plan.mainloop.promoted import Promoted
 from cutegemm.plan.mainloop.register import RegisterShared
 from cutegemm.plan.mainloop.shared import SharedShared
 from cutegemm.plan.mainloop.single import LoadingAhead
-from cutegemm.plan.memory.groups import with_group_ends
+from cutegemm.plan.memory.groups import operand_of_sizes, with_group_ends
 from cutegemm.plan.memory.repack import as_repacked, is_to_read, make_repacks, needs_transpose, repacked_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
@@ -237,7 +237,8 @@ def _scheduler(operands: Operands, dense: TileScheduler) -> TileScheduler:
     """Return the tile scheduler of a plan: `dense`, or one of groups with the same fields if the GEMM is grouped."""
     if not operands.groups:
         return dense
-    return GroupedScheduler(dense.raster, dense.split, dense.grid, dense.order, operands.groups)
+    sizes = operand_of_sizes(operands)
+    return GroupedScheduler(dense.raster, dense.split, dense.grid, dense.order, operands.groups, sizes)
 
 
 def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> Operands:

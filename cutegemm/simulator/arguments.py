@@ -12,7 +12,7 @@ from cutegemm.dtypes import round_to, tf32
 from cutegemm.errors import PlanError
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.epilogue import LINEAR, Epilogue
-from cutegemm.plan.memory.groups import ENDS, is_clipped, ragged_mode
+from cutegemm.plan.memory.groups import group_bounds, is_clipped, operand_of_sizes, ragged_mode
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem, check_is_problem
 from cutegemm.simulator.memory import GlobalMatrix, GroupsOf
@@ -178,11 +178,10 @@ def _divide_into_groups(problem: Problem, matrices: dict[str, GlobalMatrix]) -> 
 
     matrices   matrices in simulated memory, by name. `ends` has the end of each group
     """
-    ends = matrices[ENDS].view(matrices[ENDS].buffer)[:, 0, 0].astype(np.int64)
+    name = operand_of_sizes(problem.operands)
+    values = matrices[name].view(matrices[name].buffer)[:, 0, 0].astype(np.int64)
     extent = problem.extent("a" if problem.operands.groups != "n" else "b", problem.operands.groups)
-    ends = np.clip(ends, 0, extent)
-    begins = np.concatenate([[0], ends[:-1]])
-    sizes = np.maximum(ends - begins, 0)
+    begins, sizes = group_bounds(name, values, extent)
     for name, matrix in matrices.items():
         mode = ragged_mode(problem.operands, name)
         if mode is None:
@@ -226,7 +225,7 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
     m, k, batch = shapes["a"]
     n = shapes["b"][0]
     if plan.operands.groups:
-        batch = shapes[ENDS][0]
+        batch = shapes[operand_of_sizes(plan.operands)][0]
     extents = {"m": m, "n": n, "k": k, "l": batch, "1": 1}
     is_grouped = bool(plan.operands.groups)  # then one matrix may hold all groups
     batches = {name: 1 if is_grouped and not plan.operands.has_batch(name) else batch for name in shapes}

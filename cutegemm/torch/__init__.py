@@ -2,6 +2,7 @@
 
 functions of tensors              `functional`, `mlps`, `scaled`, `block_scales`, `quantization`; `gemm` for
                                   `cutegemm.gemm`; `checks`
+grouped GEMMs                     `grouped`, and `grouped.experts` for mixtures of experts
 modules                           `modules`; `fallback` to torch; `models` replaces the modules of other libraries
 operators of torch.library        `library`
 dispatch and gradients            `dispatch`, `autograd`
@@ -19,6 +20,9 @@ except ImportError as error:
     raise ImportError(f"cutegemm.torch needs torch. {_how_to_install('torch')}") from error
 
 from cutegemm.torch.functional import addmm, bmm, gemm_act, gemm_dact, gemm_dgated, gemm_gated, linear, mm
+from cutegemm.torch.grouped.experts import experts
+from cutegemm.torch.grouped.functional import grouped_mm
+from cutegemm.torch.grouped.scaled import scaled_grouped_mm
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.models import Replaced, use
 from cutegemm.torch.modules import GatedMLP, Linear
@@ -31,15 +35,18 @@ __all__ = [
     "Replaced",
     "addmm",
     "bmm",
+    "experts",
     "from_deep_gemm",
     "gemm_act",
     "gemm_dact",
     "gemm_dgated",
     "gemm_gated",
+    "grouped_mm",
     "linear",
     "mlp",
     "mm",
     "quantize",
+    "scaled_grouped_mm",
     "scaled_mm",
     "use",
 ]

@@ -375,10 +375,10 @@ def _lowered(text: str, tiles: tuple[str, ...]) -> Lowered:
         return Lowered(read, None)
     results = split_operands(results, tiles)
     names = [part for name in read.names for part in (_gate_and_up_names(name) if name in tiles else (name,))]
-    return Lowered(formula(text_of(results, names)), _interleaving(read.results))
+    return Lowered(formula(text_of(results, names)), interleaving(read.results))
 
 
-def _interleaving(results: Sequence[Expression]) -> bool | None:
+def interleaving(results: Sequence[Expression]) -> bool | None:
     """Return True if gate and up of an epilogue are adjacent columns of A @ B, False if they are its two halves.
 
     results   results of the epilogue
@@ -401,7 +401,7 @@ def split_results(results: Sequence[Expression]) -> list[Expression]:
     >>> [str(each) for each in split_results([gate * up, acc + 1.0])]
     ['acc.gate * acc.up', 'halves(acc + 1)[0]', 'halves(acc + 1)[1]']
     """
-    interleaved = _interleaving(results)
+    interleaved = interleaving(results)
     if interleaved is None:
         return list(results)
     return [

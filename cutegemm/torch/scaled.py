@@ -23,24 +23,26 @@ from cutegemm.torch.launch import AS_CHOSEN, in_mode
 RECIPES = ("TensorWise", "RowWise", "BlockWise1x16", "BlockWise1x32", "BlockWise1x128", "BlockWise128x128")
 SWIZZLES = ("NO_SWIZZLE", "SWIZZLE_32_4_4")
 _SERVED = ("TensorWise", "RowWise", *block_scales.RECIPES)
-_FAST, _PROMOTED = How(accumulate="fast"), How(accumulate="promoted")
+FAST, PROMOTED = How(accumulate="fast"), How(accumulate="promoted")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _reject_older_signature(function: Callable[P, R]) -> Callable[P, R]:
+def reject_older_signature(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate `scaled_mm` so that a call with the signature of the older torch._scaled_mm names the call to write.
 
-    The signatures differ in the fourth argument (a recipe or a scale) and in the names `output_dtype` and `out_dtype`.
-    Without this check, Python reports missing arguments for a call with four tensors.
+    It does the same for `scaled_grouped_mm`. The signatures differ in the fourth argument (a recipe or a scale) and in
+    the names `output_dtype` and `out_dtype`. Without this check, Python reports missing arguments for a call with four
+    tensors.
     """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if isinstance((*args, *[None] * 4)[3], torch.Tensor) or kwargs.keys() & {"out_dtype", "scale_result"}:
+            name = function.__name__
             raise UnsupportedError(
-                "scaled_mm: the arguments are those of torch._scaled_mm. Pass those of "
-                'torch.nn.functional.scaled_mm: scaled_mm(mat_a, mat_b, scale_a, "TensorWise", scale_b, '
+                f"{name}: the arguments are those of torch._{name}. Pass those of "
+                f'torch.nn.functional.{name}: {name}(mat_a, mat_b, scale_a, "TensorWise", scale_b, '
                 '"TensorWise", bias=bias, output_dtype=dtype, use_fast_accum=fast), with '
                 '"RowWise" for scales of rows of mat_a and of columns of mat_b.'
             )
@@ -49,7 +51,7 @@ def _reject_older_signature(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-@_reject_older_signature
+@reject_older_signature
 def scaled_mm(
     mat_a: torch.Tensor,
     mat_b: torch.Tensor,
@@ -93,21 +95,18 @@ def scaled_mm(
     tensor([[ 8., 16.],
             [16., 32.]], dtype=torch.bfloat16)
     """
-    scales = {"scale_a": _only(scale_a), "scale_b": _only(scale_b)}
+    scales = {"scale_a": only(scale_a), "scale_b": only(scale_b)}
     tensors = {"mat_a": mat_a, "mat_b": mat_b, **scales, "bias": bias}
-    recipes = {"scale_a": _member(scale_recipe_a, RECIPES), "scale_b": _member(scale_recipe_b, RECIPES)}
+    recipes = {"scale_a": member(scale_recipe_a, RECIPES), "scale_b": member(scale_recipe_b, RECIPES)}
     dtype = mat_a.dtype if output_dtype is None and isinstance(mat_a, torch.Tensor) else output_dtype
     rules = [
         *_wrong_quantize(quantize, dtype),
-        *_wrong_member("scale_recipe_a", scale_recipe_a, RECIPES, _SERVED),
-        *_wrong_member("scale_recipe_b", scale_recipe_b, RECIPES, _SERVED),
-        *_wrong_member("swizzle_a", swizzle_a, SWIZZLES, SWIZZLES[:1]),
-        *_wrong_member("swizzle_b", swizzle_b, SWIZZLES, SWIZZLES[:1]),
+        *wrong_member("scale_recipe_a", scale_recipe_a, RECIPES, _SERVED),
+        *wrong_member("scale_recipe_b", scale_recipe_b, RECIPES, _SERVED),
+        *wrong_member("swizzle_a", swizzle_a, SWIZZLES, SWIZZLES[:1]),
+        *wrong_member("swizzle_b", swizzle_b, SWIZZLES, SWIZZLES[:1]),
     ]
-    if contraction_dim not in ((), [], (1, 0), [1, 0]):
-        rules.append(
-            f"contraction_dim = {contraction_dim!r} is not supported. Pass () or (1, 0), or transpose mat_a or mat_b."
-        )
+    rules += wrong_contraction(contraction_dim)
     wrong_tensors = checks.wrong_tensors(tensors, ("bias",))
     rules += wrong_tensors
     if not wrong_tensors:
@@ -135,7 +134,7 @@ def scaled_mm(
         operands = [*flat, *operands]
         names = ("scale_a", "scale_b", "bias")[: len(operands)]
         text = _text(names, result.replace("acc", "acc * scale_a * scale_b"), values_dtype)
-        how = (_FAST if use_fast_accum else _PROMOTED) if mat_a.dtype.is_floating_point else AS_CHOSEN
+        how = (FAST if use_fast_accum else PROMOTED) if mat_a.dtype.is_floating_point else AS_CHOSEN
         results = list(product(mat_a, (mat_b,), text, tuple(operands), (), dtype, in_mode(how)))
     return results[0] if quantize is None else (results[0], results[1])
 
@@ -168,28 +167,28 @@ def _wrong_quantize(quantize: Any, dtype: torch.dtype | None) -> list[str]:
     return rules
 
 
-def _only(value: Any) -> Any:
+def only(value: Any) -> Any:
     """Return the single element of a list or tuple of one element; any other value is returned as it is."""
     return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
-def _member(value: Any, names: Sequence[str]) -> str | None:
+def member(value: Any, names: Sequence[str]) -> str | None:
     """Return the name of a member of a torch enum, from the member, its name or its value; None if it is unknown.
 
     value   what the caller passes, possibly in a list of one
     names   names of all members; the index of a name is its value
 
-    >>> _member(["RowWise"], RECIPES), _member(1, RECIPES), _member("Rows", RECIPES)
+    >>> member(["RowWise"], RECIPES), member(1, RECIPES), member("Rows", RECIPES)
     ('RowWise', 'RowWise', None)
     """
-    value = _only(value)
+    value = only(value)
     if isinstance(value, int) and not isinstance(value, bool):  # also a member of an IntEnum
         return names[value] if 0 <= value < len(names) else None
     name = value if isinstance(value, str) else getattr(value, "name", None)
     return name if name in names else None
 
 
-def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[str]) -> list[str]:
+def wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[str]) -> list[str]:
     """Return a list with one error message if no kernel supports a scaling recipe or a swizzle; else [].
 
     name     name of the argument, for the message
@@ -199,9 +198,16 @@ def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[
     """
     if value is None and known is SWIZZLES:
         return []
-    if (member := _member(value, known)) in served:
+    if (known_as := member(value, known)) in served:
         return []
-    return [f"{name} = {member or value!r} is not supported. Pass {' or '.join(map(repr, served))}."]
+    return [f"{name} = {known_as or value!r} is not supported. Pass {' or '.join(map(repr, served))}."]
+
+
+def wrong_contraction(dims: Any) -> list[str]:
+    """Return an error message, in a list, for an argument contraction_dim that names other modes than K."""
+    if dims in ((), [], (1, 0), [1, 0]):
+        return []
+    return [f"contraction_dim = {dims!r} is not supported. Pass () or (1, 0), or transpose mat_a or mat_b."]
 
 
 def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None]) -> list[str]:

@@ -42,12 +42,18 @@ class Claim:
 ACTIVATION = {"activation": "what `linear` adds: an activation in the kernel of the product"}
 OF_LINEAR = {**ACTIVATION, "batch_invariant": "torch has no such mode for a single call"}
 OF_SCALED_MM = {"quantize": "values and scales of a block-scaled result, which torch makes by further kernels"}
+OF_GROUPS = {
+    "counts": "groups that are padded to matrices of one size, which torch has no product of",
+    **dict.fromkeys(("epilogue", "plan", "operands"), "an epilogue of each group, as `gemm` has it"),
+}
 CLAIMS = {
     "mm": Claim(cutegemm.mm, "mm", {"self": ("a", FACTORS), "mat2": ("b", FACTORS)}),
     "bmm": Claim(cutegemm.bmm, "bmm", {"self": ("a", FACTORS), "mat2": ("b", FACTORS)}),
     "addmm": Claim(cutegemm.addmm, "addmm", {"self": ("input", "the name that torch.addmm gives to self")}),
     "linear": Claim(cutegemm.linear, "linear", {"input": ("x", LAYER), "weight": ("w", LAYER)}, more=OF_LINEAR),
     "scaled_mm": Claim(cutegemm.scaled_mm, getattr(F, "scaled_mm", None), more=OF_SCALED_MM),
+    "scaled_grouped_mm": Claim(cutegemm.scaled_grouped_mm, getattr(F, "scaled_grouped_mm", None)),
+    "grouped_mm": Claim(cutegemm.grouped_mm, getattr(F, "grouped_mm", None), more=OF_GROUPS),
     "Linear": Claim(cutegemm.Linear, nn.Linear, more=ACTIVATION),
     "Linear.forward": Claim(cutegemm.Linear.forward, nn.Linear.forward),
 }  # fmt: skip
@@ -98,7 +104,8 @@ def test_our_arguments_are_theirs(name):
             if theirs.default is not Parameter.empty:
                 assert ours[called].default == theirs.default, (overload, called)
     assert set(own) - taken == set(claim.more), "arguments of ours alone, without a reason"
-    needed = [each for each in claim.more if ours[each].default is Parameter.empty]
+    more = [ours[each] for each in claim.more]
+    needed = [each.name for each in more if each.default is Parameter.empty and each.kind is not Parameter.VAR_KEYWORD]
     assert not needed, f"{needed} have no default"
 
 

@@ -39,7 +39,7 @@ from cutegemm.kernels.work import TRACED
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS, Arch
 from cutegemm.plan.launches import GEMM, REPACK, launches_of, uses_pdl
-from cutegemm.plan.memory.groups import ENDS
+from cutegemm.plan.memory.groups import operand_of_sizes
 from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.reduction import ACCUMULATOR_ALIGN_BYTES, exchanged
@@ -108,7 +108,7 @@ class Sm90Gemm:
             extent = cutlass.max(tensor.shape[1 + plan.operands.has_batch(name)], 1)
             loaded[name] = self.seen_as(name, tensor, 0, 1, extent)
         mD = self.seen_as("d", given.d, 0, 1)
-        L = loaded[ENDS].shape[0] if plan.operands.groups else mD.shape[2]
+        L = loaded[operand_of_sizes(plan.operands)].shape[0] if plan.operands.groups else mD.shape[2]
         tensors, results = operands_seen(plan, given, mD)
         reducer = Reducer(plan, self.launches)
         partials = reducer.partials(given, mD, K)

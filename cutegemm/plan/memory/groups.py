@@ -1,6 +1,7 @@
 """How the groups of a grouped GEMM lie in memory, and how one tensor map serves groups of any size.
 
-The rows of all groups lie one after the other in one matrix, and a tensor in device memory says where each group ends.
+The rows of all groups lie one after the other in one matrix, and a tensor in device memory says where each group ends;
+or all groups have room for the same number of rows, and the tensor says how many each one has.
 A TMA box is clipped at the extents of its tensor map, which the host has written before the sizes are known. So the
 mode that groups divide gets a huge extent, `ROWS`, and a tile is addressed backwards from its end: row r of a group of
 `size` rows has the coordinate ROWS - size + r. It is inside if and only if r < size, so the hardware clips a box at the
@@ -20,25 +21,64 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from cutegemm.dtypes import s32
 from cutegemm.layout import Layout
 from cutegemm.plan.problem import Operand, Operands, Problem
 
 ENDS = "ends"  # name of the operand with the end of each group
+COUNTS = "counts"  # name of the operand with the size of each group, if groups begin at multiples of extent / groups
 ROWS = 1 << 30  # extent of the ragged mode in a tensor map
 PITCH = 1 << 34  # in elements; ROWS * PITCH elements are a multiple of 2^64 bytes
 MOVES = (1 << 31) - (1 << 16)  # extent of the two modes that move the address
+SIZES = Operand(s32, "l", 4, modes=("l", "1"))  # the operand `ENDS` or `COUNTS`
 
 
 def with_group_ends(operands: Operands) -> Operands:
-    """Return the operands of a grouped GEMM with the ends of its groups; operands without groups are returned as is.
+    """Return the operands of a grouped GEMM with the ends of its groups.
+
+    Operands without groups are returned as is, and so are those that have ends or counts already.
 
     >>> str(with_group_ends(Operands.of("bf16", batched=True, groups="m")).matrix("ends").dtype)
     's32'
     """
-    if not operands.groups or ENDS in dict(operands.aux):
+    if not operands.groups or {ENDS, COUNTS} & dict(operands.aux).keys():
         return operands
-    return operands.with_aux(**{ENDS: Operand(s32, "l", 4, modes=("l", "1"))})
+    return operands.with_aux(**{ENDS: SIZES})
+
+
+def operand_of_sizes(operands: Operands) -> str:
+    """Return the name of the operand that says how large groups are: `ENDS`, or `COUNTS` if the operands have it.
+
+    >>> operand_of_sizes(Operands.of("bf16", batched=True, groups="m").with_aux(counts=SIZES))
+    'counts'
+    """
+    return COUNTS if COUNTS in dict(operands.aux) else ENDS
+
+
+def group_bounds(name: str, values: np.ndarray, extent: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first element of each group, and the number of its elements.
+
+    Ends that decrease or exceed the extent give groups without elements.
+
+    name     `ENDS` or `COUNTS`
+    values   element of that operand for each group
+    extent   extent of the mode that groups divide
+
+    >>> begins, sizes = group_bounds("ends", np.array([2, 2, 9]), 6)
+    >>> begins.tolist(), sizes.tolist()
+    ([0, 2, 2], [2, 0, 4])
+    >>> begins, sizes = group_bounds("counts", np.array([1, 0, 9]), 6)
+    >>> begins.tolist(), sizes.tolist()
+    ([0, 2, 4], [1, 0, 2])
+    """
+    if name == COUNTS:
+        room = extent // max(1, len(values))
+        return room * np.arange(len(values)), np.clip(values, 0, room)
+    ends = np.clip(values, 0, extent)
+    begins = np.concatenate([[0], ends[:-1]])
+    return begins, np.maximum(ends - begins, 0)
 
 
 def ragged(layout: Layout, mode: int) -> Layout:
@@ -135,5 +175,5 @@ def without_groups(operands: Operands) -> Operands:
     >>> without_groups(grouped) == Operands.of("bf16", batched=True)
     True
     """
-    aux = tuple([(name, operand) for name, operand in operands.aux if name != ENDS])
+    aux = tuple([(name, operand) for name, operand in operands.aux if name not in SIZES])
     return replace(operands, groups="", aux=aux)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from cutegemm.plan.memory.groups import ENDS, ROWS, batch_of_equal_groups, ragged_mode, without_groups
+from cutegemm.plan.memory.groups import COUNTS, ENDS, ROWS, batch_of_equal_groups, ragged_mode, without_groups
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
 from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.division import WorkTile
@@ -49,8 +49,8 @@ class GroupTile(WorkTile):
 class GroupedWork(Work):
     """The work tiles of a grouped GEMM: what both kinds of groups have in common.
 
-    group_ends   (groups, 1, 1) integers: the end of each group along the mode that groups divide. None on the host of a
-                 kernel
+    group_ends   (groups, 1, 1) integers: the end of each group along the mode that groups divide, or the size of each
+                 group: see `GroupedScheduler.sizes`. None on the host of a kernel
     extent       extent of that mode, for all groups together
     groups       number of groups
     """
@@ -68,6 +68,9 @@ class GroupedWork(Work):
         """
         least, most = self.tiles.arithmetic.minimum, self.tiles.arithmetic.maximum
         own = least(group, self.groups - 1)
+        if self.scheduler.sizes == COUNTS:  # type: ignore[attr-defined]
+            room = self.extent // self.groups
+            return own * room, most(least(self.group_ends[own, 0, 0], room), 0)
         is_later = 1 - self.tiles.arithmetic.is_below(own, 1)
         begin = is_later * self._end(most(own - 1, 0))
         return begin, most(self._end(own) - begin, 0)
@@ -240,9 +243,10 @@ class GroupedGrid(TileGrid):
 
 @dataclass(frozen=True)
 class GroupedScheduler(TileScheduler):
-    """Take the tiles of groups whose ends are in device memory, in the operand `ends`.
+    """Take the tiles of groups whose ends, or sizes, are in device memory.
 
-    mode   the mode that groups divide: "m", "n" or "k"
+    mode    the mode that groups divide: "m", "n" or "k"
+    sizes   name of the operand that says how large groups are: see `plan.memory.groups.operand_of_sizes`
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan import Operands, Problem
@@ -256,10 +260,11 @@ class GroupedScheduler(TileScheduler):
     """
 
     mode: str = "m"
+    sizes: str = ENDS
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (ENDS,)
+        return (self.sizes,)
 
     @property
     def groups(self) -> str:
@@ -295,9 +300,11 @@ class GroupedScheduler(TileScheduler):
         """
         m, n, groups = tiles.mnl
         extent = {"m": m, "n": n, "k": k}[self.mode]
-        ends = tensors.get(ENDS)
+        ends = tensors.get(self.sizes)
         if ends is None and isinstance(groups, int):  # not known, as in the analysis: groups of equal size
             ends = (np.arange(1, groups + 1) * extent // max(groups, 1)).reshape(-1, 1, 1)
+            if self.sizes == COUNTS:
+                ends = np.full_like(ends, extent // max(groups, 1))
         k_tiles = tiles.arithmetic.ceil_div(k, tiles.cluster.cta_tile[2])
         fields = {"tiles": tiles, "k_tiles": k_tiles, "group_ends": ends, "extent": extent, "groups": groups}
         work = self._kind(**fields, count=tiles.count, clusters=0)
@@ -313,7 +320,7 @@ class GroupedScheduler(TileScheduler):
 
     def received(self, known: Mapping[str, Any], own: tuple[Any, ...], tensors: Mapping[str, Any]) -> Work:
         extent, groups = own
-        return self._kind(**known, group_ends=tensors[ENDS], extent=extent, groups=groups)
+        return self._kind(**known, group_ends=tensors[self.sizes], extent=extent, groups=groups)
 
     def rules(self, plan: GemmPlan) -> Iterator[str]:
         yield from super().rules(plan)
@@ -341,4 +348,5 @@ class GroupedScheduler(TileScheduler):
         batched, batch = with_equal_groups(plan, problem)
         yield from TileScheduler.describe(self, batched, batch)
         count, counted = ("L", "") if problem is None else (str(problem.l), "; the tiles are those of equal groups")
-        yield "groups", count, f"along {self.mode.upper()}", f"group ends in device memory, operand {ENDS!r}{counted}"
+        what = "group ends" if self.sizes == ENDS else "sizes of groups"
+        yield "groups", count, f"along {self.mode.upper()}", f"{what} in device memory, operand {self.sizes!r}{counted}"

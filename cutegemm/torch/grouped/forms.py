@@ -1,18 +1,21 @@
-"""The three forms of a grouped GEMM, by the ranks of its factors, and the operands of an epilogue in each of them.
+"""The forms of a grouped GEMM, by the ranks of its factors, and the operands of an epilogue in each of them.
 
 | a         | b         | groups divide | D         |
 |-----------|-----------|---------------|-----------|
 | (M, K)    | (L, K, N) | M             | (M, N)    |
 | (L, M, K) | (K, N)    | N             | (M, N)    |
 | (M, K)    | (K, N)    | K             | (L, M, N) |
+| (L, M, K) | (L, K, N) | nothing       | (L, M, N) |
+| (L, M, K) | (L, K, N) | M, padded     | (L, M, N) |
 
-`ends` has the end of each of the L groups along the mode that groups divide.
+`ends` has the end of each of the L groups along the mode that groups divide. A padded form has the number of valid rows
+of each matrix instead. A kernel takes its matrices as one, of L * M rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,15 +23,16 @@ import torch
 from cutegemm.plan.epilogue import Column, Element, Row, Tensor, Tile
 from cutegemm.torch.epilogue import Formula
 
-_GROUPS = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}  # ranks of a and b -> the mode that groups divide
+_GROUPS = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): ""}  # ranks of a and b -> the mode that groups divide
 
 
 @dataclass(frozen=True)
 class Form:
     """The form of a grouped GEMM, with its extents. Under torch.compile, extents may be symbols.
 
-    groups       the mode that groups divide: "m", "n" or "k"
+    groups       the mode that groups divide: "m", "n" or "k"; "" for a batch, whose groups are matrices
     l, m, n, k   number of groups, and extents of a and b
+    is_padded    whether each group is a matrix of a, of which the first rows are valid
     """
 
     groups: str
@@ -36,20 +40,28 @@ class Form:
     m: Any
     n: Any
     k: Any
+    is_padded: bool = False
 
     @staticmethod
-    def of(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> Form:
-        """Return the form of a call with these factors.
+    def of(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor | None) -> Form:
+        """Return the form of a call with these factors. Only a batch has no ends; two batches have counts instead.
 
         >>> Form.of(torch.ones(8, 4), torch.ones(3, 4, 2), torch.tensor([2, 5, 8]))
-        Form(groups='m', l=3, m=8, n=2, k=4)
+        Form(groups='m', l=3, m=8, n=2, k=4, is_padded=False)
         """
         (m, k), n = a.shape[-2:], b.shape[-1]
-        return Form(_GROUPS[a.dim(), b.dim()], ends.shape[0], m, n, k)
+        is_padded = ends is not None and a.dim() == b.dim() == 3
+        groups = "m" if is_padded else _GROUPS[a.dim(), b.dim()]
+        return Form(groups, a.shape[0] if ends is None else ends.shape[0], m, n, k, is_padded)
+
+    @property
+    def flat(self) -> Form:
+        """Return the form as a kernel takes it: that of one matrix with the rows of all groups, if it is padded."""
+        return replace(self, m=self.l * self.m, is_padded=False) if self.is_padded else self
 
     def result_shapes(self, read: Formula) -> list[tuple[Any, ...]]:
         """Return the shape of each result of an epilogue."""
-        return read.shapes((self.l, self.m) if self.groups == "k" else (self.m,), self.n)
+        return read.shapes((self.m,) if self.groups in ("m", "n") and not self.is_padded else (self.l, self.m), self.n)
 
     def operand(self, x: torch.Tensor, columns: Any) -> tuple[type[Tensor], torch.Tensor] | None:
         """Return the kind of an operand of the epilogue, and the tensor as a kernel takes it; None for a wrong shape.
@@ -59,6 +71,10 @@ class Form:
 
         columns   number of columns of D, or of b for a row of a gated epilogue
         """
+        if self.is_padded:
+            if x.dim() == 2:
+                return None
+            return self.flat.operand(x.flatten(0, 1) if x.shape[:2] == (self.l, self.m) else x, columns)
         shape, of_groups = tuple(x.shape), self.has_groups(x)
         if shape in ((), (1,)):
             return Element, x.reshape(1, 1).expand(self.l, 1)
@@ -68,15 +84,15 @@ class Form:
         if shape == (self.m, 1) or (of_groups and shape == (self.l, self.m, 1)):
             whole = x.reshape(-1, self.m).contiguous()
             return Column, whole[0] if self.groups == "m" else whole.expand(self.l, self.m)
-        if shape == (self.m, columns) and self.groups != "k":
-            return Tile, x
-        if shape in ((self.l, self.m, columns), (self.m, columns)) and self.groups == "k":
+        if self.groups in ("m", "n"):
+            return (Tile, x) if shape == (self.m, columns) else None
+        if shape in ((self.l, self.m, columns), (self.m, columns)):
             return Tile, x.expand(self.l, self.m, columns)
         return None
 
     def has_groups(self, x: torch.Tensor) -> bool:
         """Return whether a row or column operand has an own one for each group."""
-        along_groups = {"m": 1, "n": 2, "k": None}[self.groups]  # dimension that must have the extent 1
+        along_groups = {"m": 1, "n": 2}.get(self.groups)  # dimension that must have the extent 1
         return x.dim() == 3 and (along_groups is None or x.shape[along_groups] == 1)
 
     def slices(self, group: int, begin: int, end: int) -> tuple[Any, Any, Any]:
@@ -85,6 +101,8 @@ class Form:
         begin, end   first element of the group along the mode that groups divide, and the end of the group
         """
         own, everything = slice(begin, end), slice(None)
+        if self.is_padded:
+            return (group, own), group, (group, own)
         if self.groups == "m":
             return own, group, own
         if self.groups == "n":
@@ -99,6 +117,8 @@ class Form:
         """
         if not isinstance(x, torch.Tensor) or x.dim() == 0:
             return x
+        if self.is_padded and x.dim() == 3 and x.shape[1] == self.m:
+            return x[group, begin:end]
         if self.has_groups(x) or (self.groups == "k" and x.dim() == 3):
             return x[group]
         if self.groups == "m" and x.dim() == 2:
@@ -106,6 +126,18 @@ class Form:
         if self.groups == "n" and x.shape[-1] == self.n and x.shape[-1] != 1:
             return x[..., begin:end]
         return x
+
+    def bounds(self, ends: Sequence[int]) -> list[tuple[int, int]]:
+        """Return (begin, end) of each group, in its own matrix if the form is padded.
+
+        ends   end of each group, or the number of its rows if the form is padded
+
+        >>> Form("m", 2, 6, 4, 4).bounds([2, 9]), Form("m", 2, 6, 4, 4, is_padded=True).bounds([2, 9])
+        ([(0, 2), (2, 6)], [(0, 2), (0, 6)])
+        """
+        if self.is_padded:
+            return [(0, min(max(end, 0), self.m)) for end in ends]
+        return bounds(ends, {"m": self.m, "n": self.n, "k": self.k}[self.groups])
 
 
 def bounds(ends: Sequence[int], extent: int) -> list[tuple[int, int]]:

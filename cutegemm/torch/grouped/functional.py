@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,12 +10,13 @@ import torch
 from cutegemm.plan.epilogue import Accumulator, Expression, Reduction, Tensor
 from cutegemm.run.calls import How
 from cutegemm.torch import checks
+from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of, text_of_function
-from cutegemm.torch.functional import bmm
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import is_wide
-from cutegemm.torch.grouped.library import product
+from cutegemm.torch.grouped.library import product, wrong_mode
+from cutegemm.torch.launch import in_mode
 
 _RANKS = ((2, 3), (3, 2), (2, 2))
 
@@ -25,6 +26,7 @@ def grouped_mm(
     mat_b: torch.Tensor,
     *,
     offs: torch.Tensor | None = None,
+    counts: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     epilogue: Callable[..., Any] | None = None,
@@ -39,15 +41,18 @@ def grouped_mm(
     | (L, M, K) | (K, N)    | the columns of mat_b, N           | (M, N)    |
     | (M, K)    | (K, N)    | K                                 | (L, M, N) |
     | (L, M, K) | (L, K, N) | nothing: a batch, without `offs`  | (L, M, N) |
+    | (L, M, K) | (L, K, N) | the rows of mat_a, with `counts`  | (L, M, N) |
 
     offs        (L,) int32 on the device of mat_a: the end of each group. Groups may be empty. Rows and columns after
                 the last end are not written. The host does not read it
+    counts      (L,) int32: the number of valid rows of each matrix of mat_a, instead of `offs`. The other rows are not
+                written
     bias        (N,), or (L, N) for a bias of each group, added before the epilogue's function
     out_dtype   type of the result; None: that of mat_a, or bfloat16 for float8
     epilogue    function of the accumulator and of `operands` by name, as for `cutegemm.gemm`, without reductions
     plan        name of a plan, or a plan; None: the one with the lowest predicted time
     operands    numbers and tensors of the epilogue: (), (N,) or (L, 1, N) for columns, (M, 1) or (L, M, 1) for rows, or
-                the shape of the result
+                the shape of the result; with `counts`, (L, M, 1) for rows
     returns     the result; a tuple if the epilogue returns several
     raises      UnsupportedError with every rule that is violated
 
@@ -59,27 +64,56 @@ def grouped_mm(
             [5., 6.]])
     """
     mat_a, mat_b = as_autocast(mat_a, mat_b)
-    tensors = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
+    tensors = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "counts": counts, "bias": bias}
     tensors |= {name: x for name, x in operands.items() if isinstance(x, torch.Tensor)}
-    rules = checks.wrong_tensors(tensors, ("offs", "bias"))
-    if not rules:
-        rules = _wrong_factors(mat_a, mat_b, offs, out_dtype)
+    rules = wrong_arguments(tensors, out_dtype)
+    if not rules and operands and epilogue is None:
+        is_or_are = "is" if len(operands) == 1 else "are"
+        rules.append(
+            f"{' and '.join(operands)} {is_or_are} passed without an epilogue. Pass epilogue=, a function of the "
+            "accumulator and of operands."
+        )
     checks.refuse("grouped_mm", tensors, rules)
-    if offs is None:
-        return _batch(mat_a, mat_b, bias, out_dtype, epilogue, operands)
-    if operands and epilogue is None:
-        rule = f"{' and '.join(operands)} are passed without an epilogue. Pass epilogue=, a function that uses them."
-        checks.refuse("grouped_mm", tensors, [rule])
     names = tuple([name for name, x in operands.items() if isinstance(x, torch.Tensor)])
     others = tuple([name for name in operands if name not in names])
     text = PLAIN if epilogue is None else text_of_function(epilogue, names, others)
     values, numbers = [operands[name] for name in names], [float(operands[name]) for name in others]
     if bias is not None:
-        text, values = _with_bias(text), [bias.unsqueeze(1) if bias.dim() == 2 else bias, *values]
-    checks.refuse("grouped_mm", tensors, _wrong_operands(Form.of(mat_a, mat_b, offs), text, values))
-    results = product(mat_a, mat_b, offs, text, values, numbers, out_dtype, How(plan=plan))
-    count = _count(text)
-    return results[0] if count == 1 else tuple(results[:count])
+        text, values = _with_bias(text), [row_of_groups(bias), *values]
+    results = multiplied("grouped_mm", tensors, text, values, numbers, out_dtype, How(plan=plan))
+    return results[0] if len(results) == 1 else results
+
+
+def row_of_groups(bias: torch.Tensor) -> torch.Tensor:
+    """Return a bias (N,), or (L, N) for one of each group, as an operand of an epilogue."""
+    return bias.unsqueeze(1) if bias.dim() == 2 else bias
+
+
+def multiplied(
+    called: str,
+    tensors: Mapping[str, Any],
+    text: str,
+    values: Sequence[torch.Tensor],
+    numbers: Sequence[float],
+    out_dtype: torch.dtype | None,
+    how: How,
+) -> tuple[torch.Tensor, ...]:
+    """Check the operands of an epilogue, and return its results: those of groups, or of a batch without `offs`.
+
+    called    name of the function, for error messages
+    tensors   arguments of the call by name, as `wrong_arguments` accepts them
+    text      the epilogue
+    values    its tensors, in order
+    numbers   its numbers
+    """
+    a, b, ends = tensors["mat_a"], tensors["mat_b"], tensors["offs"]
+    ends = tensors.get("counts") if ends is None else ends
+    checks.refuse(called, tensors, _wrong_operands(Form.of(a, b, ends), text, a, values))
+    if ends is None:
+        results = batched_product(a, (b,), text, tuple(values), tuple(numbers), out_dtype, in_mode(how))
+    else:
+        results = product(a, b, ends, text, values, numbers, out_dtype, how)
+    return tuple(results[: _count(text)])
 
 
 @constant
@@ -100,16 +134,25 @@ def _with_bias(text: str) -> str:
     return text_of([biased(result) for result in read.results], ("bias", *read.names))
 
 
-def _wrong_factors(
-    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None, out_dtype: torch.dtype | None
-) -> list[str]:
-    """Return error messages for the ranks, extents and types of the factors, and for the ends of groups."""
+def wrong_arguments(tensors: Mapping[str, Any], out_dtype: torch.dtype | None) -> list[str]:
+    """Return error messages for the ranks, extents and types of the factors, and for the ends of groups.
+
+    tensors     arguments by name: mat_a, mat_b, operands; and offs, counts and bias, which may be None
+    out_dtype   type of the result; None for the default
+    """
+    if rules := checks.wrong_tensors(tensors, ("offs", "counts", "bias")):
+        return rules
+    a, b, offs = tensors["mat_a"], tensors["mat_b"], tensors["offs"]
+    if (counts := tensors.get("counts")) is not None:
+        rules = checks.wrong_factors(("mat_a", "mat_b"), a, b) + checks.wrong_out_dtype(a, out_dtype)
+        return rules + _wrong_counts(a, b, offs, counts) + wrong_mode()
     rules = checks.wrong_factors(("mat_a", "mat_b"), a, b) + checks.wrong_out_dtype(a, out_dtype)
     ranks = a.dim(), b.dim()
     if offs is None:
         if ranks != (3, 3):
             rules.append(f"mat_a has {ranks[0]} dimensions and mat_b {ranks[1]}. Pass offs, the end of each group.")
         return rules
+    rules += wrong_mode()
     if ranks == (3, 3):
         return [*rules, "mat_a and mat_b are batches, whose groups have equal sizes. Leave out offs."]
     if ranks not in _RANKS:
@@ -127,17 +170,32 @@ def _wrong_factors(
     return rules
 
 
-def _wrong_operands(form: Form, text: str, tensors: Sequence[torch.Tensor]) -> list[str]:
-    """Return error messages for operands whose shape fits no kind, and for reductions in an epilogue."""
+def _wrong_counts(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None, counts: torch.Tensor) -> list[str]:
+    """Return error messages for a call with the number of valid rows of each matrix."""
+    if offs is not None:
+        return ["offs and counts are passed. Pass offs for groups in one matrix, or counts for a matrix of each group."]
+    if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0] or a.shape[-1] != b.shape[-2]:
+        shapes = f"mat_a has shape {tuple(a.shape)}, mat_b {tuple(b.shape)}"
+        return [f"{shapes}. With counts, pass (L, M, K) by (L, K, N)."]
+    if tuple(counts.shape) != (a.shape[0],) or counts.dtype != torch.int32:
+        shape = f"counts has shape {tuple(counts.shape)} and is of {counts.dtype}"
+        return [f"{shape}. Pass {a.shape[0]} numbers of int32, one for each matrix."]
+    return []
+
+
+def _wrong_operands(form: Form, text: str, a: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[str]:
+    """Return error messages for operands whose shape or type fits no kind, and for reductions in an epilogue."""
     names, wide, columns, reduces = _read(text)
-    rules = [
+    rules = checks.wrong_operand_dtypes(a, **dict(zip(names, tensors, strict=False)))
+    rules += [
         f"{name} has shape {tuple(x.shape)}, which does not broadcast to groups. Pass (), ({form.n},), "
-        f"({form.l}, 1, {form.n}), ({form.m}, 1), ({form.l}, {form.m}, 1), or the shape of the result."
+        f"({form.l}, 1, {form.n}), {'' if form.is_padded else f'({form.m}, 1), '}({form.l}, {form.m}, 1), or the shape "
+        "of the result."
         for name, x in zip(names, tensors, strict=False)
         if form.operand(x, form.n if name in wide else form.n // columns) is None
     ]
     if reduces:
-        rules.append("the epilogue reduces; grouped kernels cannot. Reduce the result instead.")
+        rules.append("the epilogue reduces, but grouped kernels cannot. Reduce the result instead.")
     return rules
 
 
@@ -157,25 +215,3 @@ def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...], int, bool]:
 def _count(text: str) -> int:
     """Return the number of results of an epilogue."""
     return len(formula(text).results)
-
-
-def _batch(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None,
-    out_dtype: torch.dtype | None,
-    epilogue: Callable[..., Any] | None,
-    operands: dict[str, Any],
-) -> Any:
-    """Return the result of a call without `offs`: a batch of products of equal sizes."""
-    if epilogue is None and bias is None and not operands:
-        return bmm(a, b, out_dtype)
-    from cutegemm.run.gemm import gemm
-
-    if bias is None:
-        return gemm(a, b, out_dtype=out_dtype, epilogue=epilogue, **operands)
-    names = tuple([name for name, x in operands.items() if isinstance(x, torch.Tensor)])
-    others = tuple([name for name in operands if name not in names])
-    text = _with_bias(PLAIN if epilogue is None else text_of_function(epilogue, names, others))
-    row = bias.unsqueeze(1) if bias.dim() == 2 else bias
-    return gemm(a, b, out_dtype=out_dtype, epilogue=formula(text).function, bias=row, **operands)

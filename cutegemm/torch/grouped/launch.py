@@ -1,8 +1,8 @@
 """Kernels of grouped GEMMs: choose and compile a plan for a signature of the arguments once, then launch it.
 
 TMA needs rows whose pitch is a multiple of 16 bytes. It clips a matrix at the end of a group only along a mode that is
-not contiguous: see `plan.memory.groups`. Other matrices are copied first. Such results are stored to the memory of
-their transpose, and copied.
+not contiguous: see `plan.memory.groups`. Tensor cores need factors of float8 and float32 whose K is contiguous. Other
+matrices are copied first. Such results are stored to the memory of their transpose, and copied.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from cutegemm.choice.names import recipe_named
 from cutegemm.compile.plans import compile_plan
 from cutegemm.errors import CopyWarning, CutegemmError, PlanError
 from cutegemm.plan.epilogue import Input, Row, Scalar, Tensor, Tile, epilogue_of
-from cutegemm.plan.memory.groups import ENDS, with_group_ends
+from cutegemm.plan.memory.groups import COUNTS, ENDS, SIZES, with_group_ends
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.rules.limits import limits
@@ -28,9 +29,10 @@ from cutegemm.run.calls import Calls, How
 from cutegemm.run.launches import on_device
 from cutegemm.run.question import EpilogueSpec
 from cutegemm.run.views import ALIGN_BYTES, View
-from cutegemm.torch.epilogue import Formula, OutDtype, formula
+from cutegemm.torch.epilogue import Formula, OutDtype, formula, is_gated, text_of
 from cutegemm.torch.grouped.forms import Form
-from cutegemm.torch.reference import result_dtypes
+from cutegemm.torch.launch import interleaving, split_results
+from cutegemm.torch.reference import interleave, result_dtypes
 
 _calls = Calls()
 _MODES = {"a": "mk", "b": "kn", "c": "mn"}
@@ -64,7 +66,7 @@ def compute_grouped(
     """Return the results of an epilogue of a grouped a @ b, D first, by a kernel. The tensors are on a CUDA device.
 
     a, b        factors in one of the forms of `forms`
-    ends        (groups,) int32: the end of each group
+    ends        (groups,) int32: the end of each group, or the number of its rows if the form is padded
     text        the epilogue, as `torch.epilogue.formula` parses it
     operands    tensors of the epilogue, in the order of its parameters, of shapes that `Form.operand` takes
     scalars     numbers of the epilogue
@@ -73,15 +75,27 @@ def compute_grouped(
     zeroed      whether elements of results that belong to no group are 0. Otherwise they are not written
     """
     form, read = Form.of(a, b, ends), formula(text)
-    dtypes = result_dtypes(a, read.results, out_dtype)
-    a, b = loadable("a", a, form), loadable("b", b, form)
-    shapes = form.result_shapes(read)
-    results = [_result(a, shape, dtype, form, zeroed) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    dtypes, shapes = result_dtypes(a, read.results, out_dtype), form.result_shapes(read)
+    a, b = loadable("a", _flattened(a) if form.is_padded else a, form), loadable("b", b, form)
+    stored = [
+        _Stored.of(a, shape, dtype, form, zeroed, None if is_gated(result) else interleaving(read.results))
+        for result, shape, dtype in zip(read.results, shapes, dtypes, strict=True)
+    ]
     if 0 in shapes[0]:
-        return results
+        return [each.result() for each in stored]
+    read, results = _split(text), [part for each in stored for part in each.parts]
+    if form.is_padded:
+        results = [part.view(-1, part.shape[-1]) for part in results]
     tensors = [_seen(read, name, x, form)[1] for name, x in zip(read.names, operands, strict=False)]
     key: Any = tuple([_signature(each) for each in (a, b, ends, *tensors, *results)])
-    key = (*key, text, tuple(dtypes), how.plan if isinstance(how.plan, str) else id(how.plan), how.accumulate)
+    key = (
+        *key,
+        form.is_padded,
+        text,
+        tuple(dtypes),
+        how.plan if isinstance(how.plan, str) else id(how.plan),
+        how.accumulate,
+    )
     call = _calls.found.get(key)
     if call is None:
         problem, spec = question(form, a, b, operands, read, results)
@@ -92,7 +106,18 @@ def compute_grouped(
         call.function(a, b, *[passed[index] for index in call.order], *scalars)
     except (TypeError, ValueError, RuntimeError) as error:
         raise CutegemmError(f"grouped_mm of {tuple(a.shape)} by {tuple(b.shape)}, {call.plan.name}: {error}") from error
-    return [each.contiguous() for each in results]
+    return [each.result() for each in stored]
+
+
+@lru_cache(maxsize=1024)
+def _split(text: str) -> Formula:
+    """Return an epilogue as a kernel computes it: gate and up of a result with all columns of b are two results.
+
+    >>> _split("lambda acc: (swiglu(acc), acc)").text
+    'lambda acc: (silu(halves(acc)[0]) * halves(acc)[1], halves(acc)[0], halves(acc)[1])'
+    """
+    read = formula(text)
+    return formula(text_of(split_results(read.results), read.names))
 
 
 def is_wide(read: Formula, name: str) -> bool:
@@ -116,6 +141,45 @@ def _signature(tensor: torch.Tensor) -> Any:
     return tensor.dtype, tensor.shape, tensor.stride(), tensor.data_ptr() % ALIGN_BYTES, tensor.get_device()
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """The memory of a result of a call.
+
+    parts        what a kernel stores: the result, or its gate and its up columns
+    whole        the result, if the parts are parts of its memory; else None
+    interleaved  whether gate and up are adjacent columns of the result
+    """
+
+    parts: tuple[torch.Tensor, ...]
+    whole: torch.Tensor | None
+    interleaved: bool
+
+    @staticmethod
+    def of(
+        a: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, form: Form, zeroed: bool, interleaved: bool | None
+    ) -> _Stored:
+        """Allocate a result in memory on the device of `a`.
+
+        interleaved   as the field, if gate and up are stored separately; None if they are not
+        """
+        if interleaved is None:
+            whole = _result(a, shape, dtype, form, zeroed)
+            return _Stored((whole,), whole, False)
+        half = shape[-1] // 2
+        if interleaved or half * dtype.itemsize % ALIGN_BYTES:
+            of_half = (*shape[:-1], half)
+            parts = [_result(a, of_half, dtype, form, zeroed) for _ in range(2)]
+            return _Stored(tuple(parts), None, interleaved)
+        whole = _result(a, shape, dtype, form, zeroed)
+        return _Stored(whole.split(half, -1), whole, False)
+
+    def result(self) -> torch.Tensor:
+        """Return the result after the kernel has stored its parts."""
+        if self.whole is not None:
+            return self.whole.contiguous()
+        return interleave(*self.parts) if self.interleaved else torch.cat(self.parts, -1)
+
+
 def _result(a: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, form: Form, zeroed: bool) -> torch.Tensor:
     """Allocate a result in memory that TMA can store, and clip at the end of a group.
 
@@ -129,6 +193,19 @@ def _result(a: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, form: For
     return whole.mT if form.groups == "n" else whole
 
 
+def _flattened(a: torch.Tensor) -> torch.Tensor:
+    """Return the rows of a batch as one matrix: a view, or a copy with a warning."""
+    flat = a.flatten(0, 1)
+    if flat.data_ptr() != a.data_ptr():
+        warnings.warn(
+            f"grouped_mm: a copy of a, of shape {tuple(a.shape)} and strides {a.stride()}, is made in each call. Its "
+            "matrices must follow each other without gaps.",
+            CopyWarning,
+            stacklevel=4,
+        )
+    return flat
+
+
 def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
     """Return a factor as a grouped kernel can load it: itself, or a copy with other strides, with a warning.
 
@@ -139,24 +216,27 @@ def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
     ...     loadable("a", torch.zeros(64, 128), form).stride()
     (1, 64)
     """
-    view = View.of(name, x, x.dim() == 3)
-    clipped = _MODES[name].find(form.groups) if form.groups == "k" else -1
-    if view.major is not None and view.boxed >= ALIGN_BYTES and view.major != clipped:
+    view, of_k = View.of(name, x, x.dim() == 3), _MODES[name].find("k")
+    majors: tuple[int, ...]
+    if form.groups == "k":
+        majors, which = (1 - of_k,), ", and not be contiguous along K, which groups divide"
+    elif x.element_size() != 2:
+        majors, which = (of_k,), f", and be contiguous along K, as tensor cores need {x.dtype}"
+    else:
+        majors, which = (0, 1), ""
+    if view.major in majors and view.boxed >= ALIGN_BYTES:
         return x if view.strides is None else x.as_strided(x.shape, view.strides)
-    what = f"pitch of a multiple of {ALIGN_BYTES} bytes"
-    if clipped >= 0:
-        what += f", and not be contiguous along {form.groups.upper()}, which groups divide"
     warnings.warn(
         f"grouped_mm: a copy of {name}, of shape {tuple(x.shape)} and strides {x.stride()}, is made in each call. Its "
-        f"rows or columns must be contiguous with a {what}.",
+        f"rows or columns must be contiguous with a pitch of a multiple of {ALIGN_BYTES} bytes{which}.",
         CopyWarning,
         stacklevel=4,
     )
-    return padded(x, 1 - clipped if clipped >= 0 else 0 if view.major == 0 else 1)
+    return padded(x, majors[0] if view.major == majors[0] else majors[-1])
 
 
 def padded(x: torch.Tensor, major: int) -> torch.Tensor:
-    """Return a copy of a matrix, or of a batch, whose contiguous rows or columns start at multiples of 16 bytes.
+    """Return a copy of a matrix or batch whose rows or columns are contiguous and start at multiples of 16 bytes.
 
     major   1 for contiguous rows, 0 for contiguous columns
 
@@ -170,6 +250,15 @@ def padded(x: torch.Tensor, major: int) -> torch.Tensor:
     return x.new_empty((*front, -(-last // unit) * unit))[..., :last].copy_(x)
 
 
+@lru_cache
+def has_grouped_kernels(index: int) -> bool:
+    """Return whether grouped kernels run on a GPU: it has the architecture of Hopper.
+
+    index   index of the device
+    """
+    return torch_ops.device_arch(index).startswith("sm_90")
+
+
 def _prepared(problem: Problem, spec: EpilogueSpec, read: Formula, count: int, how: How, index: int) -> _Call:
     """Choose and compile the plan of a call that is made first with its signature.
 
@@ -179,7 +268,7 @@ def _prepared(problem: Problem, spec: EpilogueSpec, read: Formula, count: int, h
     """
     plan = plan_for(problem, spec, how, torch_ops.device_arch(index), torch_ops.device_of(index))
     function = on_device(compile_plan(plan, torch_ops.device_arch(index)).function)
-    at = {name: 1 + i for i, name in enumerate(read.names[:count])} | {ENDS: 0}
+    at = {name: 1 + i for i, name in enumerate(read.names[:count])} | {ENDS: 0, COUNTS: 0}
     at |= {name: 1 + count + i for i, name in enumerate(("d", *spec.epilogue.beside))}
     names = (*plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
     return _Call(plan, function, tuple([at[name] for name in names]))
@@ -235,7 +324,7 @@ def question(
         kinds[name], tensors[name] = _seen(read, name, x, form)
     epilogue = epilogue_of(read.function, kinds)
     if epilogue.reductions:
-        rule = f"the epilogue {epilogue} reduces; grouped kernels cannot. Reduce the result."
+        rule = f"the epilogue {epilogue} reduces, but grouped kernels cannot. Reduce the result."
         raise PlanError("grouped_mm", [rule])
     first = epilogue.tiles[0] if epilogue.tiles else None
     aux = {name: _operand(kinds[name], tensors[name]) for name in epilogue.tensors if name != first}
@@ -244,7 +333,8 @@ def question(
     made = _matrix("a", a), _matrix("b", b), _matrix("c", c), _matrix("c", results[0])
     acc = Operands.of("tf32" if a.dtype == torch.float32 else torch_ops.DTYPES[a.dtype]).acc
     whole = Operands(*made, acc, batched=True, groups=form.groups).as_tf32
-    return Problem(form.m, form.n, form.k, form.l, with_group_ends(whole)), EpilogueSpec(epilogue, aux)
+    whole = whole.with_aux(**{COUNTS: SIZES}) if form.is_padded else with_group_ends(whole)
+    return Problem(form.flat.m, form.n, form.k, form.l, whole), EpilogueSpec(epilogue, aux)
 
 
 def _matrix(name: str, x: torch.Tensor) -> Operand:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from cutegemm.run.calls import How
+from cutegemm.run.calls import How, is_batch_invariant
 from cutegemm.torch.autograd import needed, with_saved
+from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.derivatives import ACC, TensorRules, pullback
 from cutegemm.torch.dispatch import Route, route_of
 from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_text
@@ -78,6 +79,13 @@ def product(
     return results
 
 
+def wrong_mode() -> list[str]:
+    """Return an error message, in a list, if a context of `cutegemm.batch_invariant` is active; else an empty list."""
+    if not is_batch_invariant(None):
+        return []
+    return ["grouped kernels are not batch invariant. Call it outside of cutegemm.batch_invariant()."]
+
+
 def _kernel(*args: Any) -> list[torch.Tensor]:
     """Compute the operator."""
     a, b, ends, text, operands, scalars, types, plan, accumulate, zeroed = args
@@ -92,14 +100,14 @@ def _fake(*args: Any) -> list[torch.Tensor]:
 
 
 def _flops(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
-    """Return 2 M N K of a grouped a @ b, if groups have no elements after the last end.
+    """Return 2 M N K of a grouped a @ b, if all elements belong to groups.
 
     a, b   shapes
 
-    >>> _flops((8, 4), (3, 4, 2)), _flops((8, 4), (4, 2))
-    (128, 128)
+    >>> _flops((8, 4), (3, 4, 2)), _flops((8, 4), (4, 2)), _flops((3, 8, 4), (3, 4, 2))
+    (128, 128, 384)
     """
-    return 2 * prod(a[-2:]) * b[-1]
+    return 2 * prod(a if len(b) == 3 else a[-2:]) * b[-1]
 
 
 # --- gradients ----------------------------------------------------------------------------------------------------
@@ -146,7 +154,10 @@ def _backward(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, .
         g = g.to(dtype)
         if ctx.needs_input_grad[0]:
             by_a = product(g, b.to(dtype).mT, ends, out_dtype=dtype, zeroed=True)[0]
-        if ctx.needs_input_grad[1]:
+        if ctx.needs_input_grad[1] and form.is_padded:
+            a, g = [torch.where(_inside(form, ends), x.to(dtype), 0) for x in (a, g)]
+            by_b = batched_product(a.mT, (g,), out_dtype=dtype)[0]
+        elif ctx.needs_input_grad[1]:
             by_b = product(a.to(dtype).mT, g, ends, out_dtype=dtype, zeroed=True)[0]
     names = read.names[: ctx.count]
     by_operands = [
@@ -158,15 +169,25 @@ def _backward(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, .
 
 
 def _group_of(form: Form, ends: torch.Tensor) -> torch.Tensor:
-    """Return the group of each row, or of each column if groups divide N; L for those after the last group."""
+    """Return the group of each row, or of each column if groups divide N; L for those after the last group.
+
+    A group whose end is before that of an earlier group has no elements.
+    """
     extent = form.m if form.groups == "m" else form.n
     index = torch.arange(extent, device=ends.device, dtype=ends.dtype)
-    return torch.searchsorted(ends, index, right=True)
+    return torch.searchsorted(ends.cummax(0).values, index, right=True)
+
+
+def _inside(form: Form, ends: torch.Tensor) -> torch.Tensor:
+    """Return which elements of D belong to a group, as booleans that broadcast to D."""
+    if form.is_padded:
+        return (torch.arange(form.m, device=ends.device) < ends.unsqueeze(1)).unsqueeze(2)
+    return (_group_of(form, ends) < form.l).unsqueeze(1 if form.groups == "m" else 0)
 
 
 def _spread(x: torch.Tensor, form: Form, ends: torch.Tensor) -> torch.Tensor:
     """Return an operand of single groups as a tensor that broadcasts to D, if D has the rows of all groups."""
-    if not form.has_groups(x) or form.groups == "k":
+    if not form.has_groups(x) or form.groups == "k" or form.is_padded:
         return x
     rows = x[_group_of(form, ends).clamp(max=form.l - 1)]  # (M, 1, N) or (N, M, 1)
     return rows[:, 0] if form.groups == "m" else rows[..., 0].mT
@@ -179,11 +200,10 @@ def _gathered(g: torch.Tensor, shape: torch.Size, form: Form, ends: torch.Tensor
     """
     if form.groups == "k":
         return g.sum_to_size(shape)
-    group = _group_of(form, ends)
-    inside = (group < form.l).unsqueeze(1 if form.groups == "m" else 0)
-    g = torch.where(inside, g, 0)  # elements that belong to no group were not computed
-    if len(shape) != 3:
+    g = torch.where(_inside(form, ends), g, 0)  # elements that belong to no group were not computed
+    if len(shape) != 3 or form.is_padded:
         return g.sum_to_size(shape)
+    group = _group_of(form, ends)
     member = torch.nn.functional.one_hot(group, form.l + 1)[:, : form.l].to(g.dtype)
     if form.groups == "m":
         return (member.mT @ g).unsqueeze(1)

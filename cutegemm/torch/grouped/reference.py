@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from cutegemm.torch.epilogue import OutDtype, formula
-from cutegemm.torch.grouped.forms import Form, bounds
+from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.reference import by_torch, result_dtypes
 
 
@@ -33,8 +33,7 @@ def grouped_by_torch(
     """
     read, form = formula(text), Form.of(a, b, ends)
     results = allocated(a, b, ends, text, out_dtype, zeroed)
-    extent = {"m": form.m, "n": form.n, "k": form.k}[form.groups]
-    for group, (begin, end) in enumerate(bounds(ends.tolist(), extent)):
+    for group, (begin, end) in enumerate(form.bounds(ends.tolist())):
         if begin == end and form.groups != "k":
             continue
         of_a, of_b, of_d = form.slices(group, begin, end)

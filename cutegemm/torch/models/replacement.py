@@ -1,4 +1,4 @@
-"""`use(model)`: replace the linear layers and MLPs of a model in place, until it is undone."""
+"""`use(model)`: replace the linear layers, MLPs and experts of a model in place, until it is undone."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from cutegemm.torch import fallback
 from cutegemm.torch.activations import OF_GATE
 from cutegemm.torch.fallback import has_own_forward, is_customized, is_left_to_torch, is_replaced_forward
 from cutegemm.torch.functional import linear
+from cutegemm.torch.grouped.launch import has_grouped_kernels
 from cutegemm.torch.launch import refuse_torch
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.models import recognition
+from cutegemm.torch.models.experts import experts_forward, is_experts, why_not_experts
 from cutegemm.torch.models.recognition import Parts, activation_of, is_conv1d
 from cutegemm.torch.modules import (
     JoinedWeights,
@@ -110,8 +112,9 @@ def use(
                       with `rows`, the errors of `cutegemm.prepare`, after which the model is as before
 
     It replaces torch.nn.Linear, transformers' Conv1D, gated MLPs with the children gate_proj, up_proj, down_proj and
-    act_fn (Llama, Mistral, Qwen, Gemma), and MLPs of two layers with an activation between them (GPT-2 and others).
-    The activation becomes the epilogue of the layer before it. Modules change their class and keep their identity.
+    act_fn (Llama, Mistral, Qwen, Gemma), MLPs of two layers with an activation between them (GPT-2 and others), and the
+    experts of transformers' mixture models (Mixtral, Qwen, DeepSeek, gpt-oss). The activation becomes the epilogue of
+    the layer before it. Modules change their class and keep their identity.
     Parameters keep their identity, names and values, so that optimizers and state dicts still work. The gate and up
     weights of a gated MLP become adjacent in memory: see `JoinedWeights` in `cutegemm/torch/modules.py`.
 
@@ -145,6 +148,9 @@ def use(
         parts = recognition.parts_of(module)
         if parts is not None and not is_replaced(module):
             _replace_mlp(name, module, parts, report)
+    for name, module in list(model.named_modules()):
+        if is_experts(module) and not isinstance(module, ReplacedExperts):
+            _replace_experts(name, module, report, batch_invariant)
     for name, module in list(model.named_modules()):
         if not is_replaced(module) and (isinstance(module, nn.Linear) or is_conv1d(module)):
             _replace_layer(name, module, report)
@@ -400,6 +406,38 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
             "MLP of these parts does; call use again when it holds numbers"
         )
     return "of four rows it computes something else than an MLP of these parts"
+
+
+# --- experts ------------------------------------------------------------------------------------------------------
+
+
+class ReplacedExperts(Replacement):
+    """Replaced experts of a mixture: two grouped GEMMs over the rows of all experts."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, ReplacedExperts):  # a bound method from before `Replaced.undo`
+            return type(self).forward(self, *args, **kwargs)
+        original: Any = self._cutegemm_original
+        x = args[0] if args else None
+        if is_replaced_forward(original) or x is None or is_left_to_torch(x, self.down_proj) or why_not_experts(self):
+            return original.forward(self, *args, **kwargs)
+        if x.is_cuda and not has_grouped_kernels(x.get_device()):
+            return original.forward(self, *args, **kwargs)
+        return experts_forward(self, *args, **kwargs)
+
+
+def _replace_experts(name: str, module: nn.Module, report: Replaced, batch_invariant: bool) -> None:
+    why = why_not_experts(module)
+    if has_own_forward(module):
+        why = "its forward has been replaced in the instance, and may compute something else"
+    if batch_invariant:
+        why = "grouped kernels of experts are not batch invariant"
+    if why:
+        report.left[name] = why
+        return
+    fallback.note_forward(module.__class__)
+    _change(module, _derived(ReplacedExperts, module.__class__), report)
+    report.replaced[name] = "experts of a mixture, as grouped GEMMs"
 
 
 # --- classes ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,214 @@
+"""`experts`: the MLPs of a mixture of experts, as two grouped GEMMs over the rows of all experts.
+
+Rows are sorted by their expert on the device, and each token's results are added in a fixed order. Both are gathers,
+and so are their gradients. No atomics add, so that results and gradients have the same bits in each run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from cutegemm.plan.epilogue import Tensor
+from cutegemm.torch import checks
+from cutegemm.torch.activations import ACTIVATIONS, GATED, activated, gated, wrong_activation
+from cutegemm.torch.dispatch import as_autocast
+from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of
+from cutegemm.torch.grouped.library import product, wrong_mode
+
+_WEIGHTED_BIAS = "lambda acc, weight, bias: acc + weight * bias"
+Activation: TypeAlias = str | Callable[[torch.Tensor], torch.Tensor] | None
+
+
+def experts(
+    x: torch.Tensor,
+    index: torch.Tensor,
+    weights: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    activation: Activation = "swiglu",
+    up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
+    *,
+    interleaved: bool = False,
+    is_partial: bool = False,
+) -> torch.Tensor:
+    """Return for each token the sum of weight * (act(x @ up.T + up_bias) @ down.T + down_bias) over its experts.
+
+    x             (T, K): a row for each token
+    index         (T, k) integers: the experts of each token, as a router chooses them. The host does not read them
+    weights       (T, k): the weight of each of them, of a floating type
+    up            (L, H, K): a weight of each of L experts; (L, 2H, K) for a gated activation: gate, then up
+    down          (L, N, H)
+    activation    name of an activation, as for `linear` or, if gated, as for `gemm_gated`; or a function of torch from
+                  (rows, 2H) or (rows, H) to (rows, H), which takes a kernel of its own
+    up_bias       (L, 2H) or (L, H), in the order of the rows of `up`; None for no bias
+    down_bias     (L, N); None for no bias
+    interleaved   whether rows 2j and 2j + 1 of `up` are gate and up, as in gpt-oss
+    is_partial    whether `index` may have numbers from L on, for experts on other devices. They contribute 0
+    returns       (T, N)
+    raises        UnsupportedError with every rule that is violated
+
+    >>> x, up, down = torch.ones(2, 3), torch.ones(4, 2, 3), torch.ones(4, 5, 2)
+    >>> index, weights = torch.tensor([[0, 3], [3, 1]]), torch.tensor([[0.5, 0.5], [1.0, 2.0]])
+    >>> experts(x, index, weights, up, down, "relu")
+    tensor([[ 6.,  6.,  6.,  6.,  6.],
+            [18., 18., 18., 18., 18.]])
+    """
+    x, up, down, up_bias, down_bias = as_autocast(x, up, down, up_bias, down_bias)
+    _check(x, index, weights, up, down, activation, up_bias, down_bias, interleaved)
+    order, ends = sorted_by_expert(index, up.shape[0])
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
+    count = index.shape[1]
+    rows = Gathered.apply(x, order, place, count)
+    weight = Gathered.apply(weights.reshape(-1, 1), order, place, 1)
+    biases = [] if up_bias is None else [up_bias.unsqueeze(1)]
+    if callable(activation):
+        text = PLAIN if up_bias is None else "lambda acc, bias: acc + bias"
+        preact = product(rows, up.mT, ends, text, biases, zeroed=is_partial)[0]
+        hidden = (activation(preact) * weight).to(rows.dtype)
+    else:
+        text = _hidden(activation, up_bias is not None, interleaved)
+        hidden = product(rows, up.mT, ends, text, [*biases, weight])[0]
+    # The weights multiply the hidden values, so that the backward pass does not need the products by `down`.
+    bias, text = ([], PLAIN) if down_bias is None else ([weight, down_bias.unsqueeze(1)], _WEIGHTED_BIAS)
+    y = product(hidden, down.mT, ends, text, bias, zeroed=is_partial)[0]
+    return Summed.apply(y, order, place, count)
+
+
+def sorted_by_expert(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the order of the rows of a grouped GEMM, and where the rows of each expert end. The host does not wait.
+
+    index     (T, k) integers: the experts of each token. Numbers from `experts` on come last
+    experts   number of experts L
+    returns   (T * k,): the index in `index.flatten()` of each row; and (L,) int32 ends, as `grouped_mm` takes them
+
+    >>> sorted_by_expert(torch.tensor([[2, 0], [0, 2]]), 3)
+    (tensor([1, 2, 0, 3]), tensor([2, 2, 4], dtype=torch.int32))
+    """
+    values, order = index.flatten().to(torch.int32).sort(stable=True)
+    numbers = torch.arange(experts, device=index.device, dtype=torch.int32)
+    return order, torch.searchsorted(values, numbers, right=True, out_int32=True)
+
+
+class Gathered(torch.autograd.Function):  # type: ignore[misc]
+    """The autograd function that copies the rows of tokens: row i of the result is row order[i] // k of x.
+
+    It is called as apply(x, order, place, k), where `place` is the inverse of the permutation `order`.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, order: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
+        return x[order // k]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _, order, place, ctx.k = inputs
+        ctx.save_for_backward(order, place)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
+        return Summed.apply(g, *ctx.saved_tensors, ctx.k), None, None, None
+
+
+class Summed(torch.autograd.Function):  # type: ignore[misc]
+    """The autograd function that adds the k rows of each token: the transpose of `Gathered`, with its arguments."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: torch.Tensor, order: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
+        return y[place].unflatten(0, (-1, k)).sum(1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _, order, place, ctx.k = inputs
+        ctx.save_for_backward(order, place)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
+        return Gathered.apply(g, *ctx.saved_tensors, ctx.k), None, None, None
+
+
+@constant
+def _hidden(activation: str | None, has_bias: bool, interleaved: bool) -> str:
+    """Return the epilogue of the first product: the activation, times the weight of the row.
+
+    >>> _hidden("relu", True, False)
+    'lambda acc, bias, weight: relu(acc + bias) * weight'
+    """
+    names = ("bias",) if has_bias else ()
+    is_gated = activation in GATED
+    text = gated(activation, names, interleaved, False) if is_gated else activated(activation, names)
+    return text_of([formula(text).results[0] * Tensor("weight")], (*names, "weight"))
+
+
+def _check(
+    x: Any,
+    index: Any,
+    weights: Any,
+    up: Any,
+    down: Any,
+    activation: Any,
+    up_bias: Any,
+    down_bias: Any,
+    interleaved: bool,
+) -> None:
+    tensors = {"x": x, "index": index, "weights": weights, "up": up, "down": down}
+    biases = {"up_bias": up_bias, "down_bias": down_bias}
+    rules = checks.wrong_tensors({**tensors, **biases}, tuple(biases))
+    if not callable(activation):
+        rules += wrong_activation(activation, GATED if interleaved else {**ACTIVATIONS, **GATED})
+    if not rules:
+        rules = [
+            *wrong_mode(),
+            *checks.wrong_factors(("x", "up"), x, up),
+            *checks.wrong_factors(("x", "down"), x, down),
+        ]
+        rules += checks.wrong_operand_dtypes(x, weights=weights, **biases)
+        ranks = [each.dim() for each in tensors.values()]
+        if ranks != [2, 2, 2, 3, 3]:
+            listed = ", ".join(f"{name} {tuple(each.shape)}" for name, each in tensors.items())
+            rules.append(
+                f"shapes are {listed}. Pass x of shape (T, K), index and weights (T, k), up (L, H, K) or (L, 2H, K), "
+                "and down (L, N, H)."
+            )
+        else:
+            rules += _wrong_extents(**tensors, **biases, activation=activation)
+    checks.refuse("experts", {**tensors, **biases}, rules)
+
+
+def _wrong_extents(
+    x: torch.Tensor,
+    index: torch.Tensor,
+    weights: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
+    activation: Activation,
+) -> list[str]:
+    """Return error messages for extents that do not fit each other. All ranks are right."""
+    rules = []
+    (count, rows, k), (of_down, n, hidden) = up.shape, down.shape
+    if index.dtype.is_floating_point or index.dtype == torch.bool:
+        rules.append(f"index is of {index.dtype}. Pass integers, such as the indices of torch.topk.")
+    if index.shape[0] != x.shape[0] or index.shape != weights.shape:
+        shapes = f"index has shape {tuple(index.shape)}, weights {tuple(weights.shape)}"
+        rules.append(f"{shapes}, x has {x.shape[0]} rows. Pass a row of index and of weights for each row of x.")
+    if x.shape[1] != k:
+        rules.append(f"x has rows of {x.shape[1]}, up of {k}, but both are K.")
+    if count != of_down:
+        rules.append(f"up has weights of {count} experts, down of {of_down}. Pass one of each for each expert.")
+    gates = 2 if activation in GATED else 1
+    if not callable(activation) and rows != gates * hidden:
+        of_up = "twice as many, for gate and up" if gates == 2 else "as many"
+        rules.append(f"down has rows of {hidden}, up has {rows} rows for each expert. Pass {of_up}.")
+    for name, bias, extent in (("up_bias", up_bias, rows), ("down_bias", down_bias, n)):
+        if bias is not None and tuple(bias.shape) != (count, extent):
+            rules.append(f"{name} has shape {tuple(bias.shape)}. Pass a tensor of shape {(count, extent)}.")
+    return rules

@@ -1,0 +1,116 @@
+"""Experts of transformers' mixture models: recognition of what they compute, and their forward by `experts`.
+
+transformers marks these modules by `use_experts_implementation`. They have the weights of all experts as parameters,
+attributes that say how the weights lie in memory, and a method `_apply_gate`. Experts without a gate have `up_proj`
+instead of `gate_up_proj`, and a function `act_fn`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.run.calls import Calls
+from cutegemm.torch.activations import GATED, gated_by_torch
+from cutegemm.torch.fallback import is_customized, why_left_to_torch
+from cutegemm.torch.grouped.experts import Activation, experts
+from cutegemm.torch.models.recognition import activation_of
+
+_MARKS = ("has_bias", "is_transposed", "_apply_gate", "down_proj")
+_gates = Calls()  # results of `_recognized`, by what they depend on
+
+
+def is_experts(module: nn.Module) -> bool:
+    """Return whether a module holds the experts of a mixture, as transformers marks them.
+
+    >>> is_experts(nn.Linear(2, 2))
+    False
+    """
+    return all(hasattr(module, name) for name in _MARKS)
+
+
+def why_not_experts(module: Any) -> str:
+    """Return the reason, for messages, why `experts` does not compute the experts of a mixture; "" if it does."""
+    if getattr(module, "has_post_expert_norm", False):
+        return "a norm follows each expert, before its weight"
+    for name, tensor in module.named_parameters():
+        if why := why_left_to_torch(tensor):
+            return f"its {name} {why}"
+    return "hooks of its act_fn would not be called" if is_customized(getattr(module, "act_fn", None)) else ""
+
+
+def experts_forward(
+    module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+) -> torch.Tensor:
+    """Return the weighted sums of the experts of each token: the forward of a module that transformers marks.
+
+    hidden_states   (T, K)
+    top_k_index     (T, k): the experts of each token; numbers from L on are experts of other devices
+    top_k_weights   (T, k)
+    raises          UnsupportedError if `experts` does not compute what the module does
+    """
+    if why := why_not_experts(module):
+        kind = type(module).__name__
+        raise UnsupportedError(f"{kind} by cutegemm: {why}. Use experts_implementation='grouped_mm' for this model.")
+    name = "gate_up_proj" if _has_gate(module) else "up_proj"
+    up, down = getattr(module, name), module.down_proj
+    biases = (getattr(module, f"{name}_bias"), module.down_proj_bias) if module.has_bias else (None, None)
+    if module.is_transposed:
+        up, down = up.mT, down.mT
+    activation, interleaved = activation_of_experts(module)
+    y = experts(
+        hidden_states.to(up.dtype), top_k_index, top_k_weights, up, down, activation, *biases,
+        interleaved=interleaved, is_partial=getattr(module, "_is_expert_parallel", False),
+    )  # fmt: skip
+    return y.to(hidden_states.dtype)
+
+
+def activation_of_experts(module: Any) -> tuple[Activation, bool]:
+    """Return the activation of experts, and whether gate and up are adjacent rows of a weight.
+
+    The activation is the name of one that a kernel computes, else the function that the module calls. A gated one is
+    recognized by its values for some numbers, and again if an attribute of the module has changed. torch.compile takes
+    it as a constant.
+    """
+    if not _has_gate(module):
+        return activation_of(module.act_fn) or module.act_fn, False
+    return _gate_of(module) or (module._apply_gate, False)
+
+
+def _has_gate(module: Any) -> bool:
+    return hasattr(module, "gate_up_proj")
+
+
+def _gate_of(module: Any) -> tuple[str, bool] | None:
+    """Return the name of the gated activation that a module computes, and whether gate and up are interleaved.
+
+    returns   None if the activation is unknown
+    """
+    act = getattr(module, "act_fn", None)
+    numbers = {name: value for name, value in vars(module).items() if isinstance(value, (int, float, str))}
+    key = type(module)._apply_gate, act, tuple(numbers.items())
+    if key not in _gates.found:
+        _gates.keep(key, _recognized(module))
+    return _gates.found[key]
+
+
+_gate_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _recognized(module: Any) -> tuple[str, bool] | None:
+    """Return the result of `_gate_of`, by what the module computes for numbers between -20 and 20."""
+    if any(True for _ in getattr(module, "act_fn", nn.Identity()).parameters()):
+        return None
+    numbers = torch.Generator("cpu").manual_seed(0)
+    x = 40 * torch.rand(64, 32, generator=numbers, device="cpu") - 20
+    with torch.no_grad():
+        y = module._apply_gate(x)
+    for interleaved in (False, True):
+        gate, up = (x[:, 0::2], x[:, 1::2]) if interleaved else x.chunk(2, -1)
+        for name in GATED:
+            if y.shape == gate.shape and torch.allclose(y, gated_by_torch(name, gate, up), 1e-5, 1e-5):
+                return name, interleaved
+    return None

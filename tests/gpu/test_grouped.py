@@ -1,0 +1,299 @@
+"""`grouped_mm` and `experts` on a GPU: random groups against float64, what lies beside them, repeats and graphs."""
+
+from __future__ import annotations
+
+import random
+from itertools import accumulate
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import cutegemm  # noqa: E402
+from cutegemm.epilogue import gelu  # noqa: E402
+from cutegemm.run.calls import How  # noqa: E402
+from cutegemm.torch.grouped import launch  # noqa: E402
+from cutegemm.torch.grouped.forms import bounds  # noqa: E402
+from cutegemm.torch.grouped.reference import grouped_by_torch  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("arch")]
+
+GUARD = 8  # elements beside each row of a result, and rows before and after it
+POISON = -4096.0  # exact in every type
+PRIMES = (2, 3, 5, 7, 13, 31, 61, 127, 131, 251, 257)
+EXTENTS = ((1, 256, 64), (3, 520, 328), (8, 1024, 1000), (64, 136, 512))  # groups, N or M, K
+FORMS = ("m", "n", "k")
+SEEDS = range(12)
+
+
+@pytest.fixture(autouse=True)
+def _hopper(arch):
+    if not arch.startswith("sm_90"):
+        pytest.skip("grouped kernels need Hopper")
+
+
+def sizes(numbers, groups):
+    """Random sizes of groups: zeros, ones, primes, and sometimes one giant group."""
+    found = [numbers.choice((0, 1, numbers.choice(PRIMES), numbers.choice(PRIMES))) for _ in range(groups)]
+    if numbers.random() < 0.4:
+        found[numbers.randrange(groups)] = 3001
+    return found
+
+
+def case(form, seed, dtype=torch.bfloat16):
+    """Return factors, ends and parts of a random problem. Elements after the last end are NaN."""
+    numbers = random.Random(f"{form} {seed}")
+    groups, n, k = EXTENTS[seed % len(EXTENTS)]
+    ends = list(accumulate(sizes(numbers, groups)))
+    extent = max(8, -(-(ends[-1] + numbers.choice((0, 0, 5, 300))) // 8) * 8)
+    generator = torch.Generator("cuda").manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, device="cuda", generator=generator).to(dtype)
+
+    if form == "m":
+        a, b = normal(extent, k), normal(groups, n, k).mT
+        a[ends[-1] :] = torch.nan
+    elif form == "n":
+        a, b = normal(groups, n, k), normal(extent, k).mT
+        b[:, ends[-1] :] = torch.nan
+    else:
+        a, b = normal(extent, 264).mT, normal(extent, n)
+        a[:, ends[-1] :], b[ends[-1] :] = torch.nan, torch.nan
+    return a, b, torch.tensor(ends, device="cuda", dtype=torch.int32), bounds(ends, extent)
+
+
+def of_groups(form, x, parts):
+    """The parts of a result that belong to a group."""
+    if form == "k":
+        return list(x)
+    return [x[begin:end] if form == "m" else x[:, begin:end] for begin, end in parts]
+
+
+def by_torch(a, b, ends, text="lambda acc: acc", operands=(), out_dtype=None):
+    return grouped_by_torch(a, b, ends, text, operands, (), out_dtype, False)
+
+
+def assert_accurate(form, ours, theirs, exact, parts):
+    """Assert that the error of each result is at most twice that of torch's operations."""
+    for one, other, right in zip(ours, theirs, exact, strict=True):
+        found = [
+            torch.cat([x.flatten() for x in of_groups(form, each, parts)]).double() for each in (one, other, right)
+        ]
+        one, other, right = found
+        assert torch.isfinite(one).all()
+        assert (one - right).norm() <= 2 * (other - right).norm() + 1e-6 * right.norm()
+
+
+@pytest.fixture
+def guarded(monkeypatch):
+    """Let results lie between guard bands in poisoned memory. Returns the list of (memory, index of the result)."""
+    memories = []
+
+    def result(a, shape, dtype, form, zeroed):
+        *batch, rows, columns = (*shape[:-2], shape[-1], shape[-2]) if form.groups == "n" else shape
+        unit = 16 // dtype.itemsize
+        pitch = 2 * GUARD * unit + -(-columns // unit) * unit
+        whole = torch.full((*batch, rows + 2 * GUARD, pitch), POISON, dtype=dtype, device="cuda")
+        index = (..., slice(GUARD, GUARD + rows), slice(GUARD * unit, GUARD * unit + columns))
+        memories.append((whole, index))
+        return whole[index].mT if form.groups == "n" else whole[index]
+
+    monkeypatch.setattr(launch, "_result", result)
+    return memories
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("form", FORMS)
+def test_random_groups(form, seed, guarded):
+    """Results are accurate, and nothing but the rows of groups is written."""
+    a, b, ends, parts = case(form, seed)
+    ours = cutegemm.grouped_mm(a, b, offs=ends)
+    theirs, exact = [by_torch(*each, ends) for each in ((a, b), (a.double(), b.double()))]
+    assert_accurate(form, [ours], theirs, exact, parts)
+    for memory, index in guarded:
+        inside = torch.zeros_like(memory, dtype=torch.bool)
+        rows = inside[index]
+        for part in of_groups("m" if form == "n" else form, rows, parts):
+            part.fill_(True)
+        assert (memory[~inside] == POISON).all()
+
+
+EPILOGUES = {
+    "bias": ("lambda acc, bias: gelu(acc + bias)", lambda groups, m, n: [(groups, 1, n)]),
+    "weights": ("lambda acc, weight, bias: acc + weight * bias", lambda groups, m, n: [(m, 1), (groups, 1, n)]),
+    "gated": (
+        "lambda acc, bias, w: (swiglu(acc + bias) * w, acc + bias)",
+        lambda groups, m, n: [(groups, 1, n), (m, 1)],
+    ),
+    "residual": ("lambda acc, c: (relu(acc) + c, acc)", lambda groups, m, n: [(m, n)]),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS[:8])
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogues_of_random_groups(name, seed, guarded):
+    a, b, ends, parts = case("m", seed)
+    text, shapes = EPILOGUES[name]
+    operands = [torch.randn(shape, device="cuda") for shape in shapes(len(ends), len(a), b.shape[-1])]
+    ours = launch.compute_grouped(a, b, ends, text, operands, (), None, How(), False)
+    theirs = by_torch(a, b, ends, text, operands)
+    exact = by_torch(a.double(), b.double(), ends, text, [x.double() for x in operands])
+    assert_accurate("m", ours, theirs, exact, parts)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:8])
+def test_random_counts_of_padded_groups(seed, guarded):
+    """Rows after the count are NaN in a, and poison in the result."""
+    groups, n, k = EXTENTS[seed % len(EXTENTS)]
+    numbers = random.Random(seed)
+    rows = numbers.choice((8, 64, 131, 256))
+    counts = torch.tensor([numbers.choice((0, 1, rows, numbers.randrange(rows))) for _ in range(groups)], device="cuda")
+    valid = torch.arange(rows, device="cuda") < counts[:, None]
+    a, b = torch.randn(groups, rows, k, device="cuda"), torch.randn(groups, n, k, device="cuda").bfloat16().mT
+    a = a.bfloat16().masked_fill(~valid[..., None], torch.nan)
+    ours = cutegemm.grouped_mm(a, b, counts=counts.to(torch.int32))
+    exact = (a.double() @ b.double())[valid]
+    assert (ours[~valid] == POISON).all()
+    error, theirs = [(each[valid].double() - exact).norm() for each in (ours, a @ b)]
+    assert error <= 2 * theirs + 1e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_groups_do_not_see_each_other(form):
+    """NaN in one group, or in the factors of empty groups, is in no result of another group."""
+    a, b, ends, parts = case(form, 3)
+    wrong = max(range(len(parts)), key=lambda group: parts[group][1] - parts[group][0])
+    clean = cutegemm.grouped_mm(a, b, offs=ends)
+    begin, end = parts[wrong]
+    if form == "n":
+        b[:, begin:end] = torch.nan
+    else:
+        (a if form == "m" else a.mT)[begin:end] = torch.nan
+    for group, (begin, end) in enumerate(parts):
+        if begin == end and form != "k":
+            (b if form == "m" else a)[group] = torch.nan
+    dirty = cutegemm.grouped_mm(a, b, offs=ends)
+    pairs = zip(of_groups(form, clean, parts), of_groups(form, dirty, parts), strict=True)
+    for group, (before, after) in enumerate(pairs):
+        assert after.isnan().all() if group == wrong else torch.equal(before, after)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_repeats_have_the_same_bits(form):
+    a, b, ends, parts = case(form, 2)
+    first = of_groups(form, cutegemm.grouped_mm(a, b, offs=ends), parts)
+    for _ in range(1000):
+        again = of_groups(form, cutegemm.grouped_mm(a, b, offs=ends), parts)
+        assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn])
+def test_other_types(dtype):
+    for seed in SEEDS[:4]:
+        a, b, ends, parts = case("m", seed, torch.bfloat16)
+        a, b = a.clamp(-8, 8).to(dtype), b.clamp(-8, 8).mT.to(dtype).mT
+        k = a.shape[1] // 16 * 16
+        a, b = a[:, :k].clone(), b[:, :k].mT.clone().mT
+        ours = launch.compute_grouped(a, b, ends, "lambda acc: acc", (), (), None, How(), False)
+        wide = (a.bfloat16(), b.bfloat16()) if dtype.itemsize == 1 else (a, b)
+        theirs, exact = by_torch(*wide, ends), by_torch(a.double(), b.double(), ends)
+        assert_accurate("m", ours, theirs, exact, parts)
+
+
+def test_a_cuda_graph_takes_new_ends():
+    """The ends are in device memory: a replay reads those of the moment."""
+    a, b, ends, _ = case("m", 2)
+    moment, function = ends.clone(), lambda: cutegemm.grouped_mm(a.nan_to_num(), b, offs=moment)
+    function()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    for seed in SEEDS:
+        numbers = random.Random(seed)
+        other = sorted(numbers.randrange(len(a) + 1) for _ in ends)
+        moment.copy_(torch.tensor(other, dtype=torch.int32))
+        result.fill_(torch.nan)
+        graph.replay()
+        expected = by_torch(a.nan_to_num(), b, moment)[0]
+        assert torch.allclose(result[: other[-1]].float(), expected[: other[-1]].float(), 0.02, 0.3)
+
+
+def test_torch_compile():
+    a, b, ends, parts = case("m", 3)
+    bias = torch.randn(len(ends), b.shape[-1], device="cuda").bfloat16()
+
+    def function(a, b, ends):
+        return cutegemm.grouped_mm(a, b, offs=ends, bias=bias, epilogue=lambda acc: gelu(acc))
+
+    compiled = torch.compile(function, fullgraph=True)
+    pairs = [of_groups("m", each(a, b, ends), parts) for each in (compiled, function)]
+    assert all(torch.equal(one, other) for one, other in zip(*pairs, strict=True))
+
+
+# --- experts ------------------------------------------------------------------------------------------------------
+
+
+def mixture(tokens=777, k=256, count=16, hidden=192, chosen=4):
+    """Arguments of `experts` with biases, and index."""
+    x = torch.randn(tokens, k, device="cuda").bfloat16()
+    index = torch.rand(tokens, count, device="cuda").topk(chosen, -1).indices
+    weights = torch.rand(tokens, chosen, device="cuda")
+    up = (torch.randn(count, 2 * hidden, k, device="cuda") / 16).bfloat16()
+    down = (torch.randn(count, k, hidden, device="cuda") / 16).bfloat16()
+    biases = [torch.randn(count, extent, device="cuda").bfloat16() for extent in (2 * hidden, k)]
+    return index, [x, weights, up, down, *biases]
+
+
+def trained(index, tensors, function=cutegemm.experts):
+    """The result and the gradients of `experts`."""
+    x, weights, up, down, *biases = [each.detach().requires_grad_() for each in tensors]
+    y = function(x, index, weights, up, down, "swiglu_oai", *biases, interleaved=True)
+    y.float().square().sum().backward()
+    return [y.detach(), *[each.grad for each in (x, weights, up, down, *biases)]]
+
+
+def test_experts_and_their_gradients():
+    index, tensors = mixture()
+    ours = trained(index, tensors)
+    exact = trained(index.cpu(), [each.cpu().double() for each in tensors])
+    theirs = trained(index.cpu(), [each.cpu() for each in tensors])
+    for one, other, right in zip(ours, theirs, exact, strict=True):
+        assert (one.cpu().double() - right).norm() <= 2 * (other.double() - right).norm()
+
+
+def test_experts_have_the_same_bits_in_each_run():
+    index, tensors = mixture()
+    first = trained(index, tensors)
+    for _ in range(100):
+        assert all(torch.equal(one, other) for one, other in zip(first, trained(index, tensors), strict=True))
+
+
+def test_experts_wait_for_nothing():
+    index, tensors = mixture()
+    trained(index, tensors)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trained(index, tensors)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_experts_in_a_graph_of_torch_compile():
+    index, tensors = mixture()
+    compiled = torch.compile(cutegemm.experts, fullgraph=True)
+    for one, other in zip(trained(index, tensors, compiled), trained(index, tensors), strict=True):
+        assert (one - other).double().norm() <= 0.01 * other.double().norm()
+
+
+def test_experts_in_a_cuda_graph():
+    index, (x, weights, up, down, *_) = mixture()
+    with torch.no_grad():
+        cutegemm.experts(x, index, weights, up, down)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = cutegemm.experts(x, index, weights, up, down)
+        index.copy_(torch.rand(len(index), len(up), device="cuda").topk(index.shape[1], -1).indices)
+        graph.replay()
+        assert torch.equal(result, cutegemm.experts(x, index, weights, up, down))

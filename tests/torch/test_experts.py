@@ -1,0 +1,183 @@
+"""`experts`: a mixture of experts against a loop over tokens, its gradients, graphs, and errors."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import cutegemm  # noqa: E402
+from cutegemm.errors import UnsupportedError  # noqa: E402
+from cutegemm.torch import experts  # noqa: E402
+from cutegemm.torch.grouped.experts import Gathered, Summed, sorted_by_expert  # noqa: E402
+from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
+
+T, K, L, H, N, CHOSEN = 9, 6, 5, 4, 7, 2
+
+
+def inputs(is_gated=True, has_bias=False, dtype=torch.float64):
+    """x, weights of the router, up and down, and their biases or None; and the indices."""
+    rows = 2 * H if is_gated else H
+    x, up, down = [normal(*shape, grad=True, dtype=dtype) for shape in ((T, K), (L, rows, K), (L, N, H))]
+    weights = normal(T, CHOSEN, seed=1, grad=True, dtype=dtype)
+    biases = [normal(L, width, seed=2, grad=True, dtype=dtype) for width in (rows, N)] if has_bias else [None, None]
+    generator = torch.Generator().manual_seed(0)
+    index = torch.stack([torch.randperm(L - 1, generator=generator)[:CHOSEN] for _ in range(T)])  # expert 4 has no row
+    return index, (x, weights, up, down, *biases)
+
+
+def by_loop(index, x, weights, up, down, up_bias, down_bias, function):
+    """The result, one token and one expert after the other."""
+    results = []
+    for token, row in enumerate(x):
+        total = torch.zeros(N, dtype=x.dtype)
+        for choice, expert in enumerate(index[token].tolist()):
+            if expert < L:
+                preact = up[expert] @ row + (0 if up_bias is None else up_bias[expert])
+                y = down[expert] @ function(preact) + (0 if down_bias is None else down_bias[expert])
+                total = total + weights[token, choice] * y
+        results.append(total)
+    return torch.stack(results)
+
+
+def compared(ours, theirs, tensors):
+    tensors = [x for x in tensors if x is not None]
+    close([ours, *gradients(ours, tensors)], [theirs, *gradients(theirs, tensors)], 1e-11)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("name", GATED)
+def test_gated_experts(name, interleaved, has_bias):
+    index, (x, weights, up, down, *biases) = inputs(has_bias=has_bias)
+    ours = experts(x, index, weights, up, down, name, *biases, interleaved=interleaved)
+    theirs = by_loop(
+        index, x, weights, up, down, *biases, lambda preact: GATED[name](*parted(preact, interleaved))
+    )  # fmt: skip
+    compared(ours, theirs, (x, weights, up, down, *biases))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_experts_that_are_not_gated(name):
+    index, tensors = inputs(is_gated=False)
+    x, weights, up, down, *_ = tensors
+    ours = experts(x, index, weights, up, down, name)
+    compared(ours, by_loop(index, *tensors, ACTIVATIONS[name]), tensors)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_an_activation_of_torch(has_bias):
+    index, (x, weights, up, down, *biases) = inputs(has_bias=has_bias)
+
+    def function(preact):
+        gate, up = preact.chunk(2, -1)
+        return torch.sin(gate) * up
+
+    ours = experts(x, index, weights, up, down, function, *biases)
+    compared(ours, by_loop(index, x, weights, up, down, *biases, function), (x, weights, up, down, *biases))
+
+
+@pytest.mark.parametrize("activation", ["swiglu", lambda preact: GATED["swiglu"](*preact.chunk(2, -1))])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_experts_on_other_devices_contribute_nothing(has_bias, activation, monkeypatch):
+    """Rows of no expert are not computed: memory that was never written holds NaN here."""
+    index, (x, weights, up, down, *biases) = inputs(has_bias=has_bias)
+    index = torch.where(index == 1, L, index)
+    new_empty = torch.Tensor.new_empty
+    monkeypatch.setattr(
+        torch.Tensor, "new_empty", lambda *args, **options: new_empty(*args, **options).fill_(torch.nan)
+    )
+    ours = experts(x, index, weights, up, down, activation, *biases, is_partial=True)
+    theirs = by_loop(index, x, weights, up, down, *biases, lambda preact: GATED["swiglu"](*preact.chunk(2, -1)))
+    compared(ours, theirs, (x, weights, up, down, *biases))
+
+
+def test_narrow_types_and_wide_weights():
+    """The error of bfloat16 is at most twice that of torch's operations, one by one."""
+    index, tensors = inputs(dtype=torch.bfloat16)
+    x, weights, up, down = [each.detach() for each in tensors[:4]]
+
+    def run(*tensors):
+        return by_loop(index, *tensors, None, None, lambda preact: GATED["swiglu"](*preact.chunk(2, -1)))
+
+    theirs, exact = run(x, weights, up, down), run(x.double(), weights.double(), up.double(), down.double())
+    ours = experts(x, index, weights.float(), up, down)
+    assert ours.dtype == torch.bfloat16
+    assert (ours - exact).norm() <= 2 * (theirs - exact).norm()
+
+
+def test_order_of_rows():
+    index = torch.tensor([[3, 0], [0, 5], [2, 3]])
+    order, ends = sorted_by_expert(index, 4)
+    assert order.tolist() == [1, 2, 4, 0, 5, 3]  # 0 twice, 2, 3 twice; 5 is no expert
+    assert ends.tolist() == [2, 2, 3, 5]
+
+
+def test_gathered_and_summed_are_transposes():
+    index, (x, *_) = inputs()
+    order, _ = sorted_by_expert(index, L)
+    place = order.argsort()
+    assert torch.autograd.gradcheck(lambda x: Gathered.apply(x, order, place, CHOSEN), (x,))
+    y = normal(T * CHOSEN, 3, grad=True)
+    assert torch.autograd.gradcheck(lambda y: Summed.apply(y, order, place, CHOSEN), (y,))
+    assert torch.autograd.gradgradcheck(lambda y: Summed.apply(y, order, place, CHOSEN).square(), (y,))
+
+
+def test_torch_compile_has_one_graph():
+    index, (x, weights, up, down, *biases) = inputs(has_bias=True)
+
+    def step(x, index, weights, up, down, *biases):
+        return experts(x, index, weights, up, down, "swiglu_oai", *biases, interleaved=True)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    tensors = (x, weights, up, down, *biases)
+    for seen in (index, index.flip(0)):
+        ours, theirs = [function(x, seen, *tensors[1:]) for function in (compiled, step)]
+        compared(ours, theirs, tensors)
+
+
+def test_torch_compile_with_a_dynamic_number_of_tokens():
+    index, (x, weights, up, down, *_) = inputs()
+    compiled = torch.compile(experts, fullgraph=True, backend="aot_eager")
+    for tokens in (T, 4, 7):
+        found = [each[:tokens].detach() for each in (x, index, weights)]
+        for each in found:
+            torch._dynamo.mark_dynamic(each, 0)
+        close([compiled(*found, up, down)], [experts(*found, up, down)])
+
+
+def test_meta_tensors_and_autocast():
+    index, (x, weights, up, down, *_) = inputs(dtype=torch.float32)
+    on_meta = [each.to("meta") for each in (x, index, weights, up, down)]
+    assert tuple(experts(*on_meta).shape) == (T, N)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert experts(x, index, weights, up, down).dtype == torch.bfloat16
+
+
+ERRORS = {
+    "activation": ({"activation": "mish"}, "activation = 'mish' is unknown"),
+    "interleaved": ({"activation": "gelu", "interleaved": True}, "activation = 'gelu' is unknown. Use one of 'swiglu'"),
+    "type of index": ({"index": torch.ones(T, CHOSEN)}, "index is of torch.float32. Pass integers"),
+    "shape of index": ({"index": torch.ones(T, 1).long()}, r"index has shape \(9, 1\), weights \(9, 2\)"),
+    "type of weights": ({"weights": torch.ones(T, CHOSEN).long()}, "weights is of int64"),
+    "ranks": ({"x": torch.ones(2, T, K).double()}, r"shapes are x \(2, 9, 6\).*Pass x of shape \(T, K\)"),
+    "types": ({"up": torch.ones(L, 2 * H, K)}, "x is of float64, up of float32"),
+    "K": ({"x": torch.ones(T, K + 1).double()}, "x has rows of 7, up of 6, but both are K"),
+    "experts": ({"down": torch.ones(L - 1, N, H).double()}, "up has weights of 5 experts, down of 4"),
+    "rows of up": ({"activation": "relu"}, "down has rows of 4, up has 8 rows for each expert. Pass as many"),
+    "gate and up": ({"up": torch.ones(L, H, K).double()}, "up has 4 rows for each expert. Pass twice as many"),
+    "bias": ({"up_bias": torch.ones(2 * H)}, r"up_bias has shape \(8,\). Pass a tensor of shape \(5, 8\)"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), ERRORS.values(), ids=ERRORS)
+def test_errors(options, message):
+    index, (x, weights, up, down, *_) = inputs()
+    with pytest.raises(UnsupportedError, match=message):
+        experts(**{"x": x, "index": index, "weights": weights, "up": up, "down": down, **options})
+
+
+def test_batch_invariance_is_refused():
+    index, (x, weights, up, down, *_) = inputs()
+    with cutegemm.batch_invariant(), pytest.raises(UnsupportedError, match="grouped kernels are not batch invariant"):
+        experts(x, index, weights, up, down)

@@ -1,0 +1,491 @@
+"""`grouped_mm` on the CPU: forms, ends of groups, gradients, epilogues, graphs, errors, and simulated kernels."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import cutegemm  # noqa: E402
+from cutegemm.epilogue import gelu, halves, pairs, row_sum, silu, tanh  # noqa: E402
+from cutegemm.errors import CopyWarning, UnsupportedError  # noqa: E402
+from cutegemm.machine.device import device_named  # noqa: E402
+from cutegemm.plan.memory.groups import ENDS  # noqa: E402
+from cutegemm.run.calls import How  # noqa: E402
+from cutegemm.simulator import simulate  # noqa: E402
+from cutegemm.torch import grouped_mm, scaled_grouped_mm  # noqa: E402
+from cutegemm.torch.grouped import launch  # noqa: E402
+from cutegemm.torch.grouped.forms import bounds  # noqa: E402
+from cutegemm.torch.grouped.reference import grouped_by_torch  # noqa: E402
+from tests.torch.cases import close, gradients, normal  # noqa: E402
+
+EXTENT, GROUPS = 24, 4  # of the mode that groups divide
+ENDS_OF_GROUPS = {
+    "equal": [6, 12, 18, 24],
+    "empty groups": [0, 7, 7, 24],
+    "one giant": [1, 24, 24, 24],
+    "rows after the last end": [3, 5, 16, 17],
+    "beyond the extent": [5, 20, 31, 1000],
+    "decreasing": [9, 20, 11, 2],
+    "below zero": [-3, -1, 4, 24],
+    "nothing": [0, 0, 0, 0],
+}
+SHAPES = {  # form: shapes of a and b
+    "m": ((EXTENT, 10), (GROUPS, 10, 12)),
+    "n": ((GROUPS, 12, 10), (10, EXTENT)),
+    "k": ((10, EXTENT), (EXTENT, 12)),
+}
+
+
+def offsets(ends):
+    return torch.tensor(ends, dtype=torch.int32)
+
+
+def by_loop(form, a, b, ends, function=lambda acc, group, rows: acc):
+    """The result of each group by torch, and 0 where there is no group.
+
+    function   epilogue: of the group's product, its index, and the slice of its rows
+    """
+    parts = [slice(*bound) for bound in bounds(ends, EXTENT)]
+    if form == "k":
+        return torch.stack([function(a[:, part] @ b[part], g, part) for g, part in enumerate(parts)])
+    rows = torch.zeros(EXTENT, function(a[:1] @ b[0], 0, slice(0, 1)).shape[1] if form == "m" else 12, dtype=a.dtype)
+    for g, part in enumerate(parts):
+        if part.start < part.stop:
+            product = a[part] @ b[g] if form == "m" else a[g] @ b[:, part]
+            value = function(product, g, part)
+            rows = rows.index_put((torch.arange(part.start, part.stop),), value if form == "m" else value.mT)
+    rows = rows + 0 * (a.sum() + b.sum())  # a gradient, also if there are no groups
+    return rows if form == "m" else rows.mT
+
+
+def inside(form, result, ends):
+    """A result with 0 where there is no group, which is not written."""
+    if form == "k":
+        return result
+    is_inside = torch.zeros(EXTENT, dtype=torch.bool)
+    for begin, end in bounds(ends, EXTENT):
+        is_inside[begin:end] = True
+    return torch.where(is_inside[:, None] if form == "m" else is_inside, result, 0)
+
+
+@pytest.mark.parametrize("ends", ENDS_OF_GROUPS.values(), ids=ENDS_OF_GROUPS)
+@pytest.mark.parametrize("form", SHAPES)
+def test_forms_and_ends_of_groups(form, ends):
+    a, b = [normal(*shape, grad=True) for shape in SHAPES[form]]
+    ours = inside(form, grouped_mm(a, b, offs=offsets(ends)), ends)
+    theirs = by_loop(form, a, b, ends)
+    close([ours, *gradients(ours, (a, b))], [theirs, *gradients(theirs, (a, b))])
+
+
+@pytest.mark.parametrize("ends", ENDS_OF_GROUPS.values(), ids=ENDS_OF_GROUPS)
+@pytest.mark.parametrize("form", ["m", "k"])
+def test_epilogues_have_gradients(form, ends):
+    """Of a bias of each group, a bias of all, a number for each row, and an operand of the shape of the result."""
+    a, b = [normal(*shape, grad=True) for shape in SHAPES[form]]
+    rows = EXTENT if form == "m" else 10
+    bias, scale = normal(GROUPS, 12, seed=1, grad=True), normal(rows, 1, seed=2, grad=True)
+    shift, c = normal(12, seed=3, grad=True), normal(rows, 12, seed=4, grad=True)
+
+    def function(acc, scale, shift, c, factor):
+        return tanh(acc) * scale + factor * shift + c
+
+    def own(acc, group, part):
+        part = part if form == "m" else slice(None)
+        return torch.tanh(acc + bias[group]) * scale[part] + 0.5 * shift + c[part]
+
+    inputs = (a, b, bias, scale, shift, c)
+    ours = grouped_mm(
+        a, b, offs=offsets(ends), bias=bias, epilogue=function, scale=scale, shift=shift, c=c, factor=0.5
+    )  # fmt: skip
+    ours, theirs = inside(form, ours, ends), by_loop(form, a, b, ends, own)
+    found, wanted = [
+        torch.autograd.grad(result.sum() + (result * result).sum(), inputs, allow_unused=True)
+        for result in (ours, theirs)
+    ]
+    wanted = [torch.zeros_like(x) if g is None else g for g, x in zip(wanted, inputs, strict=True)]
+    close([ours, *found], [theirs, *wanted], 1e-11)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_gated_epilogue_with_an_auxiliary_output(interleaved):
+    ends = ENDS_OF_GROUPS["empty groups"]
+    a, b = [normal(*shape, grad=True) for shape in SHAPES["m"]]
+    bias = normal(GROUPS, 12, seed=1, grad=True)
+    parts = pairs if interleaved else halves
+    ours = grouped_mm(
+        a, b, offs=offsets(ends), bias=bias, epilogue=lambda acc: (silu(parts(acc)[0]) * parts(acc)[1], acc)
+    )
+    preact = by_loop("m", a, b, ends, lambda acc, group, _: acc + bias[group])
+    gate, up = (preact[:, 0::2], preact[:, 1::2]) if interleaved else preact.chunk(2, -1)
+    theirs = torch.nn.functional.silu(gate) * up, preact
+    assert [tuple(each.shape) for each in ours] == [(EXTENT, 6), (EXTENT, 12)]
+    close([*ours, *gradients(ours, (a, b, bias))], [*theirs, *gradients(theirs, (a, b, bias))], 1e-11)
+
+
+def test_a_batch_without_offsets():
+    a, b, bias = normal(3, 4, 10), normal(3, 10, 12), normal(3, 12)
+    close([grouped_mm(a, b)], [a @ b])
+    found = grouped_mm(a, b, bias=bias, epilogue=lambda acc, scale: tanh(acc) * scale, scale=0.5)
+    close([found], [0.5 * torch.tanh(a @ b + bias[:, None])])
+
+
+@pytest.mark.parametrize("form", SHAPES)
+def test_as_torch_computes(form):
+    function = getattr(torch.nn.functional, "grouped_mm", None)
+    if function is None:
+        pytest.skip("torch has no grouped_mm")
+    a, b = [torch.ones(48, 16), torch.ones(2, 16, 32)] if form == "m" else [torch.ones(16, 48), torch.ones(48, 32)]
+    if form == "n":
+        a, b = torch.ones(2, 16, 32), torch.ones(32, 48)
+    a, b, offs = a.bfloat16(), b.bfloat16(), offsets([16, 48])
+    if form == "m":
+        b = b.mT.contiguous().mT
+    close([grouped_mm(a, b, offs=offs)], [function(a, b, offs=offs)])
+
+
+# --- torch's modes ------------------------------------------------------------------------------------------------
+
+
+def test_torch_compile_has_one_graph():
+    def step(a, b, bias, offs):
+        return grouped_mm(a, b, offs=offs, bias=bias, epilogue=lambda acc: gelu(acc)).square().sum()
+
+    inputs = [normal(*shape, grad=True) for shape in (*SHAPES["m"], (GROUPS, 12))]
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for ends in (ENDS_OF_GROUPS["equal"], ENDS_OF_GROUPS["one giant"]):
+        ours, theirs = [function(*inputs, offsets(ends)) for function in (compiled, step)]
+        close([ours, *gradients(ours, inputs)], [theirs, *gradients(theirs, inputs)])
+
+
+def test_torch_compile_with_a_dynamic_number_of_rows():
+    compiled = torch.compile(lambda a, b, offs: grouped_mm(a, b, offs=offs), fullgraph=True, backend="aot_eager")
+    b = normal(*SHAPES["m"][1])
+    for rows in (24, 31, 40):
+        a, offs = normal(rows, 10), offsets([5, 5, 20, rows])
+        torch._dynamo.mark_dynamic(a, 0)
+        close([compiled(a, b, offs)], [grouped_mm(a, b, offs=offs)])
+
+
+def test_the_operator_obeys_torch():
+    a, b = [normal(*shape, grad=True) for shape in SHAPES["m"]]
+    bias = normal(GROUPS, 1, 12, grad=True)
+    args = (a, b, offsets(ENDS_OF_GROUPS["equal"]), "lambda acc, bias: (gelu(acc + bias), acc + bias)", [bias], [])
+    torch.library.opcheck(torch.ops.cutegemm.grouped_mm, (*args, None, None, "fast", False))
+
+
+def test_meta_tensors_and_flops():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    for form, (of_a, of_b) in SHAPES.items():
+        a, b = torch.ones(of_a, device="meta"), torch.ones(of_b, device="meta")
+        found = grouped_mm(a, b, offs=torch.ones(GROUPS, device="meta", dtype=torch.int32), out_dtype=torch.float32)
+        assert tuple(found.shape) == ((GROUPS, 10, 12) if form == "k" else (a.shape[-2], b.shape[-1]))
+    a, b = [normal(*shape) for shape in SHAPES["m"]]
+    with FlopCounterMode(display=False) as counter:
+        grouped_mm(a, b, offs=offsets([6, 12, 18, 24]))
+    assert counter.get_total_flops() == 2 * EXTENT * 10 * 12
+
+
+def test_autocast():
+    a, b = [normal(*shape, dtype=torch.float32) for shape in SHAPES["m"]]
+    offs = offsets(ENDS_OF_GROUPS["equal"])
+    with torch.autocast("cpu", torch.bfloat16):
+        found = grouped_mm(a, b, offs=offs)
+    close([found], [grouped_mm(a.bfloat16(), b.bfloat16(), offs=offs)])
+
+
+# --- errors -------------------------------------------------------------------------------------------------------
+
+A, B = torch.ones(8, 4), torch.ones(3, 4, 6)
+OFFS = offsets([2, 2, 8])
+ERRORS = {
+    "not a tensor": ((A, [1], OFFS), {}, "mat_b is a list. Pass a torch tensor."),
+    "types": ((A, B.double(), OFFS), {}, "mat_a is of float32, mat_b of float64. Pass two tensors of one type"),
+    "integers": ((A.long(), B.long(), OFFS), {}, "mat_a is of int64. Supported are"),
+    "type of the result": ((A, B, OFFS), {"out_dtype": torch.int8}, "out_dtype = torch.int8, which is not supported"),
+    "no offs": ((A, B, None), {}, "mat_a has 2 dimensions and mat_b 3. Pass offs, the end of each group."),
+    "offs of a batch": ((A[None], B[:1], OFFS), {}, "whose groups have equal sizes. Leave out offs."),
+    "ranks": ((A[0], B, OFFS), {}, r"mat_a has shape \(4,\), mat_b \(3, 4, 6\). Pass \(M, K\) by \(L, K, N\)"),
+    "extents": ((A, B.mT, OFFS), {}, "mat_a has 4 columns, mat_b has 6 rows, but both are K. Pass mat_b.mT, which"),
+    "type of offs": ((A, B, OFFS.long()), {}, r"offs has shape \(3,\) and is of torch.int64. Pass one dimension"),
+    "length of offs": ((A, B, OFFS[:2]), {}, "offs has 2 elements, but there are 3 matrices. Pass one end of each."),
+    "bias": ((A, B, OFFS), {"bias": torch.ones(4)}, r"bias has shape \(4,\), which does not broadcast to groups"),
+    "operand": (
+        (A, B, OFFS),
+        {"epilogue": lambda acc, c: acc + c, "c": torch.ones(7, 1)},
+        r"c has shape \(7, 1\), which does not broadcast to groups. Pass \(\), \(6,\), \(3, 1, 6\), \(8, 1\)",
+    ),
+    "operands without an epilogue": ((A, B, OFFS), {"c": 1.0}, "c is passed without an epilogue"),
+    "reduction": ((A, B, OFFS), {"epilogue": lambda acc: (acc, row_sum(acc))}, "the epilogue reduces"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("factors", "options", "message"), ERRORS.values(), ids=ERRORS)
+def test_errors(factors, options, message):
+    a, b, offs = factors
+    with pytest.raises(UnsupportedError, match=message):
+        grouped_mm(a, b, offs=offs, **options)
+
+
+def test_batch_invariance_is_refused():
+    with cutegemm.batch_invariant(), pytest.raises(UnsupportedError, match="grouped kernels are not batch invariant"):
+        grouped_mm(A, B, offs=OFFS)
+
+
+# --- kernels, in the simulator ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """Let kernels of grouped GEMMs run in the simulator, on tensors of the CPU. Returns the plans that ran."""
+    plans = []
+
+    def compile_plan(plan, arch):
+        names = (*plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
+
+        def function(a, b, *others):
+            given = dict(zip((*names, *plan.epilogue.scalars), others, strict=True))
+            read = {name: as_simulated(plan, name, x) for name, x in given.items() if name not in outputs}
+            found = simulate(plan, as_array(a), as_array(b), **read)
+            for name, array in {"d": found.d, **found.aux}.items():
+                is_written = torch.from_numpy(~np.isnan(array))
+                given[name][is_written] = torch.from_numpy(array).to(given[name].dtype)[is_written]
+
+        outputs = ("d", *plan.epilogue.beside)
+        plans.append(plan)
+        return SimpleNamespace(function=function)
+
+    monkeypatch.setattr(launch, "_calls", type(launch._calls)())
+    monkeypatch.setattr(launch, "compile_plan", compile_plan)
+    monkeypatch.setattr(launch, "on_device", lambda function: function)
+    monkeypatch.setattr(launch.torch_ops, "device_arch", lambda index: "sm_90a")
+    monkeypatch.setattr(launch.torch_ops, "device_of", lambda index: device_named("h100"))
+    return plans
+
+
+def as_array(x):
+    return x.double().numpy() if x.dtype.is_floating_point else x.numpy()
+
+
+def as_simulated(plan, name, x):
+    """An operand of a kernel as the simulator takes it: rows are (L, 1, N) or (1, N), columns (L, M, 1) or (M, 1)."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    if name in (ENDS, "counts"):
+        return as_array(x)[:, 0]
+    broadcast = plan.operands.matrix(name).broadcast
+    rows, columns = ("n", "m") if plan.swap_ab else ("m", "n")
+    array = as_array(x)
+    if broadcast == (rows,):
+        return array[..., None, :]
+    return array[..., None] if broadcast == (columns,) else array
+
+
+def kernel(a, b, offs, text, operands=(), out_dtype=None):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return launch.compute_grouped(a, b, offs, text, operands, (), out_dtype, How(), False)
+
+
+EPILOGUES = {  # text, and shapes of operands
+    "plain": ("lambda acc: acc", ()),
+    "a bias of each group": ("lambda acc, bias: gelu(acc + bias)", [(GROUPS, 1, 64)]),
+    "a weight of each row": ("lambda acc, bias, w: ((acc + bias) * w, acc + bias)", [(64,), (40, 1)]),
+    "a weighted bias": ("lambda acc, w, bias: acc + w * bias", [(40, 1), (GROUPS, 1, 64)]),
+    "gated": ("lambda acc, bias, w: (swiglu(acc + bias) * w, acc + bias)", [(GROUPS, 1, 64), (40, 1)]),
+    "gated by pairs": (
+        "lambda acc, bias: (silu(pairs(acc + bias)[0]) * pairs(acc + bias)[1], acc + bias)", [(GROUPS, 1, 64)]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "shapes"), EPILOGUES.values(), ids=EPILOGUES)
+def test_kernels(text, shapes, simulated):
+    """Of groups of rows: the results of the kernel, and nothing stored in rows of no group."""
+    a, b = normal(40, 32, dtype=torch.bfloat16), normal(GROUPS, 64, 32, dtype=torch.bfloat16).mT
+    operands = [normal(*shape, seed=i, dtype=torch.bfloat16) for i, shape in enumerate(shapes)]
+    ends = [3, 3, 30, 37]
+    ours = kernel(a, b, offsets(ends), text, operands)
+    theirs = launch_by_torch(a, b, offsets(ends), text, operands)
+    close([each[:37] for each in ours], [each[:37] for each in theirs], 2.0**-7)
+    assert len(simulated) == 1
+
+
+@pytest.mark.parametrize("form", ["n", "k"])
+def test_kernels_of_other_forms(form, simulated):
+    a, b = [normal(GROUPS, 48, 64), normal(64, 40)] if form == "n" else [normal(40, 64).mT, normal(40, 48)]
+    a, b, ends = a.bfloat16(), b.bfloat16(), [3, 3, 30, 40]
+    ours = kernel(a, b, offsets(ends), "lambda acc: acc")
+    close(ours, launch_by_torch(a, b, offsets(ends), "lambda acc: acc"), 2.0**-7)
+    assert len(simulated) == 1
+
+
+def test_a_kernel_serves_all_ends(simulated):
+    """A signature of the arguments does not contain the ends, so that a second call finds the first one's kernel."""
+    a, b = normal(40, 32, dtype=torch.bfloat16), normal(GROUPS, 64, 32, dtype=torch.bfloat16).mT
+    for offs in map(offsets, ([0, 0, 0, 40], [1, 2, 3, 40], [10, 20, 30, 40])):
+        close(kernel(a, b, offs, "lambda acc: acc"), launch_by_torch(a, b, offs, "lambda acc: acc"), 2.0**-7)
+    assert len(simulated) == 1
+
+
+def test_copies_are_announced(simulated):
+    a, b = normal(40, 33, dtype=torch.bfloat16), normal(GROUPS, 33, 64, dtype=torch.bfloat16)
+    with pytest.raises(CopyWarning, match=r"grouped_mm: a copy of a, of shape \(40, 33\)"):
+        kernel(a, b, offsets([3, 3, 30, 40]), "lambda acc: acc")
+
+
+def launch_by_torch(a, b, offs, text, operands=()):
+    return grouped_by_torch(a, b, offs, text, operands, (), None, False)
+
+
+# --- float8 with scales -------------------------------------------------------------------------------------------
+
+
+def quantized(*shape, seed=0):
+    return normal(*shape, seed=seed).clamp(-8, 8).to(torch.float8_e4m3fn)
+
+
+SCALED_FORMS = {  # form: shapes of scale_a and scale_b with the recipe RowWise
+    "m": ((EXTENT,), (GROUPS, 16)),
+    "n": ((GROUPS, 16), (EXTENT,)),
+    "": ((GROUPS, 16), (GROUPS, 16)),
+}
+
+
+@pytest.mark.parametrize("recipes", [("RowWise", "RowWise"), ("TensorWise", "RowWise"), ("TensorWise", "TensorWise")])
+@pytest.mark.parametrize("form", SCALED_FORMS)
+def test_scaled_products(form, recipes):
+    a = quantized(*((EXTENT, 32) if form == "m" else (GROUPS, 16, 32)))
+    b = quantized(*((32, EXTENT) if form == "n" else (GROUPS, 32, 16)), seed=1)
+    scales = [
+        normal(*shape, seed=2 + i).float() if recipe == "RowWise" else torch.tensor(0.5 + i)
+        for i, (shape, recipe) in enumerate(zip(SCALED_FORMS[form], recipes, strict=True))
+    ]
+    offs = None if form == "" else offsets(ENDS_OF_GROUPS["empty groups"])
+    found = scaled_grouped_mm(
+        a, b, scales[0], recipes[0], scales[1], recipes[1], offs=offs, output_dtype=torch.float32
+    )  # fmt: skip
+    of_a = scales[0][..., None] * a.double()
+    of_b = b.double() * (scales[1][..., None, :] if recipes[1] == "RowWise" and form != "n" else scales[1])
+    close([found.double()], [grouped_mm(of_a, of_b, offs=offs)], 1e-5)
+
+
+def test_scaled_products_with_a_scale_of_each_matrix_and_a_bias():
+    a, b, offs = quantized(EXTENT, 32), quantized(GROUPS, 32, 16, seed=1), offsets(ENDS_OF_GROUPS["equal"])
+    scale, bias = normal(GROUPS, seed=2).float(), normal(GROUPS, 16, seed=3).float()
+    found = scaled_grouped_mm(a, b, torch.tensor(2.0), "TensorWise", [scale], ["TensorWise"], None, None, bias, offs)
+    of_b = b.double() * scale[:, None, None]
+    close([found.double()], [grouped_mm(2 * a.double(), of_b, offs=offs, bias=bias.double())], 2.0**-7)
+    assert found.dtype == torch.bfloat16
+
+
+def test_scaled_kernels(simulated):
+    a, b, offs = quantized(40, 64), quantized(GROUPS, 48, 64, seed=1).mT, offsets([3, 3, 30, 40])
+    text, operands = "lambda acc, x, y: acc * x * y", [normal(40, 1).float(), normal(GROUPS, 1, 48, seed=1).float()]
+    for accumulate in ("fast", "promoted"):
+        ours = launch.compute_grouped(a, b, offs, text, operands, (), None, How(accumulate=accumulate), False)
+        close(ours, launch_by_torch(a, b, offs, text, operands), 2.0**-7)
+    assert len(simulated) == 2
+
+
+def test_scaled_factors_with_other_strides_are_copied(simulated):
+    a, b, offs = quantized(40, 64), quantized(GROUPS, 64, 48, seed=1), offsets([3, 3, 30, 40])
+    with pytest.warns(CopyWarning, match="a copy of b.*contiguous along K, as tensor cores need torch.float8_e4m3fn"):
+        ours = launch.compute_grouped(a, b, offs, "lambda acc: acc", (), (), None, How(), False)
+    close(ours, launch_by_torch(a, b, offs, "lambda acc: acc"), 2.0**-7)
+
+
+A8, B8, ONE = torch.ones(8, 16).to(torch.float8_e4m3fn), torch.ones(3, 16, 6).to(torch.float8_e4m3fn), torch.ones(())
+SCALED_ERRORS = {
+    "block scales": ((A8, B8, ONE, "BlockWise1x128", ONE, "TensorWise"), "scale_recipe_a = 'BlockWise1x128' is not"),
+    "type": ((A8.float(), B8.float(), ONE, "TensorWise", ONE, "TensorWise"), "mat_a is of torch.float32. Pass float8"),
+    "rows": ((A8, B8, torch.ones(7), "RowWise", ONE, "TensorWise"), r"scale_a has shape \(7,\).*Pass shape \(8,\)"),
+    "columns": ((A8, B8, ONE, "TensorWise", torch.ones(6), "RowWise"), r"scale_b has shape \(6,\).*shape \(3, 6\)"),
+    "one": ((A8, B8, torch.ones(8), "TensorWise", ONE, "TensorWise"), r"scale_a has shape \(8,\).*Pass one element"),
+    "each": ((A8, B8, ONE, "TensorWise", torch.ones(4), "TensorWise"), "Pass one element, or 3, one of each matrix"),
+    "type of a scale": ((A8, B8, ONE.double(), "TensorWise", ONE, "TensorWise"), "scale_a is of torch.float64"),
+    "groups of K": ((A8, torch.ones(16, 6).to(A8.dtype), ONE, "TensorWise", ONE, "TensorWise"), "groups divide K"),
+    "older signature": ((A8, B8, ONE, ONE), "arguments are those of torch._scaled_grouped_mm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), SCALED_ERRORS.values(), ids=SCALED_ERRORS)
+def test_scaled_errors(arguments, message):
+    with pytest.raises(UnsupportedError, match=message):
+        scaled_grouped_mm(*arguments, offs=OFFS)
+
+
+# --- matrices with a number of valid rows -------------------------------------------------------------------------
+
+COUNTS_OF_ROWS = {"some": [3, 0, 7, 5], "all": [7, 7, 7, 7], "none": [0, 0, 0, 0], "out of range": [-2, 99, 1, 7]}
+
+
+@pytest.mark.parametrize("counts", COUNTS_OF_ROWS.values(), ids=COUNTS_OF_ROWS)
+def test_counts_of_rows(counts):
+    """Rows after the count are NaN in a and in the upstream gradient, and are not read."""
+    valid = torch.arange(7) < torch.tensor(counts)[:, None]
+    a, b = normal(GROUPS, 7, 10), normal(GROUPS, 10, 12, grad=True)
+    bias, scale, c = normal(GROUPS, 12, seed=1, grad=True), normal(GROUPS, 7, 1, grad=True), normal(GROUPS, 7, 12)
+    a, c = torch.where(valid[..., None], a, torch.nan).requires_grad_(), c.requires_grad_()
+
+    def function(acc, scale, c):
+        return tanh(acc) * scale + c
+
+    ours = grouped_mm(a, b, counts=offsets(counts), bias=bias, epilogue=function, scale=scale, c=c)
+    known = torch.where(valid[..., None], a, 0)
+    theirs = torch.tanh(known @ b + bias[:, None]) * scale + c
+    upstream = torch.where(valid[..., None], normal(GROUPS, 7, 12, seed=5), torch.nan)
+    inputs = (a, b, bias, scale, c)
+    found = torch.autograd.grad(ours, inputs, upstream)
+    wanted = torch.autograd.grad(theirs, inputs, upstream.nan_to_num())
+    close([ours[valid], *[g.nan_to_num() for g in found]], [theirs[valid], *wanted], 1e-11)
+
+
+def test_counts_under_torch_compile_and_on_meta():
+    a, b, counts = normal(GROUPS, 7, 10), normal(GROUPS, 10, 12), offsets([7, 7, 7, 7])
+    compiled = torch.compile(lambda *args: grouped_mm(*args[:2], counts=args[2]), fullgraph=True, backend="aot_eager")
+    close([compiled(a, b, counts)], [a @ b])
+    assert grouped_mm(*[x.to("meta") for x in (a, b)], counts=counts.to("meta")).shape == (GROUPS, 7, 12)
+
+
+@pytest.mark.parametrize(("text", "shapes"), EPILOGUES.values(), ids=EPILOGUES)
+def test_kernels_with_counts(text, shapes, simulated):
+    a, b = normal(GROUPS, 40, 32, dtype=torch.bfloat16), normal(GROUPS, 64, 32, dtype=torch.bfloat16).mT
+    shapes = [(GROUPS, *shape) if shape == (40, 1) else shape for shape in shapes]
+    operands = [normal(*shape, seed=i, dtype=torch.bfloat16) for i, shape in enumerate(shapes)]
+    counts = [3, 0, 40, 17]
+    ours = kernel(a, b, offsets(counts), text, operands)
+    theirs = launch_by_torch(a, b, offsets(counts), text, operands)
+    for group, count in enumerate(counts):
+        close([each[group, :count] for each in ours], [each[group, :count] for each in theirs], 2.0**-7)
+    assert simulated[0].scheduler.sizes == "counts"
+
+
+def test_matrices_with_gaps_are_copied(simulated):
+    a, b = normal(GROUPS, 41, 32, dtype=torch.bfloat16)[:, :40], normal(GROUPS, 64, 32, dtype=torch.bfloat16).mT
+    with pytest.raises(CopyWarning, match="matrices must follow each other without gaps"):
+        kernel(a, b, offsets([1, 2, 3, 4]), "lambda acc: acc")
+
+
+A3, COUNTS = torch.ones(3, 8, 4), offsets([2, 2, 8])
+WRONG_COUNTS = {
+    "offs too": ((A3, B), {"offs": OFFS, "counts": COUNTS}, "offs and counts are passed"),
+    "ranks": ((A, B), {"counts": COUNTS}, r"With counts, pass \(L, M, K\) by \(L, K, N\)"),
+    "length": ((A3, B), {"counts": COUNTS[:2]}, "Pass 3 numbers of int32"),
+    "operand": (
+        (A3, B),
+        {"counts": COUNTS, "epilogue": lambda acc, c: acc + c, "c": torch.ones(8, 1)},
+        r"c has shape \(8, 1\), which does not broadcast to groups. Pass \(\), \(6,\), \(3, 1, 6\), \(3, 8, 1\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("factors", "options", "message"), WRONG_COUNTS.values(), ids=WRONG_COUNTS)
+def test_wrong_counts(factors, options, message):
+    with pytest.raises(UnsupportedError, match=message):
+        grouped_mm(*factors, **options)
