@@ -175,5 +175,5 @@ def without_groups(operands: Operands) -> Operands:
     >>> without_groups(grouped) == Operands.of("bf16", batched=True)
     True
     """
-    aux = tuple([(name, operand) for name, operand in operands.aux if name not in SIZES])
+    aux = tuple([(name, operand) for name, operand in operands.aux if name not in (ENDS, COUNTS)])
     return replace(operands, groups="", aux=aux)
