@@ -10,10 +10,11 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 import numpy as np  # noqa: E402
 
-from cutegemm import Operands, PlanError, gemm, scaled_mm, sm90_plan  # noqa: E402
+from cutegemm import Operands, PlanError, Problem, gemm, scaled_mm, sm90_plan  # noqa: E402
+from cutegemm.analysis import check  # noqa: E402
 from cutegemm.epilogue import gelu, quantize, relu, row_sum, swiglu  # noqa: E402
 from cutegemm.run.emulated import emulate  # noqa: E402
-from cutegemm.simulator import simulate  # noqa: E402
+from cutegemm.simulator import play_interleavings, protocol_of, simulate  # noqa: E402
 from cutegemm.torch.quantization import by_torch  # noqa: E402
 from tests.emulator.on_cpu import emulate_launches  # noqa: E402
 from tests.marks import with_thorough  # noqa: E402
@@ -116,6 +117,22 @@ def test_gated(launched, interleaved):
     assert launched[-1].d_tile[1] % 128 == 0
     as_meta = gemm(a.to("meta"), b.to("meta"), epilogue=lambda acc: quantize(swiglu(acc, interleaved)))
     assert [(each.shape, each.stride()) for each in as_meta] == [(each.shape, each.stride()) for each in found]
+
+
+def test_the_analysis_counts_the_stores_of_scales():
+    operands = Operands.of("bf16", layout="nt", out="e4m3")
+    plan = sm90_plan(operands, tile=(128, 128, 64), epilogue="quantize(relu(acc))", schedule="cooperative")
+    problem = Problem(200, 288, 64, operands=plan.operands)
+    (stores,) = [each for each in check(plan, problem).global_ if each.name == "store AUX"]
+    assert (stores.instruction, stores.requests, stores.in_grid.requests) == ("STG.32", 16, 25 * 3)
+    instructions = emulate(plan, np.ones((200, 64)), np.ones((64, 288))).instructions
+    assert instructions["st.global.b32"] == 8 * stores.in_grid.requests
+    assert "quantize to aux" in plan.describe()
+
+
+def test_no_order_of_the_warps_breaks_a_barrier():
+    plan = sm90_plan(Operands.of("bf16", layout="nt", out="e4m3"), tile=(64, 128, 64), epilogue="quantize(acc)")
+    assert play_interleavings(protocol_of(plan, k_tiles=3, tiles=4)).faults == ()
 
 
 def test_refused(launched):

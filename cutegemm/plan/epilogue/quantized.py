@@ -37,7 +37,7 @@ class Blockwise(Expression):
 
     def __str__(self) -> str:
         power_of_two = ", 1" if self.power_of_two else ""
-        return f"quantize({self.child}, '{self.dtype}'{power_of_two})[{self.place}]"
+        return f"quantize({self.child}, '{self.dtype.name}'{power_of_two})[{self.place}]"
 
 
 @dataclass(frozen=True)
