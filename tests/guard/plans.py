@@ -13,6 +13,8 @@ from tests.epilogues import CASES
 from tests.fused import PLANS as FUSED
 from tests.gated import FORMS as GATED
 from tests.kernels import mma_sync_forms, sm90_forms
+from tests.quantized import FORMS as QUANTIZED
+from tests.quantized import form as quantized
 from tests.scaled import FORMS as BLOCK_SCALED
 from tests.scaled import form as block_scaled
 
@@ -42,6 +44,7 @@ def guarded_plans() -> dict[str, tuple[GemmPlan, str]]:
         **{f"gated {name}": (CASES[case].on(plan), DEFAULT_ARCH) for name, (plan, case, _) in GATED.items()},
         **{f"epilogue {name}": (plan, DEFAULT_ARCH) for name, plan in _with_epilogues().items()},
         **{f"block_scaled {name}": (block_scaled(name, out="bf16"), DEFAULT_ARCH) for name in BLOCK_SCALED},
+        **{f"quantized {name}": (quantized(name), DEFAULT_ARCH) for name in QUANTIZED},
         **{f"skinny {name}": (plan, DEFAULT_ARCH) for name, plan in _skinny().items()},
     }
 
