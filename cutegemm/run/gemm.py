@@ -215,7 +215,8 @@ def gemm(
                       whose changes cannot be noticed, such as an attribute of an object. If it returns several
                       expressions, the first is D and the others are auxiliary outputs, which are stored too.
                       `row_sum(x)` and other reductions may stand after the first expression. They give one number for
-                      each row, for each column, or for D
+                      each row, for each column, or for D. `quantize(x)` as the whole result gives float8 values, and
+                      a scale for every 128 columns of a row
     operands          operands of the epilogue by name: numbers, or tensors of any floating type. A tensor has one
                       element, N or 1 x N, M x 1, or M x N elements, with or without L in front
     returns           `out`, or a new row-major array of the framework of a; a tuple if the epilogue returns several

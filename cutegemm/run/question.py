@@ -26,6 +26,7 @@ from cutegemm.plan.accumulation import row_independent_order
 from cutegemm.plan.epilogue import Epilogue, Function
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.plan.store.quantized import tile_rules
 from cutegemm.run import recall
 from cutegemm.run.checks import check_plan
 from cutegemm.tile.tma import TmaBox
@@ -64,12 +65,14 @@ class EpilogueSpec:
     def can_implement(self, plan: GemmPlan, rows: int) -> bool:
         """Return True if a plan is expected to be fast with this epilogue: no register spills, and enough overlap.
 
-        Only plans with warp roles are checked; the result is True for others. The conditions come from kernels that
-        spilled or were slow, e.g. reductions next to an overlapped epilogue.
+        Only plans with warp roles are checked; an epilogue that quantizes needs such a plan. The other conditions come
+        from kernels that spilled or were slow, e.g. reductions next to an overlapped epilogue.
 
         plan   the plan
         rows   number of rows of D; with many rows, small tiles are excluded too
         """
+        if self.epilogue.quantized and any(tile_rules(plan, bool(self.epilogue.gated))):
+            return False  # sooner than by building the plan with this epilogue
         if not plan.body.has_roles:
             return True
         if self.epilogue.gated and not self.has_long_rows(plan):
@@ -189,6 +192,12 @@ class Question:
         return self.ending.epilogue.gated if self.ending is not None else ""
 
     @property
+    def swap_ab(self) -> bool | None:
+        """Return False if A and B must not be swapped: gate and up, or a block of columns, would be rows. Else None."""
+        quantizes = self.ending is not None and self.ending.epilogue.quantized is not None
+        return False if self.gated or quantizes else None
+
+    @property
     def needs_order(self) -> bool:
         """Return True if this call is batch invariant and K > 0: its plan must add products in a fixed order."""
         return self.batch_invariant and self.extents[2] > 0
@@ -240,14 +249,13 @@ class Question:
         rows   number of rows of A; None: M of this call
         """
         problem = self.problem if rows is None else replace(self.problem, m=rows)
-        swap_ab = False if self.gated else None  # gate and up are columns of B, which swapping would make rows
         return ranked(
             self.boxed,
             problem,
             self.arch,
             self.device,
             self.accumulate,
-            swap_ab,
+            self.swap_ab,
             by_threads=problem.operands,
             with_c=self.has_c,
         )
@@ -579,7 +587,8 @@ def _chosen(question: Question) -> tuple[Recipe, GemmPlan]:
     if ending is None:
         return choose()
     if not question.gated:
-        return choose(can_implement=functools.partial(ending.can_implement, rows=problem.m))
+        of_rows = functools.partial(ending.can_implement, rows=problem.m)
+        return choose(can_implement=of_rows, swap_ab=question.swap_ab)
     for can_implement in (lambda plan: ending.fits(plan) and ending.can_implement(plan, problem.m), ending.fits):
         recipe_and_plan = choose(can_implement=can_implement, swap_ab=False)
         if can_implement(recipe_and_plan[1]):

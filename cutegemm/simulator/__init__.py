@@ -4,7 +4,7 @@ arguments and result       `run`, `arguments`, `task`
 plans with one schedule    `scheduled`, `gemv`, `tables`, `checks`, `mainloop`, `copies`
 plans with warp roles      `roles`, `mainloops`, `work`, `boxes`
 split of K                 `k_splits`
-epilogue                   `values`, `functions`, `stores`, `reductions`
+epilogue                   `values`, `functions`, `stores`, `reductions`, `quantized`, `blocks`
 memory and faults          `memory`, `repack`, `report`
 barriers                   `protocol`
 """

@@ -6,7 +6,7 @@ grouped GEMMs                     `grouped`, and `grouped.experts` for mixtures 
 modules                           `modules`; `fallback` to torch; `models` replaces the modules of other libraries
 operators of torch.library        `library`
 dispatch and gradients            `dispatch`, `autograd`
-kernels, and the same by torch    `launch`, `reference`
+kernels, and the same by torch    `launch`, `reference`, `quantized`
 epilogues                         `epilogue` as text, `activations` by name, `derivatives`
 
 See docs/torch.md.

@@ -104,6 +104,11 @@ def dequantized(values: Any, scales: Any, rows: Any) -> Any:
     return values[rows].double() * own.repeat_interleave(BLOCK, 1)[:, : values.shape[1]]
 
 
+def name_of(plan: GemmPlan) -> str:
+    """Return the name of a plan, with the prefix of plans that swap A and B."""
+    return f"{SWAP_AB if plan.swap_ab else ''}{plan.name}"
+
+
 class Contest:
     """The matrices of one problem, and the calls that multiply them.
 
@@ -162,17 +167,21 @@ class Contest:
         function = compile_plan(plan).for_problem(*((n, m) if plan.swap_ab else (m, n)), k, 1)
         return functools.partial(function, self.a, self.b.t(), self.scale_a, self.scale_b, self.out, 1.0)
 
-    def by_choice(self, plan: str | None = None) -> tuple[str, Call]:
-        """Return the name of a plan, and `gemm` with it.
+    def by_gemm(self, plan: str | None = None) -> Call:
+        """Return `gemm` with a plan.
 
         plan   name of a plan; None: the one that `gemm` chooses
         """
-        from cutegemm.run.gemm import gemm, plan_of
+        from cutegemm.run.gemm import gemm
 
-        given: dict[str, Any] = {"scales": (self.scale_a, self.scale_b.t()), "out": self.out, "plan": plan}
-        used = plan_of(self.a, self.b.t(), **given)
-        name = f"{SWAP_AB if used.swap_ab else ''}{used.name}"
-        return name, functools.partial(gemm, self.a, self.b.t(), **given)
+        scales = self.scale_a, self.scale_b.t()
+        return functools.partial(gemm, self.a, self.b.t(), scales=scales, out=self.out, plan=plan)
+
+    def chosen(self) -> str:
+        """Return the name of the plan that `gemm` chooses."""
+        from cutegemm.run.gemm import plan_of
+
+        return name_of(plan_of(self.a, self.b.t(), scales=(self.scale_a, self.scale_b.t()), out=self.out))
 
     def by_promotion(self) -> Call:
         """Return `gemm` with accumulator promotion, without scales."""
@@ -181,7 +190,7 @@ class Contest:
         return lambda: gemm(self.a, self.b.t(), out=self.out, accumulate="promoted")
 
     def errors_of(self, rows: Any) -> tuple[float, float]:
-        """Return the largest and the root mean square error of the checked rows, divided by the size of right numbers.
+        """Return the largest and the root mean square error, each divided by the root mean square of D.
 
         rows   the checked rows of a result
         """
@@ -220,9 +229,8 @@ def timed(
 
     contest, plans = Contest(*shape, recipe), plans_for(shape[0], recipe, patterns)
     compile_missing(plans.values())
-    chosen, by_choice = contest.by_choice()
-    own = {CHOSEN: by_choice, **{name: contest.by_plan(plan) for name, plan in plans.items()}}
-    return {**raced(contest, own, contest.others(), seconds), "chosen": chosen}
+    own = {CHOSEN: contest.by_gemm(), **{name: contest.by_plan(plan) for name, plan in plans.items()}}
+    return {**raced(contest, own, contest.others(), seconds), "chosen": contest.chosen()}
 
 
 def raced(contest: Contest, own: Mapping[str, Call], others: Mapping[str, Call], seconds: float) -> Row:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS
 from docs.evidence.benchmark import record
 from docs.evidence.choice import distribution
 from docs.evidence.measure import machine, need_gpu, this_device
-from docs.evidence.scaled import CHOSEN, RECIPES, Call, Contest, Row, raced, told
+from docs.evidence.scaled import CHOSEN, RECIPES, Contest, Row, name_of, raced, told
 
 EXTENTS = {"m": (1, 8192), "n": (64, 8192), "k": (128, 8192)}
 ALIGNED = 16  # elements that torch's scaled_mm requires of N and K
@@ -106,25 +106,16 @@ def plans_of(case: Case, device: Device, count: int = OTHERS) -> dict[str | None
     return found
 
 
-def measured(case: Case, names: Sequence[str | None], seconds: float) -> Row:
+def measured(case: Case, plans: Mapping[str | None, GemmPlan], seconds: float) -> Row:
     """Return the row of one problem.
 
-    names     names of the plans to time; None for the one that `gemm` chooses
+    plans     the plans to time, as `plans_of` returns them
     seconds   least time of measuring
     """
     contest = Contest(*case.shape, case.recipe)
-    calls: dict[str, Call] = {}
-    failed, chosen = {}, None
-    for name in names:
-        key = name or CHOSEN
-        try:
-            used, calls[key] = contest.by_choice(name)
-        except Exception as error:  # the others go on
-            failed[key] = f"{type(error).__name__}: {error}"[:300]
-            continue
-        chosen = used if name is None else chosen
+    calls = {name or CHOSEN: contest.by_gemm(name) for name in plans}
     row = raced(contest, calls, {"torch": contest.by_torch()}, seconds)
-    return {**row, "failed": {**row["failed"], **failed}, "chosen": chosen}
+    return {**row, "chosen": name_of(plans[None])}
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -170,7 +161,7 @@ def run(seed: int, count: int, seconds: float, budget: float, path: Path | None)
         for case, own in zip(cases, plans, strict=True):
             if time.monotonic() - started > budget:
                 return
-            row = measured(case, [*own], seconds)
+            row = measured(case, own, seconds)
             print(told(row), flush=True)
             yield [row]
 

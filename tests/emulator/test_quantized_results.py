@@ -10,13 +10,15 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 import numpy as np  # noqa: E402
 
-from cutegemm import Operands, PlanError, gemm, scaled_mm, sm90_plan  # noqa: E402
+from cutegemm import Operands, PlanError, Problem, gemm, scaled_mm, sm90_plan  # noqa: E402
+from cutegemm.analysis import check  # noqa: E402
 from cutegemm.epilogue import gelu, quantize, relu, row_sum, swiglu  # noqa: E402
 from cutegemm.run.emulated import emulate  # noqa: E402
-from cutegemm.simulator import simulate  # noqa: E402
+from cutegemm.simulator import play_interleavings, protocol_of, simulate  # noqa: E402
 from cutegemm.torch.quantization import by_torch  # noqa: E402
 from tests.emulator.on_cpu import emulate_launches  # noqa: E402
 from tests.marks import with_thorough  # noqa: E402
+from tests.quantized import FORMS, form  # noqa: E402
 from tests.torch.block_scaled import factors, of_gemm  # noqa: E402
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -36,37 +38,33 @@ def check_bits(found, wide, dtype=E4M3, power_of_two=False):
     assert (found[1].shape, found[1].stride()) == (scales.shape, scales.stride())
 
 
-PLANS = {
-    "128x128": {"tile": (128, 128, 64), "schedule": "cooperative"},
-    "64x256": {"tile": (64, 256, 64)},
-    "cluster_2x1": {"tile": (128, 128, 64), "cluster": (2, 1)},
-    "cluster_k": {"tile": (64, 256, 64), "cluster_k": 2},
-    "split": {"tile": (64, 128, 64), "split_k": 2},
-    "lines": {"tile": (64, 128, 64), "shared_d": "padded"},
-    "single": {"tile": (128, 128, 64), "schedule": "single"},
-}
-
-
-@pytest.mark.parametrize("name", with_thorough(PLANS, {"cluster_2x1", "cluster_k", "split", "single"}))
-def test_plans(name):
-    """Every way that a tile reaches its store: blocks of zeros, infinities and NaN; ragged M and N."""
-    m, n, k = 200, 300 if name == "lines" else 304, 72
-    operands = Operands.of("bf16", layout="nt", out="e4m3").fitted(m, n, k)
-    plan = sm90_plan(operands, epilogue=lambda acc, bias: quantize(acc + bias, "e4m3", name == "lines"),
-                     operands={"bias": "row:f32"}, **PLANS[name])  # fmt: skip
+@pytest.mark.parametrize("name", with_thorough(FORMS, {"cluster_2x1", "cluster_k", "split", "single"}))
+def test_forms(name):
+    """Simulated and emulated: blocks of zeros, infinities and NaN; ragged M and N."""
+    plan, m = form(name), 200
+    n, k = {"lines": 300, "gated": 608}.get(name, 304), 80
     rng = np.random.default_rng(len(name))
     a, b = [rng.integers(-4, 5, shape).astype(np.float32) for shape in ((m, k), (k, n))]
     bias = rng.integers(-4, 5, n).astype(np.float32)
     a[5], bias[128:256] = 0, 0
-    b[:, 64] *= 2**-30
-    a[7, 3], a[9, 2] = np.nan, np.inf
+    b[:, 64] *= 2**-4
+    a[7, 3] = np.nan
+    if plan.operands.a.dtype.bits > 8:  # e4m3 has no infinity
+        a[9, 2] = np.inf
+    extents = {"m": m, "n": n, "k": k}
+    scales = {}  # block scales of A and B, all 1
+    for operand in plan.operands.of_mainloop:
+        shape = [-(-extents[mode[0]] // int(mode[2:] or 1)) for mode in plan.operands.modes(operand)]
+        scales[operand] = np.ones(shape, np.float32)
     with np.errstate(invalid="ignore"):
-        wide = torch.from_numpy(a @ b + bias)
-    values, scales = by_torch(wide, 1, E4M3, name == "lines")
+        wide = a @ b + bias
+        if name == "gated":
+            wide = np.maximum(wide[:, : n // 2], 0) * wide[:, n // 2 :]
+    values, of_blocks = by_torch(torch.from_numpy(wide), 1, E4M3, name == "lines")
     for run in (simulate, emulate):
-        found = run(plan, a, b, bias=bias)
+        found = run(plan, a, b, bias=bias, **scales)
         assert np.array_equal(found.d, values.float().numpy(), equal_nan=True)
-        assert np.array_equal(found.aux["aux"], scales.numpy(), equal_nan=True)
+        assert np.array_equal(found.aux["aux"], of_blocks.numpy(), equal_nan=True)
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((150, 208, 600), E4M3), ((16, 256, 256), E5M2), ((70, 130, 0), E4M3)])
@@ -116,6 +114,22 @@ def test_gated(launched, interleaved):
     assert launched[-1].d_tile[1] % 128 == 0
     as_meta = gemm(a.to("meta"), b.to("meta"), epilogue=lambda acc: quantize(swiglu(acc, interleaved)))
     assert [(each.shape, each.stride()) for each in as_meta] == [(each.shape, each.stride()) for each in found]
+
+
+def test_the_analysis_counts_the_stores_of_scales():
+    operands = Operands.of("bf16", layout="nt", out="e4m3")
+    plan = sm90_plan(operands, tile=(128, 128, 64), epilogue="quantize(relu(acc))", schedule="cooperative")
+    problem = Problem(200, 288, 64, operands=plan.operands)
+    (stores,) = [each for each in check(plan, problem).global_ if each.name == "store AUX"]
+    assert (stores.instruction, stores.requests, stores.in_grid.requests) == ("STG.32", 16, 25 * 3)
+    instructions = emulate(plan, np.ones((200, 64)), np.ones((64, 288))).instructions
+    assert instructions["st.global.b32"] == 8 * stores.in_grid.requests
+    assert "quantize to aux" in plan.describe()
+
+
+def test_no_order_of_the_warps_breaks_a_barrier():
+    plan = sm90_plan(Operands.of("bf16", layout="nt", out="e4m3"), tile=(64, 128, 64), epilogue="quantize(acc)")
+    assert play_interleavings(protocol_of(plan, k_tiles=3, tiles=4)).faults == ()
 
 
 def test_refused(launched):

@@ -97,7 +97,7 @@ def test_a_run_ends_with_its_budget(
     row = {"failed": {}, "torch_to_chosen": 1.0, "best_to_chosen": 1.0, "m": 1, "n": 1, "k": 1}
     for name, value in {
         "need_gpu": lambda: None, "this_device": lambda: device_named("h100"), "machine": dict, "told": str,
-        "plans_of": lambda case, device: {}, "measured": lambda case, names, seconds: row,
+        "plans_of": lambda case, device: {}, "measured": lambda case, plans, seconds: row,
     }.items():  # fmt: skip
         monkeypatch.setattr(scaled_random, name, value)
     monkeypatch.setattr(scaled_random.time, "monotonic", lambda: float(next(clock)))

@@ -14,6 +14,8 @@ from tests.fused import PLANS as FUSED
 from tests.gated import FORMS as GATED
 from tests.grouped import form as grouped
 from tests.kernels import mma_sync_forms, sm90_forms
+from tests.quantized import FORMS as QUANTIZED
+from tests.quantized import form as quantized
 from tests.scaled import FORMS as BLOCK_SCALED
 from tests.scaled import form as block_scaled
 
@@ -44,6 +46,7 @@ def guarded_plans() -> dict[str, tuple[GemmPlan, str]]:
         **{f"epilogue {name}": (plan, DEFAULT_ARCH) for name, plan in _with_epilogues().items()},
         **{f"block_scaled {name}": (block_scaled(name, out="bf16"), DEFAULT_ARCH) for name in BLOCK_SCALED},
         **{f"grouped {name}": (grouped(name, out="bf16"), DEFAULT_ARCH) for name in ("m", "n", "k")},
+        **{f"quantized {name}": (quantized(name), DEFAULT_ARCH) for name in QUANTIZED},
         **{f"skinny {name}": (plan, DEFAULT_ARCH) for name, plan in _skinny().items()},
     }
 

@@ -22,6 +22,8 @@ from tests.epilogues import CASES
 from tests.kernels.mma_sync_forms import FORMS as MMA_FORMS
 from tests.kernels.mma_sync_forms import form as mma_form
 from tests.kernels.sm90_forms import FORMS, form
+from tests.quantized import FORMS as QUANTIZED
+from tests.quantized import form as quantized_form
 from tests.scaled import FORMS as SCALED
 from tests.scaled import form as scaled_form
 
@@ -339,8 +341,7 @@ def all_plans() -> list[GemmPlan]:
     """Every form of plans with a pipeline."""
     made = [mma_form(name) for name in MMA_FORMS] + [form(name) for name in FORMS]
     made += [scaled_form(name) for name in SCALED]
-    quantizing = Operands.of("bf16", layout="nt", out="e4m3")
-    made.append(sm90_plan(quantizing, tile=(128, 128, 64), epilogue="quantize(acc)"))
+    made += [quantized_form(name) for name in QUANTIZED]
     return [*(plan for plan in made if plan.body.has_roles), *(plan for plan, _, _ in PRINTED.values())]
 
 

@@ -2,6 +2,7 @@
 
 expression     the nodes of an expression tree: the accumulator, operands, operations
 functions      functions that build expressions, such as `relu`, `halves` and `row_sum`
+quantized      the two results of `quantize`: float8 values and block scales
 epilogue       `Epilogue`: the expressions of all outputs, and a kernel's steps to compute them
 symbols        converts a Python function to an epilogue
 text           parses an epilogue from text

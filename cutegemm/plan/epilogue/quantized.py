@@ -36,8 +36,8 @@ class Blockwise(Expression):
         return type(self)(children[0], self.dtype, self.power_of_two)
 
     def __str__(self) -> str:
-        power_of_two = ", 1" if self.power_of_two else ""
-        return f"quantize({self.child}, '{self.dtype}'{power_of_two})[{self.place}]"
+        # torch.compile follows `str` and the name, but not the formatting of an object
+        return f"quantize({self.child!s}, '{self.dtype.name}'{', 1' if self.power_of_two else ''})[{self.place}]"
 
 
 @dataclass(frozen=True)

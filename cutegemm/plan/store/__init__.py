@@ -6,6 +6,8 @@
     SharedStore     all threads pass the whole tile through shared memory, which A and B have used before
     TmaStore        consumers pass one epilogue tile after the other through epilogue stages, which TMA stores
     LineStore       like it, but the threads of the consumer store the lines of an epilogue stage
+
+`quantized` is a step before the last two: it quantizes the tile in registers.
 """
 
 from cutegemm.plan.store.base import Store

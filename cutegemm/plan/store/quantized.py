@@ -95,11 +95,21 @@ def quantize_rules(plan: GemmPlan) -> Iterator[str]:
     for name in plan.epilogue.scales:
         if plan.operands.matrix(name) != SCALES_OF_D:
             yield f"{name} is {plan.operands.matrix(name)}; the scales of D are {SCALES_OF_D}, by (m, n/{BLOCK})."
+    yield from tile_rules(plan, bool(plan.operands.gated))
+
+
+def tile_rules(plan: GemmPlan, gated: bool) -> Iterator[str]:
+    """Yield a sentence for each rule on the tile and the store that a plan with a quantized D breaks.
+
+    gated   whether D has half of the columns of A @ B, in the plan or after its epilogue is replaced
+    """
     is_staged = plan.body.has_roles and plan.store.stage_copy is not None
     if not is_staged or not plan.tiled_mma.atom.is_of_warpgroup or plan.body.overlapped:
         yield (
             "quantize needs a plan with wgmma that stores D through epilogue stages, without an overlapped epilogue. "
             "Use an sm90_plan with store='tma'."
         )
-    elif plan.consumer_d_tile[1] % BLOCK:
-        yield f"a consumer's tile of D has {plan.consumer_d_tile[1]} columns; quantize needs a multiple of {BLOCK}."
+        return
+    columns = plan.consumer_tile[1] // (2 if gated else 1)
+    if columns % BLOCK:
+        yield f"a consumer's tile of D has {columns} columns; quantize needs a multiple of {BLOCK}."
