@@ -826,7 +826,10 @@ class GemmPlan(hooks.Shown):
         return tiles.along(problem.k, tensors)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
-        """Return the number of CTA tiles of D that this plan has for a problem: (along M, along N, batch)."""
+        """Return the number of CTA tiles of D that this plan has for a problem: (along M, along N, batch).
+
+        In a grouped GEMM, no group has more tiles than these: they are those of a group with all rows, or all columns.
+        """
         return (
             -(-problem.m // self.cta_tile[0]),
             -(-problem.n // self.cta_tile[1]),
@@ -836,8 +839,8 @@ class GemmPlan(hooks.Shown):
     def mma_grid(self, problem: Problem) -> tuple[int, int, int]:
         """Return the number of tiles that are multiplied for a problem: (along M, along N, batch); see `mma_tile`.
 
-        It is the number of CTA tiles of D, unless a cluster splits K: each of its CTAs then multiplies the tile of all
-        of them.
+        It is the number of CTA tiles of D, see `grid`, unless a cluster splits K: each of its CTAs then multiplies the
+        tile of all of them.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(tile=(64, 64, 64), cluster_k=4)
@@ -848,7 +851,7 @@ class GemmPlan(hooks.Shown):
         return -(-problem.m // rows), -(-problem.n // columns), problem.l
 
     def k_tiles(self, problem: Problem) -> int:
-        """Return the number of k-tiles that cover the extent K of a problem.
+        """Return the number of k-tiles that cover the extent K of a problem; a group of K has at most as many.
 
         If bK does not divide K, one k-tile is ragged. It is the first one if threads copy, which begins at K - k_tiles
         * bK, and the last one for TMA, which fills with zeros beyond K.
