@@ -835,7 +835,10 @@ class GemmPlan(hooks.Shown):
         return tiles.along(problem.k, tensors)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
-        """Return the number of CTA tiles of D that this plan has for a problem: (along M, along N, batch)."""
+        """Return the number of CTA tiles of D that this plan has for a problem: (along M, along N, batch).
+
+        In a grouped GEMM, no group has more tiles than these: they are those of a group with all rows, or all columns.
+        """
         return (
             -(-problem.m // self.cta_tile[0]),
             -(-problem.n // self.cta_tile[1]),
@@ -845,8 +848,8 @@ class GemmPlan(hooks.Shown):
     def mma_grid(self, problem: Problem) -> tuple[int, int, int]:
         """Return the number of tiles that CTAs multiply for a problem: (along M, along N, batch).
 
-        It is the number of CTA tiles of D, unless a cluster splits K: each of its CTAs then multiplies the tile of all
-        of them.
+        It is the number of CTA tiles of D, see `grid`, unless a cluster splits K: each of its CTAs then multiplies the
+        tile of all of them.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(tile=(64, 64, 64), cluster_k=4)
@@ -857,7 +860,7 @@ class GemmPlan(hooks.Shown):
         return -(-problem.m // rows), -(-problem.n // columns), problem.l
 
     def k_tiles(self, problem: Problem) -> int:
-        """Return the number of k-tiles that cover the extent K of a problem.
+        """Return the number of k-tiles that cover the extent K of a problem; a group of K has at most as many.
 
         If bK does not divide K, one k-tile is ragged. With TMA it is the last one, which is filled with zeros beyond K.
         If threads copy, it is the first one, which begins at k = K - k_tiles * bK, below 0.

@@ -31,7 +31,7 @@ class SimulationStats:
     """Counts of a simulation: how many CTAs ran, and what they loaded and multiplied.
 
     ctas             number of CTAs that ran
-    k_tiles          number of k-tiles of a tile of D
+    k_tiles          number of k-tiles of a tile of D; of all groups together, if groups divide K
     multiply_adds    number of multiply-adds, including those of tile elements outside of the matrices
     loaded_a_elems   number of elements of A that all CTAs read from global memory
     loaded_b_elems   number of elements of B that all CTAs read from global memory

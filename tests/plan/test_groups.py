@@ -319,6 +319,8 @@ def test_limits() -> None:
 
     assert said(ROWS - 1, 3) == []
     assert said(ROWS, 3) == [f"groups divide {ROWS} elements; a tensor map clips at most {ROWS - 1}."]
+    (many,) = limits(plan, Problem(1 << 20, 1 << 30, 64, 4, plan.operands))
+    assert many == "2048 x 8388608 x 4 tiles are more than the 2147483647 CTAs that a grid may have."
     assert said(64, 0) == ["L = 0; a grouped GEMM has at least one group."]
 
 

@@ -134,14 +134,17 @@ def test_arguments_that_do_not_fit() -> None:
 # --- orders of execution -------------------------------------------------------------------------------------------
 
 
-def protocol_with(name: str, ends: list[int], extent: int) -> Protocol:
-    """Return the protocol of a form on two CTAs or clusters for groups with these ends."""
+def protocol_with(name: str, ends: list[int], extent: int, warps: bool = False) -> Protocol:
+    """Return the protocol of a form on two CTAs or clusters for groups with these ends.
+
+    warps   whether each warp of a consumer is a process of its own
+    """
     plan = form(name, ctas=2)
     plan = plan.with_scheduler(grid=replace(plan.scheduler.grid, ctas=2 * plan.cluster_tile.size))
     sizes = {mode: extent if mode == FORMS[name][0] else 136 for mode in "mnk"}
     problem = Problem(sizes["m"], sizes["n"], sizes["k"], len(ends), plan.operands)
     work = plan.work(problem, {"ends": np.array(ends).reshape(-1, 1, 1)})
-    return protocol_for(plan, [work.of_cluster(place) for place in range(work.clusters)])
+    return protocol_for(plan, [work.of_cluster(place) for place in range(work.clusters)], warps)
 
 
 @pytest.mark.parametrize("name", ["m", "m_cooperative_2x1", "n", "k", "k_cooperative_2x1", "k_1x2", "m_residual"])
@@ -151,6 +154,12 @@ def test_orders_of_execution(name: str, ends: list[int]) -> None:
     protocol = protocol_with(name, ends, 400)
     assert play_interleavings(protocol, random_runs=2).faults == ()
     assert search_interleavings(protocol, max_states=200).faults == ()
+
+
+@pytest.mark.parametrize("name", ["m", "k"])
+def test_orders_of_warps(name: str) -> None:
+    protocol = protocol_with(name, [0, 130, 140], 200, warps=True)
+    assert play_interleavings(protocol, random_runs=2).faults == ()
 
 
 def test_a_consumer_with_the_k_tiles_of_another_group() -> None:

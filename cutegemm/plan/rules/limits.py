@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cutegemm.machine.arch import MAX_GRID_X
+from cutegemm.plan.work.grouped import with_equal_groups
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -24,11 +25,12 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     >>> list(limits(plan, Problem(128, 128, 16, 2**31, plan.operands)))
     ['1 x 1 x 2147483648 tiles are more than the 2147483647 CTAs that a grid may have.']
     """
-    m_tiles, n_tiles, batch = plan.grid(problem)
     (bm, bn, bk), (cm, cn) = plan.cta_tile, plan.cluster_mn
     work = plan.work(problem)
     clusters = work.tiles.count
     if clusters * cm * cn > MAX_GRID_X:
+        batched, batch_of = with_equal_groups(plan, problem)
+        m_tiles, n_tiles, batch = batched.grid(batch_of)
         of = "" if (cm, cn) == (1, 1) else f", in clusters of {cm} x {cn},"
         yield f"{m_tiles} x {n_tiles} x {batch} tiles{of} are more than the {MAX_GRID_X} CTAs that a grid may have."
     for name, extent, step in (
