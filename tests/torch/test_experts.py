@@ -109,7 +109,7 @@ def test_narrow_types_and_wide_weights():
 def test_order_of_rows():
     index = torch.tensor([[3, 0], [0, 5], [2, 3]])
     order, ends = sorted_by_expert(index, 4)
-    assert order.tolist() == [1, 2, 4, 0, 5, 3]  # 0 twice, 2, 3 twice; 5 is no expert
+    assert order.tolist() == [1, 2, 4, 0, 5, 3]  # 0 twice, 2, 3 twice; there are 4 experts
     assert ends.tolist() == [2, 2, 3, 5]
 
 

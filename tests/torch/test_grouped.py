@@ -23,7 +23,7 @@ from cutegemm.torch.grouped.forms import bounds  # noqa: E402
 from cutegemm.torch.grouped.reference import grouped_by_torch  # noqa: E402
 from tests.torch.cases import close, gradients, normal  # noqa: E402
 
-EXTENT, GROUPS = 24, 4  # of the mode that groups divide
+EXTENT, GROUPS = 24, 4  # extent of the mode that groups divide
 ENDS_OF_GROUPS = {
     "equal": [6, 12, 18, 24],
     "empty groups": [0, 7, 7, 24],
@@ -46,7 +46,7 @@ def offsets(ends):
 
 
 def by_loop(form, a, b, ends, function=lambda acc, group, rows: acc):
-    """The result of each group by torch, and 0 where there is no group.
+    """The result of each group by torch, and 0 outside of the groups.
 
     function   epilogue: of the group's product, its index, and the slice of its rows
     """
@@ -64,7 +64,7 @@ def by_loop(form, a, b, ends, function=lambda acc, group, rows: acc):
 
 
 def inside(form, result, ends):
-    """A result with 0 where there is no group, which is not written."""
+    """A result with 0 outside of the groups, which is not written."""
     if form == "k":
         return result
     is_inside = torch.zeros(EXTENT, dtype=torch.bool)
@@ -85,7 +85,7 @@ def test_forms_and_ends_of_groups(form, ends):
 @pytest.mark.parametrize("ends", ENDS_OF_GROUPS.values(), ids=ENDS_OF_GROUPS)
 @pytest.mark.parametrize("form", ["m", "k"])
 def test_epilogues_have_gradients(form, ends):
-    """Of a bias of each group, a bias of all, a number for each row, and an operand of the shape of the result."""
+    """Operands: a bias of each group, a bias of all, a number for each row, and a tensor of the shape of the result."""
     a, b = [normal(*shape, grad=True) for shape in SHAPES[form]]
     rows = EXTENT if form == "m" else 10
     bias, scale = normal(GROUPS, 12, seed=1, grad=True), normal(rows, 1, seed=2, grad=True)
@@ -306,7 +306,7 @@ EPILOGUES = {  # text, and shapes of operands
 
 @pytest.mark.parametrize(("text", "shapes"), EPILOGUES.values(), ids=EPILOGUES)
 def test_kernels(text, shapes, simulated):
-    """Of groups of rows: the results of the kernel, and nothing stored in rows of no group."""
+    """Groups of rows: the results of the kernel, and nothing stored in rows of no group."""
     a, b = normal(40, 32, dtype=torch.bfloat16), normal(GROUPS, 64, 32, dtype=torch.bfloat16).mT
     operands = [normal(*shape, seed=i, dtype=torch.bfloat16) for i, shape in enumerate(shapes)]
     ends = [3, 3, 30, 37]
