@@ -32,7 +32,7 @@ from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles
 from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR, GpcRaster, LaunchOrder
 from cutegemm.plan.work.grid import grid_of
-from cutegemm.plan.work.grouped import GroupedScheduler
+from cutegemm.plan.work.grouped import scheduler_of_groups
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import by_last_cta
 from cutegemm.tile.copy_atoms import universal_copy
@@ -225,20 +225,14 @@ def sm90_plan(
         name=name,
         summary=summary,
         family="sm90",
-        scheduler=_scheduler(ops, TileScheduler(made(order), made(split), grid_of(ctas), gpc_aware)),
+        scheduler=scheduler_of_groups(
+            ops.groups, operand_of_sizes(ops), TileScheduler(made(order), made(split), grid_of(ctas), gpc_aware)
+        ),
         cluster_mn=(cluster[0], cluster[1] * cluster_k),
         repacks=repacks,
         epilogue=LINEAR if with_c else SCALED,
         further=b.scale_streams(made(buffers).stages),
     )
-
-
-def _scheduler(operands: Operands, dense: TileScheduler) -> TileScheduler:
-    """Return the tile scheduler of a plan: `dense`, or one of groups with the same fields if the GEMM is grouped."""
-    if not operands.groups:
-        return dense
-    sizes = operand_of_sizes(operands)
-    return GroupedScheduler(dense.raster, dense.split, dense.grid, dense.order, operands.groups, sizes)
 
 
 def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> Operands:

@@ -11,7 +11,8 @@ from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.memory.groups import ENDS, ROWS, ragged_origin
 from cutegemm.plan.work.cluster import ClusterTile
-from cutegemm.plan.work.grouped import GroupedScheduler, GroupTile
+from cutegemm.plan.work.grouped import GroupTile, scheduler_of_groups
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.work import Work
 from cutegemm.tile.raster import Raster
 
@@ -46,7 +47,8 @@ def groups_picture(
         raise UnsupportedError(
             f"groups_picture: {whole} rows in {n_tiles} tiles along N; up to {MOST} of each can be drawn."
         )
-    scheduler, cluster = GroupedScheduler(Raster.parse(raster), mode="m"), ClusterTile((rows, 1, 1))
+    cluster = ClusterTile((rows, 1, 1))
+    scheduler = scheduler_of_groups("m", ENDS, TileScheduler(Raster.parse(raster)))
     tensor = np.array(ends, np.int64).reshape(-1, 1, 1)
     work = scheduler.tiles(cluster, whole, n_tiles, len(ends)).along(1, {ENDS: tensor})
     tiles = _tiles(work)

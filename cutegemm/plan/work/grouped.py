@@ -350,3 +350,12 @@ class GroupedScheduler(TileScheduler):
         count, counted = ("L", "") if problem is None else (str(problem.l), "; the tiles are those of equal groups")
         what = "group ends" if self.sizes == ENDS else "sizes of groups"
         yield "groups", count, f"along {self.mode.upper()}", f"{what} in device memory, operand {self.sizes!r}{counted}"
+
+
+def scheduler_of_groups(mode: str, sizes: str, dense: TileScheduler) -> TileScheduler:
+    """Return a tile scheduler of groups with the raster, grid and order of one without groups.
+
+    mode    the mode that groups divide: "m", "n" or "k"; "" for a GEMM without groups, whose scheduler is `dense`
+    sizes   name of the operand with the ends or the sizes of the groups
+    """
+    return GroupedScheduler(dense.raster, dense.split, dense.grid, dense.order, mode, sizes) if mode else dense
