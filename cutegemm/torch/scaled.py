@@ -196,7 +196,7 @@ def wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[s
     known    names of all members of the enum
     served   names of the members that kernels support
     """
-    if value is None and known is SWIZZLES:
+    if value is None and known == SWIZZLES:  # `is` would fail in a graph of torch.compile
         return []
     if (known_as := member(value, known)) in served:
         return []

@@ -7,7 +7,7 @@ from global memory at once, one k-tile to each lane. In each k-tile, all lanes r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING, ClassVar
@@ -36,7 +36,7 @@ _NAMES = ("scale_a", "scale_b")
 LANES = WARP_THREADS  # k-tiles whose block scales the lanes of a warp hold
 
 
-def with_scales(operands: Operands, scales: tuple[str, str]) -> Operands:
+def with_scales(operands: Operands, scales: Sequence[str]) -> Operands:
     """Return the operands with f32 block scales of A and of B added, under the names "scale_a" and "scale_b".
 
     scales   (granularity for A, granularity for B). "1x128": a scale for each row of A (column of B) and 128 of K.

@@ -20,6 +20,7 @@ from cutegemm.choice.names import recipe_named
 from cutegemm.compile.plans import compile_plan
 from cutegemm.errors import CopyWarning, CutegemmError, PlanError
 from cutegemm.plan.epilogue import Input, Row, Scalar, Tensor, Tile, epilogue_of
+from cutegemm.plan.mainloop.block_scaled import BLOCKS, ROWS, scale_names, with_scales
 from cutegemm.plan.memory.groups import COUNTS, ENDS, SIZES, with_group_ends
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
@@ -62,6 +63,7 @@ def compute_grouped(
     out_dtype: OutDtype,
     how: How,
     zeroed: bool,
+    scales: Sequence[torch.Tensor] = (),
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a grouped a @ b, D first, by a kernel. The tensors are on a CUDA device.
 
@@ -73,6 +75,7 @@ def compute_grouped(
     out_dtype   as for `reference.result_dtypes`
     how         options: a plan or its name, and the accumulation
     zeroed      whether elements of results that belong to no group are 0. Otherwise they are not written
+    scales      block scales of a and of b: (M, K/128), and (L, N, K/128) or (L, N/128, K/128); () without them
     """
     form, read = Form.of(a, b, ends), formula(text)
     dtypes, shapes = result_dtypes(a, read.results, out_dtype), form.result_shapes(read)
@@ -87,7 +90,9 @@ def compute_grouped(
     if form.is_padded:
         results = [part.view(-1, part.shape[-1]) for part in results]
     tensors = [_seen(read, name, x, form)[1] for name, x in zip(read.names, operands, strict=False)]
-    key: Any = tuple([_signature(each) for each in (a, b, ends, *tensors, *results)])
+    granularity = granularity_of(form, scales)
+    scales = [loadable_scales(each, by) for each, by in zip(scales, granularity, strict=True)]
+    key: Any = tuple([_signature(each) for each in (a, b, ends, *tensors, *results, *scales)])
     key = (
         *key,
         form.is_padded,
@@ -98,10 +103,10 @@ def compute_grouped(
     )
     call = _calls.found.get(key)
     if call is None:
-        problem, spec = question(form, a, b, operands, read, results)
+        problem, spec = question(form, a, b, operands, read, results, granularity)
         call = _prepared(problem, spec, read, len(tensors), how, a.get_device())
         _calls.keep(key, call)
-    passed = (ends.unsqueeze(-1), *tensors, *results)
+    passed = (ends.unsqueeze(-1), *tensors, *results, *scales)
     try:
         call.function(a, b, *[passed[index] for index in call.order], *scalars)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -250,6 +255,28 @@ def padded(x: torch.Tensor, major: int) -> torch.Tensor:
     return x.new_empty((*front, -(-last // unit) * unit))[..., :last].copy_(x)
 
 
+def granularity_of(form: Form, scales: Sequence[torch.Tensor]) -> tuple[str, ...]:
+    """Return whether each block scale of a and of b belongs to a row or to a block: "1x128" or "128x128"; () for none.
+
+    scales   as for `compute_grouped`
+    """
+    return (ROWS, ROWS if scales[1].shape[-2] == form.n else BLOCKS) if scales else ()
+
+
+def loadable_scales(scales: torch.Tensor, granularity: str) -> torch.Tensor:
+    """Return block scales as a kernel loads them: contiguous along K, or along the rows with a pitch of 16 bytes.
+
+    scales        (rows or blocks of rows, K/128), with L in front or not
+    granularity   "1x128" or "128x128"
+    """
+    if granularity == BLOCKS:
+        return scales.contiguous()
+    view = View(tuple(scales.shape), tuple(scales.stride()), 4, scales.data_ptr(), scales.dim() == 3, wanted=0)
+    if view.major == 0 and view.boxed >= ALIGN_BYTES and view.strides is None:
+        return scales
+    return padded(scales, 0)
+
+
 @lru_cache
 def has_grouped_kernels(index: int) -> bool:
     """Return whether grouped kernels run on a GPU: it has the architecture of Hopper.
@@ -269,7 +296,8 @@ def _prepared(problem: Problem, spec: EpilogueSpec, read: Formula, count: int, h
     plan = plan_for(problem, spec, how, torch_ops.device_arch(index), torch_ops.device_of(index))
     function = on_device(compile_plan(plan, torch_ops.device_arch(index)).function)
     at = {name: 1 + i for i, name in enumerate(read.names[:count])} | {ENDS: 0, COUNTS: 0}
-    at |= {name: 1 + count + i for i, name in enumerate(("d", *spec.epilogue.beside))}
+    results = ("d", *spec.epilogue.beside)
+    at |= {name: 1 + count + i for i, name in enumerate((*results, *scale_names(plan.operands)))}
     names = (*plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
     return _Call(plan, function, tuple([at[name] for name in names]))
 
@@ -311,12 +339,14 @@ def question(
     operands: Sequence[torch.Tensor],
     read: Formula,
     results: Sequence[torch.Tensor],
+    granularity: tuple[str, ...] = (),
 ) -> tuple[Problem, EpilogueSpec]:
     """Return the grouped problem of a call, and its epilogue with the types of its tensors.
 
-    operands   tensors of the epilogue, as the caller passes them
-    results    tensors for the results
-    raises     PlanError for an epilogue that reduces
+    operands      tensors of the epilogue, as the caller passes them
+    results       tensors for the results
+    granularity   "1x128" or "128x128" for the block scales of a and of b; () without them
+    raises        PlanError for an epilogue that reduces
     """
     kinds: dict[str, type[Input]] = dict.fromkeys(read.names, Scalar)
     tensors = {}
@@ -333,6 +363,8 @@ def question(
     made = _matrix("a", a), _matrix("b", b), _matrix("c", c), _matrix("c", results[0])
     acc = Operands.of("tf32" if a.dtype == torch.float32 else torch_ops.DTYPES[a.dtype]).acc
     whole = Operands(*made, acc, batched=True, groups=form.groups).as_tf32
+    if granularity:
+        whole = with_scales(whole, granularity)
     whole = whole.with_aux(**{COUNTS: SIZES}) if form.is_padded else with_group_ends(whole)
     return Problem(form.flat.m, form.n, form.k, form.l, whole), EpilogueSpec(epilogue, aux)
 

@@ -25,10 +25,16 @@ from cutegemm.torch.grouped.reference import allocated, grouped_by_torch
 from cutegemm.torch.launch import AS_CHOSEN
 from cutegemm.torch.reference import Values, accumulator_dtype
 
-NAME = "cutegemm::grouped_mm"
+NAME, SCALED = "cutegemm::grouped_mm", "cutegemm::scaled_grouped_mm"
 SCHEMA = (
     "(Tensor a, Tensor b, Tensor ends, str epilogue, Tensor[] operands, float[] scalars, str? out_dtype, str? plan, "
     "str accumulate, bool zeroed) -> Tensor[]"
+)
+
+
+SCALED_SCHEMA = (
+    "(Tensor a, Tensor b, Tensor ends, Tensor scale_a, Tensor scale_b, str epilogue, Tensor[] operands, "
+    "float[] scalars, str? out_dtype, str? plan) -> Tensor[]"
 )
 
 
@@ -42,14 +48,15 @@ def compute(
     out_dtype: OutDtype,
     how: How,
     zeroed: bool,
+    scales: Sequence[torch.Tensor] = (),
 ) -> list[torch.Tensor]:
     """Return the results of a grouped GEMM: by a kernel for CUDA tensors, else by torch.
 
     The arguments are those of `launch.compute_grouped`.
     """
     if not a.is_cuda:
-        return grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed)
-    return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed)
+        return grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed, scales)
+    return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales)
 
 
 def product(
@@ -79,6 +86,30 @@ def product(
     return results
 
 
+def scaled_product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    ends: torch.Tensor,
+    scales: tuple[torch.Tensor, torch.Tensor],
+    text: str,
+    operands: Sequence[torch.Tensor] = (),
+    scalars: Sequence[float] = (),
+    out_dtype: OutDtype = None,
+    how: How = AS_CHOSEN,
+) -> Sequence[torch.Tensor]:
+    """Return the results of an epilogue of a grouped, block-scaled a @ b. It has no derivatives.
+
+    The arguments are those of `launch.compute_grouped`.
+    """
+    if route_of(a, b, ends, *scales, *operands) is Route.DIRECT:
+        return compute(a, b, ends, text, operands, scalars, out_dtype, how, False, scales)
+    types = None if out_dtype is None else types_text(out_dtype)
+    results: Sequence[torch.Tensor] = torch.ops.cutegemm.scaled_grouped_mm(
+        a, b, ends, *scales, text, list(operands), list(scalars), types, how.plan
+    )
+    return results
+
+
 def wrong_mode() -> list[str]:
     """Return an error message, in a list, if a context of `cutegemm.batch_invariant` is active; else an empty list."""
     if not is_batch_invariant(None):
@@ -91,6 +122,18 @@ def _kernel(*args: Any) -> list[torch.Tensor]:
     a, b, ends, text, operands, scalars, types, plan, accumulate, zeroed = args
     how = How(plan=plan, accumulate=accumulate)
     return compute(a, b, ends, text, operands, scalars, types_read(types), how, zeroed)
+
+
+def _scaled_kernel(*args: Any) -> list[torch.Tensor]:
+    """Compute the block-scaled operator."""
+    a, b, ends, of_a, of_b, text, operands, scalars, types, plan = args
+    return compute(a, b, ends, text, operands, scalars, types_read(types), How(plan=plan), False, (of_a, of_b))
+
+
+def _scaled_fake(*args: Any) -> list[torch.Tensor]:
+    """Return results of the block-scaled operator with only a shape and a type."""
+    a, b, ends, _, _, text, _, _, types, _ = args
+    return allocated(a, b, ends, text, types_read(types))
 
 
 def _fake(*args: Any) -> list[torch.Tensor]:
@@ -211,11 +254,13 @@ def _gathered(g: torch.Tensor, shape: torch.Size, form: Form, ends: torch.Tensor
 
 
 def _define() -> None:
-    """Define the operator, and register its kernel, fake, gradients and flop count."""
-    torch.library.define(NAME, SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
-    torch.library.impl(NAME, ("cpu", "cuda"), _kernel)
-    torch.library.register_fake(NAME, _fake)
-    register_flop_formula(torch.ops.cutegemm.grouped_mm)(_flops)
+    """Define the operators, and register their kernels, fakes and flop counts, and the gradients of the first."""
+    operators = (NAME, SCHEMA, _kernel, _fake), (SCALED, SCALED_SCHEMA, _scaled_kernel, _scaled_fake)
+    for name, schema, kernel, fake in operators:
+        torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag,))
+        torch.library.impl(name, ("cpu", "cuda"), kernel)
+        torch.library.register_fake(name, fake)
+        register_flop_formula(getattr(torch.ops.cutegemm, name.partition("::")[2]))(_flops)
     torch.library.register_autograd(NAME, _backward, setup_context=_save)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from cutegemm.torch.epilogue import OutDtype, formula
 from cutegemm.torch.grouped.forms import Form
-from cutegemm.torch.reference import by_torch, result_dtypes
+from cutegemm.torch.reference import by_torch, dequantized, result_dtypes
 
 
 def grouped_by_torch(
@@ -20,6 +20,7 @@ def grouped_by_torch(
     scalars: Sequence[float],
     out_dtype: OutDtype,
     zeroed: bool,
+    scales: Sequence[torch.Tensor] = (),
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a grouped a @ b. The ends of the groups are read, so this waits for them.
 
@@ -33,6 +34,8 @@ def grouped_by_torch(
     """
     read, form = formula(text), Form.of(a, b, ends)
     results = allocated(a, b, ends, text, out_dtype, zeroed)
+    if scales:
+        a, b = dequantized(a, scales[0]), dequantized(b.mT, scales[1]).mT
     for group, (begin, end) in enumerate(form.bounds(ends.tolist())):
         if begin == end and form.groups != "k":
             continue
