@@ -266,7 +266,7 @@ def _wrong_bits(shape: Any, bits: int) -> LayoutError:
 def _require_matrix(what: str, matrix: Any) -> None:
     """Raise LayoutError unless `matrix` is an F2Matrix.
 
-    what   the call and the argument as text for the message, such as "from_f2(matrix): matrix"
+    what   the call and the argument as text for the message, such as "inverse_f2: matrix"
     """
     if not isinstance(matrix, F2Matrix):
         raise wrong_kind(what, matrix, "an F2Matrix", "Make one by `to_f2`.")
