@@ -2,7 +2,7 @@
 
 python -m docs.evidence grouped --json docs/evidence/data/grouped_h100.json
 python -m docs.evidence grouped --problem 64,16384,2048,2048 --plans 12 --seconds 2
-python -m docs.evidence grouped --form k --seed 7
+python -m docs.evidence grouped --form k --form fp8 --seed 7
 
 The rows of a problem are divided among its groups at random. Each problem is computed by the plan that is chosen, by
 the plans with the lowest predicted times, by torch, and by a loop that knows the sizes on the host. A dense GEMM of as
@@ -25,7 +25,8 @@ from docs.evidence.measure import DEVICE, machine, need_gpu
 PROBLEMS = (
     (8, 32768, 4096, 4096), (64, 16384, 2048, 2048), (128, 8192, 1536, 4096), (8, 16, 14336, 4096),
 )  # fmt: skip
-FORMS = ("m", "k")  # groups divide the rows of A; or K, as in the gradient by the weights
+BLOCK_SCALED = ((4, 32768, 4096, 7168), (4, 32768, 7168, 2048))  # as published for DeepGEMM
+FORMS = ("m", "k", "fp8")  # groups divide the rows of A; or K, as in the gradient by the weights; or rows of float8
 _CHECKED_ROWS = 256  # compared with float64
 _COPIED_BYTES = 1 << 30
 
@@ -52,7 +53,8 @@ class Contest:
     """The matrices of one problem, and the calls that multiply them.
 
     problem   groups, rows in all, N and K
-    form      a key of `FORMS`. With "k", A is K x rows and B is rows x N, as in the gradient of the weights
+    form      one of `FORMS`. With "k", A is K x rows and B is rows x N, as in the gradient of the weights. With "fp8", A
+              and B have scales of blocks, 1 x 128 and 128 x 128
     """
 
     def __init__(self, problem: Problem, form: str, seed: int) -> None:
@@ -63,8 +65,16 @@ class Contest:
         made: dict[str, Any] = {"device": DEVICE, "dtype": torch.bfloat16}
         self.offs = torch.tensor(self.ends, dtype=torch.int32, device=DEVICE)
         self.x = torch.randn(rows, k, **made)
+        self.scales: Any = None
         if form == "m":
             self.a, self.b = self.x, torch.randn(groups, n, k, **made).mT
+        elif form == "fp8":
+            from cutegemm.torch import quantize
+
+            self.a, of_a = quantize(self.x, (1, 128))
+            weights = [quantize(torch.randn(n, k, **made), (128, 128)) for _ in range(groups)]
+            self.b = torch.stack([values for values, _ in weights]).mT
+            self.scales = of_a, torch.stack([scale for _, scale in weights])
         else:
             self.a, self.b = self.x.t(), torch.randn(rows, n, **made)
         self.parts = list(pairwise([0, *self.ends]))
@@ -97,8 +107,14 @@ class Contest:
 
     def by_plan(self, plan: str | None) -> Call:
         """Return `grouped_mm` with a plan; None: the one that is chosen."""
+        from cutegemm.run.calls import How
+        from cutegemm.torch.epilogue import PLAIN
         from cutegemm.torch.grouped.functional import grouped_mm
+        from cutegemm.torch.grouped.library import scaled_product
 
+        if self.scales is not None:
+            how = How(plan=plan)
+            return lambda: scaled_product(self.a, self.b, self.offs, self.scales, PLAIN, how=how)[0]
         return lambda: grouped_mm(self.a, self.b, offs=self.offs, plan=plan)
 
     def dense(self) -> Call:
@@ -107,6 +123,9 @@ class Contest:
 
         from cutegemm.run.gemm import gemm
 
+        if self.scales is not None:
+            scales = self.scales[0], self.scales[1][0].mT
+            return lambda: gemm(self.a, self.b[0], scales=scales)
         weights = self.b[0] if self.form == "m" else torch.randn_like(self.b)
         return lambda: gemm(self.a, weights)
 
@@ -115,11 +134,16 @@ class Contest:
         from cutegemm.choice.grouped import ranked_grouped
         from cutegemm.plan import Operands
         from cutegemm.plan import Problem as Extents
+        from cutegemm.plan.mainloop.block_scaled import BLOCKS, ROWS, with_scales
         from docs.evidence.measure import this_device
 
         groups, rows, n, k = self.problem
-        layout, extents = ("nt", (rows, n, k)) if self.form == "m" else ("tn", (k, n, rows))
-        operands = Operands.of("bf16", layout=layout, batched=True, groups=self.form)
+        layout, extents = ("tn", (k, n, rows)) if self.form == "k" else ("nt", (rows, n, k))
+        mode = "k" if self.form == "k" else "m"
+        kind = "bf16" if self.scales is None else "e4m3"
+        operands = Operands.of(kind, layout=layout, out="bf16", batched=True, groups=mode)
+        if self.scales is not None:
+            operands = with_scales(operands, (ROWS, BLOCKS))
         problem = Extents(*extents, groups, operands)
         return [str(one.recipe) for one in islice(ranked_grouped(problem, device=this_device()), count)]
 
@@ -129,9 +153,15 @@ class Contest:
 
         most = 0.0
         for group, (begin, end) in enumerate(self.parts):
-            if self.form == "m":
+            if self.form != "k":
                 rows = torch.arange(begin, min(end, begin + _CHECKED_ROWS), device=DEVICE)
-                want, found = self.a[rows].double() @ self.b[group].double(), result[rows].double()
+                a, b = self.a[rows].double(), self.b[group].double()
+                if self.scales is not None:
+                    from cutegemm.torch.reference import dequantized
+
+                    a = dequantized(self.a[rows], self.scales[0][rows]).double()
+                    b = dequantized(self.b[group].mT, self.scales[1][group]).double().mT
+                want, found = a @ b, result[rows].double()
             else:
                 want = self.a[:_CHECKED_ROWS, begin:end].double() @ self.b[begin:end].double()
                 found = result[group, :_CHECKED_ROWS].double()
@@ -145,7 +175,10 @@ class Contest:
         """Return the least bytes that a call moves: A, D, and the weights or the gradients of all groups with rows."""
         groups, rows, n, k = self.problem
         used = groups if self.form == "k" else sum(end > begin for begin, end in self.parts)
-        return 2 * (rows * k + rows * n + used * n * k)
+        size = 2 if self.scales is None else 1
+        return (
+            size * (rows * k + used * n * k) + 2 * rows * n if self.form != "k" else 2 * (rows * (k + n) + used * n * k)
+        )
 
 
 def timed(problem: Problem, form: str, seconds: float, plans: int, seed: int) -> Row:
@@ -158,7 +191,9 @@ def timed(problem: Problem, form: str, seconds: float, plans: int, seed: int) ->
     from cutegemm.run.on_gpu import alternating
 
     contest, failed = Contest(problem, form, seed), {}
-    calls: dict[str, Call] = {"torch": contest.by_torch(), "loop": contest.by_loop(), "chosen": contest.by_plan(None)}
+    calls: dict[str, Call] = {"chosen": contest.by_plan(None)}
+    if contest.scales is None:  # torch has no block scales for groups
+        calls |= {"torch": contest.by_torch(), "loop": contest.by_loop()}
     calls |= {name: contest.by_plan(name) for name in contest.candidates(plans)}
     errors = {}
     for name, call in [*calls.items()]:
@@ -179,7 +214,7 @@ def timed(problem: Problem, form: str, seconds: float, plans: int, seed: int) ->
         "groups": groups, "rows": rows, "n": n, "k": k, "form": form, "seed": seed, "us": us, "errors": errors,
         "failed": failed, "tflops": {name: 2e-6 * rows * n * k / time for name, time in us.items() if name != "copy"},
         "best": min(own, key=own.__getitem__, default=None),
-        "others_to_chosen": min(others) / us["chosen"] if others and "chosen" in us else None,
+        "others_to_chosen": min(others, default=0) / us["chosen"] if others and "chosen" in us else None,
         "dense_to_chosen": us["dense"] / us["chosen"] if "chosen" in us else None,
         "bandwidth_to_copy": contest.moved_bytes / us["chosen"] / copy_bandwidth if "chosen" in us else None,
     }  # fmt: skip
@@ -214,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--problem", action="append", default=[], help="groups,rows,N,K; repeat it")
-    parser.add_argument("--form", choices=FORMS, action="append", default=[], help="what groups divide; default: both")
+    parser.add_argument("--form", choices=FORMS, action="append", default=[], help="what groups divide; default: all")
     parser.add_argument(
         "--plans", type=int, default=6, help="number of plans that are timed in addition to the chosen one"
     )
@@ -222,12 +257,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of measuring for each problem, at least")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     given = parser.parse_args(arguments)
-    problems = [_problem(text) for text in given.problem] or PROBLEMS
+    problems = [_problem(text) for text in given.problem]
     need_gpu()
 
     def found() -> Iterator[list[Row]]:
         for form in given.form or FORMS:
-            for problem in problems:
+            for problem in problems or (BLOCK_SCALED if form == "fp8" else PROBLEMS):
                 row = timed(problem, form, given.seconds, given.plans, given.seed)
                 print(told(row), flush=True)
                 yield [row]
