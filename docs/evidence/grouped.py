@@ -53,8 +53,8 @@ class Contest:
     """The matrices of one problem, and the calls that multiply them.
 
     problem   groups, rows in all, N and K
-    form      one of `FORMS`. With "k", A is K x rows and B is rows x N, as in the gradient of the weights. With "fp8", A
-              and B have scales of blocks, 1 x 128 and 128 x 128
+    form      one of `FORMS`. With "k", A is K x rows and B is rows x N, as in the gradient of the weights. With "fp8",
+              A and B have scales of blocks, 1 x 128 and 128 x 128
     """
 
     def __init__(self, problem: Problem, form: str, seed: int) -> None:
