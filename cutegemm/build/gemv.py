@@ -114,7 +114,9 @@ def gemv_plan(
 
 
 class _GemvBuilder(Builder):
-    """Builder of the components of a plan for a D of few columns (GEMV-like), whose warps split K.
+    """Makes the components of a GEMV-like plan (for a D of few columns): tiled MMA, loads, and the sum over warps.
+
+    The warps of a CTA split K, and their accumulators are added at the end.
 
     warps     number of warps of a CTA, which split each k-tile
     vectors   vectors of 16 bytes that a lane loads of each row at once

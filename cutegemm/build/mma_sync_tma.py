@@ -133,7 +133,7 @@ def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str
 
 
 class _Builder(PipelineBuilder):
-    """Builder of the components of an `mma_tma_plan`: a producer warp loads by TMA, others multiply by mma.sync."""
+    """Makes the components of an `mma_tma_plan`: one warp loads k-tiles by TMA, other warps multiply by mma.sync."""
 
     def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
         """Return the tiled MMA of the CTA: each warp computes a warp tile of D.
@@ -202,9 +202,9 @@ class _Builder(PipelineBuilder):
 
     @property
     def is_spread(self) -> tuple[bool, bool]:
-        """(A, B): True if the rows of an MMA atom are spread over 32 rows of A's tile; and its columns over 32 of B's.
+        """Pair of flags (A, B): are the rows (columns) of an MMA atom spread over 32 rows of A's (columns of B's) tile?
 
-        This is so for 32-bit elements that are not K-major. ldmatrix cannot transpose them, and plain loads of
+        This is so for 32-bit elements that are not K-major: ldmatrix cannot transpose them, and plain loads of
         neighbouring rows would have bank conflicts.
         """
         return _is_spread(self.operands.a), _is_spread(self.operands.b)

@@ -245,13 +245,13 @@ def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> O
 
 @dataclass(frozen=True)
 class _Accumulators:
-    """Counts the registers that a thread of a consumer (a warpgroup that multiplies) needs for accumulators.
+    """Counts the registers that each thread of a consumer (a warpgroup that multiplies) needs for accumulators.
 
-    tile        (M, N) of a consumer, with all columns that it multiplies
+    tile        (M, N) of D that a consumer multiplies; with a gated B, all gate and up columns count
     bits        bits of one accumulator element
     consumers   number of consumers of a CTA
     promoted    True if the accumulators of each k-tile are added to a total in f32 (accumulator promotion)
-    at_once     True if they are added before the next k-tile is multiplied
+    at_once     with `promoted`: True if they are added before the next k-tile is multiplied
     scales      registers for the block scales of columns
     """
 
@@ -426,7 +426,7 @@ def pipeline_of(
 
 
 class _Builder(PipelineBuilder):
-    """Builder of the components of a Hopper plan (TMA, wgmma): tiled MMA, buffers, block scales, L2 policies."""
+    """Makes the components of a Hopper plan (TMA, wgmma) from its options: tiled MMA, buffers, scales, L2 policies."""
 
     @property
     def stage_bytes(self) -> int:
@@ -455,7 +455,7 @@ class _Builder(PipelineBuilder):
         """Return the largest number of columns that the builder may choose for an epilogue tile; None: no limit.
 
         consumers           number of consumer warpgroups
-        stages              requested number of mainloop stages, or None
+        stages              requested number of mainloop stages; None: not requested
         has_few_registers   True if the accumulators leave threads few registers
         """
         d = self.operands.d
@@ -464,12 +464,13 @@ class _Builder(PipelineBuilder):
         return self.line_columns(consumers, stages) if d.align_bytes < TMA_INNER_ALIGNED_BYTES else None
 
     def line_columns(self, consumers: int, stages: int | None) -> int:
-        """Return the widest epilogue tile, in columns, that leaves shared memory for enough mainloop stages.
+        """Return the widest epilogue tile, in columns, that leaves enough shared memory for mainloop stages.
 
-        For a D that threads store because TMA cannot. Enough means `stages`, but at least 3.
+        It is used if threads store D because TMA cannot, e.g. for an unaligned D. Enough means room for `stages`
+        mainloop stages, and for at least 3.
 
         consumers   number of consumer warpgroups
-        stages      requested number of mainloop stages, or None
+        stages      requested number of mainloop stages; None: not requested
         """
         used = self.stage_bytes * max(_LEAST_STAGES, stages or 0)
         row_bytes = (self.free_bytes - used) // (consumers * WGMMA_M) - MOST_PAD_BYTES
