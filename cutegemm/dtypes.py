@@ -19,7 +19,7 @@ ROUNDINGS = ("rne", "rna", "rz")
 
 @dataclass(frozen=True)
 class DType:
-    """An element type of matrices or accumulators, such as bf16: its size, range and rounding.
+    """An element type of matrices or accumulators, such as bf16, with its size, range and rounding.
 
     name            PTX name: f16, bf16, tf32, f32, f64, e4m3, e5m2, s8 or s32
     bits            size of an element in memory; 32 for tf32

@@ -107,9 +107,12 @@ def is_own(name: str) -> bool:
 
 
 def step_of(name: str) -> tuple[Ladder, LadderStep] | None:
-    """Return the tutorial and its step that a plan's name stands for.
+    """Return the pair (tutorial, step) whose plan has a given name; None if no tutorial has it.
 
-    None if the name is not a step of a tutorial, or is also a plan that `choose` considers.
+    The result is also None for a plan that `choose` considers, even if a tutorial has it: the name then means the plan
+    that is in use, not the step.
+
+    name   name of a plan, e.g. "sm90_pingpong"
 
     >>> ladder, step = step_of("sm90_pingpong")
     >>> ladder.name, step.number

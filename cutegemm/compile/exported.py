@@ -34,7 +34,7 @@ PREBUILT = Path(__file__).parents[1] / "prebuilt"  # folder of the package that 
 
 @dataclass(frozen=True)
 class Exported:
-    """One kernel in a shared library that `export` wrote.
+    """Describes one kernel in a shared library that `export` wrote: its plan, architecture and function.
 
     plan     name of the kernel's plan
     swaps    True if the plan computes D^T = B^T A^T
@@ -57,9 +57,9 @@ class Exported:
 
 @dataclass(frozen=True)
 class Kernels:
-    """Table of contents of a shared library of kernels that `export` wrote.
+    """The list of the kernels in a shared library that `export` wrote; `load` returns it, too.
 
-    path      the file
+    path      path of the library
     kernels   one entry for each kernel
     version   version of cutegemm that wrote the file
     """

@@ -38,8 +38,8 @@ _THREADS_AT_ONCE = 4096  # threads that are emulated at once if CTAs do not wait
 class Emulation:
     """The result of `emulate`: D, and what the emulated kernels executed.
 
-    d              D, of the shape that `gemm` returns
-    aux            the other results of the epilogue, by name
+    d              array D, of the shape that `gemm` returns
+    aux            the results of the epilogue other than D, by name
     instructions   opcode -> number of threads that executed it, summed over all kernels; the most frequent first
     launches       the kernel launches: the GEMM, and helpers such as a kernel that copies A before
     seconds        time of the emulation, without compiling

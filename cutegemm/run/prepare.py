@@ -39,7 +39,7 @@ from cutegemm.run.views import View, operands_of
 
 @dataclass(frozen=True)
 class Prepared:
-    """The compiled kernel for one signature (types, shapes, strides, options) of `gemm`, and what is needed to call it.
+    """The compiled kernel for `gemm` calls of one signature (types, shapes, strides, options), and what a launch needs.
 
     kernel    the compiled kernel; None if D is empty
     views     memory layouts of a, b, c and out: contiguous mode, alignment, strides

@@ -51,11 +51,13 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class EpilogueSpec:
-    """An epilogue other than alpha * acc + beta * c, with the types of the tensors that it reads and writes.
+    """A custom epilogue (other than alpha * acc + beta * c), with the types of the tensors that it reads and writes.
 
-    epilogue   the expressions
-    aux        name -> type, majorness and alignment of each operand and result; D and the matrix that is loaded in the
-               place of C are left out
+    The choice of a plan uses it to find plans that are fast with this epilogue.
+
+    epilogue   the expressions that compute D and further results from the accumulators
+    aux        name -> type, majorness and alignment of each operand and result. D is left out, and so is the matrix
+               that the kernel loads in the place of C
     """
 
     epilogue: Epilogue
@@ -140,11 +142,11 @@ class EpilogueSpec:
 
 @dataclass(frozen=True)
 class Question:
-    """Everything that the choice of a plan for a `gemm` call depends on; its methods list and build the possible plans.
+    """Describes a `gemm` call for the choice of its plan; its methods list, compare and build the possible plans.
 
     operands          function that returns types, majorness and alignment of A to D. Alignment depends on who loads a
-                      matrix, so its argument names the matrices that TMA loads ("", "a", "b" or "ab"); None: threads
-                      load all
+                      matrix: the function's argument names the matrices that TMA loads ("", "a", "b" or "ab"); None:
+                      threads load all
     extents           M, N, K and L
     has_c             True if c is passed
     ending            the epilogue; None for alpha * acc + beta * c
@@ -152,8 +154,8 @@ class Question:
                       of K
     arch              architecture to compile for
     device            device whose times are predicted
-    batch_invariant   True if each row of D must have the same bits for any number of rows; plans must then add products
-                      in one fixed order, K and the types
+    batch_invariant   True if a row of D must have the same bits for any number of rows of A. The plan must then add
+                      products in an order that is fixed for N, K and the types
     """
 
     operands: Callable[[str | None], Operands]
@@ -185,7 +187,11 @@ class Question:
 
     @property
     def gated(self) -> str:
-        """Return "halves" or "pairs" if this call has a gated epilogue (how gate and up lie in a row of B), else ""."""
+        """Return how gate and up columns lie in B for a gated epilogue: "halves" or "pairs"; "" for any other epilogue.
+
+        With "halves", the left half of B has the gate columns and the right half the up columns. With "pairs", each
+        gate column is followed by its up column.
+        """
         return self.ending.epilogue.gated if self.ending is not None else ""
 
     @property
@@ -215,9 +221,10 @@ class Question:
 
     @cached_property
     def orders(self) -> Orders:
-        """Return an object whose method `of` finds the order in which a recipe's plan adds products, for this call.
+        """Return an object that finds the order in which plans for this call add products along K.
 
-        A recipe is a named set of options that gives a plan. The order matters if the call is batch invariant.
+        Its method `of` takes a recipe, i.e. a named set of options that gives a plan. The order matters if the call is
+        batch invariant.
         """
         return Orders(self.boxed, self.problem.operands, self.weight, self.has_c)
 
@@ -317,7 +324,7 @@ class Question:
 class Decision:
     """The plan that is chosen for a `gemm` call, with the problem that it solves.
 
-    plan      the plan; it may swap A and B
+    plan      the plan that the kernel implements; it may swap A and B
     problem   the problem that the plan solves: D^T = B^T A^T if it swaps A and B
     """
 
@@ -430,8 +437,8 @@ def _decide_in_order(question: Question, wanted: GemmPlan | Recipe | None, varyi
 def prebuilt(question: Question) -> Decision | None:
     """Return the plan with the lowest predicted time among those that a loaded library contains a compiled kernel for.
 
-    If the DSL is installed, other plans could be compiled. The plan's predicted time must then be at most 10%
-    (`MOST_LOSS`) above the least of all plans.
+    If the DSL is installed, other plans could be compiled. The plan is then returned only if it takes at most 10%
+    (`MOST_LOSS`) longer than the fastest plan of all, by predicted time.
 
     question   all that the choice depends on: types, extents, alignments, epilogue, device
     returns    None without a library, or if no plan in it is suitable
@@ -448,14 +455,15 @@ def prebuilt(question: Question) -> Decision | None:
 def fastest_built(
     question: Question, names: Container[str], is_built: Callable[[GemmPlan], bool], most: float
 ) -> tuple[Decision, float] | None:
-    """Return the fastest plan that has a compiled kernel, and its predicted time divided by the least of all plans.
+    """Return the plan with the lowest predicted time among those with a compiled kernel, and how much slower it is.
 
     question   all that the choice depends on: types, extents, alignments, epilogue, device
-    names      names of the recipes (named options of plans) that may have kernels; others are skipped without
-               building plans
+    names      names of the recipes (named options of plans) that may have kernels; others are skipped without building
+               plans
     is_built   function that returns True for a plan with a compiled kernel
-    most       largest quotient of the two times that is accepted
-    returns    None if no plan with a kernel is fast enough
+    most       largest accepted slowdown: predicted time of the plan / lowest predicted time of all plans, compiled or
+               not
+    returns    (plan with its problem, slowdown); None if no plan with a compiled kernel is fast enough
     """
     least: float | None = None
     for candidate in question.ranked():

@@ -93,9 +93,9 @@ def default_file() -> Path:
 def recipe(question: Question, wanted: bool, trial: Trial, device: Callable[[], str]) -> Recipe | None:
     """Return the recipe of the plan that was measured to be fastest for a call; None to decide by predicted times.
 
-    A recipe is a named set of options that gives a plan. If the tuner is on, by `tuning()` or tune=True, its file is
-    looked up first, then the files of `use_tuned`; if none has the call, plans are timed now. If the tuner is off, only
-    the files of `use_tuned` are looked up.
+    A recipe is a named set of options that gives a plan. The files that were passed to `use_tuned` are searched. If the
+    tuner is on, by `tuning()` or tune=True, its own file is searched first, and plans are timed now if no file has the
+    call.
 
     question   what the choice of the call's plan depends on: types, extents, strides, epilogue
     wanted     True if the call has tune=True
@@ -130,11 +130,12 @@ def recorded(question: Question, device: str, first: Sequence[Table] = ()) -> Re
 
 @dataclass
 class Tuner:
-    """Times the best few plans of a call on the GPU, and adds the results to a file.
+    """Finds the fastest plan of a `gemm` call by timing the best few on the GPU, and writes the results to a file.
 
     path        file of tuned plans
     best        number of plans that are timed for a call
-    timer       function that takes a list of functions and returns the seconds of each; None: `timing.alternating`
+    timer       function that gets a list of functions, each launching a kernel, and returns the seconds of each; None:
+                `timing.alternating`
     capturing   function that returns True while a CUDA graph is captured; None: ask torch
     say         function that prints a message
     table       content of the file

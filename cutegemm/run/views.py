@@ -18,7 +18,7 @@ MODES = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}  # names of the row mode 
 
 
 class View:
-    """The memory layout of a matrix or of a batch of matrices, as the choice of a kernel needs it.
+    """Memory layout of a matrix, or batch of matrices, that is passed to `gemm`; the choice of a kernel depends on it.
 
     major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1. If an extent is 0 or 1, both may
               count as contiguous; then it is the mode that the plan wants, if any

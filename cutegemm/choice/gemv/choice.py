@@ -24,9 +24,10 @@ _MOST_COLUMNS = 128  # columns of a small D; plans were not timed with more
 
 @dataclass(frozen=True, eq=False)
 class GemvFamily(Model):
-    """The gemv plans that can implement given operands: selects those to try for a problem, and predicts their times.
+    """Selects the gemv plans to try for a problem with given operands, and predicts their times.
 
-    A gemv plan is for a D of few columns or, computing D^T, of few rows.
+    A gemv plan is a kernel for a D of few columns or, if it computes D^T, of few rows. Only plans that can implement
+    the operands are considered.
     """
 
     recipes: tuple[GemvRecipe, ...] = ()
@@ -63,9 +64,12 @@ class GemvFamily(Model):
 
 
 def family(request: Request) -> GemvFamily:
-    """Return the gemv plans that can implement the operands of a request. Its list of recipes is empty if none can.
+    """Return the gemv plans that can implement the operands of a request, with their time model.
 
-    Plans with swap A/B, which compute D^T = B^T A^T, are included because they are the ones for a D of few rows.
+    A gemv plan is a kernel for a D of few columns. Plans with swap A/B, which compute D^T = B^T A^T, are included
+    because they suit a D of few rows. If no plan can implement the operands, the result has no plans.
+
+    request   operands, architecture and other conditions of the choice
 
     >>> from itertools import islice
     >>> from cutegemm.choice.candidate import ranked

@@ -124,7 +124,7 @@ def _stream(options: Mapping[str, Any], bits: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of many gemv plans (kernels for few columns of D) on one device.
+    """Predicts the times of many gemv plans (kernels for a D of few columns) on one device.
 
     streams   properties of the plans, as arrays with one entry per plan
     swap_ab   array of flags: does the plan compute D^T = B^T A^T instead of D?

@@ -24,9 +24,12 @@ _IS_BETWEEN = ~np.isin(np.arange(MAX_SPLITS + 1), (0, 1, *SPLITS))  # by number 
 
 @dataclass(frozen=True, eq=False)
 class MmaSyncFamily(Model):
-    """The mma.sync plans that can implement given operands: selects those to try, and predicts their times.
+    """Selects the mma.sync plans to try for a problem with given operands, and predicts their times.
 
-    may_be_whole   array of flags: is the plan a candidate without split-K? False for plans that would spill registers
+    Only plans that can implement the operands are considered.
+
+    may_be_whole   array of flags, one per plan: is the plan tried without split-K? False for plans that would then
+                   spill registers
     """
 
     recipes: tuple[MmaSyncRecipe, ...] = ()

@@ -178,7 +178,7 @@ def _stores(plan: GemmPlan) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of many mma.sync plans for given operands on a device. Methods return arrays with one entry per plan.
+    """Predicts the times of many mma.sync plans for given operands on a device. Methods return one entry per plan.
 
     tiles         properties of the plans that the time depends on
     peak_tflops   peak rate of mma.sync for the operands' type, in TFLOP/s; None if the device cannot multiply it so
@@ -290,6 +290,7 @@ class Model:
         The number is large if all CTAs request the same few cache lines of a small operand, which one slice must
         deliver.
 
+        problem   extents and operands of the GEMM
         recipes   index of each candidate's plan
         splits    number of K splits of each candidate's tiles
         returns   array with one entry per candidate

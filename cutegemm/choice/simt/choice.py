@@ -33,10 +33,10 @@ _DEEPEST, _WIDE, _NARROW, _MOST_CTAS = 8, 256, 16, 3
 
 @dataclass(frozen=True, eq=False)
 class SimtFamily(Model):
-    """The SIMT plans that can implement given operands: selects those to try for a problem, and predicts their times.
+    """Selects the SIMT plans to try for a problem with given operands, and predicts their times.
 
-    A plan is listed twice, without and with repack passes (copies of operands before the GEMM), if these make an
-    operand faster to load.
+    Only plans that can implement the operands are considered. A plan is listed twice if repack passes (copies of
+    operands before the GEMM) make an operand faster to load: without and with them.
     """
 
     recipes: tuple[SimtRecipe, ...] = ()

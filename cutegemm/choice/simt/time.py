@@ -223,13 +223,15 @@ def _thread_tile(plan: GemmPlan) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Work:
-    """Work of the busiest multiprocessor (SM), and what splitting K adds to it, as arrays with one entry per candidate.
+    """Work of the SM that has the most to do, and what split-K adds to it, as arrays with one entry per candidate plan.
 
-    rounds     full rounds of CTAs, i.e. sets that run on the SM at the same time
-    deep       k-tiles of each CTA of these rounds
+    A round is a set of CTAs that run on the SM at the same time.
+
+    rounds     number of full rounds
+    deep       k-tiles of each CTA of the full rounds
     rest       CTAs of a last, partial round; 0 if all rounds are full
     last       k-tiles of each CTA of the last round
-    slots      tiles of partial accumulators that are written to the workspace, when K is divided
+    slots      tiles of partial accumulators that are written to the workspace if K is divided
     added      number of K splits of a tile whose accumulators are added
     is_split   whether K is divided
     is_even    whether stream-K divides the k-tiles evenly among CTAs
@@ -293,10 +295,7 @@ def _work(
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of many SIMT plans for given operands on a device.
-
-    Its methods return arrays with one entry per plan.
-    """
+    """Predicts the times of many SIMT plans for given operands on a device. Methods return one entry per plan."""
 
     tiles: Tiles
     operands: Operands
@@ -424,6 +423,7 @@ class Model:
     def _written_us(self, problem: Problem, recipes: Column, work: _Work) -> Column:
         """Return the microseconds that it takes to write D to memory, for each candidate.
 
+        problem   extents and operands of the GEMM
         recipes   index of each candidate's plan
         work      CTAs and K splits of each candidate
         """

@@ -42,10 +42,10 @@ _FIXUP_STAGES = 4  # stages of the mainloop pipeline that stream-K fixup needs
 
 @dataclass(frozen=True, eq=False)
 class Sm90Family(Model):
-    """The Hopper plans that can implement given operands: selects those to try for a problem, and predicts their times.
+    """Selects the Hopper plans to try for a problem with given operands, and predicts their times.
 
-    They compute D, or D^T (swap A/B). Its properties are arrays with one entry per plan. Most are limits, e.g. the
-    largest number of tiles, that a problem must meet so that the plan is a candidate.
+    The plans compute D, or D^T (swap A/B). Properties of this object are arrays with one entry per plan. Most are
+    limits of the problems for which the plan is tried, e.g. the largest number of tiles of D.
     """
 
     recipes: tuple[Sm90Recipe, ...] = ()

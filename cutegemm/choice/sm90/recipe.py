@@ -34,11 +34,11 @@ def _policies(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Sm90Recipe(Recipe):
-    """Name and arguments of a Hopper plan; `build` makes the plan for given operands.
+    """A Hopper plan that is not built yet: its name, and its options; `build` makes it for given operands.
 
-    Unless the user spelled out the options, `options["tile"]` is (bM, bN), and a k-tile has 128 bytes along K, or
-    `options["depth"]` times as many. `options["alone"]` is True if each CTA computes one tile only; its consumer
-    warpgroups then share that tile.
+    Options that a user spelled out are passed to `sm90_plan` unchanged. In the options of a built-in plan, "tile" is
+    (bM, bN), and a k-tile has "depth" (default 1) times 128 bytes along K. Its option "alone" is True if each CTA
+    computes one tile only, which its consumer warpgroups then share.
     """
 
     family: ClassVar[str] = "sm90"

@@ -28,12 +28,13 @@ _BAND = 8  # rows of tiles in a band, if the raster follows from the cluster
 
 @dataclass(frozen=True)
 class TileShape:
-    """Tile, cluster and other properties of a Hopper plan that its predicted time depends on.
+    """Properties of one Hopper plan that its predicted time depends on, such as tile, cluster and kind of epilogue.
 
     tile                     (bM, bN), the tile of a CTA
     cluster                  CTAs of a cluster along M and N
-    epilogue                 "pingpong", "cooperative", "overlapped" or "single"; it determines which MMAs hide the
-                             store of a tile
+    epilogue                 which MMAs hide the store of a tile: "pingpong" (those of the other warpgroup),
+                             "overlapped" (those of the next tile), "cooperative" (none) or "single" (none; there is no
+                             producer warp either)
     raster                   order of the tiles; None if it follows from the cluster
     promoted                 whether threads add the accumulators of each k-tile to a total in f32
     consumers                number of consumer warpgroups
@@ -106,7 +107,7 @@ class TileShape:
 
 
 def may_share(operands: Operands) -> bool:
-    """Return whether the consumer warpgroups of a CTA with a single tile may share that tile, for these operands.
+    """Return whether the consumer warpgroups of a CTA that computes a single tile may share that tile.
 
     They may if D has 16 bits and TMA can store it. Otherwise they take tiles in turn, as in CTAs with several tiles:
     epilogue stages of a 32-bit D would take the room of a mainloop stage, and a D that TMA cannot store was not timed.
@@ -132,7 +133,7 @@ def may_overlap(operands: Operands) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """Properties of many Hopper plans for given operands, as arrays with one entry per plan. `TileShape` is one plan's.
+    """Properties of many Hopper plans that their predicted times depend on, as arrays with one entry per plan.
 
     bm, bn             tile (bM, bN)
     loaded_n           columns of B that are loaded for a k-tile: those of the tile, or more to fill cache lines
@@ -185,7 +186,7 @@ class Shapes:
         with_c: bool = False,
         reads_a: bool = False,
     ) -> Shapes:
-        """Convert plans to arrays, with what follows from the operands: columns loaded, stages and epilogue tiles.
+        """Convert the properties of plans to arrays, and add what follows from the operands, e.g. the mainloop stages.
 
         shapes     properties of each plan
         operands   operands of the problem for D
@@ -329,7 +330,12 @@ class Shapes:
         return self.depth**-0.5
 
     def extents(self, problem: Problem) -> tuple[Column, Column]:
-        """Return (M, N) as the kernel of each plan sees them, at least 1: exchanged for plans that compute D^T."""
+        """Return arrays (M, N) with the extents of D as the kernel of each plan sees them, at least 1.
+
+        M and N are exchanged for plans that compute D^T (swap A/B).
+
+        problem   extents of the GEMM
+        """
         m, n = max(1, problem.m), max(1, problem.n)
         return (m, n) if m == n else by_orientation(self.swap_ab, m, n)
 

@@ -52,7 +52,7 @@ _COOL_US = 4.0  # time of tensor cores; for shorter problems the power limit add
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of many Hopper plans for given operands on a device. Methods return arrays with one entry per plan.
+    """Predicts the times of many Hopper plans for given operands on a device. Methods return one entry per plan.
 
     shapes     the properties of the plans, as arrays
     operands   types, majorness and alignment of the problem's A to D. If a repack pass copies an operand before the
@@ -225,7 +225,7 @@ class Model:
 
     @cached_property
     def _does_not_stop(self) -> Column:
-        """Return, for each plan, 1 if its CTAs issue MMAs of the next tile while they store a tile, else 0."""
+        """Return an array: 1 for each plan whose CTAs issue MMAs of the next tile while they store a tile, else 0."""
         return 1.0 - self.shapes.cooperative
 
     @cached_property
@@ -449,8 +449,8 @@ class Model:
         lines.
 
         aligned    names of the operands whose rows begin at lines, in "ab"
-        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix; the factor is that
-                   of this matrix, not of the K-major copy
+        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix, e.g. "ab". For
+                   these, the factor is that of the matrix before the copy, which itself is K-major
         """
         a_lines, b_lines = [
             touched(CACHE_LINE_BYTES if name in aligned else self._row_bytes(name, problem, mn_major)) for name in "ab"
@@ -477,8 +477,9 @@ class Model:
         """Return the bytes from one contiguous row (or column) of an operand to the next.
 
         name       "a", "b" or "d"
-        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix; the result is that
-                   of this matrix, not of the K-major copy
+        problem    extents of the GEMM, and strides of operands that have gaps
+        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix, e.g. "ab". For
+                   these, the bytes are those of the matrix before the copy, which itself is K-major
         """
         operand = getattr(self.operands, name)
         major = "m" if name == "a" and name in mn_major else "n" if name in mn_major else operand.major

@@ -46,11 +46,12 @@ def tensor_of(wrapped: Any) -> torch.Tensor:
 
 
 def question_of(args: Any, ending: Translated | None) -> Question:
-    """Return everything that the choice of the plan for the arguments of an operator depends on.
+    """Return everything that the choice of a plan depends on, read from the arguments of a `cutlass.operators` call.
 
-    args     a `GemmArguments`
-    ending   its epilogue; None without one
-    raises   UnsupportedError with every rule that the arguments break
+    args      a `GemmArguments`
+    ending    its epilogue; None without one
+    returns   a description of the GEMM: types, extents, strides, alignments, epilogue and device
+    raises    UnsupportedError with every rule that the arguments break
     """
     if not isinstance(args, GemmArguments) or any(not isinstance(x, DenseTensor) for x in (args.A, args.B, args.out)):
         raise UnsupportedError(
@@ -78,7 +79,12 @@ def question_of(args: Any, ending: Translated | None) -> Question:
 
 
 def signature_of(args: Any) -> tuple[Any, ...]:
-    """Return a key with everything that `question_of` reads of the arguments of an operator, for a cache."""
+    """Return a hashable key of the arguments of an operator: types, shapes, strides and alignments of all tensors.
+
+    Arguments with equal keys have the same plan, so plans are cached under this key.
+
+    args   a `GemmArguments`
+    """
     values = [getattr(operand, "tensor", operand) for operand in (args.A, args.B, args.out)]
     if args.epilogue is not None:
         values += args.epilogue.parameters
@@ -119,7 +125,13 @@ def device() -> Device:
 
 
 def _check_d(out: Any, d: Any) -> None:
-    """Raise UnsupportedError if the tensor D of the epilogue is not like the operand `out`, which is not written."""
+    """Raise UnsupportedError if an epilogue's tensor D has another type or layout than the operand `out` of the call.
+
+    Only D is written; `out` describes it.
+
+    out   operand `out` of the `GemmArguments`
+    d     tensor that the epilogue stores D to
+    """
     if (out.dtype, out.shape, out.stride) != (d.dtype, d.shape, d.stride):
         raise UnsupportedError(
             f"D of the epilogue is {d.dtype} of shape {d.shape} and strides {d.stride}, but out is {out.dtype} of "
@@ -177,11 +189,11 @@ def _spec_of(
 
 
 def operands_metadata(args: Any, question: Question, recipe: Recipe) -> Any:
-    """Return the constraints of a plan on the operands of a GEMM, as a `GemmOperandsMetadata`.
+    """Return which operands a plan accepts, as a `GemmOperandsMetadata` of `cutlass.operators`.
 
     args       a `GemmArguments` that the plan can implement
-    question   what the choice of its plan depends on
-    recipe     recipe of the plan
+    question   what the choice of its plan depends on: types, extents, alignments
+    recipe     named options that the plan is built from; they decide how operands are loaded and must be aligned
     """
     operands = question.all_operands(recipe.boxes(question.boxed))
     of_plan = {"A": operands.a, "B": operands.b, "out": operands.d}
@@ -192,11 +204,11 @@ def operands_metadata(args: Any, question: Question, recipe: Recipe) -> Any:
 
 
 def _constraints(tensor: Any, operand: Operand, modes: str) -> Any:
-    """Return the constraints of a plan on one operand, as a `DenseTensorConstraints`.
+    """Return which tensors a plan accepts as one operand, as a `DenseTensorConstraints`: type, majorness, alignment.
 
-    tensor    an operand that the plan can read
+    tensor    a tensor that the plan can read; its type and number of modes count, and strides that limit the alignment
     operand   type, majorness and alignment that the plan needs
-    modes     names of the operand's modes
+    modes     letters of the operand's two modes: "mk" for A, "kn" for B, "mn" for D
     """
     is_row_major = operand.major == modes[1]
     elements = operand.align_bytes * 8 // operand.dtype.bits
