@@ -152,6 +152,7 @@ def _rounded(exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
     Values beyond the largest finite value of the type are kept; the caller replaces them.
 
     exact   values of any shape
+    dtype   the floating type whose number of mantissa bits counts
     mode    rne (nearest, ties to even), rna (nearest, ties away from zero) or rz (towards zero)
     """
     _, exponent = np.frexp(exact)  # |x| = m * 2**exponent, 0.5 <= m < 1

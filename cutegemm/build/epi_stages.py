@@ -223,9 +223,12 @@ class EpiStageBuilder:
         return self.stages(Layout((self.tile[0], columns, count, consumers)))
 
     def check_columns(self, columns: int, tile_columns: int) -> None:
-        """Raise PlanError unless epilogue tiles of `columns` columns fill a consumer's tile of `tile_columns` columns.
+        """Raise PlanError unless a consumer's tile of D can be divided into epilogue tiles of the given width.
 
-        `columns` must divide `tile_columns` and be a multiple of what one stmatrix covers.
+        The width must divide the columns of the tile, and be a multiple of what one stmatrix covers.
+
+        columns        columns of an epilogue tile, as the user requested
+        tile_columns   columns of D that a consumer (warpgroup or warp) computes
         """
         step = self.tile[1]
         if tile_columns % columns or columns % step:

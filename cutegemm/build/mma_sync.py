@@ -408,11 +408,12 @@ def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -
 def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str) -> SharedLayout:
     """Return the shared-memory layout (extent, bK, stages) of the tiles of A or B of an mma.sync plan.
 
-    extent   rows of A, or columns of B, of a tile
-    bk       elements of a tile along K
-    stages   number of k-tiles in shared memory
-    shared   "swizzled" (fragments are read without bank conflicts), "padded" or "plain"; or a `Shared`
-    raises   PlanError for any other text
+    operand   A or B: its element type, and the contiguous mode in global memory
+    extent    rows of A, or columns of B, of a tile
+    bk        elements of a tile along K
+    stages    number of k-tiles in shared memory
+    shared    "swizzled" (fragments are read without bank conflicts), "padded" or "plain"; or a `Shared`
+    raises    PlanError for any other text
     """
     dtype, along_k = operand.dtype, operand.major == "k"
     if isinstance(shared, Shared):

@@ -269,7 +269,10 @@ class _Accumulators:
 
     @property
     def _are_halves(self) -> bool:
-        """True if a wgmma computes half of the tile's columns, since promoting all at once needs too many registers."""
+        """True if a wgmma computes half of the columns of the consumer's tile.
+
+        This is done with accumulator promotion, if whole tiles would need too many registers.
+        """
         is_much = 3 * self.per_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
         return self.promoted and not self.at_once and is_much and self.tile[0] == WGMMA_M
 
@@ -280,9 +283,10 @@ class _Accumulators:
 
     @property
     def in_all(self) -> int:
-        """Registers per thread for all accumulators of a consumer.
+        """Registers per thread for all accumulators of a consumer: one, two or three times those of its tile.
 
-        They are those of its tile; with promotion, the total and one or two more sets.
+        Without promotion there is one set of accumulators. With promotion, there are also the totals that they are
+        added to, and a second set if the MMAs of the next k-tile run meanwhile.
         """
         return self.per_thread * (1 + self.promoted * (1 if self._are_halves or self.at_once else 2))
 
@@ -298,8 +302,8 @@ def _gpc_raster(
 
     A GPC is a group of SMs whose reads from L2 can be joined.
 
-    b            builder that collects a violation if the order is requested, but not known
-    requested    True, False, or None if the caller leaves it open
+    b            builder of the plan, which remembers a broken rule if GPC-aware order is requested but cannot be used
+    requested    True or False if the user asked for GPC-aware order or forbade it; None: the builder decides
     tpc_rounds   how the hardware assigns CTAs to TPCs (pairs of SMs): number of TPCs of each round; () if it is not
                  known
     cluster      CTAs of a cluster along M and N

@@ -67,7 +67,10 @@ class Spaces:
         uint8, int32 = torch.uint8, torch.int32
 
         def take(like: Any) -> tuple[Any, ...]:
-            """Return the workspace arguments for a launch on the device of the tensor `like` and its current stream."""
+            """Return the workspace as arguments of a launch: (semaphores, workspace), or only (workspace,).
+
+            like   any tensor of the launch; its device and current stream count
+            """
             if capturing():
                 space = like.new_empty(total, dtype=uint8)
                 own = () if counters is None else (like.new_zeros(max(1, counters), dtype=int32),)
@@ -95,7 +98,7 @@ class Spaces:
 
 
 def with_workspace(function: Callable[..., None], sizes: Sizes, tensors: int) -> Callable[..., None]:
-    """Return a function that calls a kernel and inserts a workspace from `spaces()` into the arguments.
+    """Return a function that calls a kernel, and inserts a workspace (memory that the kernel needs) into the arguments.
 
     function   the kernel's function, which takes the workspace as an argument
     sizes      sizes of the workspace

@@ -296,7 +296,7 @@ def fused(
 ) -> Any:
     """Compute `gemm` with an epilogue; return its result, or a tuple if the epilogue returns several results.
 
-    This is the part of `gemm` for calls with an epilogue; all arguments are explained there.
+    This is the part of `gemm` for calls with an epilogue. The arguments have the meaning that they have in `gemm`.
 
     operands   operands of the epilogue by name, e.g. {"bias": tensor}. The arguments c, alpha and beta that are not
                None become further entries of this dict
@@ -818,6 +818,7 @@ def _results_of(
 ) -> dict[str, _Result]:
     """Return result name -> `_Result` (shape, type, reduction, memory layout), in the order of the epilogue's results.
 
+    a, b          the factors; error messages contain their shapes
     shape         shape of D
     caller_outs   result name -> the caller's tensor, or None for a new one
     out_dtype     torch dtype of new results, or one or None for each; None for the default

@@ -118,7 +118,10 @@ class EpilogueSpec:
         return d.major != "n" or all(each.tile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES for each in buffers)
 
     def fits(self, plan: GemmPlan) -> bool:
-        """Return True if a plan that does not swap A and B can have this epilogue."""
+        """Return True if a plan can have this epilogue without breaking a rule.
+
+        plan   a plan that does not swap A and B
+        """
         try:
             return bool(self.on(plan, False))
         except PlanError:
@@ -399,7 +402,8 @@ def _decide_in_order(question: Question, wanted: GemmPlan | Recipe | None, varyi
     """Return the plan for a batch-invariant call: one that adds products in the order fixed for N, K and the types.
 
     With this order, a row of D has the same bits whatever the number of rows. Plans whose epilogue is slow or spills
-    are used if no others have the order; if none does for this number of rows, a plan for another number is used.
+    registers are used only if no other plan has this order. If no plan for this number of rows has it, a plan for
+    another number of rows is used.
 
     question       all that the choice depends on: types, extents, alignments, epilogue, device
     wanted         the plan that the caller asks for, or its recipe (named plan options); None to choose one
@@ -546,7 +550,10 @@ def _few(question: Question) -> tuple[Recipe, ...]:
     compared, excluded = functools.cache(question.compared), set[Recipe]()
 
     def candidates(count: int) -> list[Candidate]:
-        """Return the candidates (named plan options) for `count` rows, without those that cannot have the epilogue."""
+        """Return the candidates (plans with predicted times) for a number of rows of A that can have the epilogue.
+
+        count   number of rows of A
+        """
         return [candidate for candidate in compared(count) if candidate.recipe not in excluded]
 
     while True:

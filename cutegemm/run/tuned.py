@@ -142,7 +142,10 @@ def _text(value: Any) -> str:
 def _replace(path: Path, text: str) -> None:
     """Write a text to a file so that readers never see half of it.
 
-    It is written to a temporary file in the same folder, which is then renamed.
+    It is written to a temporary file in the same folder. This file is then renamed.
+
+    path   the file, which may exist
+    text   its new content
     """
     handle, staged = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:

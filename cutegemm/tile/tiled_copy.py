@@ -404,10 +404,11 @@ def make_tiled_copy_C(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
 def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -> TiledCopy:
     """Return the tiled copy that gives each thread the elements of one operand that the thread holds in a TiledMma.
 
-    atom      the instruction of the copy
-    operand   "a", "b" or "c"
-    i, j      positions of the operand's two modes in (M, N, K): 0 and 2 for A (M, K), 1 and 2 for B (N, K), 0 and 1 for
-              C
+    atom        the instruction of the copy
+    tiled_mma   the MMA whose fragments are copied
+    operand     "a", "b" or "c"
+    i, j        positions of the operand's two modes in (M, N, K): 0 and 2 for A (M, K), 1 and 2 for B (N, K), 0 and 1
+                for C
     """
     require(f"make_tiled_copy_{operand}", tiled_mma, TiledMma, "a TiledMma")
     tile = (tiled_mma.tile_mnk[i], tiled_mma.tile_mnk[j])

@@ -163,14 +163,15 @@ class TiledMma(hooks.Shown):
         return _tv_layout_tiled(self, "c")
 
     def thrfrg(self, operand: str, target: Target) -> Any:
-        """Return an operand with its elements grouped by thread: ((v, (m, k)), (value, (rest_m, rest_k, ...))).
+        """Return an operand with its elements grouped by the thread that holds them.
 
-        The first mode is the coordinate of the thread: the thread v of the atom, and the repetitions along both
-        modes of the operand. The second mode is over the values of the thread.
+        The result has two modes, for A ((v, (m, k)), (value, (rest_m, rest_k, ...))). The first one is the thread: its
+        index v within the atom, and the coordinate (m, k) of its atom among the repetitions over threads. The second
+        one counts the thread's values: within the atom, then over the rest of the operand.
 
         operand   "a", "b" or "c"
-        target    layout or tensor of the operand: (M, K, ...), (N, K, ...) or (M, N, ...); modes after the second go
-                  to the rest
+        target    layout or tensor of the operand: (M, K, ...), (N, K, ...) or (M, N, ...); modes after the second go to
+                  the rest
         returns   a layout if `target` is one, a tensor (a view of it) if `target` is a tensor
         raises    LayoutError if the target has fewer than two modes, or if no layout has this form
         source    CuTe, mma_atom.hpp:246, thrfrg_C
@@ -451,11 +452,13 @@ def _permutation_rules(name: str, permutation: Any, atom_extent: int, repeats: L
 
 @lru_cache(maxsize=1024)  # many plans share their MMAs
 def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
-    """Return an operand's layout with its elements grouped by thread: ((v, (m, k)), (value, (rest_m, rest_k, ...))).
+    """Return an operand's layout with its elements grouped by the thread of a tiled MMA that holds them.
 
-    The first mode is the thread: v within the MMA instruction, (m, k) among the instruction's repetitions. The second
-    mode counts the elements of that thread: within the instruction, then over the rest of the operand.
+    The result has two modes. The first one, (v, (m, k)) for A, is the thread: its index v within the MMA instruction,
+    and the coordinate (m, k) of its instruction among the repetitions over threads. The second one, (value, (rest_m,
+    rest_k, ...)), counts the thread's elements: within the instruction, then over the rest of the operand.
 
+    mma       the tiled MMA
     layout    layout (M, K, ...) of A, (N, K, ...) of B or (M, N, ...) of C
     operand   "a", "b" or "c"
     """
@@ -473,6 +476,7 @@ def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
 def _tv_layout_tiled(mma: TiledMma, operand: str) -> Layout:
     """Return the thread-value layout of an operand: (thread, value) -> colexicographic index in the operand's tile.
 
+    mma       the tiled MMA
     operand   "a", "b" or "c"; its tile is (M, K), (N, K) or (M, N)
     """
     i, j = _MODES[operand]

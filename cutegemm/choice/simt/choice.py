@@ -45,8 +45,8 @@ class SimtFamily(Model):
         """Return the SIMT candidates for a problem: plans that do not divide K, and plans with split-K or stream-K.
 
         Numbers of K splits to try are 2, 3, 4, 6, 8 and so on, up to the first one for which not all CTAs run at the
-        same time, and the largest one for which they do. Stream-K divides the k-tiles of the tiles that do not fill the
-        grid evenly among CTAs.
+        same time. The largest one for which they do is tried too. Stream-K divides the k-tiles of the last, partial
+        wave evenly among CTAs.
         """
         tiles, sms = self.tiles, self.device.sms
         count, at_once = tiles.tiles_of(problem), sms * tiles.ctas

@@ -278,7 +278,10 @@ def _work(
     slots = workers + shared - 1
 
     def either(even: Column, split: Column) -> Column:
-        """Return, for each candidate, the entry of `even` if it divides K by stream-K, else the entry of `split`."""
+        """Return an array over the candidates: the entry of `even` if a candidate uses stream-K, else that of `split`.
+
+        even, split   arrays with one entry per candidate, for stream-K and for split-K
+        """
         return np.where(is_even, even, split)
 
     return _Work(

@@ -259,10 +259,10 @@ class Shapes:
 
     @cached_property
     def has_other_form(self) -> Column:
-        """Return an array of flags: is the plan for grids of one tile per CTA, and one of two with its tile size?
+        """Return an array of flags, one per plan: is there another plan with the same tile for larger grids?
 
-        The other one of the two is for grids with several tiles per CTA. Only clusters of at most two CTAs have such
-        pairs.
+        Such a pair consists of a plan whose CTAs compute one tile each, for which the flag is True, and a plan whose
+        CTAs compute several tiles. Only clusters of at most two CTAs have pairs.
         """
         return self.alone & ~self.is_large_cluster
 

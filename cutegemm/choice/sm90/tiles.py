@@ -123,10 +123,10 @@ class NamedTile:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the arguments (name -> value) that this tile adds to the recipe of its plan, without the tile itself.
+        """Return the options of the plan for this tile that follow from the tile's size and cluster, as name -> value.
 
-        They are arguments of `sm90_plan`, `depth` and `alone`. `depth` is set if k-tiles have more than 128 bytes along
-        K. `alone` is set if a CTA has one tile only, as it has in clusters of more than two.
+        They are arguments of `sm90_plan`, and two more: `depth`, if k-tiles have more than 128 bytes along K, and
+        `alone`, if a CTA has one tile only, as it has in clusters of more than two CTAs.
 
         >>> NamedTile((192, 160), (1, 2)).options
         {'schedule': 'cooperative', 'consumers': 3, 'cluster': (1, 2)}

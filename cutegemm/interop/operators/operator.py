@@ -42,7 +42,10 @@ class Fma(MmaInstruction):
 
     @classmethod
     def supported_targets(cls, design: Any = None, operands: Any = None) -> list[TargetSm]:
-        """Return the targets that cutegemm offers SIMT plans for."""
+        """Return the targets (architectures) on which cutegemm offers plans that use this instruction: Hopper only.
+
+        design, operands   not used
+        """
         return [TARGET]
 
 
@@ -199,7 +202,13 @@ class CutegemmOperator(Operator):
         return CompiledArtifact(compile_plan(self._decision(args).plan, ARCH), self, TARGET)
 
     def _run(self, args: Any, compiled_artifact: CompiledArtifact, stream: Any, workspace: Any = None) -> None:
-        """Launch the kernel on a stream."""
+        """Launch this operator's kernel on a stream, through `cutegemm.gemm`.
+
+        args                a `GemmArguments` with the tensors of the call
+        compiled_artifact   not used: `gemm` finds the kernel in the disk cache
+        stream              a torch stream, or an object whose integer is the handle of a CUDA stream
+        workspace           not used: `gemm` provides the workspace
+        """
         a, b, out = [operand.tensor.runtime_tensor for operand in (args.A, args.B, args.out)]
         operands: dict[str, Any] = {}
         if self._ending is not None:

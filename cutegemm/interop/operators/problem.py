@@ -100,9 +100,11 @@ def signature_of(args: Any) -> tuple[Any, ...]:
 
 
 def _views_of(tensors: dict[str, torch.Tensor], batched: bool) -> dict[str, View]:
-    """Return the memory layouts of "a", "b", "c" and "out". Without a tensor c, it is that of "out".
+    """Return the memory layout (majorness, alignment, strides) of each matrix of a GEMM: "a", "b", "c" and "out".
 
-    raises   UnsupportedError if D is empty, or if neither of the last two strides of a tensor is 1
+    tensors   the matrices by name. Without a "c", the result has the layout of "out" for it
+    batched   True if the matrices have a batch mode in front
+    raises    UnsupportedError if D is empty, or if neither of the last two strides of a tensor is 1
     """
     if not tensors["out"].numel():
         raise UnsupportedError("D is empty. There is nothing to launch.")
@@ -157,10 +159,11 @@ def _check_types(tensors: dict[str, torch.Tensor], accumulator: Any) -> None:
 def _spec_of(
     values: dict[str, Any], ending: Translated, extents: tuple[int, int, int | None]
 ) -> tuple[EpilogueSpec, torch.Tensor | None]:
-    """Return an epilogue with the types of its tensors, and the tensor that the kernel reads as C, or None.
+    """Return an epilogue with the types of its tensors, and the tensor that the kernel reads as C; None without one.
 
-    values    tensors and numbers by their names in `cutlass.operators`
-    extents   M, N, and L of a batch or None
+    values    tensors and numbers of the epilogue by their names in `cutlass.operators`
+    ending    the epilogue as a function that `gemm` takes
+    extents   M, N, and number of matrices of a batch or None
     raises    UnsupportedError if the shape of a tensor fits no operand of an epilogue
     """
     m, n, l = extents  # noqa: E741
