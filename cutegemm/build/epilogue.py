@@ -89,11 +89,13 @@ def _most_columns(epilogue: Epilogue, store: StagedStore) -> int | None:
 def _through_shared(epilogue: Epilogue, plan: GemmPlan, store: SharedStore, operands: Operands) -> GemmPlan:
     """Return a copy of a SIMT or mma.sync plan that has a gated epilogue; the plan stores D through shared memory.
 
-    A gated epilogue multiplies pairs of accumulator columns, so D's tile has half as many columns. The new mma.sync
-    plan stores this tile through shared memory with a new layout. The new SIMT plan stores it from registers.
+    A gated epilogue combines each gate column of the accumulators with its up column, so D's tile has half as many
+    columns. The new mma.sync plan stores this tile through shared memory with a new layout. The new SIMT plan stores it
+    from registers.
 
     epilogue   the gated epilogue
-    store      how the plan stores D now
+    plan       the plan to copy
+    store      how this plan stores D now
     operands   the plan's operands with those of the epilogue
     """
     changed: Store = RegisterStore(store.atom)

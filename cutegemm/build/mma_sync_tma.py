@@ -262,8 +262,8 @@ def _is_spread(operand: Operand) -> bool:
     """Return True if the rows of an MMA atom are spread over 32 rows of the tile, instead of being neighbours.
 
     This is so for 32-bit elements that are not K-major. ldmatrix cannot transpose them, so a warp reads them by plain
-    loads, each of 8 rows by 4 values of k. Loads of 8 neighbouring rows would have bank conflicts. Rows that are spread
-    over a whole 128-byte line of shared memory do not.
+    loads, each of 8 rows by 4 values of k. Loads of 8 neighbouring rows would have bank conflicts. Loads of rows that
+    are spread over a whole 128-byte line of shared memory have none.
 
     operand   A or B: its element type and majorness
     """

@@ -340,9 +340,9 @@ def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
 def _raster_of(cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
     """Return the default order of the tiles of D as text, such as "fitted_m", so that clusters of a GPC share L2 reads.
 
-    Clusters of a GPC then need the same tiles of the operand that is not multicast, and their loads of it coalesce on
-    the way to L2. In GPC-aware order, clusters with neighbouring numbers are in one GPC, and CTAs without a cluster
-    have a block of tiles. Otherwise every eighth cluster has the same tiles.
+    Clusters share the reads of an operand if they load the same tiles of it at the same time and are in one GPC. The
+    operand that is not multicast profits most. In GPC-aware order, clusters with neighbouring numbers are in one GPC.
+    In launch order, about every eighth cluster is in the same one.
 
     cluster   CTAs of a cluster along M and N
     order     how clusters take tiles: GPC by GPC or in launch order

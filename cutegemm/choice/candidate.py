@@ -88,7 +88,7 @@ class Candidate:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Return bottleneck -> microseconds that it alone would take, for each possible bottleneck, such as "L2"."""
+        """Return the microseconds that each possible bottleneck of this plan would take alone, e.g. {"DRAM": 12.0}."""
         return self.find_bounds()
 
     @property

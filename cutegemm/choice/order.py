@@ -140,7 +140,7 @@ class Orders:
 
 @lru_cache(maxsize=1024)
 def served_rows(weight: Weight) -> ServedRows:
-    """Return the summation order along K for a weight that costs the least time over many numbers of rows of A.
+    """Choose the summation order along K for a weight B that costs the least time over many numbers of rows of A.
 
     With one order, a row of D has the same bits in every batch. For each order and number of rows, the slowdown is the
     time of the fastest plan with the order, divided by that of the fastest plan of all. The order with the lowest mean
@@ -178,7 +178,7 @@ def served_rows(weight: Weight) -> ServedRows:
 
 
 def restored(weight: Weight, recipes: Sequence[Recipe]) -> ServedRows | None:
-    """Rebuild the result of `served_rows` from recipes that were remembered, without predicting any time.
+    """Rebuild the chosen summation order of a weight from remembered plans, without predicting any time.
 
     weight    the weight for which they were chosen
     recipes   names and arguments of plans, one for each number of rows in `ROWS` (the powers of two from 1 to 8192)

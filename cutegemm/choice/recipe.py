@@ -116,10 +116,10 @@ class Recipe(ABC):
 
     @property
     def accumulates_as(self) -> object:
-        """Return a key that is equal for recipes whose plans add the products of an element of D in the same order.
+        """Return a key that is equal for plans which add the products of an element of D in the same order along K.
 
-        So only one plan per key must be built to know the order of all. By default the key is the recipe itself, which
-        equals no other.
+        So the order of all plans is known after one plan per key has been built. By default the key is the recipe
+        itself, i.e. the name and arguments of the plan, which equals no other.
         """
         return self
 

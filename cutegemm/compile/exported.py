@@ -123,7 +123,7 @@ def load(path: str | Path) -> Kernels:
 
 
 def _listed(path: Path) -> tuple[Kernels, str]:
-    """Read the table of contents of a shared library of kernels, and the hash of the sources that wrote it.
+    """Return the list of the kernels in a shared library, and the hash of the cutegemm sources that wrote it.
 
     path     file that `export` wrote
     raises   UnsupportedError if `export` did not write the file, or did so in another format

@@ -294,6 +294,8 @@ def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[
 def _workspace(memory: GlobalMemory, size: int, zeroed: int) -> tuple[TensorArgument, Buffer]:
     """Add a workspace of `size` bytes to the emulated memory; return it as a kernel argument, and its buffer.
 
+    memory   emulated global memory; the workspace is added to it
+    size     size in bytes
     zeroed   number of bytes at the start that are 0; all others are marked as not written
     """
     data = np.full(size, 0xFF, np.uint8)

@@ -140,7 +140,7 @@ class _Result:
         return 0.0 if self.reduction is None else self.reduction.identity
 
     def wrong(self, name: str, out: Any) -> Iterator[str]:
-        """Yield the reasons why this auxiliary output or reduction cannot be stored to the tensor of the caller.
+        """Yield the reasons why this auxiliary output, sum or maximum cannot be stored to the caller's tensor.
 
         name   name of the tensor in messages, such as "out[1]"
         out    the caller's tensor
@@ -719,7 +719,8 @@ def _trial(
 ) -> Callable[[], None]:
     """Return a function without arguments that launches a prepared kernel, so that the tuner can time it.
 
-    The kernel stores to new tensors with the strides of the caller's, whose tensors are not written.
+    The kernel stores to new tensors, which have the strides of the caller's tensors. The caller's tensors are not
+    written.
 
     a, b       the factors
     operands   operands of the epilogue by name

@@ -118,8 +118,8 @@ def prepare(
     beta        factor of c
     how         options of `gemm`
     ending      the epilogue; None for alpha * acc + beta * c
-    trial       function from a `Prepared` to a function that launches it and that the tuner times; it must not write to
-                the caller's tensors. None: the tuner is not used
+    trial       function that gets a compiled kernel and returns a function without arguments that launches it, for the
+                tuner to time. The launch must not write to the caller's tensors. None: the tuner is not used
     scales      granularity of the block scales of a and of b, "1x128" or "128x128"; None without block scales
     returns     the prepared kernel; or the names of the matrices without a stride of 1 in their last two modes, which
                 must be copied

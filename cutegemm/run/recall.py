@@ -59,13 +59,12 @@ class Recalled:
 
 
 def find(key: Any, a: Any, how: How) -> Recalled | None:
-    """Return the kernel that an earlier process recorded on the disk for this kind of `gemm` call, or None.
+    """Return the kernel that an earlier process recorded in the disk cache for this kind of `gemm` call, or None.
 
     None is returned too if calls of this kind are never recorded, such as those with a plan that is an object.
 
-    key   the signature, from `cutegemm.run.gemm`: types, shapes, strides and alignments of the tensors, and the
-          options
-    a     a tensor of the call
+    key   the signature, from `cutegemm.run.gemm`: types, shapes, strides and alignments of the tensors, and the options
+    a     any tensor of the call; only its device counts
     how   options of the call
     """
     if not _may_have_record(key, a, how):
@@ -117,10 +116,10 @@ def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
 
     Nothing is written if the signature may not have a record. Errors of the disk are ignored.
 
-    key           signature of the call: types, shapes, strides and alignments of the tensors, and the options
-    a             a tensor of the call
-    how           options of the call
-    prepared      the kernel, and how it is called
+    key        signature of the call: types, shapes, strides and alignments of the tensors, and the options
+    a          any tensor of the call; only its device counts
+    how        options of the call
+    prepared   the kernel, and how it is called
     """
     global _written
     kernel = prepared.kernel
@@ -156,7 +155,7 @@ def _may_have_record(key: Any, a: Any, how: How) -> bool:
     uses neither tuned plans nor `prepare.asking`.
 
     key   signature of the call: types, shapes, strides and alignments of the tensors, and the options
-    a     a tensor of the call
+    a     any tensor of the call, e.g. the first factor
     how   options of the call
     """
     torch = sys.modules.get("torch")

@@ -99,8 +99,8 @@ def recipe(question: Question, wanted: bool, trial: Trial, device: Callable[[], 
 
     question   what the choice of the call's plan depends on: types, extents, strides, epilogue
     wanted     True if the call has tune=True
-    trial      function from a plan (and its problem) to a function that launches its kernel, which the tuner times; it
-               must not write to the caller's tensors
+    trial      function that gets a plan and its problem, and returns a function without arguments that launches the
+               plan's kernel, for the tuner to time. The launch must not write to the caller's tensors
     device     function that returns the name of the device
     """
     tuner = _active or (_default() if wanted else None)
@@ -155,8 +155,8 @@ class Tuner:
         """Time the best few plans for a call, add the result to this tuner's file, and return the fastest recipe.
 
         question   what the choice of the call's plan depends on: types, extents, strides, epilogue
-        trial      function from a plan (and its problem) to a function that launches its kernel, without writing to the
-                   caller's tensors
+        trial      function that gets a plan and its problem, and returns a function without arguments that launches the
+                   plan's kernel, to be timed. The launch must not write to the caller's tensors
         device     name of the device
         returns    the recipe (named plan options); None if a CUDA graph is being captured, or if none of the plans can
                    run

@@ -20,8 +20,8 @@ MODES = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}  # names of the row mode 
 class View:
     """Memory layout of a matrix, or batch of matrices, that is passed to `gemm`; the choice of a kernel depends on it.
 
-    major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1. If an extent is 0 or 1, both may
-              count as contiguous; then it is the mode that the plan wants, if any
+    major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1. If an extent is 0 or 1, both modes
+              may count as contiguous, and `major` is the one that the plan needs, if it needs one
     align     alignment in bytes of the address, the strides and the length of a row; a power of two, at most 16
     boxed     alignment for TMA, which ignores the length of a row. It is the size of an element if a stride is 0, which
               TMA does not support
@@ -245,7 +245,7 @@ def operands_of(
     batched   True if the operands are batches of matrices
     by_box    None: threads access all matrices, and the alignment of each is `align` of its view. Otherwise the names
               of the matrices that TMA loads with rows of any length, such as "ab". Their alignment is `boxed` of their
-              view. That of out is `align`, and that of the other ones the smaller of both
+              view. For out it is `align`, and for the other ones the smaller of both
     of_c      type of c; None: that of out
     of_b      type of b; None: that of a
     """

@@ -49,7 +49,7 @@ class GemvFamily(Model):
         """Return an array of flags, one per plan: may the plan be the fastest for a D with `columns` columns?
 
         columns    columns of D as the kernel sees it, i.e. rows of the problem's D with swap A/B
-        is_small   whether D has few elements, at most `SMALL`; only then plans whose CTAs split K are tried
+        is_small   whether D has few elements, at most `SMALL`. Plans whose CTAs split K are tried only for a small D
         """
         streams = self.streams
         can_implement = is_small | (streams.ctas == 1)
@@ -87,7 +87,9 @@ def family(request: Request) -> GemvFamily:
 def _family(operands: Operands, variants: tuple[bool, ...], device: Device) -> GemvFamily:
     """Return the gemv plans that can implement `operands`, with their time model. The result is cached.
 
+    operands   types, majorness and alignment of A to D
     variants   values of `swap_ab` to include: False for plans that compute D, True for plans that compute D^T
+    device     device whose rates the time model uses
     """
     chosen = [recipe for recipe in GEMV_PLANS if recipe.is_chosen and _may_stream(operands)]
     recipes = [replace(recipe, swap_ab=swap_ab) for swap_ab in variants for recipe in chosen]

@@ -41,7 +41,9 @@ _ADDED_AT_ONCE = 16  # K splits whose accumulators a thread loads at once
 
 @dataclass(frozen=True)
 class MmaCosts:
-    """Fitted constants of the time model of mma.sync plans, in microseconds unless called a factor or an exponent.
+    """Constants that predict the time of mma.sync plans, fitted to measured times.
+
+    They are in microseconds, unless called a factor or an exponent.
 
     start                           time from the kernel's start to its first loads, plus that from its last store to
                                     its end
@@ -242,9 +244,9 @@ class Model:
             us = np.full(len(us), np.inf)
 
         def bounds() -> dict[str, Column]:
-            """Return name of a possible bottleneck, such as "DRAM" -> microseconds that it alone would take.
+            """Return the microseconds that each possible bottleneck of a plan would take alone, e.g. {"DRAM": array}.
 
-            Values are arrays with one entry per candidate of the enclosing prediction.
+            Each array has one entry per candidate of the enclosing prediction.
             """
             k_tiles_of_sm = k_tiles * per_sm
             waited = latency_us * k_tiles * (rounds + is_rest)

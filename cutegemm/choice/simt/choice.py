@@ -81,7 +81,7 @@ def may_share(tiles: Tiles) -> Column:
     It is tried only for some sizes of tiles and numbers of stages, because other plans with stream-K take longer than
     predicted.
 
-    tiles   properties of the plans
+    tiles   properties of the plans, as arrays with one entry per plan
     """
     is_deep = (tiles.by_registers > 0) & (tiles.bk > _DEEPEST) & (np.maximum(tiles.bm, tiles.bn) >= _WIDE)
     return ~is_deep & (np.minimum(tiles.bm, tiles.bn) > _NARROW) & (tiles.ctas <= _MOST_CTAS)

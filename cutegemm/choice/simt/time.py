@@ -49,7 +49,9 @@ _FULL_ACCUMULATORS = 128  # accumulators of a thread; with more, few registers a
 
 @dataclass(frozen=True)
 class SimtCosts:
-    """Fitted constants of the time model of SIMT plans, in microseconds unless called a factor or an exponent.
+    """Constants that predict the time of SIMT plans, fitted to measured times.
+
+    They are in microseconds, unless called a factor or an exponent.
 
     start            time from the kernel's start to its first loads, plus that from its last store to its end
     alone            additional start, divided by the CTAs that fit an SM, since these start side by side
@@ -356,9 +358,9 @@ class Model:
         us = ends_us + body_us + added_us + repack_start_us
 
         def bounds() -> dict[str, Column]:
-            """Return name of a possible bottleneck, such as "DRAM" -> microseconds that it alone would take.
+            """Return the microseconds that each possible bottleneck of a plan would take alone, e.g. {"DRAM": array}.
 
-            Values are arrays with one entry per candidate of the enclosing prediction.
+            Each array has one entry per candidate of the enclosing prediction.
             """
             k_tiles_of_sm = work.rounds * resident * work.deep + work.rest * work.last
             waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)

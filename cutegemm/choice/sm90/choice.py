@@ -208,7 +208,9 @@ def most_waves(ctas: Column, elements: Column) -> Column:
 def family(request: Request, k: int) -> Sm90Family:
     """Return the Hopper plans that can implement the operands of a request, with the repack passes that they need.
 
-    They compute D, D^T (swap A/B), or one of both, as the request says.
+    The request says whether plans for D, for D^T (swap A/B) or for both are returned.
+
+    request   operands, architecture and other conditions of the choice
 
     k        extent along K; if it is a single k-tile, accumulators are not promoted, since there is no total to add
              them to (except with block scales, which multiply them)
@@ -233,9 +235,11 @@ def family(request: Request, k: int) -> Sm90Family:
 def _family(operands: Operands, variants: tuple[bool, ...], promotes: bool, with_c: bool, device: Device) -> Sm90Family:
     """Return the Hopper plans that store D in pieces large enough to be fast, with their time model. Cached.
 
+    operands   types, majorness and alignment of A to D
     variants   values of `swap_ab` to include: False for plans that compute D, True for plans that compute D^T
     promotes   whether accumulators of fp8 are added to a total in f32 after each k-tile, as they are with block scales
     with_c     whether the epilogue reads a C
+    device     device whose rates the time model uses
     """
     repacked = repacked_for_wgmma(operands)
     loaded = _as_loaded(operands, repacked)

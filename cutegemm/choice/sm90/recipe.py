@@ -131,10 +131,10 @@ class Sm90Recipe(Recipe):
 
     @property
     def accumulates_as(self) -> object:
-        """Return the options on which this plan's order of accumulation along K depends, as a comparable key.
+        """Return the options of this plan that its order of adding products along K depends on, as a comparable key.
 
-        Plans with equal keys add the products of an element in the same order, so one plan must be built per key to
-        know it.
+        Plans with equal keys have the same order. So the order of all plans is known after one plan per key has been
+        built.
         """
         shape = self.shape
         how = (shape.depth, shape.cluster_k, shape.promoted, self.division, self.ctas, self.swap_ab)

@@ -92,7 +92,11 @@ class TileShape:
         return is_usual and is_gpc_aware(self.tile, self.cluster)
 
     def pipeline_state(self, operands: Operands) -> tuple[int, int]:
-        """Return (mainloop stages, epilogue tiles of a consumer) of this plan for given operands, without building it.
+        """Return (mainloop stages, epilogue tiles of a consumer) that this plan has for given operands.
+
+        The plan is not built for this.
+
+        operands   types, majorness and alignment of A to D, as the kernel sees them
 
         >>> TileShape((128, 192)).pipeline_state(Operands.of("bf16", layout="nt"))
         (4, 6)

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Fma(MmaInstruction):
-    """Stands for the FMA instruction of CUDA cores in the metadata that `cutlass.operators` has of a SIMT plan.
+    """Names the FMA instruction of CUDA cores in the metadata by which `cutlass.operators` describes a SIMT plan.
 
     Its class methods say on which targets the instruction exists, as those of `HopperWgmma` do for wgmma.
     """

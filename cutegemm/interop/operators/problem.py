@@ -49,7 +49,7 @@ def question_of(args: Any, ending: Translated | None) -> Question:
     """Return everything that the choice of a plan depends on, read from the arguments of a `cutlass.operators` call.
 
     args      a `GemmArguments`
-    ending    its epilogue; None without one
+    ending    the epilogue of the call, as a function that `gemm` takes; None without one
     returns   a description of the GEMM: types, extents, strides, alignments, epilogue and device
     raises    UnsupportedError with every rule that the arguments break
     """
