@@ -200,8 +200,8 @@ class _MmaBuilder(Builder):
     def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
         """Return the tiled MMA of the CTA: each warp computes a warp tile of D.
 
-        The rows of a warp are consecutive, unless a 128-byte line of shared memory would then be divided between warps.
-        In that case the pieces of the warps alternate.
+        The rows of a warp are consecutive if no 128-byte line of shared memory is divided between warps by this. If one
+        would be, each warp has several shorter pieces of rows, and the pieces of the warps alternate.
 
         atom          MMA instruction of a warp
         warp          (M, N) of a warp tile

@@ -271,7 +271,7 @@ def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:
 
 
 def roles_of(pipeline: WarpRoles, registers: tuple[int, int] | None) -> tuple[Role, ...]:
-    """Return the warp roles of a CTA: the producer, unless the plan has none, then the consumers.
+    """Return the warp roles of a CTA in the order of its warps: the producer, if the plan has one, and the consumers.
 
     pipeline    kind and number of the roles
     registers   registers per thread of the producer and of a consumer; None: those of the launch

@@ -225,9 +225,11 @@ class Family(Protocol):
 def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:
     """Yield the candidate plans of one kernel family for a problem, in ascending order of predicted time.
 
-    No plan is built yet. Candidates that the device cannot run (infinite time) are left out, unless it can run none.
+    No plan is built yet. Candidates that the device cannot run (infinite time) are left out if there are any that it
+    can run.
 
-    family   the kernel family, e.g. SIMT, with its candidates and its time model
+    family    the kernel family, e.g. SIMT, with its candidates and its time model
+    problem   extents M, N, K and L of the GEMM
     """
     variants = family.candidates(problem) if family.recipes else None
     if variants is None or not len(variants.recipe):
@@ -265,7 +267,7 @@ class Serving(Generic[AnyRecipe]):
         device: Device,
         rule: Callable[[GemmPlan], str] = lambda _: "",
     ) -> Serving[AnyRecipe]:
-        """Build the plan of each recipe, and separate the recipes that can implement the operands from the others.
+        """Build the plan of each recipe, and separate the usable plans from those that cannot implement the operands.
 
         recipes        names and arguments of the plans of a kernel family
         operands       types, majorness and alignment of A, B, C and D

@@ -89,7 +89,7 @@ def load(path: str | Path) -> Kernels:
     The code in the file runs with the rights of this process, so load only files that you trust.
 
     path      the file, or a folder with a file `kernels.so`. The CuTe DSL's runtime library must be in the same folder,
-              unless the DSL is installed
+              if the DSL is not installed
     returns   the list of the kernels in the file
     raises    UnsupportedError if `export` did not write the file, or did so with other sources of cutegemm, whose
               kernels may take other arguments; or if TVM-FFI or a library that the kernels need is missing

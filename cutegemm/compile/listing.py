@@ -104,8 +104,8 @@ def _wgmma_lines(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
     """Return the program line of a plan that each wgmma instruction of its kernel was compiled from.
 
     ptxas gives a wgmma the line of a neighbouring instruction, so the line table does not have these lines. They follow
-    from the plan in two cases: its programs have one `mma` line, or they have one for the first k-block and another one
-    for all others.
+    from the plan in two cases: its programs have one `mma` line, or they have two, for the first k-block and for the
+    rest.
 
     plan      plan of the kernel
     count     number of wgmma instructions in the kernel

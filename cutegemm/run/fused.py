@@ -404,7 +404,7 @@ def _as_arrays(a: Any, outs: Sequence[Any] | None, returned: Any) -> Any:
 
 
 def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, operands: Mapping[str, Any]) -> list[Any]:
-    """Return the tensor that each result is stored to: the one that the caller passed, or a new one for None.
+    """Return the tensor that each result is stored to: the caller's tensor, or a new one if the caller passed none.
 
     a, b       the factors, which the results must not overlap
     outs       for each result the tensor that the caller passed, or None
@@ -512,7 +512,7 @@ def _type_name(dtype: Any) -> str:
 def _in_transformation(values: dict[str, Any]) -> bool:
     """Return True if a tensor belongs to a transformation of torch, such as vmap, and so has no address.
 
-    values   arguments of the call by name: tensors, and others, which are ignored
+    values   arguments of the call by name; those that are not tensors are ignored
     """
     try:
         from cutegemm.run import torch_ops
@@ -679,8 +679,7 @@ def _wrong_columns(b: Any, operands: Mapping[str, Any], epilogue: Epilogue, fits
     It must be the number of columns of D. It may also be that of b, if a gated epilogue reads one half of the operand
     for gate and one for up.
 
-    b   the second factor, K x N
-
+    b          the second factor, K x N
     operands   operands of the epilogue by name
     epilogue   expressions of the user's function
     fits       name -> (Element, Row, Column or Tile, number of columns that the shape fits)

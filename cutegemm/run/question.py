@@ -66,8 +66,8 @@ class EpilogueSpec:
     def can_implement(self, plan: GemmPlan, rows: int) -> bool:
         """Return True if a plan is expected to be fast with this epilogue: no register spills, and enough overlap.
 
-        Only plans with warp roles are checked; the result is True for others. The conditions come from kernels that
-        spilled or were slow, e.g. reductions next to an overlapped epilogue.
+        Only plans with warp roles are checked; the result is True for any other plan. The conditions come from kernels
+        that spilled or were slow, e.g. reductions next to an overlapped epilogue.
 
         plan   the plan
         rows   number of rows of D; with many rows, small tiles are excluded too
@@ -130,10 +130,11 @@ class EpilogueSpec:
     def with_gated_b(self, operands: Operands, n: int) -> Operands:
         """Return the operands of a problem, with B's alignment reduced to what a gated epilogue's kernel can rely on.
 
-        Such a kernel reads a row of B as two halves, or as pairs of neighbouring columns. They may be less aligned
-        than the row. Without a gated epilogue, or with a K-major B, the operands stay as they are.
+        Such a kernel reads a row of B as two halves, or as pairs of neighbouring columns. A half or pair may be less
+        aligned than the row. Without a gated epilogue, or with a K-major B, the operands stay as they are.
 
-        n   number of columns of B
+        operands   types, majorness and alignment of A to D
+        n          number of columns of B
         """
         b = operands.b
         if not self.epilogue.gated or b.major != "n":
@@ -180,7 +181,7 @@ class Question:
 
     @cached_property
     def boxed(self) -> Operands:
-        """Operands of this call with the alignments that count if TMA loads A and B: those of addresses and strides."""
+        """Operands of this call with the alignments that TMA needs for A and B: those of addresses and strides."""
         return self.all_operands("ab")
 
     @cached_property
@@ -283,15 +284,15 @@ class Question:
         yield from self.served_rows.nearest(self.extents[0])
 
     def served(self, recipe: Recipe, rows: int | None = None, any_epilogue: bool = False) -> Decision | None:
-        """Return the plan that a recipe (named plan options) gives for this call; None if it does not serve the call.
+        """Return the plan that a recipe (named plan options) gives for this call; None if the plan is not suitable.
 
-        A recipe does not serve the call if its plan breaks a rule, e.g. of alignment. Nor does it if the plan is
-        expected to spill registers or be slow with the call's epilogue, unless `any_epilogue`. A batch-invariant call
-        also needs a plan with the fixed order of accumulation.
+        The result is None in three cases: the plan breaks a rule, e.g. of alignment; it is expected to spill registers
+        or be slow with the call's epilogue; or the call is batch invariant, and the plan does not have the fixed order
+        of accumulation.
 
-        recipe         the recipe
+        recipe         named options that the plan is built from
         rows           number of rows of D that the judgement of the epilogue assumes; None: M of this call
-        any_epilogue   True to accept a plan that is expected to be slow with the epilogue
+        any_epilogue   True to accept a plan that is expected to spill or be slow with the epilogue
         returns        the plan, with the epilogue, and its problem; or None
         """
         problem = self.problem

@@ -114,7 +114,7 @@ def _kernel(record: Any) -> tuple[Callable[..., Any], str] | None:
 def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
     """Write a record of a prepared call to the disk, so that `find` returns its kernel in later processes.
 
-    Nothing is written if the signature may not have a record. Errors of the disk are ignored.
+    Nothing is written for a call whose plan or tensors another process could not have. Errors of the disk are ignored.
 
     key        signature of the call: types, shapes, strides and alignments of the tensors, and the options
     a          any tensor of the call; only its device counts

@@ -210,9 +210,9 @@ def to_time(question: Question) -> Iterator[tuple[Candidate, Decision]]:
 def varied(compared: Sequence[Candidate]) -> list[Candidate]:
     """Sort candidates (named plan options with predicted times) so that the most promising are timed first.
 
-    First come the fastest candidates of each kind, then the fastest of each other tile size, then all others. Kinds
-    differ in how K is split, in copies of operands before the GEMM (repack passes), and in swapping A and B.
-    Candidates of the first two groups have a predicted time of at most 1.3 times the least.
+    First come the fastest candidates of each kind, then the fastest of each further tile size, and then the rest. Kinds
+    differ in how K is split, in copies of operands before the GEMM (repack passes), and in swapping A and B. Candidates
+    of the first two groups have a predicted time of at most 1.3 times the least.
 
     compared   candidates, the one with the lowest predicted time first
 

@@ -168,8 +168,8 @@ class TiledCopy(hooks.Shown):
         the rest modes count tiles.
 
         layout    source or destination (M, N, ...) of this copy
-        to_tile   (thread, (value, atom)) -> index in the tile, for the elements that threads read if `layout` is the
-                  source, and for those that they write if it is the destination
+        to_tile   (thread, (value, atom)) -> index in the tile, for the elements that threads read (source) or write
+                  (destination)
         """
         if len(layout) < len(self.tiler_mn):
             raise LayoutError(

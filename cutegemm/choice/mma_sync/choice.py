@@ -73,8 +73,10 @@ def family(request: Request) -> MmaSyncFamily:
 def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[MmaSyncRecipe], MmaSyncFamily | None]:
     """Build all named mma.sync plans for the operands, and separate those that can implement them. Cached.
 
-    returns   (the usable recipes, i.e. names and arguments of plans, with the reasons why others are not; their family
-              with its time model, or None if no recipe is usable)
+    operands       types, majorness and alignment of A to D
+    arch, device   architecture to build for, and device whose rates the time model uses
+    returns        a pair: the usable plans and the rules that all other plans violate; and the object that selects and
+                   times usable plans, or None if no plan is usable
     """
     serving = Serving.of(MMA_SYNC_PLANS, operands, arch, device, _rule)
     if not serving.recipes:
@@ -88,5 +90,5 @@ def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[MmaS
 
 
 def _rule(plan: GemmPlan) -> str:
-    """Return an error text for a plan that must not be used: it loads a large tile 2 bytes at a time. "" for others."""
+    """Return the error text for a plan that must not be used since it loads a large tile 2 bytes at a time; else ""."""
     return "elements of 2 bytes are loaded one at a time, and threads hold too many of them." if by_halves(plan) else ""

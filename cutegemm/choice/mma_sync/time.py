@@ -220,10 +220,10 @@ class Model:
         latency_us, loads_us, mma_us = [of_rows(us, recipes) for us in (self._latency_us, self._loads_us, self._mma_us)]
 
         def steps_us(at_a_time: Column) -> Column:
-            """Return the microseconds of all k-tiles of the CTAs that one SM runs at the same time.
+            """Return the microseconds that an SM takes for all k-tiles of the CTAs that it runs at the same time.
 
-            at_a_time   number of these CTAs, an array with one entry per candidate. The fewer they are, the less of the
-                        load latency is hidden
+            at_a_time   number of these CTAs, as an array with one entry per candidate. The fewer CTAs there are, the
+                        less of the load latency is hidden
             """
             slower = np.sqrt(ctas / np.maximum(1.0, at_a_time))
             return k_tiles * together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * slower)

@@ -102,8 +102,10 @@ def family(request: Request) -> SimtFamily:
 def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[SimtRecipe], SimtFamily | None]:
     """Build all named SIMT plans for the operands, and separate those that can implement them. The result is cached.
 
-    returns   (the usable recipes, i.e. names and arguments of plans, with the reasons why others are not; their family
-              with its time model, or None if no recipe is usable)
+    operands       types, majorness and alignment of A to D
+    arch, device   architecture to build for, and device whose rates the time model uses
+    returns        a pair: the usable plans and the rules that all other plans violate; and the object that selects and
+                   times usable plans, or None if no plan is usable
     """
     serving = Serving.of(_recipes(operands), operands, arch, device)
     if not serving.recipes:

@@ -254,8 +254,8 @@ def _work(
 ) -> _Work:
     """Return the work of the multiprocessor (SM) that has the most to do, for each candidate.
 
-    The first CTAs spread over all SMs. The CTAs of a last round start wherever others end, so some SMs get several of
-    them; the more rounds there were, the fewer.
+    The first CTAs spread evenly over all SMs. A CTA of the last round starts on the SM where an earlier CTA ends first,
+    so some SMs get several of these CTAs. The more rounds there were before, the fewer of them crowd on one SM.
 
     resident   number of CTAs that share an SM
     count      number of tiles of D
@@ -334,9 +334,11 @@ class Model:
         ]
 
         def steps_us(ctas: Column, k_tiles: Column) -> Column:
-            """Return the microseconds of an SM for `k_tiles` k-tiles of each of `ctas` CTAs that run at a time.
+            """Return the microseconds that an SM takes for the k-tiles of the CTAs that it runs at the same time.
 
-            All three are arrays with one entry per candidate.
+            ctas      number of these CTAs, as an array with one entry per candidate
+            k_tiles   number of k-tiles of each CTA, likewise
+            returns   array with one entry per candidate
             """
             at_a_time = np.maximum(1.0, ctas)
             idle = _idle(np.ceil(at_a_time) * warps) * (resident / at_a_time) ** costs.few

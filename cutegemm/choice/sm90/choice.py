@@ -96,9 +96,9 @@ class Sm90Family(Model):
     def _needs_one(self) -> Column:
         """Return an array of flags, one per plan: is the plan a candidate only if each CTA has at most one tile of D?
 
-        True for plans that are 5 to 30% slower than others if CTAs have several tiles: those with one warpgroup,
-        clusters of four or eight CTAs, deep k-tiles, or cluster split-K. The limit is used only for a D of many (more
-        than `FEW_ROWS`) rows and columns.
+        True for plans with one warpgroup, clusters of four or eight CTAs, deep k-tiles, or cluster split-K: they are 5
+        to 30% slower than other plans if CTAs have several tiles. The limit is used only for a D of many (more than
+        `FEW_ROWS`) rows and columns.
         """
         shapes = self.shapes
         is_deep = shapes.is_deep & ~shapes.is_two
@@ -211,10 +211,9 @@ def family(request: Request, k: int) -> Sm90Family:
     The request says whether plans for D, for D^T (swap A/B) or for both are returned.
 
     request   operands, architecture and other conditions of the choice
-
-    k        extent along K; if it is a single k-tile, accumulators are not promoted, since there is no total to add
-             them to (except with block scales, which multiply them)
-    raises   PlanError if `request.accumulate` is unknown
+    k         extent along K. If it is a single k-tile, accumulators are not promoted, since there is no total to add
+              them to (except with block scales, which multiply the accumulators)
+    raises    PlanError if `request.accumulate` is unknown
 
     >>> from cutegemm.choice.candidate import ranked
     >>> plans = family(Request(Operands.of("bf16", layout="nt")), 4096)

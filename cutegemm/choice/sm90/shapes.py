@@ -69,7 +69,8 @@ class TileShape:
     def is_pingpong(self, operands: Operands) -> bool:
         """Return whether this plan's consumer warpgroups take tiles in turn (pingpong) instead of sharing each tile.
 
-        If a CTA has one tile only, its consumers share the tile, unless D has a type or alignment that excludes it.
+        If a CTA has one tile only, its consumers share the tile. They do so only if the type and alignment of D allow
+        it.
         """
         return self.epilogue == "pingpong" or (self.alone and is_pingpong(self.tile) and not may_share(operands))
 

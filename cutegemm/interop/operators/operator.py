@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Fma(MmaInstruction):
-    """Names the FMA instruction of CUDA cores in the metadata by which `cutlass.operators` describes a SIMT plan.
+    """Names the FMA instruction of CUDA cores in the description that `cutlass.operators` has of a SIMT plan.
 
     Its class methods say on which targets the instruction exists, as those of `HopperWgmma` do for wgmma.
     """
