@@ -290,7 +290,7 @@ class EpiStageBuilder:
         tile_columns    columns of D that a consumer (warpgroup or warp) computes
         with_operands   True if the epilogue reads anything but the accumulators
         returns         number of columns, a divisor of `tile_columns`, chosen as by the function `line_columns`
-        raises          PlanError if `tile_columns` is not a multiple of the step of columns
+        raises          PlanError if `tile_columns` is not a multiple of the columns of the smallest epilogue tile
         """
         step, most = self.tile[1], tile_columns if self.most is None else self.most
         columns = line_columns(self.operands.d, tile_columns, step, most, with_operands)
@@ -421,9 +421,9 @@ def line_columns(
 ) -> int:
     """Return the width in columns of an epilogue tile for a D that threads store by accesses of less than 16 bytes.
 
-    The result is the largest divisor of the tile's columns within some limits. A row of an N-major D has at most 768
-    bytes (256 bytes for an M-major D), or 128 bytes if operands of the epilogue need registers. Twice as much is
-    allowed if the tile would otherwise have many epilogue tiles, because threads wait for each of them.
+    The result is the largest divisor of the tile's columns within a limit. The limit is 768 bytes for a row of an
+    N-major D, 256 bytes for an M-major D, or 128 bytes if operands of the epilogue need registers. It is doubled if the
+    tile would have many epilogue tiles, because threads wait for each of them.
 
     d               element type and majorness of D
     tile_columns    columns of D that a consumer (warpgroup) computes

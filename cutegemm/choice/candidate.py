@@ -191,7 +191,7 @@ def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
     splits    number of K splits of each tile; 1: no split-K
     ctas      stream-K: CTAs that share k-tiles evenly; 0: no stream-K
     fixup     whether idle CTAs of the last wave take k-tiles of its tiles (stream-K fixup)
-    returns   `recipe` itself if it is to be divided in none of these ways
+    returns   `recipe` itself if no division of K is asked for
     """
     if ctas:
         return replace(recipe, split=_EVENLY, ctas=ctas)

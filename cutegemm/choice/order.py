@@ -108,7 +108,7 @@ class Orders:
     _known: dict[object, AccumulationOrder | None] = field(default_factory=dict, compare=False, repr=False)
 
     def of(self, recipe: Recipe) -> AccumulationOrder | None:
-        """Return the summation order along K of a recipe's plan, if it does not depend on the number of rows.
+        """Return the order in which a plan adds products along K, if this order does not depend on the number of rows.
 
         recipe    name and arguments of the plan
         returns   None if the plan breaks a rule, or if CTAs of different clusters split K. Such a split pays only for

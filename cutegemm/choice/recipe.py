@@ -200,7 +200,8 @@ class Recipe(ABC):
     def boxes(self, operands: Operands) -> str | None:
         """Return which of the problem's A and B this plan loads by TMA: "ab", "a", "b", ""; None if threads load both.
 
-        An operand that a repack pass (a copy kernel before the GEMM) copies is left out, because threads load it there.
+        An operand that a repack pass (a copy kernel before the GEMM) copies is left out, because the threads of that
+        kernel load it.
 
         operands   operands of the problem for D, with the alignments for loads by TMA
         """

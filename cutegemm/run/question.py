@@ -186,7 +186,7 @@ class Question:
 
     @cached_property
     def problem(self) -> Problem:
-        """Problem of this call: M, N, K, L and operands, with the alignments that count if threads load them."""
+        """Problem of this call: M, N, K, L and operands, with the alignments that loads by threads need."""
         return Problem(*self.extents, self.all_operands(None))
 
     @property
@@ -277,8 +277,8 @@ class Question:
     def in_order(self) -> Iterator[Recipe]:
         """Yield all recipes (named plan options) with the order of accumulation that batch-invariant calls use.
 
-        First come those for this number of rows, by predicted time. Then come those that are best for other numbers of
-        rows.
+        The recipes for this number of rows come first, by predicted time. They are followed by recipes that are best
+        for other numbers of rows.
         """
         yield from (candidate.recipe for candidate in self.ranked())
         yield from self.served_rows.nearest(self.extents[0])

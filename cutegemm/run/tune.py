@@ -199,7 +199,7 @@ class Tuner:
 def to_time(question: Question) -> Iterator[tuple[Candidate, Decision]]:
     """Yield the candidates that can compute a call, with their plans, in the order in which they should be timed.
 
-    question   what the choice of the call's plan depends on
+    question   what the choice of the call's plan depends on: types, extents, strides, epilogue
     """
     for candidate in varied(question.compared()):
         decision = question.served(candidate.recipe)
@@ -241,8 +241,11 @@ def varied(compared: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _kind(recipe: Recipe) -> tuple[bool, bool, str]:
-    """Return the properties of a recipe (named plan options) that make plans behave differently, so that each is tuned.
+    """Return the kind of a plan, so that the tuner times at least one plan of each kind.
 
+    Kinds differ in what makes plans behave differently.
+
+    recipe    named options that the plan is built from
     returns   (True if A and B are swapped, True if an operand is copied before the GEMM, how K is split). The last is
               "split_k", "stream" for stream-K, "fixup" for stream-K on the tiles of the last wave, or "" if K is not
               split

@@ -214,12 +214,12 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
 
 
 def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return True if two elements of a tensor may have the same address.
+    """Return True if two elements of a tensor may have the same address, e.g. because a stride is 0.
 
-    They cannot if, sorted by stride, each mode has a stride larger than the largest offset within the modes before
-    it.
+    The result is False if the modes nest: sorted by stride, each stride is larger than the largest offset within the
+    modes before it.
 
-    shape, strides   shape and strides in elements
+    shape, strides   extents and strides of the tensor, in elements
     """
     reach = 0
     for stride, extent in sorted((s, e) for s, e in zip(strides, shape, strict=True) if e > 1):

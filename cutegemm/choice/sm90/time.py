@@ -450,7 +450,8 @@ class Model:
         A factor is above 1 if more cache lines are touched: by boxes narrower than a line, or if rows do not begin at
         lines.
 
-        aligned    names of the operands whose rows begin at lines, in "ab"
+        problem    extents of the GEMM
+        aligned    names of the operands whose rows begin at cache lines: "", "a", "b" or "ab"
         mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix, e.g. "ab". For
                    these, the factor is that of the matrix before the copy, which itself is K-major
         """

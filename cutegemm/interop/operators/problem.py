@@ -29,9 +29,12 @@ ARCH = "sm_90a"
 
 
 def tensor_of(wrapped: Any) -> torch.Tensor:
-    """Return the torch tensor of a TensorWrapper; one on the meta device if it is fake, or of another framework.
+    """Return the torch tensor that a TensorWrapper of `cutlass.operators` holds.
 
-    raises   UnsupportedError for a `cute.Tensor`, which does not lead back to the tensor that it was made of
+    For a fake tensor, or an array of another framework, it is a tensor on the meta device, i.e. without memory.
+
+    wrapped   the TensorWrapper
+    raises    UnsupportedError for a `cute.Tensor`, which does not lead back to the tensor that it was made of
     """
     own = wrapped._runtime_tensor
     if isinstance(own, torch.Tensor):
