@@ -195,6 +195,13 @@ class Quantizer:
 
     @cute.jit
     def write(self, scale, row, k_block, writes: Boolean, mS: cute.Tensor):
-        """Write a scale to mS[row, k_block] if `writes` holds."""
+        """Write a block scale to global memory, from the one thread of each block that has to.
+
+        scale     the scale
+        row       row of the matrix of scales
+        k_block   column of the matrix of scales: index of a block of 128 along K
+        writes    run-time condition: True in the thread that writes
+        mS        matrix of scales in global memory
+        """
         if writes:
             mS[row, k_block] = scale

@@ -43,7 +43,7 @@ class Fold:
 
     partials   workspace for partial results: (results, partial results of each, L)
     tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
-    tid        index of the thread among those that hold the tile
+    tid        index of the thread among the threads that hold the tile in registers
     extents    (M, N) of D
     """
 
@@ -130,7 +130,7 @@ class Fold:
 class Folds:
     """Computes all reductions of an epilogue (sums and maxima over rows or columns of D) for one tile of D.
 
-    Values of D are added register by register; each reduction is found by its name.
+    The epilogue passes each value of D with the name of its reduction; the values are added register by register.
     """
 
     def __init__(self, plan: GemmPlan, results: dict[str, Any], tile_mnl, tid, extents) -> None:

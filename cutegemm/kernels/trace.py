@@ -114,7 +114,11 @@ class At:
         return tuple([getattr(self, name) for name in names])
 
     def put(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-        """Set some fields of this object, such as "stage" and "phase", to the values, in the order of `names`."""
+        """Set some fields of this record of a role's position, e.g. after a loop whose iterations have changed them.
+
+        names    names of the fields, such as "stage" and "phase"
+        values   their new values, in the same order
+        """
         for name, value in zip(names, values, strict=True):
             setattr(self, name, value)
 
@@ -122,20 +126,22 @@ class At:
 def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
     """Return the names of the variables that some steps of a program change, such as "stage" or "phase", each once.
 
-    A loop over these steps has to carry these variables. They are fields of `At`.
+    A loop over these steps has to carry these variables. They describe the role's position, e.g. the pipeline stage.
     """
     names = [name for each in Program(steps).walk() for name in each.changes]
     return tuple(dict.fromkeys(names))
 
 
 class Tracer(StepReader):
-    """Emits the code of a warp role (producer or consumer) from its program, step by step, while the kernel is traced.
+    """Emits the code of a warp role (producer or consumer) while the CuTe DSL traces a Hopper kernel.
 
-    A subclass has a method for each class of step. The values that steps use, such as the current stage, are passed
-    along in an `At` object; loops of the kernel carry those that change.
+    A warp role's program is a list of steps, such as "wait for a full stage" or "issue the MMAs of a k-tile", with
+    loops around them. A subclass has a method for each class of step, which emits the code of that step. The methods
+    share a record of the position in the program, e.g. the current pipeline stage. Loops of the kernel carry its values
+    from one iteration to the next.
 
     name      name of the program, which a profile shows as the source of the code
-    carries   names of further values that the loop over work tiles carries, apart from the ones that its steps change
+    carries   names of more loop-carried values of the loop over work tiles; values that steps change are carried anyway
     """
 
     name = "consumer"

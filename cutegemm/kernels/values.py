@@ -275,9 +275,10 @@ class Values:
     # --- on fragments --------------------------------------------------------------------------------------
 
     def head(self, accumulators: cute.Tensor, k_tiles: Any, result: Any) -> cute.Tensor:
-        """Apply the leading steps of the epilogue, which only multiply by scalars, to a thread's accumulators.
+        """Multiply a thread's accumulators by the scalars that the epilogue applies first: alpha for alpha * acc + c.
 
-        They are changed in place, or converted to f32 if they are integers and D is not.
+        The accumulators are changed in place. Only if they are integers and D has a floating-point type, they are first
+        converted to f32 in new registers.
 
         k_tiles   number of k-tiles; if it is 0, no MMA has set the accumulators, and they are set to 0
         result    element type of D

@@ -58,7 +58,7 @@ def by_vectors(tensor: cute.Tensor, vector: Any) -> cute.Tensor:
 
 
 def zeros(values: int, kind: Any) -> cute.Tensor:
-    """Allocate `values` registers of the DSL type `kind`, set to 0, as a vector."""
+    """Return a vector of `values` registers of the DSL type `kind`, all set to 0."""
     out = cute.make_rmem_tensor((values,), kind)
     for v in range(values):
         out[v] = kind(0)

@@ -59,11 +59,13 @@ def put(address: Int32, value: Float32, *, loc=None, ip=None) -> None:
 class Stream:
     """The elements of A or of B that one thread of a gemv kernel reads from global memory, as vectors.
 
+    atom        copy atom that loads one vector
     rows        pointers to the first vector of each of the thread's rows
     k           index along K of the first element of these vectors; may be negative
     offsets     distance from the first vector to each vector of a k-tile, in elements
-    registers   (32-bit words of a vector, rows, vectors of a k-tile), which receive the vectors
-    values      elements of a vector
+    registers   destination of the loads, with three modes: 32-bit words of a vector, the thread's rows, vectors of a
+                k-tile
+    values      number of elements of a vector
     of_atom     rows of one MMA atom that a thread reads: 2 of A, 1 of B
     """
 
@@ -276,12 +278,15 @@ class GemvGemm(ScheduledGemm):
                 cute.copy(stream.atom, source, cute.make_tensor(to, source.layout), pred=inside)
 
     def fragments(self, stream: Stream, k_block: int, kind) -> cute.Tensor:
-        """Return the fragments (V, REST_MN) of one k-block in the order of registers that mma.sync takes.
+        """Return a thread's fragments of A or B for one k-block, in the order of registers that mma.sync takes.
 
-        Each row contributes two words of its vector: the first two, or the last two for an odd k-block.
+        Each row gives two 32-bit words of the vector that the thread has loaded: the first two for an even k-block, the
+        last two for an odd one.
 
-        stream   the thread's vectors of A or of B
-        kind     element type
+        stream    the thread's vectors of A or of B
+        k_block   index of the k-block in the k-tile
+        kind      element type
+        returns   registers with two modes: elements of an MMA atom, MMA atoms along M or N
         """
         vector, first = k_block // _BLOCKS, k_block % _BLOCKS * _WORDS // _BLOCKS
         of_atom, count = stream.of_atom, cute.size(stream.registers, mode=[1])

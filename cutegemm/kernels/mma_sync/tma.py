@@ -39,10 +39,11 @@ class Products:
 
     The MMAs of a k-block are two nested loops, over M and over N. The fragments of the inner mode are double-buffered.
 
-    a, b    fragments (MMA, MMA_MN, buffers)
-    inner   reads the fragments of the inner mode, which have two buffers
-    outer   reads the fragments of the outer mode, which have one buffer
-    acc     accumulators (MMA, MMA_M, MMA_N)
+    tiled_mma   the MMA instruction, and how it is repeated over the tile
+    a, b        fragments of A and of B: (MMA, MMA_M or MMA_N, buffers)
+    inner       reads the fragments of the inner mode, which have two buffers
+    outer       reads the fragments of the outer mode, which have one buffer
+    acc         accumulators (MMA, MMA_M, MMA_N)
     """
 
     tiled_mma: cute.TiledMma

@@ -69,7 +69,7 @@ class DirectGemm(SimtGemm):
         """Add the outer product of two fragments (a column of A, a row of B) to the accumulators of a thread.
 
         tCrA, tCrB   fragments of A and of B in registers
-        acc          accumulators (V, REST_M, REST_N)
+        acc          accumulators, with three modes: elements of an MMA atom, MMA atoms along M, MMA atoms along N
         """
         kind = acc.element_type
         for m in range(cute.size(tCrA)):

@@ -31,13 +31,14 @@ from cutegemm.plan.program.steps import RIGHT
 
 @dataclass
 class Registers:
-    """The block scales of A and B that a thread holds in registers for one k-tile.
+    """The block scales of A and B that a thread holds in registers, to multiply the accumulators of one k-tile by.
 
-    rows, columns   scales of the thread's rows and columns of D; `Scales.register` gives the index of a scale
-    k               one register: the number of k-tiles of the work tile whose scales have been read, plus 1 if the work
-                    tile has an odd number of k-tiles. Lane k % 32 has the scales of the next k-tile
-    lanes           scales of blocks of 128 rows or columns, by operand, which the lanes of a warp hold for 32 k-tiles;
-                    empty if each row and column has its own scale
+    rows      scales of the rows of D that the thread holds; `Scales.register` gives the index of a row's scale
+    columns   scales of the columns of D that the thread holds
+    k         position of the next k-tile, in one register: lane k % 32 holds its scales of 128 x 128 blocks. It starts
+              at 1 if the work tile has an odd number of k-tiles, else at 0
+    lanes     operand -> its scales of 128 x 128 blocks, which the lanes of a warp hold for 32 k-tiles; without an entry
+              if each row has its own scale
     """
 
     rows: cute.Tensor
@@ -48,13 +49,15 @@ class Registers:
 
 @dataclass
 class Lanes:
-    """Block scales that the lanes of a warp hold for 64 k-tiles: lane i has those of k-tiles i and 32 + i.
+    """The block scales that one lane of a warp holds in registers: lane i has the scales of k-tiles i and 32 + i.
 
-    A work tile with an odd number of k-tiles skips one lane at its start, so that pairs of k-tiles begin at even lanes.
+    If a work tile has an odd number of k-tiles, its first k-tile is at lane 1, so that pairs of k-tiles begin at even
+    lanes.
 
-    now, next   one register for each block of the thread's rows or columns: for these 32 k-tiles, and for the next 32
+    now         scales of k-tile i, one for each block of rows or columns that the thread needs
+    next        scales of k-tile 32 + i, in the same order
     addresses   for each block, the address in global memory of the lane's scale if its k-tile had the index 0
-    end         index along K, as `Registers.k` counts: the lane loads no scales from there on
+    end         index of a k-tile, counted like `Registers.k`: the lane loads no scales from there on
     """
 
     now: cute.Tensor

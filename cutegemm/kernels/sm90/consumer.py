@@ -60,7 +60,7 @@ class ConsumerTracer(Tracer):
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
-    storage   stores accumulators to global memory
+    storage   evaluates the epilogue and stores D to global memory
     split_k   adds the K splits of a tile through global memory; None if K is not split
     shared    exchanges accumulators in cluster split-K; None without it
     loads     loads k-tiles, if the plan has no producer

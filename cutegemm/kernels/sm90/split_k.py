@@ -33,15 +33,17 @@ _WRITTEN = 1 << 16  # added to a semaphore for each K split in the workspace; ea
 
 
 class Parts(AccumulatorVectors):
-    """Adds the K splits of a tile through a workspace in global memory, in a Hopper kernel.
+    """Adds the accumulators of K splits through a workspace in global memory, in a Hopper kernel (stream-K or split-K).
 
-    Each CTA but the last writes its accumulators there. A semaphore shows which one ends last; that one adds all.
+    Several CTAs compute the same tile of D, each with other k-tiles. A semaphore shows which of them ends last. All
+    others write their accumulators to the workspace; the last one adds them and stores D.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
-    arrivals       semaphores of all tiles in global memory
-    accumulators   workspace of accumulators in global memory
-    semaphores     shared memory, one entry for each consumer: the semaphore's value for all of its threads
+    arrivals       semaphores of all tiles, in global memory
+    accumulators   workspace of accumulators, in global memory
+    semaphores     shared memory, one entry for each consumer (warpgroup): it passes the semaphore's old value to all of
+                   its threads
     """
 
     def __init__(

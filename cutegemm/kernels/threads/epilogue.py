@@ -72,7 +72,13 @@ class Reader:
         return self.known[place]
 
     def is_there(self, operand: Operand, at):
-        """Return a run-time predicate: does a broadcast operand have an element at the coordinates `at` = (m, n)?"""
+        """Return a run-time predicate: whether a broadcast operand, such as a bias, has an element for an element of D.
+
+        It has none if the element of D is outside of the matrix along the operand's mode.
+
+        operand   the operand's expression: a row, a column or a single element
+        at        coordinates (m, n) of the element of D
+        """
         modes = [mode for mode, name in enumerate("mn") if name not in operand.broadcast]
         return at[modes[0]] < self.extents[modes[0]] if modes else Boolean(True)
 
@@ -269,10 +275,11 @@ class ScheduledEpilogue:
         return by_vectors(tensor, self.neighbours(tensor, self.plan.store.atom.values))
 
     def neighbours(self, acc, vector: int):
-        """Return the shape (V, REST_M, REST_N) of `vector` of a thread's accumulators that are neighbours in D.
+        """Return how many accumulators of a thread, in each mode, make up a vector of neighbouring elements of D.
 
-        acc      accumulators of the thread
-        vector   number of neighbours
+        acc       accumulators, with three modes: elements of an MMA atom, MMA atoms along M, MMA atoms along N
+        vector    number of elements of the vector
+        returns   number of neighbours in each of these modes; their product is `vector`
         """
         if cute.size(acc, mode=[0]) % vector == 0:
             return (vector, 1, 1)
