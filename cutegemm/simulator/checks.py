@@ -235,13 +235,14 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 
 
 def _multiplied(fragment: np.ndarray, rest: int, gather: np.ndarray | None) -> np.ndarray:
-    """Return which element of A's or B's tile each accumulator is multiplied by, for each k of an MMA atom.
+    """Return which element of A's (or B's) tile each accumulator is multiplied by, for each k of an MMA atom.
 
-    fragment   position in the tile of each fragment register, for one k-block: (rest, value, thread)
-    rest       number of MMA atoms of a thread along M (for A) or N (for B)
-    gather     for each k, the fragment register that accumulator i reads, numbered over (value, thread); None: register
-               i
-    returns    array of positions in the tile: (k of the atom, rest, value * thread)
+    fragment   position in the tile of each fragment register, for one k-block. Axes: MMA atoms of a thread along M (for
+               A) or N (for B); registers of an atom; threads
+    rest       number of these MMA atoms
+    gather     for each k, the index of the register that accumulator i is multiplied by, where registers are numbered
+               value * threads + thread; None: register i
+    returns    positions in the tile. Axes: k of the atom; MMA atoms; accumulators of an atom in all threads
     """
     entries = fragment.reshape(rest, -1)
     return entries[None] if gather is None else np.stack([entries[:, g] for g in gather])

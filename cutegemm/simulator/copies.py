@@ -42,10 +42,10 @@ class CtaGroup:
 class OperandFlow(StageWatch):
     """Simulated copies of A or B by threads, for C CTAs at once: from global memory to shared memory to fragments.
 
-    The base class executes a thread schedule (the steps of all threads for each k-tile) and calls `fetched`, `started`,
-    `shown` and `read_into`, which move the data here.
+    The base class executes the schedule of the threads (loads, barriers, reads) and checks its order. It calls methods
+    of this class, such as `fetched` when a load starts, which move the elements.
 
-    tables     index tables of the operand
+    tables     index tables of the operand: which element each thread copies, and the offset of its destination
     matrix     the matrix in global memory
     group      the C CTAs
     origin     first row of A (column of B) of each CTA's tile: (C,)

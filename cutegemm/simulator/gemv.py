@@ -107,9 +107,10 @@ class _WarpReduction:
     def of_warps(self, accumulators: np.ndarray) -> list[np.ndarray]:
         """Add the accumulators of a CTA's warps, separately for each CTA of the cluster that stores some of the rows.
 
-        accumulators   accumulators of one CTA, for the rows of all CTAs of its cluster: (rest_m, rest_n, value * thread
-                       * cluster). rest_m and rest_n count the MMA atoms of a thread
-        returns        for each CTA of the cluster, an array (elements, clusters) with the sums for its rows
+        accumulators   accumulators of one CTA, for the rows of all CTAs of its cluster. Axes: MMA atoms of a thread
+                       along M, the same along N, registers of an atom in all threads of all clusters (the cluster
+                       fastest)
+        returns        for each CTA of the cluster, the sums for its rows: an array with the axes elements and clusters
         """
         clusters = accumulators.size // len(self.written)
         shared = np.full((int(self.places.max()) + 1, clusters), np.nan, accumulators.dtype)

@@ -63,11 +63,11 @@ NOTHING_MNL = (0, 0, 0)  # coordinates of a work tile past the last tile of D, w
 
 @dataclass(frozen=True)
 class Shape:
-    """Tiles of one CTA rank in several clusters that are simulated at once: the tile of the same CTA in each cluster.
+    """The tiles that the CTAs of one cluster rank compute, in several clusters that are simulated at once.
 
-    group     index and tile coordinates of the CTA in each cluster, as arrays over the clusters
-    tile      work tile of the first cluster; the number of k-tiles is the same in all clusters
-    k_first   first k-tile of each CTA, as an array over the clusters
+    group     CTA index and tile coordinates in each cluster, as arrays over the clusters
+    tile      work tile (tile of D with a range of k-tiles) in the first cluster; all clusters have as many k-tiles
+    k_first   index of the first k-tile in each cluster, as an array over the clusters
     """
 
     group: CtaGroup
@@ -197,7 +197,7 @@ def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
 
 
 class Stage:
-    """What all simulated clusters of a plan with warp roles share: matrices, index tables, workspace and counts."""
+    """The data that all simulated clusters of a plan with warp roles share: matrices, index tables and workspace."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.plan = task, task.plan
@@ -238,18 +238,18 @@ class Stage:
 
 
 class Player(StepReader, Machine):
-    """Simulator of warp roles with data: it executes their operations, and moves elements between simulated memories.
+    """Simulates warp roles with their data: executes operations, and moves elements between simulated memories.
 
     The base class `Machine` simulates barriers and checks the order of accesses. This class adds the values: what each
-    load puts into a stage, each MMA into accumulators, and each store into D. Its dictionaries have the index of a
-    process (one role of one CTA) as key, unless a comment says otherwise.
+    load writes to a stage, each MMA to accumulators, and each store to D. For each class of step in a role's program
+    there is a method, marked by the decorator `reads`, that executes it.
 
-    A method with the decorator `reads`, or a function registered by `handles`, executes one kind of program step: it
-    gets the step first, then the arguments of the methods of `Machine`.
+    Dictionaries of this object have the index of a process (one role of one CTA) as key, unless a comment says
+    otherwise.
 
     stage      matrices, index tables and counts that all clusters share
     protocol   the operations of each role of each CTA, and the barriers
-    shapes     for each executed CTA, its tiles in order
+    shapes     for each CTA of the simulated cluster, its tiles in order
     """
 
     def __init__(self, stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:

@@ -27,14 +27,14 @@ from cutegemm.simulator.roles import Player
 class Registers:
     """The block scales that the threads of one simulated consumer hold in registers.
 
-    Each lane of a warp holds the 128 x 128 block scales of one k-tile, for 32 k-tiles in all. Shuffles pass them to the
-    other lanes.
+    Scales of 128 x 128 blocks are spread over the lanes of a warp: each lane holds those of one k-tile, for 32 k-tiles
+    in all. A thread gets the scales of another lane by a shuffle.
 
-    both         scales to multiply by in the present k-tile, row scale times column scale: (CTAs, M, N)
-    now, next    block scales of the present 32 k-tiles, and of the 32 after them: operand -> (CTAs, rows or columns,
-                 lanes)
-    k            position of the next k-tile: lane k % 32 has its scales. The first position is 0, or 1 if the work tile
-                 has an odd number of k-tiles, so that pairs of k-tiles begin at even lanes
+    both   factors of the accumulators of the present k-tile, row scale times column scale: (CTAs, M, N)
+    now    operand -> scales of the present 32 k-tiles: (CTAs, blocks of rows or columns, lanes)
+    next   operand -> scales of the 32 k-tiles after those, with the same shape
+    k      position of the next k-tile: lane k % 32 has its scales. It starts at 1 if the work tile has an odd number of
+           k-tiles, else at 0, so that pairs of k-tiles begin at even lanes
     """
 
     both: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1), np.float32))

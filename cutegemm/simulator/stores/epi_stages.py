@@ -303,14 +303,13 @@ class EpiStageStorage:
         return inside, matrix.base + matrix.addresses(m, n) + group.batch * matrix.strides[2]
 
     def _operand(self, name: str, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """Read the elements of an operand that the threads need for an epilogue tile: (threads, registers, CTAs).
+        """Read the elements of an epilogue operand, such as a bias, for one epilogue tile of each CTA.
 
-        For a row with the N columns of a gated B, the shape is (2, threads, registers, CTAs): elements for gate and for
-        up.
-
-        name     name of the operand
-        origin   row and column of the epilogue tile's first element in each CTA: two arrays (CTAs,)
-        group    the CTAs, which have the batch index
+        name      name of the operand
+        origin    row and column in D of the epilogue tile's first element, for each CTA: two arrays (CTAs,)
+        group     the CTAs, with the index of each one's batch
+        returns   array (threads, registers, CTAs). For a row vector of a gated epilogue, with elements for gate and up
+                  columns, (2, threads, registers, CTAs): first those for gates, then those for ups
         """
         matrix, by = self.task.matrices[name], self.plan.operands.matrix(name).gated
         if not by:

@@ -63,7 +63,8 @@ class TileStore:
     def write(self, accumulators: np.ndarray, group: CtaGroup) -> None:
         """Apply the epilogue to the accumulators of some CTAs, and store all results to simulated global memory.
 
-        accumulators   (rest_m, rest_n, value * thread * CTA), where rest_m and rest_n count the MMA atoms of a thread
+        accumulators   axes: MMA atoms of a thread along M, the same along N, registers of an atom in all threads of all
+                       CTAs (the CTA fastest)
         group          the CTAs, with their tile coordinates
         """
         m0, n0 = [at * step for at, step in zip((group.m_tile, group.n_tile), self.plan.d_tile, strict=True)]
@@ -295,9 +296,11 @@ class _Through:
 def _gates(plan: GemmPlan, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return which accumulators are gate and up of the same element of D (gated epilogue), and where that element is.
 
-    elements   position in the tile of each accumulator: (rest_m, rest_n, value, thread)
-    returns    flat indices in `elements` of the gates and of their ups: (2, pairs); position in D's tile of the element
-               of each pair: (rest_m, rest_n, value, thread)
+    elements   position in the tile of each accumulator. Axes: MMA atoms of a thread along M, the same along N,
+               registers of an atom, threads
+    returns    (indices, positions). The indices, an array (2, pairs), are those of the gates and of their ups in the
+               flattened `elements`. The positions are those of the pairs' elements in D's tile, with the axes of
+               `elements`
     """
     glu, pairs, bm = plan.glu, plan.pairs, plan.cta_tile[0]
     assert glu is not None
@@ -315,11 +318,12 @@ def _gates(plan: GemmPlan, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
     """Group an array over accumulators by the accesses that store them: add a last axis of `vector` entries.
 
-    An access stores values of one MMA atom if `vector` divides their number. Otherwise it stores values of neighbouring
-    atoms along D's contiguous mode.
+    An access stores registers of one MMA atom if `vector` divides their number. Otherwise it stores registers of
+    neighbouring atoms along D's contiguous mode.
 
-    table    (rest_m, rest_n, value, thread, ...), where rest_m and rest_n count the MMA atoms of a thread
-    vector   elements of an access
+    table    array with an entry for each accumulator. Axes: MMA atoms of a thread along M, the same along N, registers
+             of an atom, threads, and perhaps more
+    vector   number of elements that an access stores
     major    majorness of D: "m" or "n"
     """
     values = table.shape[2]
@@ -333,8 +337,9 @@ def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
 
     An access is executed if its first element is inside of D.
 
-    elements   position in the tile of each accumulator: (rest_m, rest_n, value, thread)
-    vector     elements of an access
+    elements   position in the tile of each accumulator. Axes: MMA atoms of a thread along M, the same along N,
+               registers of an atom, threads
+    vector     number of elements that an access stores
     major      majorness of D: "m" or "n"
     """
     values = elements.shape[2]
