@@ -30,20 +30,20 @@ class Race(Exception):
 
 
 class Clocks:
-    """Race detector for shared memory, by vector clocks of warps and copies and the last accesses to each memory unit.
+    """Race detector for shared memory, by vector clocks of warps and copies.
 
-    The vector clock of a warp has an entry for each other warp: the last moment whose accesses are ordered, by
-    synchronization, before what the warp does next. An access is a race if an earlier conflicting access is not ordered
-    before it.
+    It also keeps the last accesses to each unit, i.e. to each few bytes of shared memory. The vector clock of a warp
+    has an entry for each other warp: all accesses of the other warp up to this moment are ordered before what the warp
+    does next. An access is a race if an earlier conflicting access to the same unit is not ordered before it.
+
+    Whatever has a clock is called an agent. The agents of a CTA are its warps, the bulk copies out of its shared
+    memory, and channels. A channel stands for the copies into shared memory that signal the same mbarrier.
 
     blocks    number of CTAs
-    warps     warps of a CTA
+    warps     number of warps of a CTA
     size      bytes of a CTA's shared memory
-    grain     bytes of a unit. Units are numbered over all CTAs
-    columns   further columns of each clock, for the warps of other CTAs
-
-    What has a clock is called an agent. Agents are numbered over all CTAs, `agents` to a CTA: its warps, the copies out
-    of it, and CHANNELS channels, i.e. copies into it by the mbarrier that they signal.
+    grain     bytes of a unit
+    columns   number of further entries of each clock, for warps of other CTAs
     """
 
     CHANNELS = 32

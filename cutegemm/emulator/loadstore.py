@@ -40,7 +40,8 @@ class Form:
     """Operands of a PTX load or store (ld, st): state space, element type, and registers.
 
     space       "param", "shared", "global" or "generic"
-    registers   one for each element of the vector; None stands for the sink `_`, which discards a loaded element
+    registers   destinations of a load or sources of a store, one for each element of the vector; None stands for the
+                sink `_`, which discards a loaded element
     """
 
     space: str

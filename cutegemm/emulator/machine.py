@@ -36,9 +36,10 @@ _CYCLES_PER_READ = 32  # of %clock: every read of the clock advances it
 
 
 class Watch(Protocol):
-    """Interface of an observer that learns of every access of threads to shared and global memory.
+    """Interface of an observer that the emulator calls for each instruction that accesses shared or global memory.
 
-    Later accesses by TMA and by st.async are not reported.
+    It is called for loads and stores by threads, ldmatrix, stmatrix and cp.async. It is not called for accesses by TMA
+    or by st.async.
     """
 
     def seen(
@@ -71,10 +72,10 @@ class Machine(Scheduler):
     shared_bytes   shared memory of a CTA
     params         uint8, the bytes of the kernel parameters
     check_races    whether to detect races in shared and global memory
-    grain          unit of race detection in shared memory, in bytes
+    grain          bytes of shared memory that race detection treats as one unit
     seed           None: a deterministic schedule of threads; a number: a random one
-    order          (race detector of the launch for global memory, number of the first CTA in the grid); None if this
-                   machine runs all CTAs of the launch
+    order          (race detector for global memory, index in the grid of the first CTA), if other machines run other
+                   CTAs of the same launch; None if this machine runs all of them
     early          True for a launch with PDL: threads must execute griddepcontrol.wait before they access global memory
 
     Attributes by index of a register:
@@ -285,7 +286,12 @@ class Machine(Scheduler):
         raise self.fault(group, bad, text)
 
     def _misaligned(self, group: Group, address: np.ndarray, count: int) -> EmulationError:
-        """Return the error to raise for the first address of a group that is not a multiple of `count` bytes."""
+        """Return the error to raise for an instruction with a misaligned address: it names the first such thread.
+
+        group     the threads that execute the instruction
+        address   address of each thread, in bytes
+        count     bytes of an access; each address must be a multiple of it
+        """
         bad = int(np.flatnonzero(address & (count - 1))[0])
         text = f"address {int(address[bad]):#x} is not a multiple of the {count} bytes of the access."
         return self.fault(group, bad, text)
@@ -383,10 +389,12 @@ class Machine(Scheduler):
     # --- uninitialized values, and the reads that they come from ------------------------------------------
 
     def new_origin(self, group: Group, which: int, text: str) -> int:
-        """Record that a thread has read unwritten memory, and return the number of this read, which marks the value.
+        """Record that a thread has read unwritten memory, and return the number of this read: 1 for the first one.
 
-        Values computed from the read value get the same number, so that an error can name the read.
+        The emulator marks the value that was read with this number, and all values computed from it. So an error at a
+        later use of such a value can name the read that it comes from.
 
+        group   the threads that execute the instruction
         which   index of the thread in the group
         text    what was read, for messages
         """
@@ -478,7 +486,11 @@ class Machine(Scheduler):
     # --- errors ------------------------------------------------------------------------------------------
 
     def _where(self, instruction: Instruction, thread: int) -> str:
-        """Return a text that says where an error occurred: line of the PTX, CTA and thread."""
+        """Return a text for error messages that says where an error occurred: line of the PTX, CTA and thread.
+
+        instruction   instruction that caused the error
+        thread        number of the thread over all CTAs that are emulated together
+        """
         block = self.blocks[self.block_of[thread]]
         return (
             f"line {instruction.line} ({instruction.text[:100]}), CTA {block.index}, thread {self.thread_of[thread]}: "

@@ -151,11 +151,12 @@ class _Log:
 class GlobalOrder:
     """Race detector for the accesses of one launch to global memory, by vector clocks.
 
+    program         instructions of the kernel
     ctas            number of CTAs of the launch; only some of them are emulated at a time
-    block_threads   threads of a CTA
-    columns         columns that the clocks of each machine need for the warps of other CTAs: one for each warp of the
-                    launch, or 0 if no instruction of the program orders CTAs
-    grain           bytes of a unit of memory
+    block_threads   number of threads of a CTA
+    columns         attribute: number of entries that a vector clock needs for the warps of other CTAs: one for each
+                    warp of the launch, or 0 if no instruction of the program orders CTAs
+    grain           attribute: bytes of a unit, the smallest piece of memory whose accesses are recorded separately
     """
 
     machine: Machine  # runs the CTAs in flight: number `first` of the grid and those after it
@@ -177,7 +178,11 @@ class GlobalOrder:
         self._observed: dict[tuple[int, int], np.ndarray] = {}
 
     def enter(self, machine: Machine, first: int) -> None:
-        """Record that a machine now runs CTAs of this launch, from CTA number `first` of the grid on."""
+        """Record which CTAs of the launch run now, before their accesses to global memory are checked for races.
+
+        machine   emulates these CTAs
+        first     index in the grid of the first of them
+        """
         assert machine.clocks is not None
         self.machine, self.clocks, self.first = machine, machine.clocks, first
         self._launch_thread = first * self.block_threads + np.arange(machine.total)

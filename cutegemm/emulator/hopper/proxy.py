@@ -25,15 +25,21 @@ _WHY_UNREADABLE = {EMPTY: "nothing has been written", PENDING: "a copy to it is 
 
 @dataclass(frozen=True)
 class Request:
-    """An asynchronous access (by TMA, st.async or wgmma) to one CTA's shared memory, with the thread that issued it.
+    """An asynchronous access (by TMA, st.async or wgmma) to the shared memory of one CTA, as the race detector sees it.
 
-    thread       number of the issuing thread over all CTAs that are emulated together
-    slot         index of the CTA whose shared memory is accessed, among those that are emulated together
-    units        (units,) offsets of the accessed units in the shared-memory window of that CTA
-    known        vector clock that the thread had for that CTA when it issued the access; None if races are not checked
-    channel      for a copy into shared memory, `MBarrier.number` of the mbarrier that it signals; otherwise None
-    warps        for a read by wgmma, the numbers of its warps in race detection; otherwise ()
-    unit_bytes   bytes of a unit: 16, or the bytes that each thread stores by st.async
+    The accessed bytes are given as units, the smallest pieces that the race detector tells apart.
+
+    machine       the emulated CTAs
+    instruction   the instruction that issued the access
+    thread        number of the issuing thread over all CTAs that are emulated together
+    slot          index of the accessed CTA among the CTAs that are emulated together
+    units         offset of each accessed unit in that CTA's window of shared memory: (units,)
+    known         what is ordered before the access: vector clock of the issuing thread, for that CTA; None if races are
+                  not checked
+    channel       for a copy into shared memory, number of the mbarrier that the copy signals (`MBarrier.number`);
+                  otherwise None
+    warps         for a read by wgmma, numbers of its warps in the race detector; otherwise ()
+    unit_bytes    bytes of a unit: 16, or the bytes that each thread stores by st.async
     """
 
     machine: Machine
@@ -192,7 +198,11 @@ class AsyncProxy:
         self.machine.shared.unfenced[slot, among] = 0
 
     def end_write(self, copy: Request, values: np.ndarray) -> None:
-        """End a copy into shared memory: write its values, uint8 (units, bytes of a unit)."""
+        """End an asynchronous copy into shared memory: write its bytes and mark them as initialized.
+
+        copy     the copy, with the units of shared memory that it writes
+        values   bytes to write, uint8 (units, bytes of a unit)
+        """
         at = copy.units // copy.unit_bytes
         data, state = self._memory(copy)
         data[at] = values

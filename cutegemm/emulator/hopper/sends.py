@@ -51,6 +51,7 @@ def _check_form(instruction: Instruction) -> None:
 class _Send:
     """A store by st.async that has been issued: from threads of one warp to the shared memory of one CTA.
 
+    copy      the access to shared memory, for race detection
     values    uint8 (threads, bytes): the bytes that each thread stores
     origins   (threads,): 0 for an initialized value, else the number of the read of unwritten memory that it comes from
     barrier   address of the mbarrier in that CTA that counts the bytes

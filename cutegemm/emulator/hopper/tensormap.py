@@ -141,8 +141,11 @@ class TensorMap:
     def shared_units(self, start: int) -> np.ndarray:
         """Return the shared-memory address of each 16-byte unit of a box of this tensor map, with the swizzle applied.
 
+        Unit i of the result is the i-th 16 bytes of the box, counted along the contiguous mode first; the swizzle
+        decides at which address it lies.
+
         start     shared-memory address of the start of the box
-        returns   int array (units,), in the order of the box without swizzle: the contiguous mode first
+        returns   int array (units,)
         raises    RuleViolation if `start` is not aligned to 128 bytes
         """
         if start % TMA_SMEM_ALIGNED_BYTES:

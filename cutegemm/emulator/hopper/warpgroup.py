@@ -327,7 +327,12 @@ def _require_written(machine: Machine, wgmma: _Wgmma, here: slice) -> None:
 
 
 def _operands(machine: Machine, warpgroup: _Warpgroup, wgmma: _Wgmma) -> tuple[np.ndarray, np.ndarray]:
-    """Return the operands A (64, K) and B (N, K) of a wgmma as arrays, with their signs applied."""
+    """Return the operands A (64, K) and B (N, K) of a wgmma as arrays, with their signs applied.
+
+    machine     the emulated CTAs, whose shared memory is read
+    warpgroup   the warpgroup that issued the wgmma
+    wgmma       the instruction with its descriptors or registers
+    """
     shape = wgmma.shape
     if isinstance(wgmma.a, Descriptor):
         a = _matrix(machine, warpgroup, wgmma, wgmma.a, 64, shape.a, wgmma.mn_major[0])
