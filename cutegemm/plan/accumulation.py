@@ -62,14 +62,14 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A periodic selection of k, for accumulators that add only some k-blocks, e.g. those of one warp in sliced-K.
+    """Which k an accumulator adds, as a periodic pattern, if it adds only some k-blocks (e.g. one warp in sliced-K).
 
     A k-block is what one MMA instruction adds. For example, period 8, first 2 and layout (2, 2):(1, 4) select the
     k-blocks (2, 3) and (6, 7) of every 8 k.
 
-    period    number of k after which the selection repeats
-    first     first selected k in a period
-    layout    (k within an instruction, k-block) -> offset from `first`
+    period   number of k after which the selection repeats
+    first    first selected k in a period
+    layout   (k within an instruction, k-block) -> offset from `first`
     """
 
     period: int

@@ -76,8 +76,9 @@ class Room:
 class Launch:
     """How one kernel of a GEMM call overlaps with its neighbours in the stream by programmatic dependent launch (PDL).
 
-    waits      True if the kernel executes `griddepcontrol.wait`. It is then launched before the previous kernel ends,
-               unless it is a GEMM after a large repack pass (a copy kernel that reorders A or B first); see `uses_pdl`
+    waits      True if the kernel executes `griddepcontrol.wait`, which waits for the previous kernel's end. Such a
+               kernel is usually launched before that end. A GEMM after a large repack pass (a kernel that copies A or B
+               first) is not
     releases   True if the kernel executes `griddepcontrol.launch_dependents`, so that the next one begins while it runs
     late       True if it executes `launch_dependents` at its end, not at its start
     room       condition on the grid (`Room.is_left`) for `launch_dependents`; None for no condition

@@ -57,29 +57,29 @@ _Part = TypeVar("_Part", Role, Barrier, OperandStream)
 class GemmPlan(hooks.Shown):
     """A GEMM kernel as data: everything that is decided before it is compiled, for given operand types and any extents.
 
-    name, summary    name, and what distinguishes the plan
-    family           "simt", "mma_sync" or "sm90": the kernel that carries the plan out
-    arch             the oldest architecture that it runs on
-    operands         types, majorness and alignment of A, B, C, D and the epilogue's operands
-    cta_tile         (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
-    tiled_mma        the MMA atom, and how warps, threads and values cover the tile
-    streams          how A, B and further operands are loaded for each k-tile
-    store            how a tile of D gets from registers to global memory
-    scheduler        which cluster computes which tiles of D, in order
-    body             how threads work: all by one `ThreadSchedule`, or in `WarpRoles`
-    roles            the warps of each role, with their registers
-    cluster_mn       CTAs of a cluster along M and N
-    repacks          operands that a kernel copies first, to a layout that the mainloop loads faster
-    ctas_per_sm      CTAs that an SM must hold; it limits registers and shared memory
-    mma_order        "m" or "n": the outer mode in the order of the MMAs of a k-block, which goes back and forth
-    rounding         rounding of f32 to tf32: "rz", by the MMA, which ignores the low bits; "rna", to nearest, in
-                     registers; "rne", by TMA
-    epilogue         what is computed from the accumulators. If it does not read C, beta must be 0
-    pdl              whether the kernel may begin before the previous kernel of the stream has ended. It reads A at
-                     once, so the previous kernel must not write A. Everything else it reads after that kernel's end
-    swap_ab          whether the kernel computes D^T = B^T A^T and its host function takes A, B, C and D themselves, so
-                     that callers need no transposed views
-    raises           PlanError with every rule that is broken
+    name, summary   short name of the plan, and a sentence on what distinguishes it
+    family          "simt", "mma_sync" or "sm90": the kernel that carries the plan out
+    arch            the oldest architecture that it runs on
+    operands        types, majorness and alignment of A, B, C, D and the epilogue's operands
+    cta_tile        (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
+    tiled_mma       the MMA atom, and how warps, threads and values cover the tile
+    streams         how A, B and further operands are loaded for each k-tile
+    store           how a tile of D gets from registers to global memory
+    scheduler       which cluster computes which tiles of D, in order
+    body            how threads work: all by one `ThreadSchedule`, or in `WarpRoles`
+    roles           the warps of each role, with their registers
+    cluster_mn      CTAs of a cluster along M and N
+    repacks         operands that a kernel copies first, to a layout that the mainloop loads faster
+    ctas_per_sm     CTAs that an SM must hold; it limits registers and shared memory
+    mma_order       "m" or "n": the outer mode in the order of the MMAs of a k-block, which goes back and forth
+    rounding        rounding of f32 to tf32: "rz", by the MMA, which ignores the low bits; "rna", to nearest, in
+                    registers; "rne", by TMA
+    epilogue        what is computed from the accumulators. If it does not read C, beta must be 0
+    pdl             whether the kernel may begin before the previous kernel of the stream has ended. It reads A at once,
+                    so the previous kernel must not write A. Everything else it reads after that kernel's end
+    swap_ab         whether the kernel computes D^T = B^T A^T and its host function takes A, B, C and D themselves, so
+                    that callers need no transposed views
+    raises          PlanError with every rule that is broken
     """
 
     name: str

@@ -245,8 +245,8 @@ class Element(Tensor):
 class Half(Expression):
     """The gate or the up half of the columns of a value, in a gated epilogue (GLU), where two columns give one of D.
 
-    child         value with N columns: an expression of the accumulator, rows, columns and numbers. In an `Epilogue`
-                  the halves are taken of the accumulator and of rows only; see `distributed`
+    child         value with N columns: an expression of the accumulator, rows, columns and numbers. An `Epilogue`
+                  rewrites it so that halves are taken only of the accumulator and of rows
     side          0: the gate, 1: the up projection
     interleaved   True if gate and up of D's column j are columns 2j and 2j + 1, False if they are j and j + N / 2
 

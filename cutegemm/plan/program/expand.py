@@ -115,11 +115,17 @@ def lines_of(
 
 
 class Expansion(StepReader):
-    """Symbolic execution of a warp role's program for one CTA: yields the barrier and memory operations of each step.
+    """Executes a warp role's program for one CTA symbolically: yields the barrier and memory operations of each step.
 
-    A method `on_...` handles the steps of one class. Its arguments are the step, the position of the role in its
-    program (`State`), and the index `i` of the epilogue tile in a loop over epilogue tiles (else 0). For the arguments
-    of the constructor see `expand`.
+    For each class of program step there is a method `on_...`. It gets the step, the role's position in the program
+    (work tile, k-tile and pipeline stage), and the index of the epilogue tile if the step is in a loop over epilogue
+    tiles, else 0.
+
+    plan      plan with warp roles
+    place     the CTA, the role and its warps
+    tiles     work tiles (a tile of D with all or some of its k-tiles) that the CTA takes, in order
+    stages    number of stages of the mainloop pipeline
+    reads_c   whether the epilogue reads its M x N operands, such as C
     """
 
     def __init__(self, plan: GemmPlan, place: Place, tiles: Sequence[Any], stages: int, reads_c: bool) -> None:

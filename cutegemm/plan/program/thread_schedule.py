@@ -117,8 +117,10 @@ Step = Union[Fetch, Commit, Store, Wait, Sync, Read, Multiply, Repeat]
 class ThreadSchedule(hooks.Listing):
     """What all threads of a CTA do, if they have no roles: steps before the loop over k-tiles, and in each iteration.
 
-    Steps for k-tiles past the last one do nothing. The class constants have the names of fields and properties of
-    `WarpRoles`, with the values that fit a plan without roles.
+    Steps are loads, waits, reads of fragments and MMAs. Steps for k-tiles past the last one do nothing.
+
+    Plans with warp roles have a `WarpRoles` instead of a schedule. Its further attributes, such as `has_roles`, also
+    exist here, as constants for a plan without roles.
 
     stages      number of k-tiles in shared memory; 0 if fragments are read from global memory
     fragments   number of buffers of fragments in registers
@@ -368,12 +370,12 @@ def _counted(start: str, number: int) -> str:
 
 
 class StageWatch:
-    """Checker of a thread schedule: it follows the k-tiles of one operand through shared memory and registers.
+    """Checks a thread schedule: follows the k-tiles of one operand through shared memory and registers.
 
-    It knows the k-tile in each stage, whether its copy has ended, and whether all threads may read it. It adds a
-    sentence to `found` for each error, e.g. a stage that is overwritten too early. The simulator derives from this
-    class: it overrides `fetched`, `started`, `shown` and `read_into`, which do nothing here, to move data at these
-    moments.
+    For each stage it knows the k-tile there, whether its copy has ended, and whether all threads may read it. For each
+    error, e.g. a stage that is overwritten too early, it adds a sentence to the list `found`. The simulator's subclass
+    also moves data: it overrides `fetched`, `started`, `shown` and `read_into`, which are called when a load starts,
+    overwrites a stage, becomes visible, or is read.
 
     schedule   the schedule that is executed
     is_async   whether k-tiles are loaded by cp.async
@@ -573,7 +575,11 @@ class StageWatch:
         self.read_into(tile, stage, k_block, k_block % self.fragments)
 
     def _multiply(self, tile: int, k_block: int) -> None:
-        """Check and record a `Multiply` step: the buffer of fragments must hold k-block `k_block` of k-tile `tile`."""
+        """Check and record a `Multiply` step: the registers must hold the fragments of the k-block that it multiplies.
+
+        tile      index of the k-tile that is multiplied
+        k_block   index of the k-block in this k-tile
+        """
         held = self.buffers[k_block % self.fragments]
         if held != (tile, k_block):
             self.fail(

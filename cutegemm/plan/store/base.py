@@ -30,15 +30,15 @@ Steps = tuple[Step, ...]
 class Store:
     """How a tile of D gets from accumulator registers to global memory: base class of the stores of a plan.
 
-    Stores are: from registers, through shared memory, or through epilogue stages by TMA or threads. Other parts of the
-    package ask a store by these methods and do not name its class. A subclass has `atom`, the copy of D out of
-    registers, to global or to shared memory.
+    There is a subclass for each way: directly from registers; through shared memory; through epilogue stages, by TMA or
+    by threads. The methods answer what the rest of the package needs to know about a store. A subclass has a field
+    `atom`, the copy of D from registers to global or to shared memory.
 
     stored_by_tma   whether TMA stores D
     reuses_stages   whether D uses the shared memory of A and B, which have been read by then
     reads_ahead     whether threads load rows and columns for the next epilogue tile before they need them
-    rotates_lines   whether threads store a line of D from its first aligned address on, and its start last; see
-                    `LineStore`
+    rotates_lines   whether threads store a line of D from its first aligned address on, and the part before that
+                    address last
     """
 
     stored_by_tma: ClassVar[bool] = False

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class LineStore(StagedStore):
     """Store of D through epilogue stages in shared memory, which threads copy row by row to global memory.
 
-    A row here is along D's contiguous mode. The accesses are as wide as D is aligned.
+    A row here is along D's contiguous mode, so it is a column of D if D is M-major. The accesses are as wide as D's
+    alignment allows, up to 16 bytes.
 
     copy   tiled copy of a stage to global memory
     """

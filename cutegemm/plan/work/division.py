@@ -42,7 +42,7 @@ class WorkTile:
     splits    number of K splits of the tile, this one included. 1: no accumulators to add. 0: an empty work tile, which
               has no k-tiles
     k_split   index of this K split, in the order of its k-tiles. Accumulators are added in this order
-    slot      workspace slot of the tile's first K split, in the unit that `Work.slot_of` expects
+    slot      index of the workspace slot (memory for the accumulators of one K split) of the tile's first K split
 
     A scheduler may use a derived class with more fields, such as the group of a grouped GEMM.
     """
@@ -61,25 +61,27 @@ class WorkTile:
 
 @dataclass(frozen=True)
 class KDivision:
-    """A division of the k-tiles of a problem into numbered work tiles, for split-K and stream-K.
+    """Divides the k-tiles of a problem among workers (CTAs or clusters), for split-K and stream-K.
 
-    The tiles whose K is split come first. Their k-tiles are put on a line, tile after tile. Workers (CTAs or clusters)
-    take consecutive runs of it. A run that crosses the end of a tile is several work tiles. With fixup, each split tile
-    has an owner, a CTA that takes its first k-tiles; only the rest is on the line.
+    The result is numbered work tiles: ranges of k-tiles of a tile of D. Imagine the k-tiles of all tiles whose K is
+    split in one line, tile after tile. Each worker takes consecutive k-tiles of the line, called its run. A run that
+    crosses the end of a tile is several work tiles. With fixup, each split tile has an owner, a CTA that takes its
+    first k-tiles; only the rest of the tile is on the line. Tiles whose K is not split come after the split ones.
 
     k_tiles      number of k-tiles of a tile
     shared       number of tiles whose K is split
-    span         k-tiles of a split tile on the line
+    span         number of k-tiles of a split tile on the line
     workers      number of workers
-    run, longer  k-tiles of a worker's run; the first `longer` workers have one more
-    columns      a worker's work tiles have the numbers column, column + columns, and so on. A column is a worker. With
-                 fixup, `shared` columns for the owners come first
-    pieces       most work tiles of a worker
-    count        number of work tiles in all, including empty ones and tiles that are not split
-    slots        number of workspace slots for accumulators
-    arithmetic   functions for the type of these values
-    fixup        k-tiles of a split tile that its owner takes; None: no owners
-    divisors     the divisors of `divided_by` in a form that is faster to divide by; None: as numbers
+    run          number of k-tiles of a worker's run
+    longer       number of workers, the first ones, whose runs have one k-tile more
+    columns      distance between the numbers of one worker's work tiles: worker i has the numbers i, i + columns, and
+                 so on. With fixup the owners of the `shared` tiles are counted as workers that come first
+    pieces       greatest number of work tiles of a worker
+    count        number of all work tiles, including empty ones and tiles that are not split
+    slots        number of workspace slots, each for the accumulators of one K split
+    arithmetic   minimum, maximum and division for these values: Python integers, numpy arrays, or values in a kernel
+    fixup        number of k-tiles of a split tile that its owner takes; None: no owners
+    divisors     the numbers that are divided by, in a form that a kernel divides by faster; None: plain numbers
     """
 
     k_tiles: Any
@@ -273,8 +275,14 @@ def _fixup_division(
     """Return the division for stream-K with fixup: the tiles that do not fill the grid are split, each with an owner.
 
     An owner is a cluster that takes the first k-tiles of its tile. Workers, the clusters without a tile, take the rest.
-    Both get equal time, with `FIXUP_K_TILES` added for each K split of a tile. No tile is split if fewer than
-    `LEAST_REST` k-tiles of each would go to the workers. The arguments are those of `k_division_of`.
+    The division gives both about the same time, where each K split of a tile costs as much as `FIXUP_K_TILES` k-tiles.
+    No tile is split if fewer than `LEAST_REST` k-tiles of each would go to the workers.
+
+    tiles        number of tiles of D
+    k_tiles      number of k-tiles of a tile
+    grid         number of clusters of the persistent grid
+    arithmetic   minimum, maximum and division for these values
+    least_run    least number of k-tiles that a worker takes
     """
     minimum, maximum = arithmetic.minimum, arithmetic.maximum
     ragged = tiles % grid

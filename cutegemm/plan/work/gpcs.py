@@ -36,7 +36,8 @@ _QUOTIENT_BITS = 16  # fraction bits of the reciprocal in `_quotient`
 class LaunchOrder:
     """The order of clusters if they take tiles as they are launched: the place of a cluster is its index in the grid.
 
-    It has the methods of `GpcRaster`, which orders clusters by the hardware's GPCs (groups of SMs).
+    It is the alternative to `GpcRaster`, which numbers clusters by the hardware's GPCs (groups of SMs), and has the
+    same methods.
 
     by_gpc   False: clusters are not numbered GPC by GPC
 
@@ -47,11 +48,16 @@ class LaunchOrder:
     by_gpc: ClassVar[bool] = False
 
     def ends(self, clusters: Any, arithmetic: Arithmetic = INTEGERS) -> tuple[Any, ...]:
-        """Return (): `place` needs no values of the grid. The class `GpcRaster` needs some."""
+        """Return (): this order needs no values of the grid. The order by GPCs has the same method, and needs some."""
         return ()
 
     def place(self, cluster: Any, ends: tuple[Any, ...], arithmetic: Arithmetic = INTEGERS) -> Any:
-        """Return the place of a cluster in the order of the tiles: its index in launch order."""
+        """Return the place of a cluster in the order in which clusters take tiles: here its index in the launched grid.
+
+        cluster      index of the cluster in the grid
+        ends         result of `ends`, which is not used here
+        arithmetic   kind of the values (integers, arrays, kernel values), which is not used here
+        """
         return cluster
 
     def bounds(self) -> Iterator[str]:
@@ -71,7 +77,8 @@ class GpcRaster:
     """The order of clusters GPC by GPC, so that clusters of one GPC (a group of SMs) take neighbouring tiles of D.
 
     The hardware assigns the clusters of a persistent grid to GPCs in rounds: one to each GPC that is not full. `place`
-    returns the index of a cluster if all are counted GPC by GPC.
+    converts the index of a cluster in the grid to its index in the new order, which counts all clusters of GPC 0 first,
+    then those of GPC 1, and so on.
 
     rounds   number of clusters assigned in each round, not increasing: when GPCs are full, later rounds are shorter.
              The first GPCs are full first

@@ -62,14 +62,14 @@ _MAX_SPLITS = (1 << 15) - 1
 class TileScheduler:
     """The component of a plan that assigns work: the work tiles of a problem, and each cluster's work tiles in order.
 
-    A work tile is a tile of D with all or some of its k-tiles. Another scheduler derives from this class. It overrides
-    `divide` and `received`, which return the work tiles on the host and in a kernel, and perhaps `reads`, `rules`,
-    `limits` and `describe`.
+    A work tile is a tile of D with all or some of its k-tiles. To write another scheduler, derive from this class and
+    override `divide` (work tiles on the host) and `received` (work tiles in a kernel).
 
-    raster   the order of the tiles. A tile is that of a whole cluster
+    raster   the order of the tiles of D, where a tile is what a whole cluster computes
     split    the split of K: none, split-K or stream-K
     grid     `Persistent` or `OneEach`: how many clusters are launched
-    order    the order of the clusters, which decides their first work tiles: that of their launch, or GPC by GPC
+    order    how clusters are numbered, which decides their first work tiles: as they are launched, or GPC by GPC (a GPC
+             is a group of SMs)
     """
 
     raster: Raster
@@ -294,7 +294,7 @@ class TileScheduler:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkGrid(Work):
-    """Work tiles with numbers 0 to `count` - 1; a cluster goes from one number to the next.
+    """Work tiles with the numbers 0 to `count` - 1. A cluster takes some of them in ascending order.
 
     division   the division of K; None if K is not split, or if the K splits are rows of the launched grid
 

@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TileGrid:
-    """The tiles of D in the order of the raster, numbered from 0 to `count` - 1. A tile is that of a whole cluster.
+    """The tiles of D that clusters compute, numbered from 0 to `count` - 1 in the order of the raster.
 
-    scheduler          the scheduler, which has the raster
-    cluster            the tile of a cluster
+    The raster maps a number to the coordinates of a tile. If a cluster has several CTAs, a tile here is the tile of the
+    whole cluster, and each CTA computes a part of it.
+
+    scheduler          tile scheduler of the plan, which has the raster
+    cluster            size of a cluster's tile, and how its CTAs divide it
     m_tiles, n_tiles   number of tiles along M and along N
     count              number of tiles of all batches; None inside of a kernel, which does not need it
-    arithmetic         functions for the type of these values
-    divisors           the divisors of the raster in a form that is faster to divide by; None: the raster computes them
+    arithmetic         minimum, maximum and division for these values: Python integers, numpy arrays, or values in a
+                       kernel
+    divisors           the numbers that the raster divides by, in a form that a kernel divides by faster; None: plain
+                       numbers
 
     >>> from cutegemm.plan.work.scheduler import TileScheduler
     >>> from cutegemm.tile.raster import Raster

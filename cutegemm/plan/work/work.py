@@ -39,18 +39,19 @@ _Work = TypeVar("_Work", bound="Work")
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """All work tiles of a problem, with the order in which each cluster takes them. Base class.
+    """Gives each cluster of a launch its work tiles, one after the other. Base class.
 
-    A work tile is a tile of D with all or some of its k-tiles. A cluster goes from one to the next by `first`, `next`
-    and `exists`, whose states a subclass defines. All methods compute without branches, for integers, numpy arrays and
-    traced values.
+    A work tile is a tile of D with all or some of its k-tiles. A cluster iterates over its work tiles by a state, such
+    as the number of the work tile: `first` returns the first state, `next` the following one, and `exists` tells
+    whether it is valid. A subclass defines the states. All methods compute without branches, so that they also work for
+    numpy arrays and for values in a kernel.
 
-    tiles        the tiles of D
+    tiles        the tiles of D, in the order of the raster
     k_tiles      number of k-tiles of each tile
     count        number of work tiles. With stream-K some are empty. An upper bound, if only the device knows the number
     clusters     number of launched clusters
     known_ends   the value of `ends` if it is known already, as in a kernel; None: it is computed
-    k_first      index of the first k-tile of each tile; not 0 only for CTAs of a cluster that splits K, see `of_rank`
+    k_first      index of the first k-tile of each tile: 0, or more for a CTA of a cluster that splits K
     """
 
     tiles: TileGrid
@@ -315,11 +316,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Work tiles and the clusters that take them, as arrays with one entry for each work tile.
+    """Which cluster takes which work tile, as arrays with one entry for each work tile.
+
+    A work tile is a tile of D with all or some of its k-tiles.
 
     tiles       the tiles of D; not an array
     cluster     place of the cluster that takes it, in the order of the clusters
-    turn        index of the work tile among those that its cluster takes, empty ones included
+    turn        number of work tiles that the same cluster takes before it, empty ones included
     work_tile   the work tile, whose fields are arrays
     """
 
