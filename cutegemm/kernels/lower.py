@@ -162,7 +162,7 @@ def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cut
 def tiled_copy(copy: TiledCopy, moved: type[cutlass.Numeric] | None = None) -> cute.TiledCopy:
     """Convert a tiled copy of this package to the CuTe DSL's: the same atom, thread-value layout and tile.
 
-    moved   element type that the atom moves; None: that of the atom. See `copy_atom`
+    moved   element type that the atom moves, of the same width; None: that of the atom
     """
     tiler = tuple([layout(t) if isinstance(t, Layout) else t for t in copy.tiler_mn])
     return cute.make_tiled_copy(copy_atom(copy.atom, moved), layout(copy.layout_tv), tiler)

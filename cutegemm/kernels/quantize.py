@@ -32,7 +32,11 @@ _MANTISSA = 0x007FFFFF
 
 
 def host_function(quantize: Quantize, arch: Arch) -> Any:
-    """Return the host function that launches the quantization of a matrix: (matrix, values, scales, stream) -> None."""
+    """Return the host function that launches the quantization of a matrix: (matrix, values, scales, stream) -> None.
+
+    quantize   types, size of the blocks, and rounding of the scales
+    arch       architecture to compile for
+    """
     return Quantizer(quantize)
 
 
@@ -80,6 +84,8 @@ class Quantizer:
     """The kernel that quantizes a matrix to fp8 with a scale for each block of elements.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
+
+    quantize   types, size of the blocks, and rounding of the scales
     """
 
     def __init__(self, quantize: Quantize) -> None:

@@ -131,6 +131,11 @@ class Folds:
     """Computes all reductions of an epilogue (sums and maxima over rows or columns of D) for one tile of D.
 
     The epilogue passes each value of D with the name of its reduction; the values are added register by register.
+
+    results    name of each reduction -> the workspace for its partial results
+    tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
+    tid        index of the thread among the threads that hold the tile in registers
+    extents    (M, N) of D
     """
 
     def __init__(self, plan: GemmPlan, results: dict[str, Any], tile_mnl, tid, extents) -> None:
@@ -207,6 +212,9 @@ class Second:
     """The kernel after the GEMM that computes the results of one reduction over D from partial results of tiles.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
+
+    reduction   the operation, and the modes of D that are reduced
+    own         how this kernel overlaps with the kernels before and after it (programmatic dependent launch)
     """
 
     def __init__(self, reduction: Reduction, own: Launch) -> None:

@@ -207,7 +207,7 @@ class Tracer(StepReader):
         """Return the numbers that determine the first work tile of this role, from those of its cluster.
 
         loop    the loop over work tiles
-        state   integers that determine the cluster's first work tile
+        state   integers that identify the cluster's first work tile
         """
         return state if loop.every == 1 else self.work.first_of(state, self.who.consumer, loop.every)
 
@@ -225,7 +225,7 @@ class Tracer(StepReader):
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
         names, values   names of the loop-carried variables, such as "stage", and their values before the loop
-        state           state of the role's first work tile, which the loop carries too
+        state           integers that identify the role's first work tile; the loop carries them too
         """
         if cutlass.const_expr(loop.lasting):
             while self.work.exists(state) or self.is_overlapped(names, values):
@@ -250,7 +250,7 @@ class Tracer(StepReader):
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
         names, values   names of the loop-carried variables, such as "stage", and their values before the work tile
-        state           state of the work tile
+        state           integers that identify the work tile, such as its number
         """
         tile = self.work.tile(state)
         self.begin(tile)

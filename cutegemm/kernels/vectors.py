@@ -18,7 +18,9 @@ from cutegemm.tile.atoms import CopyAtom
 def copy_vector(atom: CopyAtom, source: cute.Tensor, target: cute.Tensor, where: Any = None) -> None:
     """Copy a vector of neighbouring elements by a copy atom, in as many accesses as needed.
 
-    where   predicate as returned by `condition`: nothing is copied if it does not hold; None: always copy
+    source   vector that is read
+    target   vector that is written
+    where    predicate as returned by `condition`: nothing is copied if it does not hold; None: always copy
     """
     source, target = flat(source), flat(target)
     accesses = source.shape[0] // atom.values

@@ -105,16 +105,17 @@ def loaded_if(address: Int64, where: Boolean, *, loc=None, ip=None) -> Float32:
 def reloaded(
     now: list[Float32], following: list[Float32], addresses: list[Int64], k: Int32, end: Int32, *, loc=None, ip=None
 ) -> list[Float32]:
-    """Return the block scales that a lane holds from k-tile `k` on; load new scales if all lanes' have been used.
+    """Return the block scales that a lane holds for the next k-tiles: new ones at every 32nd k-tile, else the same.
 
-    A lane holds scales of one k-tile of 32 (`now`) and of the next 32 (`following`). When all lanes have been read,
-    `following` replaces `now`, and scales of 32 k-tiles later are loaded. Predicates instead of a branch let MMAs run
-    on meanwhile: ptxas would wait for them at a branch.
+    A lane holds the scales of one of the present 32 k-tiles (`now`) and of one of the 32 after them (`following`). When
+    the present 32 are done, `following` replaces `now`, and the scales of 32 k-tiles later are loaded. Predicated
+    instructions do this without a branch; at a branch, ptxas would wait for the MMAs in flight.
 
-    now, following   scales that the lane holds, one of each block
+    now, following   scales that the lane holds, one for each block of rows or columns
     addresses        for each block, the address in global memory of the lane's scale if its k-tile had the index 0
     k                index of the next k-tile in its work tile
     end              index, counted like `k`: no scales are loaded from there on
+    returns          new values of `now`, followed by those of `following`
     """
     count = len(now)
     first, at, stop = 2 * count, 3 * count, 3 * count + 1
@@ -191,7 +192,7 @@ def reload_scales(tracer: ConsumerTracer, reload: ReloadScales, at: At) -> None:
 
 @ConsumerTracer.handles(ReadScales)
 def read_scales(tracer: ConsumerTracer, read: ReadScales, at: At) -> None:
-    """Read the block scales of the thread's rows and columns for one k-tile, and count the k-tile.
+    """Read the block scales of the thread's rows and columns for one k-tile, and move on to the next k-tile.
 
     tracer   emits the code of the consumer's program
     read     the step of the program that is emitted
@@ -232,7 +233,7 @@ def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: A
 
 
 def blocks_of(tracer: ConsumerTracer, scales: Scales, at: At) -> list[Int32]:
-    """Return the block of 128 rows (or columns), i.e. the scale, for each run of the thread's rows.
+    """Return, for each run of the thread's rows (or columns), the index of the block of 128 rows that has its scale.
 
     A run is a set of neighbouring rows that share a scale. A run beyond the last block of the matrix gets the last
     block.

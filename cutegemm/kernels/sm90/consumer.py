@@ -285,9 +285,11 @@ class ConsumerTracer(Tracer):
     def for_k_tiles(self, loop, at, names, count, values):
         """Emit the code of the loop over k-tiles, and return the final values of its loop-carried variables.
 
-        If the plan has no producer, the first k-tile loads to the last stage, so the field `last` starts as the last
-        stage.
+        If the plan has no producer, a consumer loads a later k-tile to the stage of the previous k-tile. The first
+        k-tile has no previous one, so the last stage is used.
 
+        loop            the step, with the steps of an iteration
+        at              the consumer's position in its program before the loop
         names, values   names of the loop-carried variables, such as "stage", and their values before the loop
         count           number of k-tiles
         """
@@ -354,10 +356,13 @@ class ConsumerTracer(Tracer):
     # --- to global memory -----------------------------------------------------------------------------------
 
     def forgets(self, at: At) -> bool:
-        """Return whether registers that keep a finished tile are no longer needed if a branch is not taken.
+        """Return whether the registers that keep a finished tile are free again if a branch is not taken.
 
-        With an overlapped epilogue, a finished tile is kept in registers and stored during the next tile. After a K
-        split that is not the last of its tile, the consumer has nothing to store.
+        With an overlapped epilogue, a finished tile is kept in registers and stored during the next tile's MMAs. The
+        branch is taken if the consumer's K split is the last of its tile. In all other K splits the consumer has
+        nothing to store, so the registers need not be kept.
+
+        at   the consumer's position in its program
         """
         return self.holds and at.is_last is not None
 

@@ -54,7 +54,7 @@ def loaded_mnl(plan: GemmPlan, work: Work, state: State, rank, mA: cute.Tensor, 
     """Return which tiles of A and B a CTA loads for a work tile: (m_tile of A, n_tile of B, batch).
 
     work     the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
-    state    state of the work tile
+    state    integers that identify the work tile, such as its number
     rank     rank of the CTA in its cluster
     mA, mB   A (M, K, L) and B (N, K, L)
     """
@@ -81,7 +81,7 @@ class Loads:
         """Return which tiles of A and B this CTA loads for a work tile: (m_tile of A, n_tile of B, batch).
 
         work    the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
-        state   state of the work tile
+        state   integers that identify the work tile, such as its number
         rank    rank of the CTA in its cluster
         """
         (_, mA), (_, mB), *_ = self.streams
@@ -192,7 +192,7 @@ class ProducerTracer(Tracer):
         The computation follows the loads, so that it does not delay them.
 
         names, values   names of the loop-carried variables, such as "stage", and their values before this tile
-        state           state of the work tile
+        state           integers that identify the work tile, such as its number
         returns         values of these variables after it
         """
         values = super().tile(loop, at, names, state, values)

@@ -169,11 +169,12 @@ class Parts(AccumulatorVectors):
             copy_vector(self.wide, accumulators[None, i], place[None, i])
 
     def add(self, acc, work: Work, tile: WorkTile, rank, own, tid) -> None:
-        """Set `acc` to the sum of the accumulators of all K splits, in the order of the K splits.
+        """Set `acc` to the sum of the accumulators of all K splits, added in the order of the K splits.
 
-        First the K splits before this one are added together and then to `acc`; then each later one is added to `acc`.
-        Loads of a group of vectors are in flight together: `plan.vectors_at_once`, or twice as many if no registers are
-        needed for a total.
+        The accumulators of the other K splits are read from the workspace. The sum of the earlier K splits is computed
+        first, and `acc` is added to it; then each later one is added. The order is fixed, so the result does not depend
+        on which CTA ends last. The loads of a group of `plan.vectors_at_once` vectors are in flight together. The group
+        has twice as many vectors if the sum of earlier K splits needs no registers of its own.
 
         acc          accumulators of the thread, of its own K split
         work, tile   the scheduler of work tiles (tiles of D with a range of K), and the current work tile

@@ -34,8 +34,11 @@ class Reader:
     Elements that several vectors have in common, such as those of a row, are read once. All methods run while the
     kernel is traced.
 
-    parts    the thread's elements of each operand, by name: (elements of a vector, vectors)
-    coords   their coordinates (m, n), with the same shape
+    end        evaluates the epilogue and stores D in this kernel
+    epilogue   the expressions whose operands are read
+    parts      the thread's elements of each operand, by name: (elements of a vector, vectors)
+    coords     coordinates (m, n) in D of the elements, with the same shape
+    extents    (M, N) of D
     """
 
     def __init__(self, end: ScheduledEpilogue, epilogue: Epilogue, parts: dict[str, Any], coords, extents) -> None:
