@@ -141,9 +141,10 @@ def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
 def _shapes(plan: GemmPlan, grid: Work, clusters: Sequence[int]) -> list[list[Shape]]:
     """Return, for each CTA that is executed operation by operation, the list of its tiles in order.
 
-    An executed CTA stands for the CTAs of the same rank in all clusters of the batch. So a `Shape` has arrays over the
-    clusters.
+    Only one cluster of a batch is executed so. Each of its CTAs stands for the CTAs of the same rank in all clusters of
+    the batch, so an item of the list describes the tiles of all of them, by arrays over the clusters.
 
+    plan       the plan
     grid       work tiles of the problem
     clusters   indices of the clusters that are simulated together
     """
@@ -396,7 +397,7 @@ class Player(StepReader, Machine):
 
         number    index of `process` in the list of all simulated processes
         process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op        the simulated operation that wraps the step
+        op        entry of the process's list of operations that contains the step
         """
         super()._compute(number, process, op)
         self.read(op.step, number, process, op)
@@ -408,7 +409,7 @@ class Player(StepReader, Machine):
         clear     the step, which says what is set to 0
         number    index of `process` in the list of all simulated processes
         process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op        the simulated operation that wraps the step
+        op        entry of the process's list of operations that contains the step
         """
         zeros = self._nothing(process, op.tag[0])
         if clear.what == "total":
@@ -425,7 +426,7 @@ class Player(StepReader, Machine):
         add       the step
         number    index of `process` in the list of all simulated processes
         process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op        the simulated operation that wraps the step; `op.stage` is the buffer
+        op        entry of the process's list of operations that contains the step; `op.stage` is the buffer
         """
         assert self.stage.shared is not None
         self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
@@ -439,7 +440,7 @@ class Player(StepReader, Machine):
         keep      the step
         number    index of `process` in the list of all simulated processes
         process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op        the simulated operation that wraps the step; `op.tag[0]` is the tile
+        op        entry of the process's list of operations that contains the step; `op.tag[0]` is the tile
         """
         registers, storage = self.registers[number], self.storage
         group = self.own_group(process, op.tag[0])
@@ -456,7 +457,7 @@ class Player(StepReader, Machine):
         store     the step
         number    index of `process` in the list of all simulated processes
         process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op        the simulated operation that wraps the step; `op.tag` is (tile, epilogue tile)
+        op        entry of the process's list of operations that contains the step; `op.tag` is (tile, epilogue tile)
         """
         (tile, i), storage = op.tag, self.storage
         storage.store_aux(self.values[number], i, self.own_group(process, tile))
@@ -468,7 +469,7 @@ class Player(StepReader, Machine):
         reduce    the step
         number    index of `process` in the list of all simulated processes
         process   the simulated consumer (a warp role of one CTA) that executes the step
-        op        the simulated operation that wraps the step; `op.tag` is (tile, epilogue tile)
+        op        entry of the process's list of operations that contains the step; `op.tag` is (tile, epilogue tile)
         """
         (tile, i), storage = op.tag, self.storage
         storage.reduce(self.values[number], i, self.own_group(process, tile))
@@ -480,7 +481,7 @@ class Player(StepReader, Machine):
         multiply   the program step
         number     index of `process` in the list of all simulated processes
         process    the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op         the simulated operation that wraps the step; `op.tag` is (tile, k-tile)
+        op         entry of the process's list of operations that contains the step; `op.tag` is (tile, k-tile)
         raises     ProtocolError if k-blocks are not multiplied in their order
         """
         product = self.complete_product(number, process, op, multiply.blocks_of(self.plan.k_blocks))
@@ -615,7 +616,7 @@ class Player(StepReader, Machine):
         reduce    the step
         number    index of `process` in the list of all simulated processes
         process   the simulated consumer (a warp role of one CTA) that executes the step
-        op        the simulated operation that wraps the step; `op.tag[0]` is the tile
+        op        entry of the process's list of operations that contains the step; `op.tag[0]` is the tile
         """
         if not self.split_k_partials.last[number]:
             return
@@ -635,7 +636,7 @@ class Player(StepReader, Machine):
         values    the step, which names the section
         number    index of `process` in the list of all simulated processes
         process   the simulated consumer (a warp role of one CTA) that executes the step
-        op        the simulated operation that wraps the step; `op.tag` is (tile, epilogue tile)
+        op        entry of the process's list of operations that contains the step; `op.tag` is (tile, epilogue tile)
         """
         storage = self.stage.storage
         if storage is None:
@@ -724,7 +725,7 @@ class Player(StepReader, Machine):
         store     the step
         number    index of `process` in the list of all simulated processes
         process   the simulated consumer (a warp role of one CTA) that executes the step
-        op        the simulated operation that wraps the step; `op.tag[0]` is the tile
+        op        entry of the process's list of operations that contains the step; `op.tag[0]` is the tile
         """
         tile, direct = op.tag[0], self.stage.direct
         assert direct is not None

@@ -281,9 +281,11 @@ def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _thread_table(mma: TiledMma) -> np.ndarray:
-    """Return the thread of a tiled MMA at each (lane of the atom, m, n, k), as an array with these four modes.
+    """Return which thread of a tiled MMA computes each MMA atom: an array with the axes (lane of the atom, m, n, k).
 
-    m, n and k are coordinates of the atom in the grid of atoms that the threads cover at once.
+    The threads cover a grid of atoms at once; m, n and k are the coordinates of an atom in that grid.
+
+    mma   the tiled MMA
     """
     layout = mma.thr_layout_vmnk
     return layout.offsets().reshape([layout[mode].size() for mode in range(4)], order="F")

@@ -215,7 +215,7 @@ class TileStore:
         """Return the index in a matrix's memory of the element that belongs to each accumulator: (accumulators, CTA).
 
         matrix   D, or an operand or result of the epilogue with its extents
-        group    the CTAs, which have the batch index
+        group    the CTAs, with the index of each one's batch
         m0, n0   row and column in D of each tile's first element: (CTA,)
         """
         start = matrix.base + matrix.addresses(m0, n0) + group.batch * matrix.strides[2]
