@@ -77,9 +77,11 @@ class Clocks:
         self.tick(slot)
 
     def arrive(self, agents: np.ndarray) -> np.ndarray:
-        """Return what warps or copies that arrive at a barrier know together: the maximum of their vector clocks.
+        """Return a vector clock of all that is ordered before an arrival of warps or copies at a barrier.
 
-        agents   (n,) numbers of the warps or copies, over all CTAs
+        It is the maximum of their own vector clocks. Whoever passes the barrier later gets it by `learn`.
+
+        agents   (n,) numbers of the warps or copies that arrive, over all CTAs
         """
         joined = self.known[agents].max(axis=0)
         joined[agents % self.agents] = self.now
@@ -87,11 +89,13 @@ class Clocks:
         return np.asarray(joined)
 
     def learn(self, slot: int, agents: np.ndarray, clock: np.ndarray) -> None:
-        """Let warps or copies of a CTA know what others knew that arrived at a barrier: raise their vector clocks.
+        """Raise the vector clocks of warps or copies that pass a barrier to the clock of its arrivals.
+
+        What the arrived warps did before is then ordered before what these warps do next.
 
         slot     index of the CTA among those that are emulated together
-        clock    the least value of each clock, which `arrive` has returned
-        agents   (n,) numbers of the warps or copies, over all CTAs
+        agents   (n,) numbers of the warps or copies that pass the barrier, over all CTAs
+        clock    vector clock of the arrivals, as `arrive` returns it
         """
         self.known[agents] = np.maximum(self.known[agents], clock)
         self.tick(slot)

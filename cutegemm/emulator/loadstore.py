@@ -40,6 +40,7 @@ class Form:
     """Operands of a PTX load or store (ld, st): state space, element type, and registers.
 
     space       "param", "shared", "global" or "generic"
+    kind        numpy type of an element
     registers   destinations of a load or sources of a store, one for each element of the vector; None stands for the
                 sink `_`, which discards a loaded element
     """

@@ -68,7 +68,9 @@ class Watch(Protocol):
 class Machine(Scheduler):
     """The CTAs of a launch that are emulated together, from their start until all their threads have ended.
 
-    threads        threads of a CTA
+    program        instructions of the kernel, ready for execution
+    blocks         the CTAs that are emulated together
+    threads        number of threads of a CTA
     shared_bytes   shared memory of a CTA
     params         uint8, the bytes of the kernel parameters
     check_races    whether to detect races in shared and global memory

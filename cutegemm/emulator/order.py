@@ -137,6 +137,8 @@ class _Log:
 
     An entry is one integer, (index of the access << 32 | thread), or 0 if no access was recorded.
 
+    units   number of units of the buffer
+
     written          last write of each unit
     read             last read of each unit
     read_elsewhere   last read of each unit by a CTA other than that of `read`
@@ -240,12 +242,13 @@ class GlobalOrder:
                     _join(self._observed, (warp, group[0]), clock)
 
     def fence(self, threads: np.ndarray, scope: int) -> None:
-        """Execute a fence in the race detector, for the warps of some threads.
+        """Execute a memory fence of some warps in the race detector for global memory.
 
-        The warps now know what their earlier strong reads have observed, and their later strong writes pass it on.
+        What their earlier strong reads observed is then ordered before what the warps do next. Their later strong
+        writes pass on to readers all that is ordered before the fence.
 
-        threads   (n,) numbers over all CTAs that are emulated together
-        scope     CTA, CLUSTER or DEVICE
+        threads   (n,) numbers of the warps' threads over all CTAs that are emulated together
+        scope     CTA, CLUSTER or DEVICE: the memory scope of the fence
         """
         _, first = np.unique(self.machine.agent_of[threads], return_index=True)
         for thread in threads[first].tolist():
@@ -258,10 +261,12 @@ class GlobalOrder:
         self.clocks.now += 1
 
     def join_cluster(self, row: int, clock: np.ndarray, slot: int) -> None:
-        """Let a warp know, after a cluster barrier, what a warp of another CTA of the cluster knows (race detection).
+        """Raise a warp's vector clock after a cluster barrier: include the clock of a warp in another CTA of the cluster.
 
-        row     row in the table of vector clocks (`Clocks.known`) of the warp that learns
-        clock   vector clock of the other warp
+        What the other warp did before the barrier is then ordered before what this warp does next.
+
+        row     row of the warp in the table of vector clocks, `Clocks.known`
+        clock   vector clock of the other warp at the barrier
         slot    index of the other warp's CTA among those that are emulated together
         """
         if self.columns:

@@ -120,13 +120,17 @@ class Arrival:
 class Scheduler:
     """Schedules the threads of all CTAs that are emulated together: which run next, and what others wait for.
 
-    alive     bool (threads,): False for threads that have ended
-    waiting   (slot, barrier number) -> arrivals at that CTA barrier, if it is not complete; slot is the index of the
-              CTA
-    ending    functions to call with the threads that have just ended
-    at        index of the instruction that is being executed
-    seed      None: the group at the lowest instruction runs first, and asynchronous copies take place as late as
-              possible. A number: both are random
+    name            name of the kernel, for messages
+    program         instructions of the kernel, ready for execution
+    blocks          the CTAs that are emulated together
+    block_threads   number of threads of a CTA
+    alive           bool (threads,): False for threads that have ended
+    waiting         (slot, barrier number) -> arrivals at that CTA barrier, if it is not complete; slot is the index of
+                    the CTA
+    ending          functions to call with the threads that have just ended
+    at              index of the instruction that is being executed
+    seed            None: the group at the lowest instruction runs first, and asynchronous copies take place as late as
+                    possible. A number: both are random
     """
 
     def __init__(

@@ -61,6 +61,8 @@ class AsyncProxy:
     """The asynchronous accesses (by TMA, st.async and wgmma) to the shared memory of all emulated CTAs.
 
     This object delays the accesses as long as the program allows, and checks them for races and missing proxy fences.
+
+    machine   the emulated CTAs
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -129,9 +131,11 @@ class AsyncProxy:
         return known
 
     def learn(self, key: Any, agents: np.ndarray, slot: int) -> None:
-        """Raise vector clocks of warps or copies of a CTA to the ones that CTAs of the cluster released under a key.
+        """Raise the vector clocks of warps or copies that pass a barrier to the clocks stored at its arrivals.
 
-        key      key of a phase of an mbarrier or of the cluster barrier
+        What CTAs of the cluster did before they arrived is then ordered before what the warps do next.
+
+        key      barrier and phase: of an mbarrier, or of the cluster barrier
         agents   numbers of the warps or copies over all CTAs
         slot     index of their CTA among those that are emulated together
         """
