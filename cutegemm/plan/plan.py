@@ -925,10 +925,13 @@ def _of_one_consumer(mma: TiledMma) -> TiledMma:
 
 @cache
 def _without_second(permutation: Layout) -> Layout:
-    """Remove the mode of the consumers from a permutation of rows or columns, to get the permutation of one consumer.
+    """Return the permutation of one consumer's rows (or columns), from that of all consumers together.
 
-    permutation   layout with the modes (atom, consumers, rest) for all consumers together. In the result a consumer's
-                  rows or columns are adjacent
+    A permutation says which rows of the tile the MMA atoms cover, in order. In the result, a consumer's rows are
+    adjacent.
+
+    permutation   layout with three modes: rows of an MMA atom, consumers, repetitions. The mode of the consumers is
+                  removed
     """
     first, consumers, rest = (permutation[mode] for mode in range(3))
     modes = zip(*rest.flat(), strict=True)

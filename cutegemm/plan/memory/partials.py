@@ -79,7 +79,7 @@ class Folding:
 
         m_tile, n_tile   coordinates of the tile of D
         m_tiles          number of tiles of D along M
-        piece            index of the partial result among those of the tile; see `piece_of`
+        piece            index of the partial result among those that the tile contributes to the result
         """
         tile = n_tile if self.along == ("n",) else m_tile
         if len(self.along) == 2:

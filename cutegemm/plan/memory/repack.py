@@ -256,13 +256,13 @@ def _packing(operand: Operand, name: str, major: str) -> Repack:
     depth = 1 if source == target else min(vector, side * side // (_THREADS * width))
 
     def copy(along: int, elements: int, others: int = 1, turned: bool = False) -> TiledCopy:
-        """Return the tiled copy of a square tile, where each thread has a block of `elements` by `others` elements.
+        """Return the tiled copy of a square tile where each thread copies a block of `elements` by `others` elements.
 
         along      mode of the tile, 0 or 1, along which the lanes of a warp are neighbours
-        elements   number of elements of a thread along that mode
-        others     number of elements of a thread along the other mode
-        turned     mode of a vector: False: an access moves the `elements` along `along`; True: the `others` along the
-                   other mode
+        elements   extent of a thread's block along that mode
+        others     extent of a thread's block along the other mode
+        turned     mode that one access of a thread follows. False: the mode `along`, with `elements` elements; True:
+                   the other mode, with `others`
         """
         atom = universal_copy(operand.dtype, bits * (others if turned else elements))
         lanes = side // elements

@@ -344,11 +344,13 @@ class Expansion(StepReader):
         return self.place_of(int(tile.tile))
 
     def place_of(self, slot: int) -> int:
-        """Return the index of this consumer's rows of a tile in an array over (slot, CTA of the cluster, consumer).
+        """Return the index of this consumer's semaphore of a tile, or of its accumulators of a K split in memory.
 
-        The consumer is the fastest mode. Semaphores and accumulators in the workspace are such arrays.
+        Both are stored as arrays with three modes: slot, CTA of the cluster, consumer. The consumer is the fastest
+        mode.
 
-        slot   for a semaphore: index of the cluster's tile. For accumulators: index of the workspace slot
+        slot   for a semaphore: index of the cluster's tile. For accumulators: index of the K split's slot in the
+               workspace
         """
         readers = self.pipeline.readers
         own = self.consumer if readers > 1 else 0
@@ -434,14 +436,18 @@ class Expansion(StepReader):
 
 @dataclass(frozen=True)
 class _Lined:
-    """An operation of an executed program, with the line of the printed program that it comes from, counted from 0."""
+    """An operation of an executed program, with the line of the printed program that it comes from.
+
+    line   index of the line, counted from 0
+    op     the operation, such as a wait or a load
+    """
 
     line: int
     op: Op
 
 
 class _WithLines(Expansion):
-    """Symbolic execution of a warp role's program that yields each operation with the program line it is from."""
+    """Executes a warp role's program symbolically: yields each operation with the line of the program it is from."""
 
     line = 0  # line of the first step of the next call of `steps`
 

@@ -302,9 +302,13 @@ def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
 
 @functools.lru_cache(maxsize=1024)
 def _hazards(schedule: ThreadSchedule, is_async: bool, k_tiles: int, k_blocks: int | None) -> tuple[str, ...]:
-    """Return a sentence for each error of a schedule, as `ThreadSchedule.hazards` does; results are cached.
+    """Return a sentence for each error of a schedule, e.g. a stage that is overwritten too early.
 
-    Many plans that differ only in their layouts have the same schedule.
+    It is cached: many plans that differ only in their layouts have the same schedule.
+
+    is_async   whether k-tiles are loaded by cp.async
+    k_tiles    number of k-tiles for which the schedule is executed
+    k_blocks   number of k-blocks of a k-tile. Each must be multiplied once; None: this is not checked
     """
     watch = StageWatch(schedule, is_async, k_tiles)
     for tile, step in schedule.play(k_tiles):

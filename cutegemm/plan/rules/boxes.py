@@ -318,11 +318,13 @@ def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
 
 
 def _contributions(outer: Layout, tile: _Tile) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offsets of all coordinates along a tile's contiguous mode, and those of all along its other mode.
+    """Return what each coordinate adds to an element's offset: along a tile's contiguous mode, and along the other.
 
-    The offset of an element is the sum of one of each.
+    The offset of an element, before the swizzle, is the sum of two such numbers.
 
-    outer   the layout without its swizzle
+    outer     the layout without its swizzle
+    tile      the tile in shared memory
+    returns   two arrays, with an entry for each coordinate along a mode
     """
     return outer[tile.inner].offsets(), outer[1 - tile.inner].offsets()
 

@@ -155,7 +155,7 @@ class KDivision:
     def _piece(self, column: Any, piece: Any) -> WorkTile:
         """Return the work tile of a worker for one of the tiles that its run of k-tiles crosses (stream-K).
 
-        column   the worker, numbered as in `columns`
+        column   number of the worker; with fixup, the owners of the split tiles are counted first
         piece    index of the tile among those that the run crosses, from 0
         """
         least, most = self.arithmetic.minimum, self.arithmetic.maximum
@@ -235,10 +235,10 @@ def k_division_of(
     split        splits > 1 (split-K): each tile has `splits` K splits, or fewer if it has fewer k-tiles. waves > 0
                  (stream-K): the tiles % grid tiles that do not fill the grid, and those of waves - 1 full waves, are
                  divided among all of the grid
-    tiles        number of tiles of D; a tile is that of a whole cluster
+    tiles        number of tiles of D, where a tile is what a whole cluster computes
     k_tiles      number of k-tiles of each tile
     grid         number of clusters of the grid
-    arithmetic   functions for the type of these values
+    arithmetic   minimum, maximum and division for these values: `INTEGERS`, or those for arrays or kernel values
     least_run    stream-K: fewest k-tiles that a cluster takes
 
     >>> from cutegemm.plan.work.split import KSplit

@@ -174,13 +174,15 @@ class GpcRaster:
         return sizes[0] - sizes[1] if len(sizes) > 1 else 0
 
     def ends(self, clusters: Any, arithmetic: Arithmetic = INTEGERS) -> tuple[Any, ...]:
-        """Return, for a number of launched clusters, where the places of each GPC end, as `place` needs it.
+        """Return where the clusters of each GPC end, if all launched clusters are counted GPC by GPC.
 
-        Each end is a byte; an integer holds four of them. GPCs that are full when the first rounds of equal size end
-        are left out, because their places are computed without it.
+        It is computed once for a grid; `place` needs it for each cluster. The ends are packed: each is a byte, and an
+        integer holds four of them. GPCs that take clusters only in the first rounds, which have equal size, are left
+        out, since `place` computes their clusters without it.
 
         clusters     number of launched clusters
-        arithmetic   functions for the type of the values
+        arithmetic   minimum, maximum and division for these values: `INTEGERS`, or those for arrays or kernel values
+        returns      the integers with the packed ends
         """
         least, most = arithmetic.minimum, arithmetic.maximum
         gpc_raster = self.rounds[0]
@@ -203,7 +205,7 @@ class GpcRaster:
 
         cluster      index of the cluster in launch order
         ends         the result of the method `ends` for the grid
-        arithmetic   functions for the type of the values
+        arithmetic   minimum, maximum and division for these values: `INTEGERS`, or those for arrays or kernel values
         """
         least, most = arithmetic.minimum, arithmetic.maximum
         (_, widest, times), *runs = self._runs

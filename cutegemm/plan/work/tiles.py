@@ -68,10 +68,11 @@ class TileGrid:
     def loaded_mnl(self, tile_mnl: tuple[Any, Any, Any], m_tiles: Any, n_tiles: Any) -> tuple[Any, Any, Any]:
         """Return (m_tile of A, n_tile of B, l) that a CTA loads for its tile of D.
 
-        They are those of the tile. Past the edge of D they are the last m_tile and n_tile: the results are not used,
-        but a TMA box outside of the matrix takes longer, and the whole cluster waits for it (e4m3, 813 x 2400 x 11168,
-        tile 128 x 160, cluster 1 x 2: 56.0 us, and 48.2 us without boxes past the edge; H100, 2026-11-22). CTAs of a
-        cluster that splits K load the same n_tile, which has the columns of all of them.
+        Inside of D they are the coordinates of the tile itself. A CTA past the edge of D loads the last m_tile and
+        n_tile. Its results are not used, but a TMA box outside of the matrix takes longer, and the whole cluster waits
+        for it (e4m3, 813 x 2400 x 11168, tile 128 x 160, cluster 1 x 2: 56.0 us, and 48.2 us without boxes past the
+        edge; H100, 2026-11-22). CTAs of a cluster that splits K load the same n_tile, which has the columns of all of
+        them.
 
         tile_mnl           the CTA's tile of D: (m_tile, n_tile, l)
         m_tiles, n_tiles   number of tiles of A along M, and of B along N

@@ -69,23 +69,25 @@ class Work:
     # --- from one work tile of a cluster to the next -------------------------------------------------------------
 
     def first(self, place: Any) -> State:
-        """Return the state of the first work tile of a cluster. `tile` turns a state into the work tile.
+        """Return the integers that identify the first work tile of a cluster, called its state.
 
-        place   index of the cluster in the order of the scheduler (see the method `place`)
+        `next` returns the state of the cluster's next work tile. `tile` converts a state to the work tile.
+
+        place   index of the cluster in the order of the scheduler: as launched, or GPC by GPC
         """
         raise NotImplementedError
 
     def next(self, state: State) -> State:
         """Return the state of the next work tile of the same cluster.
 
-        state   state of a work tile, as `first` or `next` returns it
+        state   integers that identify a work tile, as `first` or `next` returns them
         """
         raise NotImplementedError
 
     def exists(self, state: State) -> Any:
         """Return whether a state has a work tile. If not, the cluster has taken its last one.
 
-        state   state of a work tile, as `first` or `next` returns it
+        state   integers that identify a work tile, as `first` or `next` returns them
         """
         raise NotImplementedError
 
@@ -95,14 +97,14 @@ class Work:
         An empty work tile has `splits` = 0. Kernels also call this for the state after the last work tile, and ignore
         the result; so it must not read memory out of bounds there.
 
-        state   state of a work tile, as `first` or `next` returns it
+        state   integers that identify a work tile, as `first` or `next` returns them
         """
         raise NotImplementedError
 
     def states(self, place: int) -> Iterator[State]:
         """Yield the states of all work tiles of a cluster, in order; `tile` turns a state into the work tile.
 
-        place   index of the cluster in the order of the scheduler (see the method `place`)
+        place   index of the cluster in the order of the scheduler: as launched, or GPC by GPC
         """
         state = self.first(place)
         while self.exists(state):
@@ -112,7 +114,7 @@ class Work:
     def of_cluster(self, place: int) -> list[WorkTile]:
         """Return the work tiles that a cluster takes, in order.
 
-        place   index of the cluster in the order of the scheduler (see the method `place`)
+        place   index of the cluster in the order of the scheduler: as launched, or GPC by GPC
         """
         return [self.tile(state) for state in self.states(place)]
 
@@ -121,7 +123,7 @@ class Work:
     def ahead(self, state: State, turns: int) -> State:
         """Return the state of the work tile that the same cluster takes `turns` work tiles later.
 
-        state   state of a work tile, as `first` or `next` returns it
+        state   integers that identify a work tile, as `first` or `next` returns them
         """
         for _ in range(turns):
             state = self.next(state)
@@ -132,7 +134,7 @@ class Work:
 
         Pingpong consumers take the work tiles of a CTA in turn.
 
-        state   state of the first work tile of the cluster
+        state   integers that identify the first work tile of the cluster
         turn    index of the consumer
         turns   number of consumers
         """
@@ -149,7 +151,7 @@ class Work:
         Pingpong consumers take the work tiles of a CTA in turn, so these are the k-tiles of the earlier consumers'
         first work tiles.
 
-        state   state of the first work tile of the cluster
+        state   integers that identify the first work tile of the cluster
         turn    index of the consumer
         turns   number of consumers
         """
@@ -164,7 +166,7 @@ class Work:
 
         Pingpong consumers take the work tiles of a CTA in turn.
 
-        state   state of the first of the two work tiles
+        state   integers that identify the first of the two work tiles
         turns   number of consumers
         """
         return sum([self.tile(self.ahead(state, ahead)).k_count for ahead in range(1, turns)], 0)
