@@ -62,7 +62,10 @@ class Parts(AccumulatorVectors):
         return self.arrivals.iterator + counter_of(self.plan, tile.tile, rank, self.own(consumer))
 
     def own(self, consumer):
-        """Return the index of the consumer among those that compute one tile together; 0 if it is alone."""
+        """Return the index of a consumer among the consumers that compute one tile together; 0 if it is alone.
+
+        consumer   index of the consumer in the CTA
+        """
         return consumer if self.plan.body.readers > 1 else Int32(0)
 
     @cute.jit
@@ -148,7 +151,7 @@ class Parts(AccumulatorVectors):
 
         slot   index of the K split's buffer in the workspace
         rank   rank of the CTA in its cluster
-        own    index of the consumer among those that share the tile
+        own    index of the consumer among the consumers that share the tile
         tid    index of the thread in the consumer
         """
         layout = slot_layout(self.plan, 1)
@@ -179,7 +182,7 @@ class Parts(AccumulatorVectors):
         acc          accumulators of the thread, of its own K split
         work, tile   the scheduler of work tiles (tiles of D with a range of K), and the current work tile
         rank         rank of the CTA in its cluster
-        own          index of the consumer among those that share the tile
+        own          index of the consumer among the consumers that share the tile
         tid          index of the thread in the consumer
         """
         accumulators, at_once = self.by_vectors(acc), self.plan.vectors_at_once
@@ -208,7 +211,7 @@ class Parts(AccumulatorVectors):
         before         True: add the K splits before this one; False: those after it
         work, tile     the scheduler of work tiles (tiles of D with a range of K), and the current work tile
         rank           rank of the CTA in its cluster
-        own            index of the consumer among those that share the tile
+        own            index of the consumer among the consumers that share the tile
         tid            index of the thread in the consumer
         """
         first, end = vectors

@@ -209,7 +209,7 @@ class ScheduledGemm(ScheduledEpilogue):
         reducer.launch(partials, given, given.stream)
 
     def matrices(self, given: LaunchArguments) -> tuple[Any, ...]:
-        """View the caller's A, B and D as (M, K, L), (N, K, L) and (M, N, L), and the tensors of the epilogue likewise.
+        """View the caller's A as (M, K, L), B as (N, K, L), and D and the tensors of the epilogue as (M, N, L).
 
         given     the arguments of the launch
         returns   (A, B, D, (tensors, results) of the epilogue). A and B have the type that is multiplied; tensors and
