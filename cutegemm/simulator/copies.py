@@ -228,7 +228,7 @@ class OperandFlow(StageWatch):
     def _outside(self, at: np.ndarray, k_start: int) -> str:
         """Return the text of a fault: a thread reads an element outside of the matrix.
 
-        at        index of the element among those that the copies move, and index of the CTA in the group
+        at        index of the element among all that the copies move, and index of the CTA in the group
         k_start   k of the k-tile's first element
         """
         entry, cta = (int(x) for x in at)
@@ -241,7 +241,7 @@ class OperandFlow(StageWatch):
     def _global(self, entry: int, cta: int, k_start: int) -> str:
         """Return the name of an element of this operand for messages, such as "A(m 2, k 1)".
 
-        entry     index of the element among those that the copies move
+        entry     index of the element among all that the copies move
         cta       index of the CTA in the group
         k_start   k of the k-tile's first element
         """

@@ -121,7 +121,7 @@ class SplitState:
         self.slots[op.slot, op.warp] = op.tile
 
     def _end(self, op: SplitOp) -> None:
-        """Execute an operation of the K split that ends last: read the others' accumulators, or reset the semaphore.
+        """Execute an operation of the K split that ends last: read accumulators of another one, or reset the semaphore.
 
         op       the operation, which names the tile's semaphore and, for a read, the workspace slot
         raises   Misuse if the accumulators have not been written yet
