@@ -67,7 +67,7 @@ class Clocks:
     def barrier(self, slot: int, agents: np.ndarray) -> None:
         """Synchronize warps or copies of a CTA in the race detector: all get the maximum of their vector clocks.
 
-        slot     index of the CTA among those that are emulated together
+        slot     index of the CTA among the CTAs that are emulated together
         agents   (n,) numbers of the warps or copies, over all CTAs
         """
         local = agents - slot * self.agents
@@ -93,7 +93,7 @@ class Clocks:
 
         What the arrived warps did before is then ordered before what these warps do next.
 
-        slot     index of the CTA among those that are emulated together
+        slot     index of the CTA among the CTAs that are emulated together
         agents   (n,) numbers of the warps or copies that pass the barrier, over all CTAs
         clock    vector clock of the arrivals, as `arrive` returns it
         """
@@ -134,7 +134,7 @@ class Clocks:
         It also recomputes the CTA's `floor`: accesses up to this value of the counter are ordered before whatever the
         CTA's warps do next, and need no further check.
 
-        slot   index of the CTA among those that are emulated together
+        slot   index of the CTA among the CTAs that are emulated together
         """
         first = slot * self.agents
         self.floor[slot] = self.known[first : first + self.warps, : self.warps].min()
@@ -146,7 +146,7 @@ class Clocks:
         """Record that warps read units of shared memory, and check for races.
 
         units    (n, count) units that each read touches, numbered over all CTAs
-        slots    (n,) index of the CTA among those that are emulated together
+        slots    (n,) index of the CTA among the CTAs that are emulated together
         warps    (n,) index of the warp in its CTA
         raises   Race with a write that is not ordered before the read
         """
@@ -157,7 +157,7 @@ class Clocks:
         """Record that warps write units of shared memory, and check for races.
 
         units    (n, count) units that each write touches, numbered over all CTAs
-        slots    (n,) index of the CTA among those that are emulated together
+        slots    (n,) index of the CTA among the CTAs that are emulated together
         warps    (n,) index of the warp in its CTA
         raises   Race with a read or a write that is not ordered before the write
         """
@@ -180,7 +180,7 @@ class Clocks:
         """Raise Race if any unit was written by a warp or copy whose write is not ordered before the present access.
 
         units   (n, count) units that each access touches, numbered over all CTAs
-        slots   (n,) index of the CTA among those that are emulated together
+        slots   (n,) index of the CTA among the CTAs that are emulated together
         warps   (n,) index of the warp in its CTA
         """
         stamps = self.written[units]
@@ -203,7 +203,7 @@ class Clocks:
     ) -> None:
         """Raise Race if, for any of n pairs of accesses, the earlier one is not ordered before the present one.
 
-        slots    (n,) index of the CTA among those that are emulated together
+        slots    (n,) index of the CTA among the CTAs that are emulated together
         mine     (n,) number of the warp or copy that makes the present access, in its CTA
         stamps   (n,) value of the common counter at the earlier access
         others   (n,) number of the warp or copy that made the earlier access, in its CTA

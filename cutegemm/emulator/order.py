@@ -261,7 +261,7 @@ class GlobalOrder:
         self.clocks.now += 1
 
     def join_cluster(self, row: int, clock: np.ndarray, slot: int) -> None:
-        """Raise a warp's vector clock after a cluster barrier: include the clock of a warp in another CTA of the cluster.
+        """Raise a warp's vector clock after a cluster barrier, to include the clock of a warp in another CTA.
 
         What the other warp did before the barrier is then ordered before what this warp does next.
 

@@ -117,7 +117,7 @@ class AsyncProxy:
         value of the detector's counter) are ordered before. None if races are not checked.
 
         thread   number of the thread over all CTAs that are emulated together
-        slot     index of the CTA among those that are emulated together
+        slot     index of the CTA among the CTAs that are emulated together
         """
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:

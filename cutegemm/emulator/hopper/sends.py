@@ -91,7 +91,7 @@ class _Send:
 class _Targets:
     """Where the threads that execute st.async store, and which mbarriers they signal.
 
-    slots      (threads,) index of the destination CTA among those that are emulated together
+    slots      (threads,) index of the destination CTA among the CTAs that are emulated together
     offsets    (threads,) offsets of the stores in the shared-memory windows of these CTAs
     barriers   (threads,) offsets of the mbarriers in these windows
     """
@@ -171,7 +171,7 @@ def _targets(step: Step, size: int) -> _Targets:
 def _check_place(step: Step, slot: int, offsets: np.ndarray, size: int) -> None:
     """Raise RuleViolation if threads of a warp store to the same bytes by st.async, or to an mbarrier.
 
-    slot      index of the destination CTA among those that are emulated together
+    slot      index of the destination CTA among the CTAs that are emulated together
     offsets   (threads,) offsets in the CTA's shared-memory window
     size      bytes that each thread stores
     """
