@@ -43,7 +43,8 @@ class Instruction:
     kind       "wgmma", "mma" (mma.sync) or "fma"; "any instruction" for integers
     k          extent of the instruction along K: the number of products that it adds at once
     types      element types of the caller's A and B and of the accumulator, such as "bf16 x bf16 -> f32"
-    rounding   how f32 operands are rounded to tf32, see `GemmPlan`; "" for other types
+    rounding   how f32 operands are rounded to tf32: "rz" (low bits are ignored), "rna" or "rne" (to nearest); "" for
+               other types
     further    further properties that change the bits, as (name, value) pairs such as ("n", 128); () at present,
                because none are known
     """

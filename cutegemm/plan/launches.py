@@ -145,9 +145,10 @@ def launches_dependents(plan: GemmPlan) -> bool:
 
 
 def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:
-    """Return whether a kernel is launched with PDL (programmatic dependent launch), before the previous one ends.
+    """Return whether a kernel is launched with PDL (programmatic dependent launch), before the previous kernel ends.
 
-    It is if `launch.waits`, unless a repack pass before it writes more than 12 MiB.
+    The kernel must wait for that end by itself (`launch.waits`). A GEMM after a repack pass that writes more than 12
+    MiB is launched without PDL.
 
     launch           how the kernel overlaps with the kernels before and after it
     repacked_bytes   bytes that the repack pass (a copy of A or B to a better layout) writes before this kernel: an

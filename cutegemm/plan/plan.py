@@ -261,13 +261,13 @@ class GemmPlan(hooks.Shown):
     def mma_tile(self) -> tuple[int, int, int]:
         """Return (rows, columns, k) that a CTA of this plan multiplies for each k-tile.
 
-        They are those of its tile of D, unless the CTAs of a cluster split K. Then a CTA multiplies the rows or columns
-        of all these CTAs, for its own k-tiles.
+        Rows and columns are the CTA's tile of D. If the CTAs of a cluster split K, each CTA multiplies the rows or
+        columns of all of them, by its own k-tiles.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(tile=(64, 96, 64), cluster_k=3)
         >>> plan.mma_tile, plan.cta_tile, plan.cluster_mn
-        ((64, 96, 64), (64, 32, 64), (1, 3))
+        ((64, 288, 64), (64, 96, 64), (1, 3))
         """
         bm, bn, bk = self.cta_tile
         return (bm, bn * self.cluster_k, bk) if self.body.has_roles else (bm * self.cluster_k, bn, bk)
@@ -316,7 +316,8 @@ class GemmPlan(hooks.Shown):
     def epilogue_mma(self) -> TiledMma:
         """Return the tiled MMA whose accumulator (C) layout says which thread of a CTA stores which element of D.
 
-        It is the plan's `tiled_mma`, unless warps or CTAs split K: then threads exchange accumulators before the store.
+        It is the plan's `tiled_mma`. If warps or CTAs split K, threads exchange accumulators before the store, and the
+        result is the tiled MMA for the accumulators after that exchange.
         """
         return self.body.stored_mma(self)
 
@@ -438,10 +439,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def consumer_mma_tile(self) -> tuple[int, int]:
-        """Return (rows, columns) that a consumer of this plan multiplies.
+        """Return (rows, columns) that a consumer of this plan (a warp role that multiplies) multiplies at a time.
 
-        They are those that it stores, or those of all CTAs of its cluster if they split K. The plan must have warp
-        roles.
+        It is the tile that the consumer stores. If the CTAs of a cluster split K, it is the tile of this consumer in
+        all of these CTAs together. The plan must have warp roles.
         """
         rows, columns = self.consumer_tile
         return rows, columns * self.cluster_k
@@ -682,7 +683,9 @@ class GemmPlan(hooks.Shown):
 
     @property
     def consumer_mma(self) -> TiledMma:
-        """Return the tiled MMA of a single consumer, derived from `tiled_mma`, that of all consumers of a CTA together.
+        """Return the tiled MMA of a single consumer (a warp role that multiplies).
+
+        It is derived from `tiled_mma`, the tiled MMA of all consumers of a CTA together.
 
         The plan must have warp roles.
         """
@@ -712,7 +715,7 @@ class GemmPlan(hooks.Shown):
     def piece_n(self) -> int:
         """Return how many adjacent columns of the CTA's tile belong to one consumer, before those of the next begin.
 
-        It is the width of a consumer's tile, unless the consumers interleave their columns.
+        It is the width of a consumer's tile, or less if the consumers interleave their columns.
         """
         along_n = self.tiled_mma.permutation_mnk[1]
         return int(along_n[1].stride) if isinstance(along_n, Layout) else self.consumer_tile[1]
@@ -760,7 +763,7 @@ class GemmPlan(hooks.Shown):
         5, 0) has (7, 5, 0).
 
         tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
-        consumer   index of the consumer among those that share the CTA's tile
+        consumer   index of the consumer among the consumers that share the CTA's tile
 
         >>> from cutegemm.build import sm90_plan
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").own_tile((3, 5, 0), 1)
@@ -845,8 +848,8 @@ class GemmPlan(hooks.Shown):
     def mma_grid(self, problem: Problem) -> tuple[int, int, int]:
         """Return the number of tiles that CTAs multiply for a problem: (along M, along N, batch).
 
-        It is the number of CTA tiles of D, unless a cluster splits K: each of its CTAs then multiplies the tile of all
-        of them.
+        It is the number of CTA tiles of D. If the CTAs of a cluster split K, each of them multiplies the tiles of all
+        of them together, which count as one.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(tile=(64, 64, 64), cluster_k=4)

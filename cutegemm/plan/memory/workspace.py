@@ -139,7 +139,7 @@ def counter_of(plan: GemmPlan, tile: Any, rank: Any = 0, consumer: Any = 0) -> A
 
     tile       index of the tile of D that the cluster computes, in the order of the raster
     rank       rank of the CTA in its cluster
-    consumer   index of the consumer among those that share the CTA's tile
+    consumer   index of the consumer among the consumers that share the CTA's tile
 
     >>> from cutegemm.build import sm90_plan
     >>> plan = sm90_plan(tile=(128, 256, 64), schedule="cooperative", cluster=(2, 1), split_k=2)

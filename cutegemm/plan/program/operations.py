@@ -107,7 +107,7 @@ class Send(Load):
 
     The memory that receives them is numbered like a stage, after the stages of the mainloop pipeline.
 
-    sender   rank of the sending CTA among those that split K
+    sender   rank of the sending CTA among the CTAs that split K
     """
 
     sender: int = 0

@@ -36,7 +36,7 @@ MOST_WORKERS = 4  # most workers for each tile
 class WorkTile:
     """The unit of work of a cluster: a tile of D with all of its k-tiles, or some (one K split).
 
-    tile      index of the tile in the order of the raster. A tile here is that of a whole cluster
+    tile      index of the tile in the order of the raster. A tile here is what a whole cluster computes
     k_first   index of the first k-tile
     k_count   number of k-tiles
     splits    number of K splits of the tile, this one included. 1: no accumulators to add. 0: an empty work tile, which
@@ -212,9 +212,10 @@ class KDivision:
 
     @property
     def divided_by(self) -> tuple[Any, ...]:
-        """Return the divisors that find tile and worker of a k-tile: k-tiles of a tile, a longer run, a shorter run.
+        """Return the three numbers that positions of k-tiles are divided by, to find their tile and their worker.
 
-        A run is what a worker takes. Positions count the k-tiles of all split tiles one after the other.
+        They are: k-tiles of a split tile, k-tiles of a longer run, k-tiles of a shorter run. A run is the k-tiles that
+        a worker takes. A position counts the k-tiles of all split tiles one after the other.
         """
         if self.divisors is not None:
             return self.divisors

@@ -159,16 +159,19 @@ class GpcRaster:
 
     @property
     def _runs(self) -> list[tuple[int, int, int]]:
-        """Return each run of rounds of equal size as (first cluster, clusters of a round, number of rounds)."""
+        """Group successive rounds of equal size; return (first cluster, clusters of a round, number of rounds) of each.
+
+        For example, the rounds (3, 3, 2, 1) have three groups: (0, 3, 2), (6, 2, 1) and (8, 1, 1).
+        """
         grouped = [(count, len([*same])) for count, same in groupby(self.rounds)]
         firsts = accumulate([count * times for count, times in grouped], initial=0)
         return [(first, count, times) for first, (count, times) in zip(firsts, grouped, strict=False)]
 
     @property
     def _alone(self) -> int:
-        """Return the number of GPCs that are full when the rounds become shorter for the first time.
+        """Return the number of GPCs that take clusters only in the first rounds, which all have the same size.
 
-        They get the first places.
+        These GPCs are full when the rounds become shorter for the first time. Their clusters come first in the order.
         """
         sizes = [count for _, count, _ in self._runs]
         return sizes[0] - sizes[1] if len(sizes) > 1 else 0
