@@ -267,7 +267,7 @@ class GemmPlan(hooks.Shown):
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(tile=(64, 96, 64), cluster_k=3)
         >>> plan.mma_tile, plan.cta_tile, plan.cluster_mn
-        ((64, 288, 64), (64, 96, 64), (1, 3))
+        ((64, 96, 64), (64, 32, 64), (1, 3))
         """
         bm, bn, bk = self.cta_tile
         return (bm, bn * self.cluster_k, bk) if self.body.has_roles else (bm * self.cluster_k, bn, bk)
