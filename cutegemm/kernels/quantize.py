@@ -81,7 +81,7 @@ def block_scale(top: Any, target: DType, power_of_two: bool) -> Any:
 
 
 class Quantizer:
-    """The kernel that quantizes a matrix to fp8 with a scale for each block of elements.
+    """Emits the kernel that quantizes a matrix to fp8, with a scale for each block of elements.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 

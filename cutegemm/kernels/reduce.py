@@ -209,7 +209,7 @@ class Reducer:
 
 
 class Second:
-    """The kernel after the GEMM that computes the results of one reduction over D from partial results of tiles.
+    """Emits the kernel after the GEMM that computes the results of one reduction over D from partial results of tiles.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 

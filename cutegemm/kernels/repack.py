@@ -54,7 +54,7 @@ def within(coords: cute.Tensor, extents) -> cute.Tensor:
 
 
 class Repacker:
-    """The repack pass: the kernel that copies A, B or both before the GEMM to a layout that the GEMM can load.
+    """Emits the repack pass: a kernel that copies A, B or both before the GEMM to a layout that the GEMM can load.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 

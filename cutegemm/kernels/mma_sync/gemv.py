@@ -79,9 +79,11 @@ class Stream:
 
 
 class GemvGemm(ScheduledGemm):
-    """The kernel of a gemv plan, i.e. for a D of few columns: each warp multiplies a share of K by mma.sync.
+    """Emits the kernel for a D of few columns (GEMV-like): each warp multiplies a share of K by mma.sync.
 
-    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
+    Operands are read from global memory to registers, without shared memory. At the end the warps of a CTA, and the
+    CTAs of a cluster, add their accumulators. Methods without a decorator such as @cute.jit are plain Python that runs
+    while the DSL traces the kernel.
     """
 
     @cute.jit

@@ -60,7 +60,10 @@ class Products:
 
 
 class TmaFedGemm(Sm90Gemm):
-    """The kernel of an mma.sync plan with warp roles: one producer warp loads tiles by TMA, consumer warps multiply."""
+    """Emits a Hopper kernel in which one producer warp loads tiles by TMA and consumer warps multiply them by mma.sync.
+
+    In kernels that multiply by wgmma a consumer is a warpgroup; here it is a single warp.
+    """
 
     def consumers(
         self, storage: Storage, split_k: Parts | None, shared: ClusterSplitK | None, loads: Loads
@@ -76,7 +79,7 @@ class TmaFedGemm(Sm90Gemm):
 
 
 class WarpTracer(ConsumerTracer):
-    """Emits the code of a consumer's program, if each consumer is one warp that multiplies by mma.sync.
+    """Emits the code of a consumer warp, which multiplies by mma.sync, from its program of waits, MMAs and stores.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
     """

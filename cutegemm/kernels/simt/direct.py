@@ -14,9 +14,9 @@ _UNROLL = 4
 
 
 class DirectGemm(SimtGemm):
-    """The kernel of a SIMT plan without shared memory: each thread reads its operands from global memory.
+    """Emits a GEMM kernel without shared memory and tensor cores: each thread reads its operands from global memory.
 
-    Such a plan has 0 stages. SIMT means that threads multiply by fused multiply-adds, without tensor cores.
+    Threads multiply by fused multiply-adds (SIMT). Plans for this kernel have 0 stages.
     """
 
     @cute.jit

@@ -12,7 +12,7 @@ from cutegemm.tile.copy_atoms import universal_copy
 
 
 class OwnTile:
-    """The tile of C and D that one consumer computes, as views for the consumer's threads.
+    """Gives a consumer's threads their views of C and D: the elements of the tile that the consumer computes.
 
     A consumer is a warpgroup, or a warp, that multiplies. Methods without a decorator such as @cute.jit are plain
     Python that runs while the DSL traces the kernel.

@@ -27,9 +27,8 @@ _LATE_ROWS = frozenset({"silu"})
 class StagedStorage(Storage):
     """Evaluates the epilogue of a consumer piece by piece, and writes results to buffers in shared memory.
 
-    A piece is called epilogue tile, a buffer epilogue stage.
-
-    Subclasses store the epilogue stages to global memory.
+    A piece of the consumer's tile is called epilogue tile, a buffer epilogue stage. Subclasses store the stages to
+    global memory, by TMA or by threads.
     """
 
     def epi_stage_tensor(self, smem) -> Any:

@@ -112,7 +112,7 @@ class Reader:
 
 
 class ScheduledEpilogue:
-    """Evaluates the epilogue and stores D in a kernel without warp roles, where all threads do the same.
+    """Emits the end of a kernel without warp roles: all threads evaluate the epilogue and store their elements of D.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 

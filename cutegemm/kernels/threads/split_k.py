@@ -58,7 +58,7 @@ def opaque(value: Int32, *, loc=None, ip=None) -> Int32:
 
 
 class SplitKGemm(ScheduledGemm):
-    """The kernels of a plan without warp roles that may split K: the GEMM, and one that adds the K splits.
+    """Emits the kernels of a GEMM without warp roles that may split K: the GEMM, and a kernel that adds the K splits.
 
     accumulators   workspace of accumulators, set while a kernel is traced
     arrivals       semaphores of the tiles, set while a kernel is traced
