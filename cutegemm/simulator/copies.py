@@ -40,7 +40,7 @@ class CtaGroup:
 
 
 class OperandFlow(StageWatch):
-    """Simulated copies of A or B by threads, for C CTAs at once: from global memory to shared memory to fragments.
+    """Simulates copies of A or B by threads, for C CTAs at once: from global memory to shared memory to fragments.
 
     The base class executes the schedule of the threads (loads, barriers, reads) and checks its order. It calls methods
     of this class, such as `fetched` when a load starts, which move the elements.

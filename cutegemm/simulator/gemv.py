@@ -84,7 +84,7 @@ def _batches(clusters: np.ndarray, together: int) -> Iterator[np.ndarray]:
 
 
 class _WarpReduction:
-    """Simulated sum of the accumulators of a CTA's warps, which split K (sliced-K), through shared memory.
+    """Simulates how the warps of a CTA, which split K (sliced-K), add their accumulators through shared memory.
 
     plan       plan whose warps split K
     tables     index tables of the plan

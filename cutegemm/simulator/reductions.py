@@ -21,7 +21,7 @@ from cutegemm.simulator.task import Task
 
 
 class PartialResults:
-    """Simulated partial results of one reduction in an epilogue: a sum or maximum over rows, columns or all of D.
+    """Simulates one reduction of an epilogue (a sum or maximum over rows, columns or all of D) by partial results.
 
     `write` reduces a tile in each warp and stores the partial results to a simulated workspace. `finish` combines them,
     as a second kernel does.

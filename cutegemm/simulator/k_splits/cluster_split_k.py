@@ -13,7 +13,7 @@ from cutegemm.simulator.report import Report
 
 
 class ClusterSplitK:
-    """Simulated exchange of accumulators in a cluster whose CTAs split K (cluster split-K).
+    """Simulates how the CTAs of a cluster that split K exchange and add their accumulators (cluster split-K).
 
     Each CTA stores some columns of the tile. It receives the accumulators of these columns from all CTAs through shared
     memory, and `total` adds them and removes them.

@@ -26,7 +26,7 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 
 class EpiStageStorage:
-    """Simulated stores of D through epilogue stages (shared memory for parts of a tile), with checks of each element.
+    """Simulates stores of D through epilogue stages (shared memory for parts of a tile), and checks each element.
 
     It evaluates the epilogue for one epilogue tile at a time, and counts how often each element of D is written.
 

@@ -26,7 +26,7 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 
 class TileStore:
-    """Simulated stores of whole tiles of D, from registers or through shared memory, with checks of each element.
+    """Simulates stores of whole tiles of D, from registers or through shared memory, and checks each element.
 
     `write` applies the epilogue to the accumulators of some CTAs and stores the results. It counts how often each
     element of D is written.
@@ -349,7 +349,7 @@ def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
 
 
 class AuxOutput:
-    """Simulated auxiliary output of an epilogue: stores to its memory, with counts of the writes of each element.
+    """Simulates stores of an epilogue's auxiliary output, and counts the writes of each element.
 
     matrix   simulated global memory of the output
     report   collects faults
