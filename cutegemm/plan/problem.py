@@ -34,9 +34,8 @@ class Operand:
                   elements, ("m", "n") for a single element, () for a matrix
     gated         gated GEMM (GLU), for B or a row of N elements: "halves" if columns j and j + N / 2 give column j of
                   D, "pairs" if 2j and 2j + 1 do. Otherwise ""
-    modes         for block scales only: ("m", "k") or ("n", "k"), where "k/128" or "n/128" stand for one element for
-                  every 128 of K or N, or ("m", "n/128") for a quantized D. () for all other operands, whose names
-                  decide
+    modes         names of the two modes, for block scales only, e.g. ("m", "k/128") for a scale for each row and 128 of
+                  K, or ("m", "n/128") for the scales of a quantized D. () for all other operands, whose names decide
     """
 
     dtype: DType
