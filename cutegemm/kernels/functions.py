@@ -136,7 +136,7 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def _signed(value: Any, like: Any) -> Any:
-    """Return `value` with the sign of `like`."""
+    """Return the magnitude of `value` with the sign of `like` (copysign), for f32 or f64 numbers in a kernel."""
     return cute.math.copysign(value, like)
 
 

@@ -169,14 +169,16 @@ class Reducer:
         self.plan, self.launches = plan, launches
 
     def partials(self, given: LaunchArguments, mD: cute.Tensor, k) -> tuple[cute.Tensor, ...]:
-        """Return for each reduction its partial results in the workspace: (results, partial results of each, L).
+        """Return, for each reduction, the tensor in the workspace that holds its partial results.
+
+        Its modes are: results (e.g. rows of D for row sums), partial results of each, batches.
 
         Runs on the host.
 
         given     the arguments of the launch
         mD        D as (M, N, L)
         k         extent K
-        returns   an empty tuple if the epilogue has no reductions
+        returns   tensors in the order of the reductions; an empty tuple if the epilogue has none
         """
         plan, reductions = self.plan, self.plan.epilogue.reductions
         if not reductions:

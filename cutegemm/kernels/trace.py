@@ -267,7 +267,11 @@ class Tracer(StepReader):
 
     @cute.jit
     def k_count_of(self, is_tile, k_count):
-        """Return `k_count`, the number of k-tiles of a work tile, if `is_tile` says that the tile exists, else 0."""
+        """Return the number of k-tiles to multiply for a work tile, known at run time: 0 if the work tile does not exist.
+
+        is_tile   run-time condition: whether the work tile exists
+        k_count   number of its k-tiles if it exists
+        """
         found = Int32(0)
         if is_tile:
             found = Int32(k_count)

@@ -157,9 +157,11 @@ class Storage(OwnTile):
     # --- reductions ----------------------------------------------------------------------------------------
 
     def fragments(self, shape) -> dict[str, Any]:
-        """Allocate registers for the inputs of each reduction, filled with its neutral element: name -> registers.
+        """Return registers for the values that each reduction of the epilogue reduces: name -> registers.
 
-        shape   shape of the registers, as that of the values to reduce
+        They are filled with the reduction's neutral element: 0 for a sum, minus infinity for a maximum.
+
+        shape   shape of the registers: that of the thread's accumulators to reduce
         """
         results, out = self.values.results, {}
         for name, each in self.values.epilogue.reductions:

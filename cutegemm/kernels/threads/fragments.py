@@ -137,7 +137,10 @@ class Addresses:
 
         The stage is added first, so that the compiler does not preserve addresses of one stage for another.
 
-        v, mn, k_block, stage   coordinates of the element in `part`
+        v         index of the element in its MMA atom
+        mn        index of the MMA atom along M or N
+        k_block   index of the k-block
+        stage     index of the stage
         """
         layout = self.part.layout
         known = self.swizzle(cute.crd2idx((v, mn, k_block, 0), layout))

@@ -332,10 +332,10 @@ class ScheduledGemm(ScheduledEpilogue):
         self.end(tiled_mma.get_slice(tid), mD, sA, sD, acc, tid, work, tile)
 
     def tile_number(self, again: bool = False):
-        """Return the number of this CTA's tile of D in raster order, which is the CTA index.
+        """Return the number of this CTA's tile of D in raster order, which is the CTA index (blockIdx.x).
 
-        again   True to read the special register again, so that no general register holds the number through the
-                mainloop
+        again   True: read the special register of the CTA index here. Then no general register must hold the number
+                during the mainloop
         """
         return reread("%ctaid.x") if again else cute.arch.block_idx()[0]
 
