@@ -89,8 +89,8 @@ class _WarpReduction:
     plan       plan whose warps split K
     tables     index tables of the plan
     report     collects faults
-    elements   index in the CTA's tile of the elements whose totals each thread computes: (rest_m, rest_n, value,
-               thread), where rest_m and rest_n count the MMA atoms of a thread along M and N
+    elements   position in the CTA's tile of the elements whose totals each thread computes. Axes: MMA atoms of a thread
+               along M, the same along N, registers of an atom, threads
     """
 
     def __init__(self, plan: GemmPlan, tables: PlanTables, report: Report) -> None:

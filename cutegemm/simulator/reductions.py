@@ -78,7 +78,8 @@ class PartialResults:
     def _by_registers(self, values: np.ndarray) -> np.ndarray:
         """Combine, in each thread, the registers that contribute to the same result, e.g. to the sum of one row.
 
-        values    (threads, units, registers, CTAs)
+        values    values in the registers: (threads, units, registers of a unit, CTAs). A unit is a set of registers
+                  that a thread reduces at a time
         returns   (threads, units, results of a thread, CTAs)
         """
         out: list[Any] = [None] * len(self.folding.ends)

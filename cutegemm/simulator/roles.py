@@ -338,9 +338,10 @@ class Player(StepReader, Machine):
     # --- stages --------------------------------------------------------------------------------------------
 
     def _land(self, cta: int, load: Load) -> None:
-        """Simulate the end of a load in one CTA: after an operand's last box, write its elements to the stage.
+        """Simulate the end of a TMA load in one CTA: when an operand's last box ends, write its elements to the stage.
 
-        For accumulators that another CTA of the cluster has sent (cluster split-K), move these.
+        The transfer of accumulators between CTAs of a cluster (cluster split-K) is such a load too. At its end, the
+        accumulators are written to the receive buffer.
 
         cta    index of the CTA
         load   the operation that started the load

@@ -38,8 +38,8 @@ class OperandTables:
     lead           first element of the same access, which decides whether the access is executed: (E,)
     dest           offset in shared memory that is written: (stages, E)
     copy_vector    elements of an access
-    fragment       element of the tile that each fragment register must contain: (k_blocks, F). The F registers run over
-                   (rest_mn, value, thread), the thread fastest
+    fragment       element of the tile that each fragment register must contain: (k_blocks, F). The F registers are
+                   counted over MMA atoms along M or N, registers of an atom and threads, the threads fastest
     read           offset in shared memory that each fragment register is read from: (k_blocks, stages, F)
     accesses       offsets in shared memory that threads read: (thread, accesses, elements of one). If several threads
                    share an instruction, as in ldmatrix, the reading thread may differ from the receiving one
@@ -93,8 +93,8 @@ class PlanTables:
     """Index tables of a plan: its layouts evaluated for all threads, so that the simulator can move data by them.
 
     a, b       tables of A and of B
-    elements   position in the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread), where rest_m and
-               rest_n count the MMA atoms of a thread
+    elements   position in the (bM, bN) tile of each accumulator. Axes: MMA atoms of a thread along M, the same along N,
+               registers of an atom, threads
     gather_a   (k of an MMA atom, accumulator) -> index of the register of A that the accumulator is multiplied by.
                Accumulators and registers are numbered value * threads + thread. None: accumulator i is multiplied by
                register i

@@ -59,10 +59,12 @@ def tensors_of(task: Task) -> dict[str, np.ndarray]:
 
 
 def work_tiles_of(task: Task) -> WorkTiles:
-    """Return every work tile of every CTA of a simulation, rank by rank within clusters.
+    """Return every work tile that a CTA takes in a simulation, first those of the CTAs with rank 0 in their cluster.
 
     A work tile is a tile of D with all or some of its k-tiles. Tiles and k-tiles that are not taken exactly once are
     reported as faults.
+
+    task   the simulation: plan, problem and collector of faults
     """
     plan, problem = task.plan, task.problem
     work, in_cluster = plan.work(problem, tensors_of(task)), plan.cluster_tile.size

@@ -32,8 +32,8 @@ class TileStore:
     element of D is written.
 
     task       the simulation
-    elements   position in the tile of the element of each accumulator: (rest_m, rest_n, value, thread), where rest_m
-               and rest_n count the MMA atoms of a thread along M and N
+    elements   position in the tile of the element of each accumulator. Axes: MMA atoms of a thread along M, the same
+               along N, registers of an atom, threads
     apply      epilogue to apply to the accumulators; None: the plan's
     """
 
