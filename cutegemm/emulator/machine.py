@@ -368,7 +368,10 @@ class Machine(Scheduler):
             )
 
     def _are_settled(self, address: np.ndarray | None) -> bool:
-        """Return whether all addresses lie in one buffer that the previous launch does not write; False for None."""
+        """Return whether all addresses lie in one buffer that the previous launch does not write.
+
+        address   (threads,) addresses of an access; None if they are not known, for which the result is False
+        """
         if address is None:
             return False
         buffer = self.memory.buffer_of(int(address.min()))
