@@ -354,9 +354,10 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def stored_pairs(self) -> GluPairs:
-        """Return which accumulators of a thread are gates, in the order of D's stores, and which are their ups.
+        """Return the registers of a thread that hold gates, in the order of D's stores, and the registers of their ups.
 
-        The indices are those of registers. The plan must have warp roles and a gated epilogue (GLU).
+        In a gated epilogue (GLU) a gate and its up projection, two accumulators, give one element of D. The plan must
+        have warp roles and a gated epilogue.
         """
         assert self.pairs is not None
         both = [self.accumulator_registers[list(own)] for own in (self.pairs.gates, self.pairs.ups)]

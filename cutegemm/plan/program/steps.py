@@ -464,7 +464,8 @@ class WriteEpiStage(Step):
 class SyncEpiTile(Step):
     """Program step: synchronize the warps of a consumer after they have written an epilogue stage, before it is stored.
 
-    It is also used before a stage is written again, if one warp has waited for the store, or all threads have copied.
+    It is also used before a stage is written again: all warps then know that the earlier store of the stage has read
+    it.
     """
 
     def __str__(self) -> str:

@@ -260,7 +260,7 @@ class ThreadSchedule(hooks.Listing):
             yield f"the schedule has {count} steps; at most {_MOST_STEPS} are allowed."
 
     def needs(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence if the plan has a cluster, or no copy atoms that read fragments from shared memory."""
+        """Yield a sentence if a plan with this schedule has a cluster, or lacks copy atoms that read fragments."""
         if plan.cluster_mn != (1, 1) and not self.slices_k:
             yield (
                 f"the cluster is {plan.cluster_mn}; a thread schedule has no clusters. Use cluster_mn = (1, 1), or "

@@ -163,10 +163,13 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
-    """Return whether `columns` is the number of the tile's columns of B, rounded up to whole rows of TMA boxes.
+    """Return whether shared memory holds the tile's columns of B, rounded up to whole rows of TMA boxes.
 
-    More columns than those of the tile are allowed for an n-major B that wgmma reads: it multiplies the first ones
-    only.
+    An n-major B that wgmma reads may have such additional columns. wgmma multiplies only the first ones, those of the
+    tile.
+
+    plan      the plan
+    columns   number of columns of B that a stage of shared memory holds
     """
     box, mma = plan.b.load, plan.tiled_mma
     if not isinstance(box, TmaBox) or not mma.atom.is_of_warpgroup or plan.loaded.b.major != "n":

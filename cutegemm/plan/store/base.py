@@ -223,5 +223,5 @@ class Store:
         return ()
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Return a sentence for each other rule of this store that the plan breaks, for plans with warp roles."""
+        """Return a sentence for each rule of this store that a plan with warp roles breaks, except rules on shapes."""
         return ()

@@ -299,7 +299,8 @@ class TileScheduler:
 class WorkGrid(Work):
     """Work tiles with the numbers 0 to `count` - 1. A cluster takes some of them in ascending order.
 
-    division   the division of K; None if K is not split, or if the K splits are rows of the launched grid
+    division   how split-K or stream-K divides k-tiles among clusters; None if K is not split, or if blockIdx.y is the K
+               split
 
     >>> from cutegemm.plan.work.grid import Persistent
     >>> scheduler = TileScheduler(Raster("along_m"), grid=Persistent(4))
