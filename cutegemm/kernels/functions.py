@@ -181,10 +181,10 @@ def rsqrt(x: Any) -> Any:
 
 
 def exp(x: Any) -> Any:
-    """Return e**x.
+    """Return e**x for an f32 or f64 number in a kernel.
 
-    In f32, it is 2**(x / ln 2). The rounding error of x / ln 2 is corrected by a factor; without it, e**88 would have
-    an error of 2**-18.
+    In f32 it is computed as 2**(x / ln 2). The rounding error of x / ln 2 is corrected by a factor; without it, e**88
+    would have an error of 2**-18.
     """
     if _is_double(x):
         return cute.math.exp(x)

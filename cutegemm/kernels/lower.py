@@ -171,12 +171,13 @@ def tiled_copy(copy: TiledCopy, moved: type[cutlass.Numeric] | None = None) -> c
 def tma_atom(
     box: TmaBox, tensor: cute.Tensor, given: SharedLayout, tile: tuple[int, ...]
 ) -> tuple[cute.CopyAtom, cute.Tensor]:
-    """Make the TMA copy of a tensor's tiles, on the host: (copy atom, coordinate tensor to copy from).
+    """Make the TMA copy of a tensor's tiles, on the host: return (copy atom, coordinate tensor that it takes).
 
-    box     what one TMA instruction copies
-    given   layout of shared memory; its first two modes hold a tile
-    tile    shape of a tile, which all CTAs of a multicast copy together, in one box or several. With three modes, the
-            first two are modes of the tensor that share the first mode of shared memory
+    box      what one TMA instruction copies
+    tensor   the tensor in global memory
+    given    layout of shared memory; its first two modes hold a tile
+    tile     shape of a tile, which all CTAs of a multicast copy together, in one box or several. With three modes, the
+             first two are modes of the tensor that share the first mode of shared memory
     """
     if box.direction == "store":
         op, sharers = cpasync.CopyBulkTensorTileS2GOp(), 1

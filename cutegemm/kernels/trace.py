@@ -267,7 +267,7 @@ class Tracer(StepReader):
 
     @cute.jit
     def k_count_of(self, is_tile, k_count):
-        """Return the number of k-tiles to multiply for a work tile, known at run time: 0 if the work tile does not exist.
+        """Return the number of k-tiles to multiply for a work tile, a run-time value: 0 if there is no work tile.
 
         is_tile   run-time condition: whether the work tile exists
         k_count   number of its k-tiles if it exists
