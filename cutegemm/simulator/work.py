@@ -127,7 +127,9 @@ def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: np.ndarray, in
 
 
 class Workspace:
-    """Simulated workspace in global memory for the accumulators of K splits, for plans with warp roles.
+    """Simulates the workspace in global memory that K splits are added in, for plans with warp roles.
+
+    `write` stores the accumulators of a K split, `total` adds those of all K splits of a tile.
 
     plan       plan that splits K among clusters
     problem    the problem, whose extents determine the size

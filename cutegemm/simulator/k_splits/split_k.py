@@ -14,9 +14,10 @@ from cutegemm.simulator.tables import PlanTables
 
 
 class SplitKWorkspace:
-    """Simulated workspace in global memory for the accumulators of K splits, for plans without warp roles.
+    """Simulates the workspace in global memory that K splits are added in, for plans without warp roles.
 
-    A slot of the workspace holds the accumulators of one K split of one tile.
+    `write` stores the accumulators of a K split, `total` adds those of all K splits of a tile. A slot of the workspace
+    holds the accumulators of one K split of one tile.
 
     plan     plan that splits K
     tables   index tables of the plan

@@ -268,10 +268,10 @@ class EpiStageStorage:
         return stores, loads
 
     def flow_of(self, result: str, stores: BoxFlow, group: CtaGroup) -> BoxFlow:
-        """Return the simulated copy that stores an auxiliary output, through the same shared memory as D.
+        """Return an object that simulates the stores of an auxiliary output, through the same shared memory as D.
 
         result   name of the auxiliary output
-        stores   the copy of D
+        stores   the object that simulates the stores of D
         group    the simulated CTAs, with the coordinates of each one's tile, counted in tiles of a consumer
         """
         flow = BoxFlow(self.stores, self.task.matrices[result], group, self.report, self.checked)

@@ -153,15 +153,15 @@ class TileStore:
         m0: np.ndarray,
         n0: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Write tiles of D to simulated shared memory, and read them as the copy from there to D does.
+        """Simulate the way of D's tiles through shared memory: the writes by threads, and the reads by the copy to D.
 
         out       results for the accumulators that are inside of D
         where     index that selects these accumulators: slice(None) for all, or a boolean array of shape `shape`
         shape     (number of accumulators of a CTA, number of CTAs)
         group     the CTAs, with their tile coordinates
-        m0, n0    row and column in D of each tile's first element: (CTA,)
-        returns   for the E elements that the copy moves: their values, whether they are inside of D, and their indices
-                  in D's memory, each (E, CTA)
+        m0, n0    row and column in D of each tile's first element: (CTAs,)
+        returns   (values, inside, index) for the elements that the copy moves, each an array (elements, CTAs): their
+                  values, whether they are inside of D, and their indices in D's memory
         """
         through = self.through
         assert through is not None
@@ -288,7 +288,10 @@ class _Through:
         self.lead = (lead % bm, lead // bm)
 
     def accumulator_index(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the shared-memory offsets of elements of D's tile, by their rows and columns in the tile."""
+        """Return the shared-memory offsets where threads write elements of D's tile from their accumulators.
+
+        rows, columns   integer arrays: coordinates of the elements in the tile
+        """
         out: np.ndarray = self.places[rows + self.rows_of_tile * columns]
         return out
 
