@@ -299,10 +299,12 @@ class Machine(Scheduler):
         return self.fault(group, bad, text)
 
     def _cluster_flat(self, group: Group, address: np.ndarray, count: int) -> np.ndarray:
-        """Convert shared-memory addresses as `shared_flat` does, if some lie in other CTAs of the cluster.
+        """Convert shared-memory addresses, also in other CTAs of the cluster, to indices in the memory of all CTAs.
 
-        address   int64 (threads,)
+        group     threads that access the addresses
+        address   int64 (threads,): shared::cluster addresses
         count     bytes that each thread accesses
+        returns   (threads,): index of each thread's first byte in the flattened array of the shared memory of all CTAs
         raises    EmulationError for an address that is misaligned or out of bounds
         """
         rank, offset = (address >> CLUSTER_SHIFT) - 1, address & ((1 << CLUSTER_SHIFT) - 1)

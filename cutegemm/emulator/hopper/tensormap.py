@@ -119,7 +119,7 @@ class TensorMap:
         return rules
 
     def units(self, corner: tuple[int, ...]) -> BoxUnits:
-        """Return the 16-byte units of the box at a corner, in the order of shared memory.
+        """Return where the 16-byte units of a box are in global memory, in the order of the box in shared memory.
 
         corner   coordinates of the first element, the contiguous mode first; they may be negative
         """
