@@ -100,9 +100,10 @@ def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: Sha
     canonical layouts of wgmma do. Only this file converts one to the other; both agree at the alignment that
     `smem_align_bytes` returns.
 
-    kind     element type
-    given    layout of the shared memory, in elements
-    raises   UnsupportedError if a composed layout is not a swizzle of a plain layout with offset 0
+    allocator   allocator of the shared memory of a CTA
+    kind        element type
+    given       layout of the shared memory, in elements
+    raises      UnsupportedError if a composed layout is not a swizzle of a plain layout with offset 0
     """
     align_bytes = smem_align_bytes(kind, given)
     if not isinstance(given, ComposedLayout):

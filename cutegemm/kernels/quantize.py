@@ -45,6 +45,8 @@ def fake_arguments(quantize: Quantize) -> tuple[Any, ...]:
 
     Matrix and values are (rows, K). The scales are (rows, K / 128) with a stride of 1 along the rows, or (rows / 128, K
     / 128) with a stride of 1 along K.
+
+    quantize   types of matrix and values, and size of the blocks
     """
     vector = quantize.vector
     rows, columns = cute.sym_int32(), cute.sym_int32(divisibility=vector)
@@ -95,9 +97,10 @@ class Quantizer:
     def __call__(self, mX: cute.Tensor, mV: cute.Tensor, mS: cute.Tensor, stream):
         """Launch the quantization kernel, one CTA for each tile. Runs on the host.
 
-        mX   the matrix (rows, K)
-        mV   its quantized values (rows, K)
-        mS   the scales, one for each block
+        stream   CUDA stream of the launch
+        mX       the matrix (rows, K)
+        mV       its quantized values (rows, K)
+        mS       the scales, one for each block
         """
         ctas = cute.ceil_div(mX.shape[0], self.quantize.tile[0]) * mS.shape[1]
         self.quantize_kernel(mX, mV, mS).launch(grid=(ctas, 1, 1), block=(self.quantize.threads, 1, 1), stream=stream)

@@ -199,6 +199,7 @@ class Reducer:
 
         Runs on the host.
 
+        stream     CUDA stream of the launch
         partials   partial results of each reduction
         given      the arguments of the launch, with the tensors of the results
         """

@@ -72,6 +72,7 @@ class Repacker:
 
         Runs on the host.
 
+        stream    CUDA stream of the launch
         sources   the operands (rows, K, L) by name
         space     the workspace, in bytes
         firsts    first byte of each repacked matrix in the workspace, by name

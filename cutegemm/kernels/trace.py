@@ -396,7 +396,8 @@ class Tracer(StepReader):
     def condition(self, branch: step.If, at: At):
         """Return the value of the condition of an `If` step: a bool known while tracing, or a value known at run time.
 
-        at   the role's position in its program: work tile, k-tile and pipeline state
+        branch   the step, which names its condition
+        at       the role's position in its program: work tile, k-tile and pipeline state
         """
         if branch.condition == step.HAS_K_TILES:
             return at.k_count > 0

@@ -165,6 +165,7 @@ class Values:
     def operands_of(self, part: Epilogue) -> tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
         """Return the operands of one section of this epilogue, to pass to a kernel that evaluates only this section.
 
+        part      the section of the epilogue, such as its tail
         returns   ((tensors, results), scalars)
         """
         tensors = tuple([self.tensors[name] for name in part.tensors])

@@ -54,6 +54,7 @@ def flat(tensor: cute.Tensor) -> cute.Tensor:
 def by_vectors(tensor: cute.Tensor, vector: Any) -> cute.Tensor:
     """View a thread's elements of a tile as (elements of a vector, vectors), both single modes.
 
+    tensor   the elements, with the modes of the accumulators
     vector   shape of the elements that make a vector
     """
     return cute.coalesce(cute.zipped_divide(tensor, vector), target_profile=(1, 1))

@@ -218,11 +218,12 @@ class GemvGemm(ScheduledGemm):
 
         Adjacent reads are emitted together.
 
-        steps     `Read` and `Multiply` steps
-        streams   the vectors of A and of B that this thread reads
-        acc       accumulators of the thread
-        k_tile    the k-tile that the steps count from
-        k_tiles   number of k-tiles of the CTA
+        tiled_mma   the MMA instruction, and how it is repeated over the tile
+        steps       `Read` and `Multiply` steps
+        streams     the vectors of A and of B that this thread reads
+        acc         accumulators of the thread
+        k_tile      the k-tile that the steps count from
+        k_tiles     number of k-tiles of the CTA
         """
         reads: list[Read] = []
         for step in steps:
@@ -304,9 +305,10 @@ class GemvGemm(ScheduledGemm):
     def multiply_block(self, streams: list[Stream], step: Multiply, tiled_mma, acc) -> None:
         """Add the product of one k-block's fragments to the accumulators, one MMA atom at a time.
 
-        streams   the thread's vectors of A and of B
-        step      the Multiply step, which names the k-block
-        acc       accumulators of the thread
+        tiled_mma   the MMA instruction, and how it is repeated over the tile
+        streams     the thread's vectors of A and of B
+        step        the Multiply step, which names the k-block
+        acc         accumulators of the thread
         """
         operands = self.plan.operands
         kinds = [lower.dtype(operand.dtype) for operand in (operands.a, operands.b)]
@@ -324,11 +326,12 @@ class GemvGemm(ScheduledGemm):
     ):  # fmt: skip
         """Add the accumulators of the warps, then of the CTAs of the cluster, and store this CTA's tile of D.
 
-        acc        accumulators of this thread
-        mD         D (M, N, L)
-        tile_mnl   (m_tile, n_tile, batch) of the tile
-        rank       rank of the CTA in its cluster
-        tid        index of the thread
+        tiled_mma   the MMA instruction, and how it is repeated over the tile
+        acc         accumulators of this thread
+        mD          D (M, N, L)
+        tile_mnl    (m_tile, n_tile, batch) of the tile
+        rank        rank of the CTA in its cluster
+        tid         index of the thread
         """
         plan, accumulators = self.plan, self.plan.body.sliced_k
         kind = lower.dtype(plan.operands.acc)

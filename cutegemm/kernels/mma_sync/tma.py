@@ -89,6 +89,8 @@ class WarpTracer(ConsumerTracer):
 
         The special register of the CTA index is read again here: if the producer's value were used, ptxas would merge
         the variables of both roles, and spill the result.
+
+        loop, state   not used here, but by the method that this one overrides
         """
         return self.work.first(reread("%ctaid.x"))
 

@@ -373,7 +373,8 @@ class ConsumerTracer(Tracer):
     def condition(self, branch: step.If, at: At):
         """Return the value of the condition of an `If` step: a bool known while tracing, or a value known at run time.
 
-        at   the consumer's position in its program: work tile, k-tile and pipeline state
+        branch   the step, which names its condition
+        at       the consumer's position in its program: work tile, k-tile and pipeline state
         """
         if branch.condition == step.TILES_ARE_READ:
             self.own_mnl = self.own_tile(at)  # not inside the branch: the steps after it use the value too

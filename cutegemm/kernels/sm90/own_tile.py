@@ -121,7 +121,10 @@ class OwnTile:
         return [by_vectors(part, (vector,)) for part in (*parts, flat)]
 
     def in_order(self, part):
-        """View accumulators (MMA, MMA_M, MMA_N) as a single mode, in the order of their stores to D."""
+        """View accumulators (MMA, MMA_M, MMA_N) as a single mode, in the order of their stores to D.
+
+        part   the accumulators of a thread, or a tensor of their shape
+        """
         if not self.plan.store.epi_tile_count(self.plan) or self.plan.consumer_warps > 1:
             return cute.group_modes(part, 0, 3)
         m, n = self.plan.store.atoms_at_once(self.plan)

@@ -274,6 +274,8 @@ class ScheduledEpilogue:
         """View a thread's elements of a tile of D as (elements of a vector, vectors).
 
         The vectors are the ones that D is stored in.
+
+        tensor   the elements, with three modes: elements of an MMA atom, MMA atoms along M, MMA atoms along N
         """
         return by_vectors(tensor, self.neighbours(tensor, self.plan.store.atom.values))
 

@@ -86,6 +86,7 @@ def lies_apart(mma: TiledMma, operand: str, atom: CopyAtom, given: ComposedLayou
     A thread reads at offset T + s: T depends on the thread, s is a constant of the element. The condition is that
     swizzle(T + s) equals swizzle(T) ^ swizzle(s) for every element, for offsets in bytes as well as in elements.
 
+    mma       tiled MMA, which says which fragments a thread reads
     operand   "a" or "b"
     atom      copy atom that reads the fragments
     given     layout of the tile in shared memory, with the swizzle
