@@ -148,7 +148,8 @@ def of_reduction(matrix: GlobalMatrix, along: tuple[str, ...], batched: bool) ->
 def without_modes(values: np.ndarray, along: tuple[str, ...]) -> np.ndarray:
     """Return an array (..., M, N) without one or both of its last modes; their first entry is taken, as all are equal.
 
-    along   names of the modes to remove: "m", "n" or both
+    values   the array
+    along    names of the modes to remove: "m", "n" or both
 
     >>> without_modes(np.ones((2, 3, 4)), ("n",)).shape
     (2, 3)

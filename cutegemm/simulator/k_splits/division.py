@@ -91,7 +91,10 @@ def _pieces(work: Work, report: Report) -> dict[int, list[Piece]]:
 
 
 def _k_ranges(pieces: list[Piece]) -> tuple[tuple[int, int, bool], ...]:
-    """Return a hashable form of ranges of k-tiles: (first k-tile, number, whether it is all of K) for each."""
+    """Return a hashable form of ranges of k-tiles: (first k-tile, number, whether it is all of K) for each.
+
+    pieces   the ranges
+    """
     return tuple([(piece.k_first, piece.k_count, piece.slots is None) for piece in pieces])
 
 

@@ -436,6 +436,9 @@ class Machine:
         """Return the names of the operands that must all be loaded before a stage of a CTA is read, e.g. ("A0", "B0").
 
         With cluster split-K, `stage` may be a receive buffer for accumulators; then the names are those of the senders.
+
+        cta     index of the CTA
+        stage   index of the stage
         """
         return self.protocol.operands[cta] if self.is_mainloop_stage(stage) else self.protocol.accumulators
 
