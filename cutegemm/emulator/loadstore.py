@@ -114,8 +114,9 @@ def _space_of(address: int) -> str:
 def _spread(m: Machine, group: Group, form: Form, raw: np.ndarray) -> None:
     """Write loaded values to the destination registers of an ld; each element is extended to its register's width.
 
-    form   registers of the instruction, and the type of each
-    raw    (threads,): all elements of each thread, joined to one number of their total size
+    group   the threads that execute the instruction
+    form    registers of the instruction, and the type of each
+    raw     (threads,): all elements of each thread, joined to one number of their total size
     """
     count = len(form.registers)
     parts = raw.view(form.kind).reshape(group.n, count)

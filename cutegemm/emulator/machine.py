@@ -129,6 +129,9 @@ class Machine(Scheduler):
         """Mark the results of an instruction as uninitialized for threads with an uninitialized source.
 
         The mark, called origin, is the number of the read of unwritten memory that the value comes from.
+
+        decoded   the instruction, with the indices of its source and destination registers
+        group     the threads that execute the instruction
         """
         origins = self.origins_of(decoded.reads, group)
         for register in decoded.writes:
@@ -382,6 +385,7 @@ class Machine(Scheduler):
     def read_params(self, group: Group, at: np.ndarray, count: int) -> np.ndarray:
         """Load `count` bytes of the kernel parameters for each thread.
 
+        group     the threads that execute the instruction
         at        (threads,) offsets in bytes
         returns   (threads,), each as one number of `count` bytes
         raises    EmulationError for an offset out of bounds

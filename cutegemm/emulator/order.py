@@ -356,6 +356,7 @@ class GlobalOrder:
     def write_bytes(self, access: Access, buffer: Buffer, at: np.ndarray) -> None:
         """Record that a TMA store of one thread writes bytes of a buffer, and check for races.
 
+        access   the TMA store, with the thread that issued it
         at       offsets of the bytes in the buffer
         raises   EmulationError for a race, or if the buffer is an operand of the kernel
         """
@@ -366,7 +367,8 @@ class GlobalOrder:
     def _write(self, access: Access, buffer: Buffer, units: np.ndarray) -> None:
         """Record that the threads (n,) of an access write memory units, and check for races.
 
-        units   (n, count), the units that each thread writes
+        buffer   the buffer of global memory
+        units    (n, count), the units that each thread writes
         """
         threads = access.threads
         if buffer.given:
@@ -408,6 +410,7 @@ class GlobalOrder:
     ) -> None:
         """Raise EmulationError for a race: an earlier access to the same units is not ordered before the present one.
 
+        buffer     the buffer of global memory
         units      (n, count), the units that each thread accesses
         accesses   the earlier accesses to all units: `written`, `read` or `read_elsewhere` of a log
         does       what the present access does, for the message: "reads" or "writes"

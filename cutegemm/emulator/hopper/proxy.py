@@ -215,7 +215,8 @@ class AsyncProxy:
     def read(self, request: Request) -> np.ndarray:
         """Read the bytes of shared memory that a TMA store or wgmma reads, as uint8 (units, bytes of a unit).
 
-        raises   EmulationError for a race, for bytes that are unwritten or unfenced, or for an address out of bounds
+        request   the asynchronous access: its CTA, its bytes and the thread that issued it
+        raises    EmulationError for a race, for bytes that are unwritten or unfenced, or for an address out of bounds
         """
         self._check_inside(request)
         at = request.units // request.unit_bytes
@@ -231,7 +232,10 @@ class AsyncProxy:
         return values
 
     def check_fenced(self, request: Request) -> None:
-        """Raise EmulationError if a thread stored bytes of this access without a fence.proxy.async since."""
+        """Raise EmulationError if a thread stored bytes of this access without a fence.proxy.async since.
+
+        request   the asynchronous access: its CTA, its bytes and the thread that issued it
+        """
         unfenced = self.machine.shared.unfenced[request.slot, request.units // UNIT_BYTES]
         if unfenced.any():
             place = int(np.flatnonzero(unfenced)[0])
@@ -248,12 +252,17 @@ class AsyncProxy:
 
         Both are uint8 views (units, bytes of a unit). A state says whether the byte is written, unwritten or being
         copied to.
+
+        request   the asynchronous access: its CTA, its bytes and the thread that issued it
         """
         shared, shape = self.machine.shared, (-1, request.unit_bytes)
         return shared.data[request.slot].reshape(shape), shared.state[request.slot].reshape(shape)
 
     def _check_inside(self, request: Request) -> None:
-        """Raise EmulationError if any unit of this access lies outside of the CTA's shared memory."""
+        """Raise EmulationError if any unit of this access lies outside of the CTA's shared memory.
+
+        request   the asynchronous access: its CTA, its bytes and the thread that issued it
+        """
         shared = self.machine.shared
         inside = shared.has(request.units, request.unit_bytes)
         if not inside.all():
@@ -263,8 +272,9 @@ class AsyncProxy:
     def _note(self, request: Request, writes: bool) -> None:
         """Record an asynchronous access in the race detector.
 
-        writes   True for a copy into shared memory, False for a read
-        raises   EmulationError for a race
+        request   the asynchronous access: its CTA, its bytes and the thread that issued it
+        writes    True for a copy into shared memory, False for a read
+        raises    EmulationError for a race
         """
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
