@@ -456,6 +456,8 @@ class Problem:
     def bytes_of(self, name: str) -> int:
         """Return the number of bytes of all elements of one operand or result of this problem, over the whole batch.
 
+        name   name of the operand or result, such as "a" or "bias"
+
         >>> from cutegemm.plan.epilogue import Row
         >>> operands = Operands.of("bf16").with_aux(bias=Operand.of_kind(Row, f32))
         >>> of = Problem(4, 6, 8, operands=operands)

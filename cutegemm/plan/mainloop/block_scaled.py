@@ -62,7 +62,8 @@ def has_scales(operands: Operands) -> bool:
 def column_scales(operands: Operands, columns: int) -> int:
     """Return the registers that a thread needs for scales of single columns: 2 for each 8 columns; 0 if it has none.
 
-    columns   columns of a consumer's tile
+    operands   operands of the GEMM, with or without block scales
+    columns    columns of a consumer's tile
     """
     names = [name for name in operands.of_mainloop if operands.modes(name)[0] == "n"]
     return sum([Scales(name, "n", columns, by_block=False).registers for name in names])

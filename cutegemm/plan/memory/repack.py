@@ -236,9 +236,10 @@ def make_repacks(operands: Operands, names: str, along_k: bool) -> tuple[Repack,
 def make_repack(operands: Operands, name: str, major: str) -> Repack:
     """Return how a kernel copies A or B before the GEMM: the repack pass of one operand.
 
-    name     "a" or "b"
-    major    contiguous mode of the repacked matrix: "k"; or "m" for A, "n" for B
-    raises   PlanError if the operand's element type cannot be repacked
+    operands   operands of the GEMM, as the caller has them
+    name       "a" or "b"
+    major      contiguous mode of the repacked matrix: "k"; or "m" for A, "n" for B
+    raises     PlanError if the operand's element type cannot be repacked
     """
     return _packing(getattr(operands, name), name, major)
 

@@ -369,7 +369,10 @@ def _line(step: Step, tile: str, k_block: str) -> str:
 
 
 def _counted(start: str, number: int) -> str:
-    """Return the printed form of an index: "k + 2" for "k" and 2, "k" for "k" and 0, and "2" for "" and 2."""
+    """Return the printed form of an index: "k + 2" for "k" and 2, "k" for "k" and 0, and "2" for "" and 2.
+
+    start, number   name of the variable, and the number that is added to it
+    """
     return str(number) if not start else f"{start} + {number}" if number else start
 
 

@@ -345,6 +345,7 @@ def _same(one: Swizzle, other: Swizzle) -> bool:
 def _first_moved(outer: Layout, have: Swizzle, want: Swizzle, tile: _Tile) -> str | None:
     """Return a text that names the first element whose offset differs between two swizzles; None if they agree.
 
+    tile         the tile in shared memory
     outer        the layout before the swizzle
     have, want   the swizzle of the plan's layout, and the one that is needed
     """
@@ -363,6 +364,7 @@ def _text_of(tile: _Tile, width: int, kind: str) -> str:
 
     It is the layout of one column of TMA boxes.
 
+    tile    the tile in shared memory
     width   extent of a box along the contiguous mode, in elements
     kind    swizzle of the boxes, a key of TMA_SWIZZLES such as "128B"
     """
@@ -385,6 +387,7 @@ def _swizzled_by(kind: str) -> str:
 def _as_smem_atom(tile: _Tile, kind: str) -> str:
     """Return advice for a message: build the layout from the shared-memory atom with this swizzle.
 
+    tile   the tile in shared memory
     kind   a key of TMA_SWIZZLES such as "128B"
     """
     major = "k" if tile.inner == 1 else "mn"

@@ -358,6 +358,7 @@ def _held_against(plan: GemmPlan) -> tuple[str, ...]:
 def _other_operand(name: str, ours: Operand, theirs: Operand) -> str:
     """Return a sentence if an operand has another type or majorness in the problem than in the plan; "" if not.
 
+    name           name of the operand
     ours, theirs   the operand of the plan, and that of the problem
     """
     if ours.dtype == theirs.dtype and ours.major == theirs.major:
@@ -384,7 +385,10 @@ def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem
 
 
 def _by_box(plan: GemmPlan, name: str) -> bool:
-    """Return whether TMA reads the caller's operand, so that its extent need not be a multiple of a vector."""
+    """Return whether TMA reads the caller's operand, so that its extent need not be a multiple of a vector.
+
+    name   name of the operand, such as "a"
+    """
     if any(stream.name == name for stream in plan.streams):
         return isinstance(plan.stream(name).load, TmaBox) and all(p.name != name for p in plan.repacks)
     return name == plan.fetched_tile
