@@ -454,7 +454,7 @@ class ScheduledGemm(ScheduledEpilogue):
         return (*by_blocks(mX, self.plan, of_d), of_d)
 
     def predicate(self, coords, k_tile, extent, with_k: bool) -> cute.Tensor:
-        """Return predicates of a thread's accesses to a k-tile: is each one inside of the matrix?
+        """Return a predicate for each access of a thread to a k-tile: whether the access is inside of the matrix.
 
         coords   coordinates (mn, k) of the accesses
         k_tile   index of the k-tile
