@@ -106,7 +106,7 @@ class Arrival:
     """Threads that have arrived together at a named barrier of their CTA.
 
     at        index of the barrier instruction in the program
-    threads   numbers of the threads
+    threads   numbers of the threads, over all CTAs that are emulated together
     waits     True for bar.sync; False for bar.arrive, which does not wait
     known     vector clock of their warps at the arrival; None if races are not checked
     """

@@ -85,7 +85,9 @@ class Vector:
 class Memory:
     """A PTX memory operand: `[base + offset]`, or for a tensor copy `[base, {coordinates}]`.
 
-    offset        in bytes
+    base          register or constant that the address is counted from; for a tensor copy, the address of the tensor
+                  map
+    offset        number of bytes that is added to the base
     coordinates   coordinates of a TMA box, the contiguous mode first; None for an ordinary address
     """
 
