@@ -620,8 +620,8 @@ class GemmPlan(hooks.Shown):
     def registers(self) -> dict[str, int]:
         """Return the number of 32-bit registers that a thread needs for its data: use -> number.
 
-        For example {"accumulators": 64, "fragments": 32}; k-tiles on their way through registers are a use too. The
-        compiler adds registers for addresses, counters and predicates.
+        For example {"accumulators": 64, "fragments": 32}; k-tiles that are copied through registers are another use.
+        The compiler adds registers for addresses, counters and predicates.
         """
         ops, mma = self.operands, self.tiled_mma
         bm, bn, _ = self.mma_tile

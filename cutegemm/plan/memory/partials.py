@@ -112,7 +112,7 @@ def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: An
 def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
     """Return (results of a CTA, threads that share a result) of the kernel that adds a reduction's partial results.
 
-    If `runs` threads share a result, each of them adds every `runs`-th partial result.
+    If n threads share a result, each of them adds every n-th of its partial results.
 
     along   modes of D that are reduced: ("m",), ("n",) or both
     """

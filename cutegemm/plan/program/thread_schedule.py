@@ -29,7 +29,7 @@ _MOST_STEPS = 1 << 16  # steps of a schedule, with loops unrolled
 class Fetch:
     """Step of a thread schedule: start to load a k-tile, by cp.async to its stage, or else to registers.
 
-    ahead    how many k-tiles after the one that is multiplied
+    ahead    number of k-tiles from the one that is multiplied to the one that is loaded
     chunk    index of the piece of the k-tile's copies that this step issues; piece 0 begins to overwrite the stage
     chunks   number of pieces that the copies of a k-tile are divided into
     """
@@ -48,7 +48,7 @@ class Commit:
 class Store:
     """Step of a thread schedule: write a k-tile from registers to its stage. It does nothing if cp.async loads k-tiles.
 
-    ahead   how many k-tiles after the one that is multiplied
+    ahead   number of k-tiles from the one that is multiplied to the one that is written
     """
 
     ahead: int
@@ -73,7 +73,7 @@ class Read:
     Without stages they are read from global memory.
 
     k_block   index of the k-block in its k-tile
-    ahead     how many k-tiles after the one that is multiplied
+    ahead     number of k-tiles from the one that is multiplied to the one that is read
     """
 
     k_block: int

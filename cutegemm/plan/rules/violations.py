@@ -351,7 +351,7 @@ def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 
 def _held_against(plan: GemmPlan) -> tuple[str, ...]:
-    """Return the names of the operands and results whose type and majorness a problem must share with the plan."""
+    """Return the names of the operands and results whose type and majorness must agree between problem and plan."""
     return ("a", "b", *plan.operands.of_mainloop, *plan.epilogue.tensors, *plan.epilogue.outputs)
 
 
