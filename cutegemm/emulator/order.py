@@ -137,11 +137,10 @@ class _Log:
 
     An entry is one integer, (index of the access << 32 | thread), or 0 if no access was recorded.
 
-    units   number of units of the buffer
-
+    units            number of units of the buffer
     written          last write of each unit
     read             last read of each unit
-    read_elsewhere   last read of each unit by a CTA other than that of `read`
+    read_elsewhere   last read of each unit by another CTA than the CTA of `read`
     """
 
     def __init__(self, units: int) -> None:
