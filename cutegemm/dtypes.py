@@ -19,7 +19,7 @@ ROUNDINGS = ("rne", "rna", "rz")
 
 @dataclass(frozen=True)
 class DType:
-    """An element type of matrices or accumulators, such as bf16: its size, range and rounding.
+    """An element type of matrices or accumulators, such as bf16, with its size, range and rounding.
 
     name            PTX name: f16, bf16, tf32, f32, f64, e4m3, e5m2, s8 or s32
     bits            size of an element in memory; 32 for tf32
@@ -152,6 +152,7 @@ def _rounded(exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
     Values beyond the largest finite value of the type are kept; the caller replaces them.
 
     exact   values of any shape
+    dtype   the floating type whose number of mantissa bits counts
     mode    rne (nearest, ties to even), rna (nearest, ties away from zero) or rz (towards zero)
     """
     _, exponent = np.frexp(exact)  # |x| = m * 2**exponent, 0.5 <= m < 1

@@ -81,9 +81,9 @@ def how_to_install(*extras: str) -> str:
 
 
 class PendingError(Exception):
-    """Signals inside `gemm` that the kernel of a call is still being compiled in the background.
+    """Raised inside `gemm` if the kernel of a call is still being compiled in the background.
 
-    The caller catches it and lets torch compute the call instead; users never see it.
+    The caller catches it and lets torch compute the call instead. Users never see it.
     """
 
 

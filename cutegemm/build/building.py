@@ -36,11 +36,13 @@ LOADS = (None, "cp.async", "register")  # how threads load A and B; None: as the
 
 @dataclass(frozen=True)
 class Shared:
-    """Describes how a tile of A or B is laid out in shared memory: majorness, padding and swizzle.
+    """Layout in shared memory that a user requests for the tiles of A or B of a plan: majorness, padding and swizzle.
 
-    major     contiguous mode: "mn" (M for A, N for B) or "k"
+    The method `layout` turns this description into a CuTe layout for tiles of a given size.
+
+    major     contiguous mode of the tile: "mn" (M for A, N for B) or "k"
     pad       unused elements after each contiguous run, e.g. after each row of a row-major tile
-    swizzle   XOR swizzle of the offsets in elements, or None
+    swizzle   XOR swizzle of the offsets, in elements; None: no swizzle
     raises    PlanError with every rule that is broken
     """
 
@@ -58,11 +60,13 @@ class Shared:
             raise PlanError("Shared", violations)
 
     def layout(self, extent: int, bk: int, stages: int) -> SharedLayout:
-        """Return the shared-memory layout (extent, bK, stages) for all pipeline stages of an A or B tile.
+        """Return the layout of all pipeline stages of an A or B tile in shared memory: (extent, bK, stages) -> offset.
+
+        The layout has the majorness, padding and swizzle of this object.
 
         extent   rows of A, or columns of B, of a tile
         bk       elements of a tile along K
-        stages   number of tiles, which lie one after the other
+        stages   number of pipeline stages; each holds one tile, and the tiles lie one after the other
 
         >>> str(Shared(pad=4).layout(128, 8, 3))
         '(128,8,3):(1,132,1056)'
@@ -75,7 +79,11 @@ class Shared:
 
 
 def vector_copy(operand: Operand, elements: int) -> CopyAtom:
-    """Return a copy atom for `elements` neighbouring elements of an operand, at most 16 bytes at once."""
+    """Return the copy atom for a plain load or store of neighbouring elements by one thread.
+
+    operand    matrix whose element type counts
+    elements   number of neighbouring elements; an instruction moves at most 16 bytes of them
+    """
     bits = operand.dtype.bits
     return universal_copy(operand.dtype, min(ACCESS_BITS, bits * max(1, elements)))
 
@@ -97,9 +105,10 @@ def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
 
 
 class _Builds(Protocol[P]):
-    """Type of a plan builder, such as `sm90_plan`, after `takes_epilogue` has decorated it.
+    """Type of a plan builder, such as `sm90_plan`, after the decorator `takes_epilogue` has added two keywords to it.
 
-    It takes the keywords `epilogue` and `operands` in addition to its own parameters.
+    It is called like the undecorated function, or with the additional keywords `epilogue` (a custom epilogue, i.e. an
+    expression that computes D from the accumulators) and `operands` (kinds of the epilogue's operands by name).
     """
 
     @overload
@@ -117,12 +126,16 @@ class _Builds(Protocol[P]):
 
 
 def takes_epilogue(builder: Callable[P, GemmPlan]) -> _Builds[P]:
-    """Decorate a plan builder, such as `sm90_plan`, with two more arguments for a custom epilogue.
+    """Decorate a plan builder, such as `sm90_plan`, so that it also takes a custom epilogue.
+
+    A custom epilogue computes D from the accumulators and from further operands. The decorated builder has two more
+    keyword arguments:
 
     epilogue   a function of the accumulator and of operands by name, e.g. `lambda acc, bias: acc + bias`; or its text
-    operands   kind of each operand by name, such as {"bias": "row"} or {"bias": "row:f32"}. A kind is row (one value
-               per column of D), column, tile (a matrix of D's shape), element (one value) or scalar. A type alone,
-               {"aux": "f16"}, is that of an auxiliary output
+    operands   dict from the name of each operand to its kind, e.g. {"bias": "row"}, or to kind and type, e.g. {"bias":
+               "row:f32"}. The kinds are row (one value per column of D), column (one per row), tile (a matrix of D's
+               shape), element (a tensor of one value) and scalar (a number). For an auxiliary output, the value is its
+               type only, e.g. {"aux": "f16"}
     raises     PlanError if the plan cannot have this epilogue
 
     >>> from cutegemm.build import sm90_plan
@@ -152,10 +165,10 @@ def takes_epilogue(builder: Callable[P, GemmPlan]) -> _Builds[P]:
 
 
 class Complaints:
-    """Collects the violations (broken rules) of several arguments, so that one error reports all of them.
+    """Collects the rules that several arguments break, so that one PlanError reports all of them.
 
-    `attempt` runs a computation and remembers the rules that it breaks, instead of raising. `check` then raises one
-    PlanError with all of them.
+    The method `attempt` runs a computation and remembers the rules that it breaks, instead of raising. The method
+    `check` raises one PlanError with all remembered rules.
 
     subject   what the error is about, such as "sm90_plan 'mine'"
 
@@ -169,7 +182,9 @@ class Complaints:
         self.violations: list[str] = []
 
     def attempt(self, make: Callable[[], T]) -> T | None:
-        """Return `make()`; if it raises an error of cutegemm, remember the broken rules for `check` and return None.
+        """Return the result of a function; if it raises an error of cutegemm, remember it and return None.
+
+        The method `check` of this object raises all remembered errors as one.
 
         make   function without arguments
         """
@@ -188,20 +203,22 @@ class Complaints:
 
 
 def made(result: T | None) -> T:
-    """Return `result` unchanged, typed as not None for the type checker.
+    """Return `result` unchanged, so that the type checker no longer takes it for a value that may be None.
 
-    `Complaints.attempt` returns None if a computation broke a rule. `Complaints.check` raises in that case, so after it
-    the result cannot be None.
+    Plan builders compute components that are None if a rule is broken, and raise all broken rules as one error before
+    they use the components. After that, none is None.
+
+    result   a component of a plan; it must not be None
     """
     assert result is not None
     return result
 
 
 class PlanBuilder(Complaints):
-    """Base class of the builders that make a kernel plan from options, and report all broken rules in one error.
+    """Base class of the plan builders: it checks options, and reports all broken rules in one PlanError.
 
-    Its methods check single options and remember what is wrong; `check` then raises a PlanError. A subclass, one for
-    each kernel family, makes the components of the plan.
+    Its methods check single options and remember the broken rules; `check` raises them. Each kernel family has a
+    subclass that makes the components of a plan, such as the tiled MMA.
 
     subject    what errors are about, such as "sm90_plan 'mine'"
     operands   types, majorness and alignment of A, B, C and D
@@ -212,9 +229,9 @@ class PlanBuilder(Complaints):
         self.operands = operands
 
     def choices(self, **arguments: tuple[object, tuple[object, ...]]) -> None:
-        """Collect a violation (broken rule) for each argument whose value is not among the allowed ones.
+        """Remember a broken rule for each argument whose value is not one of the allowed values.
 
-        arguments   (value, allowed values) of each argument by name, e.g. store=(store, ("tma", "direct"))
+        arguments   a pair (value, allowed values) for each argument by name, e.g. store=(store, ("tma", "direct"))
         """
         for name, (value, known) in arguments.items():
             if value not in known:
@@ -222,9 +239,10 @@ class PlanBuilder(Complaints):
                 self.violations.append(f"{name} = {value!r} is neither {names}.")
 
     def order(self, raster: Raster | str) -> Raster | None:
-        """Return the order in which CTAs take the tiles of D (rasterization), parsed from a text such as "grouped_m:8".
+        """Return the order in which CTAs take the tiles of D (rasterization).
 
-        A `Raster` is returned as it is. None if the argument is not valid; `check` then raises an error.
+        raster    a `Raster`, which is returned as it is; or its text, such as "grouped_m:8"
+        returns   None if the text is not valid; `check` of this object then raises an error
         """
         if isinstance(raster, Raster):
             return raster
@@ -237,7 +255,9 @@ class PlanBuilder(Complaints):
 class Builder(PlanBuilder):
     """Base class of the builders of plans without warp roles (SIMT, mma.sync, gemv): all threads copy and multiply.
 
-    block    tile (bM, bN, bK) of a CTA
+    Its methods make the copies that these kernel families share, and assemble the plan.
+
+    block    tile (bM, bN, bK) of a CTA, in elements
     stages   number of k-tiles in shared memory at a time
     """
 
@@ -250,12 +270,12 @@ class Builder(PlanBuilder):
             self.violations.append(f"stages = {stages}; at least {self.least_stages} is expected.")
 
     def plan(self, mma: TiledMma, a: OperandStream, b: OperandStream, store: Store, **others: Any) -> GemmPlan:
-        """Assemble a plan without warp roles from its components: all threads load, multiply and store.
+        """Assemble a plan without warp roles from its components: all threads of a CTA load, multiply and store.
 
         mma      tiled MMA of the CTA's tile
-        a, b     how the tiles of A and B are loaded and read
+        a, b     how the tiles of A and B are loaded to shared memory and read from it
         store    how the tile of D is stored
-        others   further fields of `GemmPlan` by name, such as the schedule and the family
+        others   further fields of `GemmPlan` by name, e.g. family="simt"
         raises   PlanError with every rule that is broken
         """
         return GemmPlan(

@@ -44,11 +44,11 @@ _FRAGMENT_OF_8 = Layout(((4, 8, 4), (2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8)
 
 
 def fragment_of(a_source: str, columns: int = WHOLE_COLUMNS) -> Layout:
-    """Return the accumulator layout of a warpgroup's wgmma as a map from (thread, value) to an offset in a tile.
+    """Return the accumulator layout of a warpgroup's wgmma: (thread, value) -> offset in a 64-row tile of D.
 
-    The tile is column-major of shape (64, columns): offset 1 is row 1 of column 0.
+    Offsets count the tile column by column: offset 1 is row 1 of column 0, and offset 64 is row 0 of column 1.
 
-    a_source   "shared" or "register": where wgmma reads A from. The rows are permuted if it is "register"
+    a_source   "shared" or "register": where wgmma reads A from. With "register", the rows of the tile are permuted
     columns    columns of the tile, 16 or 8
 
     >>> print(fragment_of("register"))
@@ -70,34 +70,38 @@ def warpgroup_epi_stages(
     most: int | None = None,
     stages: Callable[[SharedLayout], int] | None = None,
 ) -> EpiStageBuilder:
-    """Return the builder of epilogue stages (shared-memory buffers for D) for plans that multiply by wgmma.
+    """Return a builder of epilogue stages (shared-memory buffers for D) for plans that multiply by wgmma.
 
-    An epilogue tile, i.e. what a stage holds, has a multiple of 16 columns, or of 8 if 16 does not divide `columns`.
+    An epilogue stage holds an epilogue tile, i.e. 64 rows and some columns of D. The columns are a multiple of 16, or
+    of 8 if 16 does not divide `columns`.
 
-    subject    what an error is about
+    subject    what an error is about, such as "sm90_plan 'mine'"
     operands   types and majorness of C and D
     columns    columns of D that a consumer warpgroup computes
     a_source   "shared" or "register": where wgmma reads A from
     most       largest number of columns of an epilogue tile that the builder chooses; None: no limit
-    stages     function that returns how many mainloop stages fit next to a layout of epilogue stages; None: epilogue
-               stages may take their room
+    stages     function from the layout of epilogue stages to the number of mainloop stages that fit next to them; the
+               builder then leaves room for mainloop stages. None: epilogue stages may take that room
     """
     step = FEWEST_COLUMNS if columns % WHOLE_COLUMNS else WHOLE_COLUMNS
     return EpiStageBuilder(subject, operands, fragment_of(a_source, step), (WGMMA_M, step), most=most, stages=stages)
 
 
 class EpiStageBuilder:
-    """Builder of epilogue stages: shared-memory buffers for D on its way to global memory, one epilogue tile each.
+    """Chooses the epilogue stages of a plan, i.e. its shared-memory buffers for D, which hold one epilogue tile each.
 
-    A consumer is a warpgroup, or a warp, that multiplies and then stores its tile of D.
+    A consumer is a warpgroup or warp that multiplies, and then stores its tile of D as several epilogue tiles. The
+    method `epi_stages` chooses their width and the number of stages, and returns how D is stored.
 
-    fragment    layout of a consumer's accumulators: (thread, register) -> offset in a column-major tile
-    tile        (M, N) of that tile: an epilogue tile has as many rows, and a multiple of its columns
-    in_places   True if the rows and columns of a fragment are consecutive in D, so that stmatrix can be used
+    fragment    accumulators of a consumer in the smallest epilogue tile: (thread, register) -> offset in that
+                column-major tile
+    tile        (M, N) of the smallest epilogue tile, e.g. (64, 16). Every epilogue tile has M rows and a multiple of N
+                columns
+    in_places   True if rows and columns of the fragment are consecutive in D, so that stmatrix can write it
     least       smallest number of epilogue stages per consumer
     most        largest number of columns of an epilogue tile that the builder chooses; None: no limit
-    stages      function that returns how many mainloop stages fit next to a layout of epilogue stages; None: epilogue
-                stages may take the room of mainloop stages
+    stages      function from the layout of epilogue stages to the number of mainloop stages that fit next to them; the
+                builder then leaves room for mainloop stages. None: epilogue stages may take that room
     """
 
     def __init__(
@@ -130,7 +134,8 @@ class EpiStageBuilder:
 
         consumer_tile   (M, N) of D that a consumer (a warpgroup or warp that multiplies) computes
         consumers       number of consumers of a CTA
-        stored          rows of a TMA box of an N-major D, and the L2 policy of D
+        stored          (rows, policy): rows of the TMA box that stores an N-major D, and the L2 policy of D, e.g. (64,
+                        "evict_first")
         shared_d        layout in shared memory: "swizzled" or "plain", which TMA stores, or "padded", which threads
                         store
         epi_tile_n      columns of an epilogue tile; None: the builder chooses
@@ -218,9 +223,12 @@ class EpiStageBuilder:
         return self.stages(Layout((self.tile[0], columns, count, consumers)))
 
     def check_columns(self, columns: int, tile_columns: int) -> None:
-        """Raise PlanError unless epilogue tiles of `columns` columns fill a consumer's tile of `tile_columns` columns.
+        """Raise PlanError unless a consumer's tile of D can be divided into epilogue tiles of the given width.
 
-        `columns` must divide `tile_columns` and be a multiple of what one stmatrix covers.
+        The width must divide the columns of the tile, and be a multiple of what one stmatrix covers.
+
+        columns        columns of an epilogue tile, as the user requested
+        tile_columns   columns of D that a consumer (warpgroup or warp) computes
         """
         step = self.tile[1]
         if tile_columns % columns or columns % step:
@@ -277,12 +285,12 @@ class EpiStageBuilder:
         return widths[0]
 
     def line_columns(self, tile_columns: int, with_operands: bool) -> int:
-        """Return the width of an epilogue tile for a D that threads store because TMA cannot, e.g. if it is unaligned.
+        """Return the columns of an epilogue tile for a D that threads store because TMA cannot, e.g. an unaligned D.
 
         tile_columns    columns of D that a consumer (warpgroup or warp) computes
         with_operands   True if the epilogue reads anything but the accumulators
         returns         number of columns, a divisor of `tile_columns`, chosen as by the function `line_columns`
-        raises          PlanError if `tile_columns` is not a multiple of the step of columns
+        raises          PlanError if `tile_columns` is not a multiple of the columns of the smallest epilogue tile
         """
         step, most = self.tile[1], tile_columns if self.most is None else self.most
         columns = line_columns(self.operands.d, tile_columns, step, most, with_operands)
@@ -294,15 +302,15 @@ class EpiStageBuilder:
     def boxed_epi_stages(
         self, shape: tuple[int, int], copies: tuple[int, int], swizzles: bool, store_rows: int, l2: str
     ) -> tuple[SharedLayout, TmaBox, TmaBox]:
-        """Return the layout of epilogue stages for TMA, the box that stores D and the box that loads C.
+        """Return the layout of epilogue stages that TMA stores, the TMA box that stores D and the TMA box that loads C.
 
-        The layout is swizzled against bank conflicts. Rows of an odd multiple of 16 bytes need no swizzle: eight such
-        rows begin in eight different groups of banks.
+        The layout is swizzled against bank conflicts if `swizzles` is True. Rows whose length is an odd multiple of 16
+        bytes need no swizzle: eight such rows begin in eight different groups of banks.
 
         shape        (rows, columns) of an epilogue tile
         copies       (epilogue stages per consumer, consumers)
         swizzles     False if rows must not be swizzled
-        store_rows   rows of a box of an N-major D
+        store_rows   rows of a TMA box of an N-major D
         l2           L2 policy of D, such as "evict_first"
         """
         d = self.operands.d
@@ -377,7 +385,7 @@ class EpiStageBuilder:
 
 
 def has_odd_groups(columns: int | None) -> bool:
-    """Return True if a tile's columns are an odd number of groups of eight, i.e. not a multiple of 16.
+    """Return True if 8, but not 16, divides the number of columns of a tile: they are an odd number of groups of eight.
 
     columns   number of columns, a multiple of 8; None if it is not chosen yet, for which the result is False
 
@@ -388,12 +396,13 @@ def has_odd_groups(columns: int | None) -> bool:
 
 
 def odd_columns(tile_columns: int) -> int:
-    """Return the width of an epilogue tile for a tile of D whose columns are an odd number of groups of eight.
+    """Return the width of an epilogue tile for a tile of D whose columns are a multiple of 8, but not of 16.
 
-    The result is also an odd number of groups: the largest one that divides those of the tile, is less than them and at
-    most 9. E.g. 200 columns are 25 groups, and an epilogue tile has 5 groups, i.e. 40 columns.
+    Columns count in groups of eight here, and both tiles have an odd number of groups. The result has the largest
+    number of groups that divides those of the tile, is less than them and at most 9. E.g. 200 columns are 25 groups,
+    and an epilogue tile has 5 groups, i.e. 40 columns.
 
-    tile_columns   columns of the tile
+    tile_columns   columns of the tile of D
 
     >>> [odd_columns(columns) for columns in (200, 168, 216, 120, 152)]
     [40, 56, 72, 40, 8]
@@ -412,9 +421,9 @@ def line_columns(
 ) -> int:
     """Return the width in columns of an epilogue tile for a D that threads store by accesses of less than 16 bytes.
 
-    The result is the largest divisor of the tile's columns within some limits. A row of an N-major D has at most 768
-    bytes (256 bytes for an M-major D), or 128 bytes if operands of the epilogue need registers. Twice as much is
-    allowed if the tile would otherwise have many epilogue tiles, because threads wait for each of them.
+    The result is the largest divisor of the tile's columns within a limit. The limit is 768 bytes for a row of an
+    N-major D, 256 bytes for an M-major D, or 128 bytes if operands of the epilogue need registers. It is doubled if the
+    tile would have many epilogue tiles, because threads wait for each of them.
 
     d               element type and majorness of D
     tile_columns    columns of D that a consumer (warpgroup) computes
@@ -445,10 +454,12 @@ def _either(numbers: list[int]) -> str:
 
 
 def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: int = 0) -> Layout:
-    """Return the layout (rows, columns, *copies) of row- or column-major tiles one after the other, without a swizzle.
+    """Return the unswizzled layout of row- or column-major tiles in memory: (rows, columns, *copies) -> offset.
+
+    The tiles lie one after the other.
 
     shape     (rows, columns) of a tile
-    copies    extents of the modes after the tile's: (epilogue stages per consumer, consumers)
+    copies    number of tiles along each further mode: (epilogue stages per consumer, consumers)
     n_major   True if tiles are row-major, False if they are column-major
     pad       unused elements after each contiguous row or column
     """
@@ -459,15 +470,15 @@ def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: i
 
 @lru_cache(maxsize=1024)
 def swizzled(dtype: DType, second_major: bool, shape: tuple[int, int], copies: tuple[int, ...]) -> ComposedLayout:
-    """Return the shared-memory layout (*shape, *copies) of tiles one after the other, with a swizzle.
+    """Return the swizzled shared-memory layout of tiles one after the other: (*shape, *copies) -> offset.
 
-    The swizzle is the widest of the canonical ones for TMA and wgmma (128, 64 or 32 bytes) that fits. Results are
-    cached.
+    The swizzle is the widest of the canonical ones for TMA and wgmma (128, 64 or 32 bytes) that fits the contiguous
+    mode. Results are cached.
 
     dtype          element type
-    second_major   True if the second mode is contiguous, as in a K-major (M, K) or an N-major (M, N)
+    second_major   True if the second mode is contiguous, as in a K-major (M, K) or an N-major (M, N) tile
     shape          (M, K), (N, K) or (M, N) of a tile
-    copies         extents of the modes after the tile's: stages, or epilogue stages and consumers
+    copies         number of tiles along each further mode: (mainloop stages,), or (epilogue stages, consumers)
 
     >>> from cutegemm.dtypes import bf16
     >>> str(swizzled(bf16, False, (128, 64), (4,)))

@@ -56,12 +56,14 @@ def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand]
 
 
 def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
-    """Return True if a plan's epilogue tiles are so wide that its threads would lack registers for a new epilogue.
+    """Return True if a plan's epilogue tiles are so wide that a new epilogue would not find enough free registers.
 
-    Only tiles that threads store by accesses of less than 16 bytes can be too wide. They need registers, and so do the
-    functions, operands, auxiliary outputs and reductions of an epilogue.
+    It matters only if threads store D in accesses of less than 16 bytes. Each thread then holds a piece of a row in
+    registers, which grows with the width of the epilogue tile. A new epilogue needs registers too, for its functions,
+    operands, auxiliary outputs and reductions. The caller then makes narrower epilogue tiles.
 
     epilogue   the new epilogue
+    plan       the plan with its present epilogue tiles
     """
     store = plan.store
     if not isinstance(store, StagedStore) or not store.rotates_lines or plan.consumer_warps == 1:
@@ -85,13 +87,15 @@ def _most_columns(epilogue: Epilogue, store: StagedStore) -> int | None:
 
 
 def _through_shared(epilogue: Epilogue, plan: GemmPlan, store: SharedStore, operands: Operands) -> GemmPlan:
-    """Give a SIMT or mma.sync plan that stores D through shared memory a gated epilogue; return the new plan.
+    """Return a copy of a SIMT or mma.sync plan that has a gated epilogue; the plan stores D through shared memory.
 
-    The epilogue halves the columns of D's tile. mma.sync plans then store it through shared memory with a new layout,
-    SIMT plans from registers.
+    A gated epilogue combines each gate column of the accumulators with its up column, so D's tile has half as many
+    columns. The new mma.sync plan stores this tile through shared memory with a new layout. The new SIMT plan stores it
+    from registers.
 
     epilogue   the gated epilogue
-    store      how the plan stores D now
+    plan       the plan to copy
+    store      how this plan stores D now
     operands   the plan's operands with those of the epilogue
     """
     changed: Store = RegisterStore(store.atom)
@@ -103,12 +107,14 @@ def _through_shared(epilogue: Epilogue, plan: GemmPlan, store: SharedStore, oper
 
 
 def _through_epi_stages(epilogue: Epilogue, plan: GemmPlan, store: StagedStore, operands: Operands) -> GemmPlan:
-    """Return a copy of a plan with warp roles that has another epilogue, and new epilogue stages for it.
+    """Return a copy of a warp-specialized plan that has another epilogue, and new epilogue stages for it.
 
-    Epilogue stages are shared-memory buffers for D on its way to global memory.
+    Epilogue stages are shared-memory buffers for D on its way to global memory. Their width depends on the epilogue.
 
-    store      how the plan stores D now
-    operands   the plan's operands with those of the epilogue
+    epilogue   the new epilogue, i.e. an expression that computes D from the accumulators
+    plan       the plan to copy
+    store      how this plan stores D now
+    operands   the plan's operands A to D, with those of the new epilogue
     """
     rows, columns = plan.consumer_tile
     d_tile = (rows, columns // 2 if epilogue.gated else columns)

@@ -37,12 +37,14 @@ KINDS: Mapping[str, type[Input]] = {
 
 @dataclass(frozen=True)
 class FusedEpilogue:
-    """A custom epilogue (an expression that computes D from the accumulators) with the types of its operands.
+    """A custom epilogue, i.e. an expression that computes D from the accumulators, with the kinds of its operands.
+
+    The method `on` gives a plan this epilogue.
 
     epilogue   the expression, such as gelu(acc + bias)
     kinds      class of each operand by name: Row (one value per column of D, like a bias), Column (one per row), Tile
                (a matrix of D's shape), Element (a tensor of one value) or Scalar (a number)
-    dtypes     element type of tensor operands and auxiliary outputs by name; others have the type of D
+    dtypes     element type of tensor operands and auxiliary outputs by name; a tensor without an entry has D's type
     """
 
     epilogue: Epilogue
@@ -53,17 +55,18 @@ class FusedEpilogue:
     def reads_tiles(self) -> bool:
         """True if this epilogue reads a matrix of D's shape, such as a residual.
 
-        A kernel has one path for loading C. The first such matrix is loaded through it, instead of C.
+        The kernel loads the first such matrix in the way in which it would load C, which is then not an operand of its
+        own.
         """
         return bool(self.epilogue.tiles)
 
     def made_for(self, operands: Operands) -> Operands:
-        """Return the operands for which a plan builder must plan if the plan will have this epilogue.
+        """Return the operands to pass to a plan builder whose plan will get this epilogue.
 
-        They are those of the GEMM, but C is described as the first matrix of D's shape that the epilogue reads, because
-        the kernel loads that matrix in the place of C. Without such a matrix, the operands are returned unchanged.
+        They are `operands` with another C: the first matrix of D's shape that the epilogue reads (e.g. a residual),
+        because the kernel loads that matrix in the place of C. Without such a matrix, `operands` is returned unchanged.
 
-        operands   A, B, C and D of a GEMM
+        operands   types, majorness and alignment of A, B, C and D
         """
         if not self.reads_tiles:
             return operands
@@ -72,9 +75,10 @@ class FusedEpilogue:
     def ends(self, operands: Operands) -> Operands:
         """Return the operands of a GEMM with this epilogue: A to D, and the tensors that the epilogue reads and writes.
 
-        Matrices of D's shape have the majorness and the alignment of D. Other tensors are aligned to one element.
+        Matrices of D's shape have the majorness and the alignment of D. Row, column and single-value tensors are
+        aligned to one element.
 
-        operands   A, B, C and D of the GEMM
+        operands   types, majorness and alignment of A, B, C and D
         """
         others = {}
         for name in self.epilogue.tensors:

@@ -114,7 +114,9 @@ def gemv_plan(
 
 
 class _GemvBuilder(Builder):
-    """Builder of the components of a plan for a D of few columns (GEMV-like), whose warps split K.
+    """Makes the components of a GEMV-like plan (for a D of few columns): tiled MMA, loads, and the sum over warps.
+
+    The warps of a CTA split K, and their accumulators are added at the end.
 
     warps     number of warps of a CTA, which split each k-tile
     vectors   vectors of 16 bytes that a lane loads of each row at once
@@ -131,9 +133,9 @@ class _GemvBuilder(Builder):
     def mma(self, atom: MmaAtom) -> TiledMma:
         """Return the tiled MMA whose warps lie along K: each warp multiplies another part of the k-tile.
 
-        The order of k inside a k-tile is permuted so that the 16 bytes that a lane loads at once are its fragments: the
-        first two registers for one k-block, the other two for the next one. The sum over k does not depend on the
-        order, if A and B have the same.
+        The MMA takes the elements of a k-tile in a permuted order along K, the same for A and B, so that the result
+        stays the same. With this order, the 16 bytes that a lane loads at once are fragments that it multiplies itself:
+        the first two registers in one k-block, the other two in the next one.
 
         atom   MMA instruction of a warp
         """

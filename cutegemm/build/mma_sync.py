@@ -192,13 +192,16 @@ def _runs_along_k(shared: SharedLayout) -> bool:
 
 
 class _MmaBuilder(Builder):
-    """Builder of the components of an mma.sync plan: tiled MMA, copies, shared-memory layouts and schedule."""
+    """Makes the components of an mma.sync plan from its options: tiled MMA, copies, shared-memory layouts and schedule.
+
+    All threads of a CTA load and multiply, i.e. the plan has no warp roles.
+    """
 
     def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
         """Return the tiled MMA of the CTA: each warp computes a warp tile of D.
 
-        The rows of a warp are consecutive, unless a 128-byte line of shared memory would then be divided between warps.
-        In that case the pieces of the warps alternate.
+        The rows of a warp are consecutive if no 128-byte line of shared memory is divided between warps by this. If one
+        would be, each warp has several shorter pieces of rows, and the pieces of the warps alternate.
 
         atom          MMA instruction of a warp
         warp          (M, N) of a warp tile
@@ -259,7 +262,9 @@ class _MmaBuilder(Builder):
         shared             "swizzled", "padded", "plain" or a `Shared`: the layout in shared memory
         read               "ldmatrix" or "plain"
         load, load_bytes   "cp.async", "register" or None (as the alignment allows), and bytes of an access at most
-        how                further arguments of the method `copy`: `k_run`, `cache` and `several`
+        how                further options of the copy to shared memory: `k_run` (elements along K that neighbouring
+                           threads copy before the next row), `cache` ("cg" bypasses L1, "ca" does not) and `several`
+                           (elements that a thread copies one by one)
         """
         operand: Operand = getattr(self.operands, name)
         first = "ab".index(name)
@@ -327,11 +332,12 @@ def lines_of_d(
 
 
 def _warp_rows(extent: int, own: int, step: int) -> Layout:
-    """Return the rows (or columns) of the CTA's tile that each warp multiplies, as a layout.
+    """Return the layout that says which rows (or columns) of the CTA's tile each warp multiplies.
 
-    The layout maps (row of the MMA atom, warp, atom of the warp) to a row of the CTA's tile. The rows of a warp are
-    consecutive if no 128-byte line of shared memory is then divided between warps. Otherwise they lie in pieces, and
-    the pieces of the warps alternate: in the second example, warp 0 has rows 0 to 31, 64 to 95 and 128 to 159.
+    It maps (row within the MMA atom, warp, index of the atom within the warp tile) to a row of the CTA's tile. The rows
+    of a warp are consecutive if no 128-byte line of shared memory is then divided between warps. Otherwise they lie in
+    pieces, and the pieces of the warps alternate: in the second example, warp 0 has rows 0 to 31, 64 to 95 and 128 to
+    159.
 
     extent   rows of the CTA's tile
     own      rows of a warp tile
@@ -348,7 +354,12 @@ def _warp_rows(extent: int, own: int, step: int) -> Layout:
 
 
 def _k_tile(operands: Operands) -> int:
-    """Return the default bK of mma.sync plans in elements: 128 bytes along K, or 64 bytes for 8-bit elements."""
+    """Return the default bK of mma.sync plans in elements, e.g. 64 for bf16: as many as 128 bytes hold.
+
+    It is 64 instead of 128 elements for 8-bit types, i.e. 64 bytes.
+
+    operands   operands of the GEMM; the element type of A counts
+    """
     bits = operands.a.dtype.bits
     return CACHE_LINE_BYTES * 8 // max(16, bits)
 
@@ -397,11 +408,12 @@ def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -
 def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str) -> SharedLayout:
     """Return the shared-memory layout (extent, bK, stages) of the tiles of A or B of an mma.sync plan.
 
-    extent   rows of A, or columns of B, of a tile
-    bk       elements of a tile along K
-    stages   number of k-tiles in shared memory
-    shared   "swizzled" (fragments are read without bank conflicts), "padded" or "plain"; or a `Shared`
-    raises   PlanError for any other text
+    operand   A or B: its element type, and the contiguous mode in global memory
+    extent    rows of A, or columns of B, of a tile
+    bk        elements of a tile along K
+    stages    number of k-tiles in shared memory
+    shared    "swizzled" (fragments are read without bank conflicts), "padded" or "plain"; or a `Shared`
+    raises    PlanError for any other text
     """
     dtype, along_k = operand.dtype, operand.major == "k"
     if isinstance(shared, Shared):
@@ -422,12 +434,13 @@ def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shar
 def _lines_of_words(extent: int) -> ComposedLayout:
     """Return a swizzled shared-memory layout for 32-bit elements of an M- or N-major tile, without bank conflicts.
 
-    It maps (row, k), for as many rows as fit 128 bytes and 4 values of k, to an offset; the whole tile repeats it.
-    ldmatrix cannot transpose 32-bit elements. So the 32 lanes of a warp read single elements: 8 neighbouring rows for
-    each of 4 values of k. The layout places the 4 values of k in 4 different groups of 8 banks, so a read takes one
-    wavefront.
+    ldmatrix cannot transpose 32-bit elements, so the 32 lanes of a warp read single elements: 8 neighbouring rows for
+    each of 4 values of k. Without a swizzle, different k would lie in the same banks. With it, each k has its own 8 of
+    the 32 banks, so one wavefront serves the read.
 
-    extent   rows of A, or columns of B, of the tile
+    extent    rows of A, or columns of B, of the tile
+    returns   layout (row, k) -> offset for 4 values of k, and for as many rows as 128 bytes hold (fewer if that does
+              not divide `extent`). It is repeated over the tile
     """
     row = gcd(extent, CACHE_LINE_BYTES * 8 // 32)
     swizzle = Swizzle(max(0, (row // _PAD_ELEMS).bit_length() - 1), 3, 2)

@@ -133,7 +133,7 @@ def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str
 
 
 class _Builder(PipelineBuilder):
-    """Builder of the components of an `mma_tma_plan`: a producer warp loads by TMA, others multiply by mma.sync."""
+    """Makes the components of an `mma_tma_plan`: one warp loads k-tiles by TMA, other warps multiply by mma.sync."""
 
     def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
         """Return the tiled MMA of the CTA: each warp computes a warp tile of D.
@@ -202,9 +202,9 @@ class _Builder(PipelineBuilder):
 
     @property
     def is_spread(self) -> tuple[bool, bool]:
-        """(A, B): True if the rows of an MMA atom are spread over 32 rows of A's tile; and its columns over 32 of B's.
+        """Pair of flags (A, B): are the rows (columns) of an MMA atom spread over 32 rows of A's (columns of B's) tile?
 
-        This is so for 32-bit elements that are not K-major. ldmatrix cannot transpose them, and plain loads of
+        This is so for 32-bit elements that are not K-major: ldmatrix cannot transpose them, and plain loads of
         neighbouring rows would have bank conflicts.
         """
         return _is_spread(self.operands.a), _is_spread(self.operands.b)
@@ -259,16 +259,19 @@ class _Builder(PipelineBuilder):
 
 
 def _is_spread(operand: Operand) -> bool:
-    """Return True if a warp reads an operand by plain loads, because ldmatrix cannot transpose its 32-bit elements.
+    """Return True if the rows of an MMA atom are spread over 32 rows of the tile, instead of being neighbours.
 
-    Such a load takes 8 neighbours along M or N for each of 4 neighbouring k. With 8 neighbours it would have bank
-    conflicts. So the rows of an MMA atom are spread over 32 rows of the tile, i.e. a 128-byte line of shared memory.
+    This is so for 32-bit elements that are not K-major. ldmatrix cannot transpose them, so a warp reads them by plain
+    loads, each of 8 rows by 4 values of k. Loads of 8 neighbouring rows would have bank conflicts. Loads of rows that
+    are spread over a whole 128-byte line of shared memory have none.
+
+    operand   A or B: its element type and majorness
     """
     return operand.dtype.bits > 16 and operand.major != "k"
 
 
 def _places(step: int, own: int, is_spread: bool) -> tuple[Layout, Layout]:
-    """Return which rows of a warp tile each MMA atom multiplies, as two layouts along M or N.
+    """Return which rows of a warp tile each MMA atom multiplies, as two layouts (first, second) along M or N.
 
     Row r of atom i is row first(r) + second(i) of the warp tile. In the example, rows 0 to 3 of atom 0 are rows 0 to 3
     of the tile, and its rows 4 to 7 are rows 16 to 19. Along N, rows stand for columns.
@@ -277,9 +280,9 @@ def _places(step: int, own: int, is_spread: bool) -> tuple[Layout, Layout]:
     own         rows of a warp tile
     is_spread   True if the rows of an atom are spread over 32 rows of the tile, one line of shared memory
 
-    Reason: TMA's swizzle joins the index of a 16-byte chunk in a line with k by XOR. For four values of k, two
-    neighbouring chunks (eight rows) are the same two chunks twice, i.e. a bank conflict. Chunks 0 and 4 become eight
-    different chunks.
+    Reason for the spread: TMA's swizzle moves a 16-byte chunk (four rows) of a line to chunk XOR k. For k = 0 to 3,
+    chunks 0 and 1 (eight neighbouring rows) move to chunks 0 to 3, each twice, which is a bank conflict. Chunks 0 and 4
+    move to eight different chunks.
 
     >>> [str(layout) for layout in _places(8, 64, True)]
     ['(4,2,1):(1,16,4)', '(4,2):(4,32)']

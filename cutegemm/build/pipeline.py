@@ -45,11 +45,11 @@ def rounding_of(operands: Operands) -> str:
 
 @dataclass(frozen=True)
 class Buffers:
-    """Shared-memory buffers of a plan with warp roles: for k-tiles of A and B, and for D.
+    """Shared-memory buffers of a warp-specialized plan: for the k-tiles of A and B, and for D.
 
-    stages   number of mainloop stages
-    a, b     how TMA loads A and B: the box, and the layout of all stages in shared memory
-    store    how D is stored
+    stages   number of mainloop stages, each for one k-tile of A and of B
+    a, b     how TMA loads A and B: the TMA box, and the layout of all stages in shared memory
+    store    how D is stored, e.g. through epilogue stages (buffers in shared memory)
     """
 
     stages: int
@@ -59,12 +59,14 @@ class Buffers:
 
 
 class PipelineBuilder(PlanBuilder):
-    """Base class of the builders of warp-specialized plans: a producer fills a mainloop pipeline by TMA.
+    """Base class of the builders of warp-specialized plans: a producer warp fills the mainloop pipeline by TMA.
+
+    It chooses the number of pipeline stages, lays out the shared memory and assembles the plan.
 
     subject       what errors are about, such as "sm90_plan 'mine'"
     operands      types, majorness and alignment of A to D
-    tile          (bM, bN, bK) of a CTA
-    arch          architecture, whose shared memory is the limit
+    tile          (bM, bN, bK) of a CTA, in elements
+    arch          architecture, e.g. "sm_90a"; its shared memory is the limit
     ctas_per_sm   CTAs that share the shared memory of a multiprocessor
     """
 
@@ -269,7 +271,7 @@ def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:
 
 
 def roles_of(pipeline: WarpRoles, registers: tuple[int, int] | None) -> tuple[Role, ...]:
-    """Return the warp roles of a CTA: the producer, unless the plan has none, then the consumers.
+    """Return the warp roles of a CTA in the order of its warps: the producer, if the plan has one, and the consumers.
 
     pipeline    kind and number of the roles
     registers   registers per thread of the producer and of a consumer; None: those of the launch

@@ -138,9 +138,12 @@ def simt_plan(
 
 
 class _SimtBuilder(Builder):
-    """Builder of the components of a SIMT plan: tiled MMA, copies, shared-memory layouts and schedule.
+    """Makes the components of a SIMT plan from its options: tiled MMA, copies, shared-memory layouts and schedule.
 
-    quad          (M, N) of a block of neighbouring elements of a thread; a thread's tile consists of such blocks
+    A thread computes several blocks of neighbouring elements of D ("quads"), e.g. four blocks of 4 x 4 for an 8 x 8
+    thread tile.
+
+    quad          (M, N) of such a block; a thread reads each of its sides with one access
     access_bits   widest access to any memory, in bits
     """
 

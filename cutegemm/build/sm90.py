@@ -250,13 +250,13 @@ def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> O
 
 @dataclass(frozen=True)
 class _Accumulators:
-    """Counts the registers that a thread of a consumer (a warpgroup that multiplies) needs for accumulators.
+    """Counts the registers that each thread of a consumer (a warpgroup that multiplies) needs for accumulators.
 
-    tile        (M, N) of a consumer, with all columns that it multiplies
+    tile        (M, N) of D that a consumer multiplies; with a gated B, all gate and up columns count
     bits        bits of one accumulator element
     consumers   number of consumers of a CTA
     promoted    True if the accumulators of each k-tile are added to a total in f32 (accumulator promotion)
-    at_once     True if they are added before the next k-tile is multiplied
+    at_once     with `promoted`: True if they are added before the next k-tile is multiplied
     scales      registers for the block scales of columns
     """
 
@@ -274,7 +274,10 @@ class _Accumulators:
 
     @property
     def _are_halves(self) -> bool:
-        """True if a wgmma computes half of the tile's columns, since promoting all at once needs too many registers."""
+        """True if a wgmma computes half of the columns of the consumer's tile.
+
+        This is done with accumulator promotion, if whole tiles would need too many registers.
+        """
         is_much = 3 * self.per_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
         return self.promoted and not self.at_once and is_much and self.tile[0] == WGMMA_M
 
@@ -285,9 +288,10 @@ class _Accumulators:
 
     @property
     def in_all(self) -> int:
-        """Registers per thread for all accumulators of a consumer.
+        """Registers per thread for all accumulators of a consumer: one, two or three times those of its tile.
 
-        They are those of its tile; with promotion, the total and one or two more sets.
+        Without promotion there is one set of accumulators. With promotion, there are also the totals that they are
+        added to, and a second set if the MMAs of the next k-tile run meanwhile.
         """
         return self.per_thread * (1 + self.promoted * (1 if self._are_halves or self.at_once else 2))
 
@@ -303,8 +307,8 @@ def _gpc_raster(
 
     A GPC is a group of SMs whose reads from L2 can be joined.
 
-    b            builder that collects a violation if the order is requested, but not known
-    requested    True, False, or None if the caller leaves it open
+    b            builder of the plan, which remembers a broken rule if GPC-aware order is requested but cannot be used
+    requested    True or False if the user asked for GPC-aware order or forbade it; None: the builder decides
     tpc_rounds   how the hardware assigns CTAs to TPCs (pairs of SMs): number of TPCs of each round; () if it is not
                  known
     cluster      CTAs of a cluster along M and N
@@ -341,9 +345,9 @@ def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
 def _raster_of(cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
     """Return the default order of the tiles of D as text, such as "fitted_m", so that clusters of a GPC share L2 reads.
 
-    Clusters of a GPC then need the same tiles of the operand that is not multicast, and their loads of it coalesce on
-    the way to L2. In GPC-aware order, clusters with neighbouring numbers are in one GPC, and CTAs without a cluster
-    have a block of tiles. Otherwise every eighth cluster has the same tiles.
+    Clusters share the reads of an operand if they load the same tiles of it at the same time and are in one GPC. The
+    operand that is not multicast profits most. In GPC-aware order, clusters with neighbouring numbers are in one GPC.
+    In launch order, about every eighth cluster is in the same one.
 
     cluster   CTAs of a cluster along M and N
     order     how clusters take tiles: GPC by GPC or in launch order
@@ -431,7 +435,7 @@ def pipeline_of(
 
 
 class _Builder(PipelineBuilder):
-    """Builder of the components of a Hopper plan (TMA, wgmma): tiled MMA, buffers, block scales, L2 policies."""
+    """Makes the components of a Hopper plan (TMA, wgmma) from its options: tiled MMA, buffers, scales, L2 policies."""
 
     @property
     def stage_bytes(self) -> int:
@@ -460,7 +464,7 @@ class _Builder(PipelineBuilder):
         """Return the largest number of columns that the builder may choose for an epilogue tile; None: no limit.
 
         consumers           number of consumer warpgroups
-        stages              requested number of mainloop stages, or None
+        stages              requested number of mainloop stages; None: not requested
         has_few_registers   True if the accumulators leave threads few registers
         """
         d = self.operands.d
@@ -469,12 +473,13 @@ class _Builder(PipelineBuilder):
         return self.line_columns(consumers, stages) if d.align_bytes < TMA_INNER_ALIGNED_BYTES else None
 
     def line_columns(self, consumers: int, stages: int | None) -> int:
-        """Return the widest epilogue tile, in columns, that leaves shared memory for enough mainloop stages.
+        """Return the widest epilogue tile, in columns, that leaves enough shared memory for mainloop stages.
 
-        For a D that threads store because TMA cannot. Enough means `stages`, but at least 3.
+        It is used if threads store D because TMA cannot, e.g. for an unaligned D. Enough means room for `stages`
+        mainloop stages, and for at least 3.
 
         consumers   number of consumer warpgroups
-        stages      requested number of mainloop stages, or None
+        stages      requested number of mainloop stages; None: not requested
         """
         used = self.stage_bytes * max(_LEAST_STAGES, stages or 0)
         row_bytes = (self.free_bytes - used) // (consumers * WGMMA_M) - MOST_PAD_BYTES

@@ -32,12 +32,12 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that the choice of a GEMM plan depends on, apart from the extents M, N, K and L of the problem.
+    """All conditions for the choice of a GEMM plan except the extents of the problem: operands, GPU, precision.
 
-    operands     types, majorness and alignment of A, B, C and D, where A and B have the alignments that count for TMA
-                 (addresses and strides)
-    by_threads   `operands` with the alignments that count for loads by threads (also the length of rows); None: as
-                 `operands`
+    operands     types, majorness and alignment of A, B, C and D. A and B have the alignments that TMA needs: those of
+                 addresses and strides
+    by_threads   `operands` with the alignments that loads by threads need for A and B: those of addresses, strides and
+                 lengths of rows; None: as `operands`
     arch         architecture, such as "sm_90a"
     device       device whose rates the time models use
     accumulate   for fp8: "fast" keeps the accumulators in wgmma, with about 14 bits; "promoted" adds the accumulators
@@ -56,26 +56,30 @@ class Request:
 
     @property
     def loaded(self) -> Operands:
-        """Return the operands of this request with the alignments that A and B have for loads by threads.
+        """Return the operands of this request with the alignments that loads by threads need for A and B.
 
-        They are `by_threads`, or `operands` if that is None.
+        They are the field `by_threads`, or `operands` if that is None.
         """
         return self.by_threads or self.operands
 
     @property
     def variants(self) -> tuple[bool, ...]:
-        """Return whether to try plans that compute D, D^T (swap A/B) or both: (False,), (True,) or (False, True)."""
+        """Return which plans this request permits, as the values of "does the plan swap A and B?" that are tried.
+
+        A plan that swaps A and B computes D^T = B^T A^T. The result is (False,) if only plans for D are permitted,
+        (True,) if only plans for D^T are, and (False, True) if both are.
+        """
         return (False, True) if self.swap_ab is None else (self.swap_ab,)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that may be chosen for a problem, with its predicted time. The plan itself is not built yet.
+    """A plan that may be chosen for a problem, not built yet, with its predicted time and its bottleneck.
 
     recipe        name and arguments of the plan; `recipe.build` builds it
     us            predicted time in microseconds, including the repack passes (copies of operands before the GEMM)
-    find_bounds   function without arguments that returns a dict, bottleneck such as "DRAM" -> microseconds that it
-                  would take alone
+    find_bounds   function without arguments that returns a dict, e.g. {"DRAM": 12.0}: the microseconds that each
+                  possible bottleneck would take alone
     """
 
     recipe: Recipe
@@ -84,7 +88,7 @@ class Candidate:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Return bottleneck -> microseconds that it alone would take, for each possible bottleneck, such as "L2"."""
+        """Return the microseconds that each possible bottleneck of this plan would take alone, e.g. {"DRAM": 12.0}."""
         return self.find_bounds()
 
     @property
@@ -95,19 +99,20 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predicted times of many candidate plans for one problem; the method `bounds_of` explains one of them.
+    """Predicted times of many candidate plans for one problem, with the times of their possible bottlenecks.
 
-    us       array of microseconds, one entry per candidate, starting with an empty L2 cache; infinite if the device
-             cannot run the plan
-    bounds   function that returns a dict: name of a possible bottleneck, such as "DRAM" -> the microseconds that it
-             would take alone, as an array over the candidates, or as one number that holds for all
+    us       array of microseconds, one entry per candidate, for an L2 cache that is empty at the start; infinite if the
+             device cannot run the plan
+    bounds   function without arguments that returns a dict, e.g. {"DRAM": array, "L2": array}: the microseconds that
+             each possible bottleneck would take alone, as an array with one entry per candidate, or as one number for
+             all candidates
     """
 
     us: Column
     bounds: Callable[[], dict[str, Column]]
 
     def bounds_of(self, row: int) -> dict[str, float]:
-        """Return the time that each possible bottleneck of one candidate would take alone: name -> microseconds.
+        """Return the microseconds that each possible bottleneck of one candidate would take alone, e.g. {"DRAM": 12.0}.
 
         row   index of the candidate in the arrays
 
@@ -131,15 +136,15 @@ def _highest(bounds: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Variants:
-    """Candidate plans for a problem as parallel arrays; entry i of each array describes candidate i.
+    """Describes many candidate plans for a problem by parallel arrays: entry i of each array is for candidate i.
 
-    A candidate is a plan, not built yet, with one way to divide K among CTAs.
+    A candidate is a plan, not built yet, with one way to divide K among CTAs. A field may be one number instead of an
+    array; it then holds for all candidates.
 
-    A field that is a number instead of an array holds for all candidates.
-
-    recipe   index of the plan in the list of recipes (names and arguments of plans) of its kernel family
+    recipe   index of the plan in the list of all plans of its kernel family
     splits   split-K: number of K splits of each tile; 1 without split-K
-    ctas     stream-K: number of CTAs that share evenly the k-tiles of the tiles of the last, partial wave; 0 without it
+    ctas     stream-K: number of CTAs that share evenly the k-tiles of the last, partial wave of tiles; 0 without
+             stream-K
     fixup    stream-K fixup: whether CTAs that the last wave leaves idle take k-tiles of its tiles
     """
 
@@ -167,10 +172,10 @@ class Variants:
         return cls(np.arange(len(k_splits)), splits, ctas, fixup)
 
     def recipe_at(self, place: int, recipes: Sequence[Recipe]) -> Recipe:
-        """Return the recipe (name and arguments of a plan) of one candidate, with the candidate's division of K.
+        """Return the recipe (name and arguments of a plan) of one candidate, including how the candidate divides K.
 
         place     index of the candidate in the arrays
-        recipes   the recipes that the `recipe` array indexes
+        recipes   list of all recipes of the kernel family, which the array `recipe` of this object indexes
         """
         splits, ctas, fixup = [
             column[place] if isinstance(column, np.ndarray) else column
@@ -186,7 +191,7 @@ def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
     splits    number of K splits of each tile; 1: no split-K
     ctas      stream-K: CTAs that share k-tiles evenly; 0: no stream-K
     fixup     whether idle CTAs of the last wave take k-tiles of its tiles (stream-K fixup)
-    returns   `recipe` itself if it is to be divided in none of these ways
+    returns   `recipe` itself if no division of K is asked for
     """
     if ctas:
         return replace(recipe, split=_EVENLY, ctas=ctas)
@@ -196,10 +201,10 @@ def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
 
 
 class Family(Protocol):
-    """Interface of a kernel family (SIMT, mma.sync, gemv or Hopper) to the choice of a plan: its plans and time model.
+    """Interface that a kernel family (SIMT, mma.sync, gemv or Hopper) offers to the choice of a plan.
 
-    An instance is made for given operands. It lists recipes (named arguments of plan builders), selects candidates for
-    a problem, and predicts their times.
+    An implementation is made for given operands. It lists the family's plans, selects those that are candidates for a
+    problem, and predicts their times.
     """
 
     @property
@@ -210,18 +215,21 @@ class Family(Protocol):
         """Return the candidates for a problem: plans that may be the fastest, each with the divisions of K to try."""
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of candidates for a problem, in microseconds and in their order.
+        """Return the predicted times of candidates for a problem, in microseconds and in the order of the candidates.
 
         variants   the candidates: plans, each with one way to divide K
+        problem    extents M, N, K and L of the GEMM
         """
 
 
 def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:
     """Yield the candidate plans of one kernel family for a problem, in ascending order of predicted time.
 
-    No plan is built yet. Candidates that the device cannot run (infinite time) are left out, unless it can run none.
+    No plan is built yet. Candidates that the device cannot run (infinite time) are left out if there are any that it
+    can run.
 
-    family   the kernel family, e.g. SIMT, with its candidates and its time model
+    family    the kernel family, e.g. SIMT, with its candidates and its time model
+    problem   extents M, N, K and L of the GEMM
     """
     variants = family.candidates(problem) if family.recipes else None
     if variants is None or not len(variants.recipe):
@@ -237,11 +245,13 @@ def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:
 
 @dataclass(frozen=True)
 class Serving(Generic[AnyRecipe]):
-    """The recipes of a kernel family, separated into those whose plans can implement given operands, and the others.
+    """Result of testing all plans of a kernel family against given operands: the usable plans, and why others are not.
 
-    recipes    recipes (names and arguments of plans) that can implement the operands on the architecture
+    A recipe is the name and the arguments of a plan.
+
+    recipes    recipes whose plans can implement the operands on the architecture
     plans      the built plan of each of these recipes, in the same order
-    refusals   (recipe, violated rule as text) for each other recipe, with one entry per violated rule
+    refusals   a pair (recipe, violated rule as text) for each rule that a recipe violates
     """
 
     recipes: tuple[AnyRecipe, ...]
@@ -257,11 +267,12 @@ class Serving(Generic[AnyRecipe]):
         device: Device,
         rule: Callable[[GemmPlan], str] = lambda _: "",
     ) -> Serving[AnyRecipe]:
-        """Build the plan of each recipe, and separate the recipes that can implement the operands from the others.
+        """Build the plan of each recipe, and separate the usable plans from those that cannot implement the operands.
 
-        recipes    names and arguments of the plans of a kernel family
-        operands   types, majorness and alignment of A, B, C and D
-        rule       an additional check: returns why a built plan must not be used, or "" if it may be
+        recipes        names and arguments of the plans of a kernel family
+        operands       types, majorness and alignment of A, B, C and D
+        arch, device   GPU architecture and device to build the plans for
+        rule           an additional check: returns why a built plan must not be used, or "" if it may be
         """
         plans: dict[AnyRecipe, GemmPlan] = {}
         refusals: list[tuple[object, str]] = []
@@ -277,9 +288,11 @@ class Serving(Generic[AnyRecipe]):
         return cls(tuple(plans), tuple(plans.values()), tuple(refusals))
 
     def error(self, request: Request) -> PlanError:
-        """Return the error to raise if no recipe can implement the operands of `request`.
+        """Return the PlanError to raise if no plan of this kernel family can implement the operands.
 
-        It lists the violated rules.
+        The error lists the rules that the plans violate.
+
+        request   operands, architecture and other conditions of the choice
         """
         subject = f"choose: no named plan for {request.loaded} on {request.arch}"
         return PlanError(subject, by_reason(self.refusals))

@@ -223,7 +223,7 @@ def built(
 
 @lru_cache(maxsize=4096)
 def _violations(recipe: Recipe, operands: Operands, with_c: bool, arch: str, device: Device) -> tuple[str, ...]:
-    """Build the plan of `recipe`, and return the rules that it violates, as texts; () if it can be launched.
+    """Build a plan, and return the rules that it violates, as texts; () if it can be launched.
 
     recipe         name and arguments of the plan
     operands       types, majorness and alignment of A, B, C and D
@@ -336,6 +336,8 @@ def candidates(
 ) -> list[Candidate]:
     """Return all candidate plans for a problem, in ascending order of predicted time, as a list.
 
-    accumulate   accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
+    operands       types, majorness and alignment of A to D
+    arch, device   architecture to compile for, and device whose rates the time models use
+    accumulate     accumulation of fp8: "fast" in wgmma, with about 14 bits; "promoted" to f32 after each k-tile
     """
     return list(ranked(operands, problem, arch, device, accumulate))

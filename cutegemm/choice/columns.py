@@ -31,6 +31,8 @@ def partials_us(bm: Column, bn: Column, operands: Operands, device: Device) -> C
 
     bm, bn     rows and columns of the tile of D, as arrays with one entry per plan
     operands   operands whose types determine the type of an accumulator
+    device     device whose bandwidth counts
+    returns    array with one entry per plan
     """
     moved_bytes = 2 * bm * bn * operands.acc.bits / 8
     return moved_bytes / (device.measured.partials_gb_s * 1e3)

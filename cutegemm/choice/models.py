@@ -19,11 +19,12 @@ MOST_ROWS = 16384
 
 @dataclass(frozen=True)
 class Model:
-    """The linear layers of a transformer, as shapes of their weights: the GEMMs for which plans are prepared.
+    """The shapes of a transformer's linear layers, i.e. the GEMMs for which kernels are to be prepared.
 
     weights      shapes (N, K) of the weights: N output features, K input features
     tokens       rows of A that one image or sequence has; 1 if any number of rows is usual
-    up           index in `weights` of the first layer of the MLP: gate and up projection in one weight, if it is gated
+    up           index in `weights` of the first layer of the MLP. In a gated MLP, this weight holds the gate and the up
+                 projection
     activation   activation of the MLP, by the name that `cutegemm.mlp` takes, such as "swiglu"
     """
 

@@ -107,9 +107,12 @@ def is_own(name: str) -> bool:
 
 
 def step_of(name: str) -> tuple[Ladder, LadderStep] | None:
-    """Return the tutorial and its step that a plan's name stands for.
+    """Return the pair (tutorial, step) whose plan has a given name; None if no tutorial has it.
 
-    None if the name is not a step of a tutorial, or is also a plan that `choose` considers.
+    The result is also None for a plan that `choose` considers, even if a tutorial has it: the name then means the plan
+    that is in use, not the step.
+
+    name   name of a plan, e.g. "sm90_pingpong"
 
     >>> ladder, step = step_of("sm90_pingpong")
     >>> ladder.name, step.number
@@ -187,9 +190,11 @@ def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
 
 @lru_cache(maxsize=256)
 def _installed(name: str) -> Recipe | None:
-    """Return the recipe (name and arguments) of the plan that an installed package offers under `name`. Cached.
+    """Return the plan that an installed package offers under a name by an entry point, as a recipe (name, arguments).
 
-    Packages offer plans by entry points. None if no package offers one, or if a built-in plan has this name.
+    The result is None if no package offers such a plan, or if a built-in plan has this name. It is cached.
+
+    name   name of the plan, i.e. of the entry point
     """
     return _own(name, loaded(name), "") if name in installed() and _of_package(name) is None else None
 
@@ -232,17 +237,21 @@ def _of_package(name: str) -> Recipe | None:
     """Return the recipe (name and arguments) of a built-in plan; None for other names.
 
     A built-in name is listed in a table, is a step of a tutorial, or spells out a tile, such as sm90_128x144_2x1.
+
+    name   name of a plan, without suffixes such as /k4
     """
     tile = NamedTile.of(name)
     return _FIXED.get(name) or _VARIED.get(name) or (None if tile is None else of_tile(tile))
 
 
 def _varied(name: str) -> Recipe | None:
-    """Return the recipe (plan arguments) of a name with suffixes that change the plan, such as +repack or /k4.
+    """Return the plan of a name that may end with suffixes such as +repack or /k4, as a recipe (name and arguments).
 
-    None if the name before the suffixes or a suffix is unknown.
+    A suffix changes the plan: /k4 means four K splits, and +repack a copy of operands before the GEMM.
 
-    raises   PlanError if the division of K that a suffix asks for is not valid
+    name      e.g. "sm90_128x144_2x1+repack/k3", or a name without suffixes
+    returns   None if the name before the suffixes or a suffix is unknown
+    raises    PlanError if the division of K that a suffix asks for is not valid
     """
     match = _NAME.fullmatch(name)
     if match is None:

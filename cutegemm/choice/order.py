@@ -24,12 +24,13 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True)
 class Weight:
-    """Everything that the summation order along K of a GEMM may depend on: a weight B and types, not the rows of A.
+    """The data of a GEMM that its summation order along K may depend on: the weight B and types, but not the rows of A.
 
-    It is used to choose one order for all numbers of rows, so that results do not change with the batch size.
+    One order is chosen for a weight and used for all numbers of rows, so that results do not change with the batch
+    size.
 
-    operands     types of A, B and D, block scales, and majorness of B; A is K-major, D is N-major, and all are aligned
-    n, k         extents of the weight
+    operands     types of A, B and D, block scales, and majorness of B. A is K-major, D is N-major, and all are aligned
+    n, k         extents of the weight B
     arch         architecture to compile for
     device       device whose times are predicted
     accumulate   accumulation of float8: "fast" as the tensor cores do, or "promoted" to f32 after each k-tile
@@ -44,11 +45,12 @@ class Weight:
 
     @staticmethod
     def of(operands: Operands, n: int, k: int, arch: str, device: Device, accumulate: str) -> Weight:
-        """Return the weight B of a GEMM, as far as a fixed order of summation along K may depend on it.
+        """Return the data of a GEMM on which the choice of a fixed summation order along K depends.
 
-        operands     types, majorness and block scales; alignment and the majorness of A and D are ignored
-        n, k         extents of B
-        accumulate   accumulation of float8: "fast" as the tensor cores do, or "promoted" to f32 after each k-tile
+        operands       types, majorness and block scales; the alignment, and the majorness of A and D, are ignored
+        n, k           extents of the weight B
+        arch, device   architecture to compile for, and device whose times are predicted
+        accumulate     accumulation of float8: "fast" as the tensor cores do, or "promoted" to f32 after each k-tile
         """
         letters = f"n{'t' if operands.b.major == 'k' else 'n'}"
         types = {"b": operands.b.dtype, "out": operands.d.dtype, "acc": operands.acc}
@@ -63,20 +65,22 @@ class Weight:
 
 @dataclass(frozen=True)
 class ServedRows:
-    """The summation order along K that is chosen for a weight, with the fastest plans that have this order.
+    """The summation order along K that was chosen for a weight, and the plan to use for each number of rows of A.
 
-    All numbers of rows of A then give bitwise the same results per row.
+    All these plans have that order, so a row of D has the same bits for any number of rows of A.
 
     order     the order of accumulation
-    recipes   for each number of rows in `ROWS` (the powers of two from 1 to 8192), the recipe (name and arguments of a
-              plan) with the lowest predicted time
+    recipes   name and arguments of the plan with the lowest predicted time, for each power of two from 1 to 8192 as the
+              number of rows of A
     """
 
     order: AccumulationOrder
     recipes: tuple[Recipe, ...]
 
     def nearest(self, rows: int) -> list[Recipe]:
-        """Return the distinct recipes (names and arguments of plans), those for numbers of rows close to `rows` first.
+        """Return the distinct plans of this object, those chosen for numbers of rows near `rows` first.
+
+        A plan is given as a recipe, i.e. its name and arguments.
 
         rows   number of rows of A
         """
@@ -86,13 +90,13 @@ class ServedRows:
 
 @dataclass(frozen=True)
 class Orders:
-    """Finds the summation order along K of plans, given as recipes (name and arguments), for a weight.
+    """Finds the order in which plans for a weight add the products along K, and remembers it.
 
-    To find an order, a plan must be built, which takes time. Recipes with equal keys `accumulates_as` have the same
-    order, so one plan is built for each key.
+    A plan is given as a recipe, i.e. its name and arguments. It must be built to find its order, which takes time. But
+    recipes whose keys `accumulates_as` are equal have the same order, so only one plan is built for each key.
 
-    operands     operands of the GEMM, with the alignments for loads by TMA
-    by_threads   `operands` with the alignments that A and B have for loads by threads
+    operands     operands of the GEMM, with the alignments that loads by TMA need
+    by_threads   `operands` with the alignments that loads by threads need for A and B
     weight       N, K, architecture and device
     with_c       whether the epilogue reads a C
     """
@@ -104,7 +108,7 @@ class Orders:
     _known: dict[object, AccumulationOrder | None] = field(default_factory=dict, compare=False, repr=False)
 
     def of(self, recipe: Recipe) -> AccumulationOrder | None:
-        """Return the summation order along K of a recipe's plan, if it does not depend on the number of rows.
+        """Return the order in which a plan adds products along K, if this order does not depend on the number of rows.
 
         recipe    name and arguments of the plan
         returns   None if the plan breaks a rule, or if CTAs of different clusters split K. Such a split pays only for
@@ -121,7 +125,10 @@ class Orders:
         return known
 
     def _of_plan(self, recipe: Recipe) -> AccumulationOrder | None:
-        """Build a recipe's plan, and return its summation order along K; None if it breaks a rule."""
+        """Build a plan, and return the order in which it adds the products along K; None if the plan breaks a rule.
+
+        recipe   name and arguments of the plan
+        """
         weight = self.weight
         problem = Problem(1, weight.n, weight.k, operands=self.by_threads)
         try:
@@ -133,7 +140,7 @@ class Orders:
 
 @lru_cache(maxsize=1024)
 def served_rows(weight: Weight) -> ServedRows:
-    """Return the summation order along K for a weight that costs the least time over many numbers of rows of A.
+    """Choose the summation order along K for a weight B that costs the least time over many numbers of rows of A.
 
     With one order, a row of D has the same bits in every batch. For each order and number of rows, the slowdown is the
     time of the fastest plan with the order, divided by that of the fastest plan of all. The order with the lowest mean
@@ -171,7 +178,7 @@ def served_rows(weight: Weight) -> ServedRows:
 
 
 def restored(weight: Weight, recipes: Sequence[Recipe]) -> ServedRows | None:
-    """Rebuild the result of `served_rows` from recipes that were remembered, without predicting any time.
+    """Rebuild the chosen summation order of a weight from remembered plans, without predicting any time.
 
     weight    the weight for which they were chosen
     recipes   names and arguments of plans, one for each number of rows in `ROWS` (the powers of two from 1 to 8192)

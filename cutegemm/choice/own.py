@@ -21,10 +21,10 @@ Make = Callable[[Operands], GemmPlan]
 
 @dataclass(frozen=True)
 class OwnRecipe(Recipe):
-    """A named plan that a user's function builds.
+    """A plan under a name that a user has registered, together with the user's function that builds it.
 
-    make   function from the operands, as the kernel sees them (transposed with swap A/B), to a GemmPlan; raises
-           PlanError if it cannot implement them
+    make   function from the operands to a GemmPlan. With swap A/B, it gets the transposed operands. It raises PlanError
+           if it cannot implement them
     """
 
     family: ClassVar[str] = "own"
@@ -33,10 +33,11 @@ class OwnRecipe(Recipe):
     make: Make = field(kw_only=True)
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Call the user's function for the operands, and return the plan that it makes under the registered name.
+        """Call the user's function for the operands, and return its plan with the name that the user has registered.
 
-        target   not used: the function depends on the operands only
-        raises   PlanError if the function returns anything but a GemmPlan
+        operands   operands as the kernel sees them: transposed if the plan swaps A and B
+        target     not used, because the function depends on the operands only
+        raises     PlanError if the function returns anything but a GemmPlan
         """
         plan = self.make(operands)
         if not isinstance(plan, GemmPlan):
@@ -46,7 +47,8 @@ class OwnRecipe(Recipe):
     def boxes(self, operands: Operands) -> str | None:
         """Return which of A and B the plan loads by TMA: "ab", "a", "b" or ""; None if threads load both.
 
-        An operand that a repack pass (a copy kernel before the GEMM) copies is left out, because threads load it there.
+        An operand that a repack pass (a copy kernel before the GEMM) copies is left out, because the threads of that
+        kernel load it.
         """
         plan = self.build(operands)
         if not isinstance(plan.a.load, TmaBox):
@@ -59,17 +61,24 @@ class OwnRecipe(Recipe):
 
 @cache
 def installed() -> Mapping[str, Any]:
-    """Return the plans that installed packages offer, as entry points: name of the plan -> entry point.
+    """Return the plans that other installed packages offer, as dict from the name of a plan to its entry point.
 
-    They are entry points of the group "cutegemm.plans". None is loaded yet, so no package is imported.
+    A package offers a plan by an entry point of the group "cutegemm.plans" in its metadata, e.g. `my_plan =
+    "my_package.plans:tall"`. Nothing is imported yet.
     """
     return {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINTS)}
 
 
 def loaded(name: str) -> Any:
-    """Import what an installed package offers as the plan `name`: the text or recipe of a plan, or a function.
+    """Import the plan that an installed package offers under a name, and return it.
 
-    raises   UnsupportedError if the package cannot be imported or does not have the attribute
+    A package offers a plan by an entry point of the group "cutegemm.plans", e.g. `my_plan = "my_package.plans:tall"`
+    for the attribute `tall` of the module `my_package.plans`.
+
+    name      name of the entry point, e.g. "my_plan"; `installed` must have it
+    returns   the attribute: the text of a plan, e.g. "sm90:tile=128x128x64", a recipe (name and arguments of a plan),
+              or a function that builds a plan for given operands
+    raises    UnsupportedError if the module cannot be imported or does not have the attribute
     """
     entry_point = installed()[name]
     try:

@@ -30,7 +30,7 @@ SWAPPED = str.maketrans("ab", "ba")  # operand names of a problem -> operand nam
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """Architecture and device properties that a plan is built for. Each kernel family uses those that it needs.
+    """GPU properties that a recipe gets when it builds a plan. Each kernel family uses those that it needs.
 
     arch         architecture, such as "sm_90a"; its shared memory limits mma.sync plans
     sms          number of multiprocessors, which the clusters of a persistent grid fill
@@ -47,26 +47,25 @@ class BuildTarget:
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """The name and the arguments of a plan that is not built yet; `build` makes the plan for given operands.
+    """A plan that is not built yet: its name, and its options; `build` makes it for given operands.
 
-    name          name of a plan, such as "simt_128x128" or a step of a tutorial, or the text that spells out the
-                  options
+    name          name of a plan, such as "simt_128x128"; or the text that spells out all options
     summary       what is special about the plan, for lists of plans
-    options       arguments of the plan builder of the kernel family
-    spelled_out   whether the builder gets the options unchanged, without values that are derived from the operands
-    is_repacked   whether the operands that `to_repack` returns go through a repack pass (a copy kernel before the GEMM)
-    split         how K is split, if the name says it; None: as `options` say
-    ctas          CTAs of the persistent grid that `split` divides k-tiles among, if the name says it; None: as
-                  `options` say
+    options       arguments of the plan builder of the kernel family: name -> value
+    spelled_out   True: the builder gets `options` unchanged; False: it also gets values that depend on the operands
+    is_repacked   whether a repack pass (a copy kernel before the GEMM) copies the operands that `to_repack` returns
+    split         how K is split among CTAs, if a suffix of the name says it, such as "/k4"; None: as `options` say
+    ctas          stream-K, if a suffix of the name asks for it: CTAs that share the k-tiles; None: as `options` say
     swap_ab       whether the plan computes D^T = B^T A^T
 
     Class attributes of each family:
 
     arguments     names of the builder's arguments, each with the function that converts its text to a value
-    loads_boxes   whether TMA loads A and B; TMA takes rows of any length, but no stride of 0
-    splits        suffixes for the division of K that a name may have, such as "k" of `/k4`: see `choice.names`
+    loads_boxes   whether TMA loads A and B. TMA takes rows of any length, but no stride of 0
+    splits        suffixes for the division of K that a name may have, such as "k" of `/k4`
     repacks       whether a name may end with `+repack`
-    reduction     who adds the accumulators of K splits if the name does not say it: see `KSplit`
+    reduction     who adds the accumulators of K splits if the name does not say it: "last" (the last CTA) or "kernel"
+                  (a kernel after the GEMM)
     """
 
     family: ClassVar[str]
@@ -117,10 +116,10 @@ class Recipe(ABC):
 
     @property
     def accumulates_as(self) -> object:
-        """Return a key that is equal for recipes whose plans add the products of an element of D in the same order.
+        """Return a key that is equal for plans which add the products of an element of D in the same order along K.
 
-        So only one plan per key must be built to know the order of all. By default the key is the recipe itself, which
-        equals no other.
+        So the order of all plans is known after one plan per key has been built. By default the key is the recipe
+        itself, i.e. the name and arguments of the plan, which equals no other.
         """
         return self
 
@@ -201,7 +200,8 @@ class Recipe(ABC):
     def boxes(self, operands: Operands) -> str | None:
         """Return which of the problem's A and B this plan loads by TMA: "ab", "a", "b", ""; None if threads load both.
 
-        An operand that a repack pass (a copy kernel before the GEMM) copies is left out, because threads load it there.
+        An operand that a repack pass (a copy kernel before the GEMM) copies is left out, because the threads of that
+        kernel load it.
 
         operands   operands of the problem for D, with the alignments for loads by TMA
         """
@@ -216,7 +216,7 @@ class Recipe(ABC):
 
 @cache
 def _built(recipe: Recipe, operands: Operands, target: BuildTarget) -> GemmPlan:
-    """Build the plan of a recipe (name and arguments of a plan) for the operands of the problem. The result is cached.
+    """Build the plan of a recipe (name and arguments of a plan) for the operands of a problem. The result is cached.
 
     Operands are transposed first if the plan swaps A and B; an error then says that the plan's A is the problem's B^T.
 

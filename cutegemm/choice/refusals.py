@@ -17,7 +17,7 @@ def by_reason(refusals: Sequence[tuple[object, str]]) -> list[str]:
 
     Reasons that differ only in their numbers count as one; the numbers shown are those of the first plan.
 
-    refusals   (recipe or name of a plan, violated rule as text)
+    refusals   a pair (recipe or name of a plan, violated rule as text) for each rule that a plan violates
 
     >>> by_reason([("small", "no room"), ("large", "no room"), ("large", "odd")])
     ['small and 1 more: no room', 'large: odd']

@@ -48,11 +48,11 @@ def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = Non
     For one number of rows, the slowdown is the time of the fastest chosen plan, divided by the time of the fastest plan
     of all. A greedy search with exchanges looks for the plans with the lowest mean slowdown over numbers of rows.
 
-    weigh     function from a number of rows to the candidates with predicted times; a number of rows without candidates
-              is left out
+    weigh     function that returns the candidate plans for a number of rows of A, with their predicted times; a number
+              of rows without candidates is left out
     most      largest number of plans
-    rows      the numbers of rows of the mean, in ascending order; None: about equally many per octave. Each stands for
-              the rows nearest to it. One share of the mean counts each octave alike, the rest each number of rows
+    rows      the numbers of rows that the mean is taken over, in ascending order; each stands for the numbers nearest
+              to it. None: about equally many from each n to 2n
     returns   recipes (names and arguments of plans); the first one can implement all numbers of rows if any recipe can.
               () if no number of rows has candidates
 
@@ -82,13 +82,14 @@ def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = Non
 
 
 class _Table:
-    """Slowdown of each recipe at each number of rows, and the search for a few recipes with the least mean slowdown.
+    """Table of the slowdown of each plan at each number of rows of A; its method `search` selects a few plans.
 
-    The slowdown is the time of the recipe's plan / the least time of any plan, for the same number of rows of A.
+    The slowdown is the plan's time, divided by the least time of any plan for the same number of rows. For each number
+    of rows the fastest selected plan is used, and the mean of its slowdown should be low.
 
-    slower    slowdowns, shape (recipes, rows)
-    serving   flags, shape (recipes,): can the recipe implement every number of rows? The first chosen recipe must, if
-              any can
+    slower    slowdowns, an array (plans, numbers of rows)
+    serving   flags, an array with one entry per plan: can it implement every number of rows? The first selected plan
+              must be one that can, if there are any
     rows      the numbers of rows, in ascending order
     """
 
@@ -98,20 +99,20 @@ class _Table:
         self.is_first = np.where(serving, 0.0, np.inf) if serving.any() else np.zeros(len(slower))
 
     def mean(self, chosen: list[int]) -> float:
-        """Return the weighted mean slowdown if the fastest of the chosen recipes is used for each number of rows.
+        """Return the weighted mean slowdown if each number of rows of A is computed by the fastest of the chosen plans.
 
-        chosen   indices of recipes
+        chosen   indices of plans in the table
         """
         return float(self.slower[chosen].min(0) @ self.weights)
 
     def search(self, most: int, beginning: int) -> list[int]:
-        """Return the indices of a few recipes whose mean slowdown is low, found by a greedy search with exchanges.
+        """Return the indices of a few plans whose mean slowdown is low, found by a greedy search with exchanges.
 
-        The first one can implement all numbers of rows.
+        The first of them can implement all numbers of rows of A.
 
-        most        the largest number of recipes
-        beginning   rank of the recipe to start from, among those that can implement all numbers of rows: 0 is the best
-                    alone
+        most        the largest number of plans
+        beginning   where the search starts: 0 is the best single plan that can implement all numbers of rows, 1 the
+                    second best, and so on
         """
         alone = self.slower @ self.weights + self.is_first
         chosen = [int(np.argsort(alone, kind="stable")[min(beginning, len(alone) - 1)])]

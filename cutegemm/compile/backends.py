@@ -13,7 +13,7 @@ from cutegemm.version import __version__
 
 @dataclass(frozen=True)
 class Backend:
-    """Something that this process needs to run kernels, such as torch, and whether it is available.
+    """One requirement for running kernels, such as torch or a GPU, and whether this process can use it.
 
     name        "CuTe DSL", "launcher", "torch" or "GPU"
     serves      what it is needed for, as text for the user
@@ -29,7 +29,7 @@ class Backend:
 
 @dataclass(frozen=True)
 class Backends:
-    """Report on what this process needs to run kernels: DSL, launcher, torch, GPU. `print` shows it as a table."""
+    """Report on what this process needs to run kernels: CuTe DSL, launcher, torch, GPU. `print` shows it as a table."""
 
     backends: tuple[Backend, ...]
 

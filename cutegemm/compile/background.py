@@ -108,7 +108,7 @@ def need(plan: GemmPlan, arch: str, call: Callable[[], str]) -> None:
 
 
 class _Job:
-    """The compilation of one plan in a background process.
+    """State of the compilation of one plan in a background process, for the calls that wait for its kernel.
 
     done        event that is set when the plan was compiled, or has failed
     error       why it failed; None before `done`, and if the plan was compiled
@@ -124,7 +124,7 @@ class _Job:
 
 
 class _Jobs:
-    """All background compilations of this process, and the worker processes that carry them out."""
+    """Compiles plans in worker processes in the background, at most one time each, and remembers their states."""
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, str], _Job] = {}

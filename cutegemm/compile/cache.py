@@ -216,7 +216,7 @@ def _sources() -> tuple[Path, ...]:
 
 
 def edited() -> bool:
-    """Return True if a source file that kernels depend on was changed or removed since cutegemm was imported."""
+    """Return True if a source file of cutegemm that kernels depend on was changed or removed after the import."""
     try:
         return any(file.stat().st_mtime > _IMPORTED for file in _sources())
     except FileNotFoundError:

@@ -98,8 +98,8 @@ class ResourceReport:
 def _wgmma_waits(plan: GemmPlan) -> int:
     """Return how many WARPGROUP.ARRIVE and WARPGROUP.DEPBAR instructions a plan's consumer warps should have in SASS.
 
-    If a kernel has more, ptxas has serialized its wgmmas: it waits after each one, because it could not follow the
-    accumulators. ptxas mentions that only in a warning.
+    If a kernel has more of them, ptxas has serialized its wgmmas: the kernel waits after each one, because ptxas could
+    not follow the accumulators. ptxas mentions that only in a warning.
 
     plan   plan of the kernel; the result is 0 for a plan without warp roles
     """

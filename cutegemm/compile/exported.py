@@ -34,7 +34,7 @@ PREBUILT = Path(__file__).parents[1] / "prebuilt"  # folder of the package that 
 
 @dataclass(frozen=True)
 class Exported:
-    """One kernel in a shared library that `export` wrote.
+    """Describes one kernel in a shared library that `export` wrote: its plan, architecture and function.
 
     plan     name of the kernel's plan
     swaps    True if the plan computes D^T = B^T A^T
@@ -57,9 +57,9 @@ class Exported:
 
 @dataclass(frozen=True)
 class Kernels:
-    """Table of contents of a shared library of kernels that `export` wrote.
+    """The list of the kernels in a shared library that `export` wrote; `load` returns it, too.
 
-    path      the file
+    path      path of the library
     kernels   one entry for each kernel
     version   version of cutegemm that wrote the file
     """
@@ -89,7 +89,7 @@ def load(path: str | Path) -> Kernels:
     The code in the file runs with the rights of this process, so load only files that you trust.
 
     path      the file, or a folder with a file `kernels.so`. The CuTe DSL's runtime library must be in the same folder,
-              unless the DSL is installed
+              if the DSL is not installed
     returns   the list of the kernels in the file
     raises    UnsupportedError if `export` did not write the file, or did so with other sources of cutegemm, whose
               kernels may take other arguments; or if TVM-FFI or a library that the kernels need is missing
@@ -123,7 +123,7 @@ def load(path: str | Path) -> Kernels:
 
 
 def _listed(path: Path) -> tuple[Kernels, str]:
-    """Read the table of contents of a shared library of kernels, and the hash of the sources that wrote it.
+    """Return the list of the kernels in a shared library, and the hash of the cutegemm sources that wrote it.
 
     path     file that `export` wrote
     raises   UnsupportedError if `export` did not write the file, or did so in another format

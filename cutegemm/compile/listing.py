@@ -24,9 +24,7 @@ _LABEL = re.compile(r"(\.L_\w+):")
 
 @dataclass(frozen=True)
 class Instruction:
-    """A machine instruction, and the line of the plan's program that it was compiled from.
-
-    A plan has a program for each warp role, such as producer and consumer, written in the plan's own notation.
+    """A machine instruction of a kernel, with the line of the plan's program that it was compiled from.
 
     address   bytes from the start of the kernel
     text      the instruction as nvdisasm prints it
@@ -44,7 +42,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Listing:
-    """Disassembled GEMM kernel of a plan, with the source of each instruction.
+    """The disassembled GEMM kernel of a plan, with the line of the plan's program that each instruction belongs to.
 
     instructions   all instructions, in the order of their addresses
     resources      registers, stack and shared memory of the kernel
@@ -106,9 +104,10 @@ def _wgmma_lines(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
     """Return the program line of a plan that each wgmma instruction of its kernel was compiled from.
 
     ptxas gives a wgmma the line of a neighbouring instruction, so the line table does not have these lines. They follow
-    from the plan in two cases: its programs have one `mma` line, or they have one for the first k-block and another one
-    for all others.
+    from the plan in two cases: its programs have one `mma` line, or they have two, for the first k-block and for the
+    rest.
 
+    plan      plan of the kernel
     count     number of wgmma instructions in the kernel
     returns   (program, line) for each of them, in the order of the code; empty if the lines do not follow from the plan
     """

@@ -373,7 +373,9 @@ def _build(plan: GemmPlan | Quantize, arch: str, folder: Path) -> cache.Manifest
 
     Without a linker, only the object file is written.
 
-    returns   "plan" (name), "arch", "key" and "symbol" for the manifest of the entry
+    folder    folder to write to
+    returns   the description of the entry: a dict with "plan" (name), "arch", "key" (hash of plan and architecture) and
+              "symbol" (name of the function)
     """
     symbol = symbol_of(plan, arch)
     compiled_into(folder, plan, arch).export_to_c(str(folder / "kernel.o"), function_name=symbol)

@@ -13,7 +13,7 @@ MOST_KEPT = 64 << 20  # bytes of the largest workspace that is reused
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a kernel's workspace in global memory for one problem; it holds, e.g., partial accumulators of split-K.
+    """Sizes of the workspace in global memory that a kernel needs for a problem, e.g. for the accumulators of split-K.
 
     counters   number of semaphores in an int32 tensor of their own, which are zero before a launch and after it. None:
                the kernel has no such argument; its semaphores, if any, are in the workspace
@@ -27,7 +27,7 @@ class Sizes:
 
 
 class _Kept(threading.local):
-    """The workspaces and the semaphores that one thread keeps, by the device and the stream."""
+    """The workspaces and the semaphores that a thread keeps for its next launches, one for each device and stream."""
 
     def __init__(self) -> None:
         self.spaces: dict[tuple[int, int], Any] = {}
@@ -35,14 +35,16 @@ class _Kept(threading.local):
 
 
 class Spaces:
-    """The workspaces of all kernels of this process, one for each CUDA stream of each thread.
+    """Provides the workspaces (memory for e.g. split-K accumulators) of all kernels of this process, and reuses them.
 
-    Kernels of one stream run one after the other, so they share a workspace, which grows to the largest size. Threads
-    that launch on the same stream do not share it: one call may launch several kernels, or zero semaphores first, and
-    those of another thread may come between them, because TVM-FFI releases the lock of the interpreter. A kernel
-    that needs more than `MOST_KEPT` bytes gets new memory in each call. So does a kernel in a CUDA graph that is being
-    captured, since the graph may run on another stream. Shared workspaces are allocated outside of private pools: other
-    graphs may reuse the memory of a graph's pool, and torch.compile does not allow tensors that stay in its pools.
+    There is one workspace for each CUDA stream of each thread. Kernels of one stream run one after the other, so they
+    share a workspace, which grows to the largest size. Threads that launch on the same stream do not share it: one call
+    may launch several kernels, and those of another thread may come between them.
+
+    A kernel that needs more than `MOST_KEPT` bytes gets new memory in each call. So does a kernel in a CUDA graph that
+    is being captured, since the graph may run on another stream. Shared workspaces are allocated outside of private
+    pools: other graphs may reuse the memory of a graph's pool, and torch.compile does not allow tensors that stay in
+    its pools.
     """
 
     def __init__(self) -> None:
@@ -65,7 +67,10 @@ class Spaces:
         uint8, int32 = torch.uint8, torch.int32
 
         def take(like: Any) -> tuple[Any, ...]:
-            """Return the workspace arguments for a launch on the device of the tensor `like` and its current stream."""
+            """Return the workspace as arguments of a launch: (semaphores, workspace), or only (workspace,).
+
+            like   any tensor of the launch; its device and current stream count
+            """
             if capturing():
                 space = like.new_empty(total, dtype=uint8)
                 own = () if counters is None else (like.new_zeros(max(1, counters), dtype=int32),)
@@ -93,7 +98,7 @@ class Spaces:
 
 
 def with_workspace(function: Callable[..., None], sizes: Sizes, tensors: int) -> Callable[..., None]:
-    """Return a function that calls a kernel and inserts a workspace from `spaces()` into the arguments.
+    """Return a function that calls a kernel, and inserts a workspace (memory that the kernel needs) into the arguments.
 
     function   the kernel's function, which takes the workspace as an argument
     sizes      sizes of the workspace

@@ -28,7 +28,10 @@ class WorkerExited(Exception):
 
 
 class Worker:
-    """A child Python process that runs functions: calling this object runs a function there and returns its result."""
+    """A child Python process that runs functions for this one: calling the object runs a function in it.
+
+    A call waits for the result and returns it.
+    """
 
     def __init__(self) -> None:
         path = os.pathsep.join([folder or os.getcwd() for folder in sys.path])

@@ -9,7 +9,10 @@ from cutegemm.plan.problem import Problem
 
 
 def sizes_of(plan: GemmPlan, m: int, n: int, k: int, l: int) -> Sizes:  # noqa: E741
-    """Return the sizes of the workspace in global memory that a plan's kernel needs for a problem.
+    """Return how much workspace in global memory a plan's kernel needs for a problem: bytes, and number of semaphores.
+
+    The fields of the result are `total` (bytes), `zeroed` (bytes at its start that must be zero before a launch) and
+    `counters` (semaphores in a tensor of their own; None without such a tensor).
 
     m, n, k, l   extents of the problem; l is the number of batches
 

@@ -105,6 +105,7 @@ def read_global(
 
     The read of an atomic is not recorded for race detection, because its write is.
 
+    group      the threads that execute the instruction
     address    address of each thread, int64 (threads,)
     strength   memory ordering of the load: weak, or a scope with .acquire
     returns    (the loaded bytes, one value of `count` bytes for each thread; for each thread 0 if they were written,
@@ -145,6 +146,7 @@ def _uninitialized_global(
     The mark, called origin, is the number of the read of unwritten memory that the value comes from; 0: initialized. An
     error message can then name this read.
 
+    group     the threads that execute the instruction
     which     mask of the threads that read the buffer, or None for all
     offset    offsets of these threads in the buffer, in bytes
     count     bytes that each thread reads
@@ -175,6 +177,7 @@ def write_global(
 ) -> None:
     """Store one value of `count` bytes for each thread to global memory, with a check for races.
 
+    group      the threads that execute the instruction
     address    address of each thread, int64 (threads,)
     raw        the values, (threads,), each as one number of `count` bytes
     strength   memory ordering of the store: weak, or a scope with .release
@@ -201,6 +204,7 @@ def write_global(
 def read_shared(m: Machine, group: Group, address: np.ndarray, count: int) -> tuple[np.ndarray, Any]:
     """Load `count` bytes of shared memory for each thread, with a check for reads of unwritten memory and for races.
 
+    group     the threads that execute the instruction
     address   address of each thread, int64 (threads,)
     returns   (the loaded bytes, one value of `count` bytes for each thread; for each thread 0 if they are initialized,
               else the number of the read of unwritten memory that they come from)
@@ -247,6 +251,7 @@ def _uninitialized_shared(m: Machine, group: Group, flat: np.ndarray, count: int
 def write_shared(m: Machine, group: Group, address: np.ndarray, raw: np.ndarray, count: int, origins: Any) -> None:
     """Store one value of `count` bytes for each thread to shared memory, with a check for races.
 
+    group     the threads that execute the instruction
     address   address of each thread, int64 (threads,)
     raw       the values, (threads,), each as one number of `count` bytes
     origins   (threads,): 0 for an initialized value, else the number of the read of unwritten memory that it comes
@@ -282,6 +287,7 @@ def store_origins(m: Machine, flat: np.ndarray, count: int, origins: np.ndarray)
 def _check_no_barrier(m: Machine, group: Group, address: np.ndarray, flat: np.ndarray) -> None:
     """Raise EmulationError if an ordinary store would overwrite an mbarrier object in shared memory.
 
+    group     the threads that execute the instruction
     address   address of each thread's store, (threads,)
     flat      index of each thread's bytes in the flattened array of shared memory, (threads,)
     """

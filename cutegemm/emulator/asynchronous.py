@@ -118,6 +118,7 @@ def _source_bytes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Read the source bytes of a cp.async, and whether each is initialized.
 
+    group     the threads that execute the instruction
     address   global address of each thread, (threads,)
     sizes     (threads,) bytes that are read from global memory; zeros fill the rest of the `count` bytes
     returns   (bytes, state FULL or EMPTY of each byte), both of shape (threads, count)

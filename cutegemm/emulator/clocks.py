@@ -30,20 +30,20 @@ class Race(Exception):
 
 
 class Clocks:
-    """Race detector for shared memory, by vector clocks of warps and copies and the last accesses to each memory unit.
+    """Race detector for shared memory, by vector clocks of warps and copies.
 
-    The vector clock of a warp has an entry for each other warp: the last moment whose accesses are ordered, by
-    synchronization, before what the warp does next. An access is a race if an earlier conflicting access is not ordered
-    before it.
+    It also keeps the last accesses to each unit, i.e. to each few bytes of shared memory. The vector clock of a warp
+    has an entry for each other warp: all accesses of the other warp up to this moment are ordered before what the warp
+    does next. An access is a race if an earlier conflicting access to the same unit is not ordered before it.
+
+    Whatever has a clock is called an agent. The agents of a CTA are its warps, the bulk copies out of its shared
+    memory, and channels. A channel stands for the copies into shared memory that signal the same mbarrier.
 
     blocks    number of CTAs
-    warps     warps of a CTA
+    warps     number of warps of a CTA
     size      bytes of a CTA's shared memory
-    grain     bytes of a unit. Units are numbered over all CTAs
-    columns   further columns of each clock, for the warps of other CTAs
-
-    What has a clock is called an agent. Agents are numbered over all CTAs, `agents` to a CTA: its warps, the copies out
-    of it, and CHANNELS channels, i.e. copies into it by the mbarrier that they signal.
+    grain     bytes of a unit
+    columns   number of further entries of each clock, for warps of other CTAs
     """
 
     CHANNELS = 32
@@ -67,7 +67,7 @@ class Clocks:
     def barrier(self, slot: int, agents: np.ndarray) -> None:
         """Synchronize warps or copies of a CTA in the race detector: all get the maximum of their vector clocks.
 
-        slot     index of the CTA among those that are emulated together
+        slot     index of the CTA among the CTAs that are emulated together
         agents   (n,) numbers of the warps or copies, over all CTAs
         """
         local = agents - slot * self.agents
@@ -77,9 +77,11 @@ class Clocks:
         self.tick(slot)
 
     def arrive(self, agents: np.ndarray) -> np.ndarray:
-        """Return what warps or copies that arrive at a barrier know together: the maximum of their vector clocks.
+        """Return a vector clock of all that is ordered before an arrival of warps or copies at a barrier.
 
-        agents   (n,) numbers of the warps or copies, over all CTAs
+        It is the maximum of their own vector clocks. Whoever passes the barrier later gets it by `learn`.
+
+        agents   (n,) numbers of the warps or copies that arrive, over all CTAs
         """
         joined = self.known[agents].max(axis=0)
         joined[agents % self.agents] = self.now
@@ -87,11 +89,13 @@ class Clocks:
         return np.asarray(joined)
 
     def learn(self, slot: int, agents: np.ndarray, clock: np.ndarray) -> None:
-        """Let warps or copies of a CTA know what others knew that arrived at a barrier: raise their vector clocks.
+        """Raise the vector clocks of warps or copies that pass a barrier to the clock of its arrivals.
 
-        slot     index of the CTA among those that are emulated together
-        clock    the least value of each clock, which `arrive` has returned
-        agents   (n,) numbers of the warps or copies, over all CTAs
+        What the arrived warps did before is then ordered before what these warps do next.
+
+        slot     index of the CTA among the CTAs that are emulated together
+        agents   (n,) numbers of the warps or copies that pass the barrier, over all CTAs
+        clock    vector clock of the arrivals, as `arrive` returns it
         """
         self.known[agents] = np.maximum(self.known[agents], clock)
         self.tick(slot)
@@ -130,7 +134,7 @@ class Clocks:
         It also recomputes the CTA's `floor`: accesses up to this value of the counter are ordered before whatever the
         CTA's warps do next, and need no further check.
 
-        slot   index of the CTA among those that are emulated together
+        slot   index of the CTA among the CTAs that are emulated together
         """
         first = slot * self.agents
         self.floor[slot] = self.known[first : first + self.warps, : self.warps].min()
@@ -142,7 +146,7 @@ class Clocks:
         """Record that warps read units of shared memory, and check for races.
 
         units    (n, count) units that each read touches, numbered over all CTAs
-        slots    (n,) index of the CTA among those that are emulated together
+        slots    (n,) index of the CTA among the CTAs that are emulated together
         warps    (n,) index of the warp in its CTA
         raises   Race with a write that is not ordered before the read
         """
@@ -153,7 +157,7 @@ class Clocks:
         """Record that warps write units of shared memory, and check for races.
 
         units    (n, count) units that each write touches, numbered over all CTAs
-        slots    (n,) index of the CTA among those that are emulated together
+        slots    (n,) index of the CTA among the CTAs that are emulated together
         warps    (n,) index of the warp in its CTA
         raises   Race with a read or a write that is not ordered before the write
         """
@@ -176,7 +180,7 @@ class Clocks:
         """Raise Race if any unit was written by a warp or copy whose write is not ordered before the present access.
 
         units   (n, count) units that each access touches, numbered over all CTAs
-        slots   (n,) index of the CTA among those that are emulated together
+        slots   (n,) index of the CTA among the CTAs that are emulated together
         warps   (n,) index of the warp in its CTA
         """
         stamps = self.written[units]
@@ -199,7 +203,7 @@ class Clocks:
     ) -> None:
         """Raise Race if, for any of n pairs of accesses, the earlier one is not ordered before the present one.
 
-        slots    (n,) index of the CTA among those that are emulated together
+        slots    (n,) index of the CTA among the CTAs that are emulated together
         mine     (n,) number of the warp or copy that makes the present access, in its CTA
         stamps   (n,) value of the common counter at the earlier access
         others   (n,) number of the warp or copy that made the earlier access, in its CTA

@@ -111,7 +111,7 @@ def _arrive(m: Machine, at: int, slot: int, name: int, mine: np.ndarray, needed:
     """Let threads of a CTA arrive at a named barrier, and open the barrier if enough threads have arrived.
 
     at       index of the barrier instruction
-    slot     index of the CTA among those that are emulated together
+    slot     index of the CTA among the CTAs that are emulated together
     name     number of the barrier
     mine     numbers of the arriving threads
     needed   threads that open the barrier

@@ -279,6 +279,8 @@ def _unpacked(dest: Vector, source: Any) -> Action | None:
     """Return the function that executes `mov {low, ..., high}, source`, which splits a register into narrower ones.
 
     None if the form is not implemented.
+
+    dest, source   vector of the narrow registers, and the wide register
     """
     parts = [r for r in dest.items if r is not None]
     kind = STORED[parts[0].kind]
@@ -299,6 +301,8 @@ def _packed(dest: Any, source: Vector) -> Action | None:
     """Return the function that executes `mov dest, {low, ..., high}`, which joins registers to a wider one.
 
     None if the form is not implemented.
+
+    dest, source   the wide register, and vector of the narrow registers
     """
     stored = STORED[dest.kind]
     kind = np.dtype(f"u{stored.itemsize // len(source.items)}")

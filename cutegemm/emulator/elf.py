@@ -68,6 +68,7 @@ def _write(address: int, value: int) -> None:
 def _imports(path: Path) -> tuple[dict[str, list[int]], dict[str, int]]:
     """Read from an ELF library where it keeps the pointers to imported functions, and the values of its symbols.
 
+    path      file of the library
     returns   (imported name -> addresses of the pointers to it, symbol's name -> value), relative to the load address
     raises    UnsupportedError if the file is not a 64-bit little-endian ELF library
     """

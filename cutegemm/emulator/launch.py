@@ -33,7 +33,7 @@ _LOAD = "__cute_internal_{}_cuda_load"
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor of DLPack."""
+    """The C structure DLTensor of DLPack, which describes a tensor argument: address, type, shape and strides."""
 
     _fields_ = (
         ("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("device_id", ctypes.c_int32),

@@ -40,7 +40,9 @@ class Form:
     """Operands of a PTX load or store (ld, st): state space, element type, and registers.
 
     space       "param", "shared", "global" or "generic"
-    registers   one for each element of the vector; None stands for the sink `_`, which discards a loaded element
+    kind        numpy type of an element
+    registers   destinations of a load or sources of a store, one for each element of the vector; None stands for the
+                sink `_`, which discards a loaded element
     """
 
     space: str
@@ -112,8 +114,9 @@ def _space_of(address: int) -> str:
 def _spread(m: Machine, group: Group, form: Form, raw: np.ndarray) -> None:
     """Write loaded values to the destination registers of an ld; each element is extended to its register's width.
 
-    form   registers of the instruction, and the type of each
-    raw    (threads,): all elements of each thread, joined to one number of their total size
+    group   the threads that execute the instruction
+    form    registers of the instruction, and the type of each
+    raw     (threads,): all elements of each thread, joined to one number of their total size
     """
     count = len(form.registers)
     parts = raw.view(form.kind).reshape(group.n, count)

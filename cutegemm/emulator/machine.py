@@ -36,9 +36,10 @@ _CYCLES_PER_READ = 32  # of %clock: every read of the clock advances it
 
 
 class Watch(Protocol):
-    """Interface of an observer that learns of every access of threads to shared and global memory.
+    """Interface of an observer that the emulator calls for each instruction that accesses shared or global memory.
 
-    Later accesses by TMA and by st.async are not reported.
+    It is called for loads and stores by threads, ldmatrix, stmatrix and cp.async. It is not called for accesses by TMA
+    or by st.async.
     """
 
     def seen(
@@ -67,14 +68,16 @@ class Watch(Protocol):
 class Machine(Scheduler):
     """The CTAs of a launch that are emulated together, from their start until all their threads have ended.
 
-    threads        threads of a CTA
+    program        instructions of the kernel, ready for execution
+    blocks         the CTAs that are emulated together
+    threads        number of threads of a CTA
     shared_bytes   shared memory of a CTA
     params         uint8, the bytes of the kernel parameters
     check_races    whether to detect races in shared and global memory
-    grain          unit of race detection in shared memory, in bytes
+    grain          bytes of shared memory that race detection treats as one unit
     seed           None: a deterministic schedule of threads; a number: a random one
-    order          (race detector of the launch for global memory, number of the first CTA in the grid); None if this
-                   machine runs all CTAs of the launch
+    order          (race detector for global memory, index in the grid of the first CTA), if other machines run other
+                   CTAs of the same launch; None if this machine runs all of them
     early          True for a launch with PDL: threads must execute griddepcontrol.wait before they access global memory
 
     Attributes by index of a register:
@@ -126,6 +129,9 @@ class Machine(Scheduler):
         """Mark the results of an instruction as uninitialized for threads with an uninitialized source.
 
         The mark, called origin, is the number of the read of unwritten memory that the value comes from.
+
+        decoded   the instruction, with the indices of its source and destination registers
+        group     the threads that execute the instruction
         """
         origins = self.origins_of(decoded.reads, group)
         for register in decoded.writes:
@@ -285,16 +291,23 @@ class Machine(Scheduler):
         raise self.fault(group, bad, text)
 
     def _misaligned(self, group: Group, address: np.ndarray, count: int) -> EmulationError:
-        """Return the error to raise for the first address of a group that is not a multiple of `count` bytes."""
+        """Return the error to raise for an instruction with a misaligned address: it names the first such thread.
+
+        group     the threads that execute the instruction
+        address   address of each thread, in bytes
+        count     bytes of an access; each address must be a multiple of it
+        """
         bad = int(np.flatnonzero(address & (count - 1))[0])
         text = f"address {int(address[bad]):#x} is not a multiple of the {count} bytes of the access."
         return self.fault(group, bad, text)
 
     def _cluster_flat(self, group: Group, address: np.ndarray, count: int) -> np.ndarray:
-        """Convert shared-memory addresses as `shared_flat` does, if some lie in other CTAs of the cluster.
+        """Convert shared-memory addresses, also in other CTAs of the cluster, to indices in the memory of all CTAs.
 
-        address   int64 (threads,)
+        group     threads that access the addresses
+        address   int64 (threads,): shared::cluster addresses
         count     bytes that each thread accesses
+        returns   (threads,): index of each thread's first byte in the flattened array of the shared memory of all CTAs
         raises    EmulationError for an address that is misaligned or out of bounds
         """
         rank, offset = (address >> CLUSTER_SHIFT) - 1, address & ((1 << CLUSTER_SHIFT) - 1)
@@ -360,7 +373,10 @@ class Machine(Scheduler):
             )
 
     def _are_settled(self, address: np.ndarray | None) -> bool:
-        """Return whether all addresses lie in one buffer that the previous launch does not write; False for None."""
+        """Return whether all addresses lie in one buffer that the previous launch does not write.
+
+        address   (threads,) addresses of an access; None if they are not known, for which the result is False
+        """
         if address is None:
             return False
         buffer = self.memory.buffer_of(int(address.min()))
@@ -369,6 +385,7 @@ class Machine(Scheduler):
     def read_params(self, group: Group, at: np.ndarray, count: int) -> np.ndarray:
         """Load `count` bytes of the kernel parameters for each thread.
 
+        group     the threads that execute the instruction
         at        (threads,) offsets in bytes
         returns   (threads,), each as one number of `count` bytes
         raises    EmulationError for an offset out of bounds
@@ -383,10 +400,12 @@ class Machine(Scheduler):
     # --- uninitialized values, and the reads that they come from ------------------------------------------
 
     def new_origin(self, group: Group, which: int, text: str) -> int:
-        """Record that a thread has read unwritten memory, and return the number of this read, which marks the value.
+        """Record that a thread has read unwritten memory, and return the number of this read: 1 for the first one.
 
-        Values computed from the read value get the same number, so that an error can name the read.
+        The emulator marks the value that was read with this number, and all values computed from it. So an error at a
+        later use of such a value can name the read that it comes from.
 
+        group   the threads that execute the instruction
         which   index of the thread in the group
         text    what was read, for messages
         """
@@ -478,7 +497,11 @@ class Machine(Scheduler):
     # --- errors ------------------------------------------------------------------------------------------
 
     def _where(self, instruction: Instruction, thread: int) -> str:
-        """Return a text that says where an error occurred: line of the PTX, CTA and thread."""
+        """Return a text for error messages that says where an error occurred: line of the PTX, CTA and thread.
+
+        instruction   instruction that caused the error
+        thread        number of the thread over all CTAs that are emulated together
+        """
         block = self.blocks[self.block_of[thread]]
         return (
             f"line {instruction.line} ({instruction.text[:100]}), CTA {block.index}, thread {self.thread_of[thread]}: "

@@ -107,6 +107,7 @@ def _matrices(instruction: Instruction) -> tuple[Memory, tuple[Register, ...], b
 def _rows(m: Machine, group: Group, memory: Memory, count: int) -> tuple[Group, np.ndarray]:
     """Return the threads whose addresses ldmatrix or stmatrix uses, and these addresses.
 
+    group    the threads that execute the instruction
     memory   the address operand
     count    number of 8 x 8 matrices; each takes the row addresses of 8 lanes of a warp
     """
@@ -278,6 +279,7 @@ def _matrix(
 ) -> np.ndarray:
     """Assemble a matrix of mma.sync in each warp from the fragments in registers: f64 (warps, rows, columns).
 
+    group       the threads that execute the instruction
     registers   registers of the fragment
     kind        element type
     place       (32, values, 2), the (row, column) of each element, from `fragments`
@@ -303,6 +305,7 @@ def _scatter(
 ) -> None:
     """Write the result D (warps, rows, columns) of mma.sync to the registers of all lanes.
 
+    group       the threads that execute the instruction
     registers   registers of D
     kind        element type of D
     place       (row, column) of each element that a lane holds, from `fragments`
@@ -324,6 +327,7 @@ def _propagate_mma(m: Machine, group: Group, vectors: Any, places: Any, mnk: tup
     An uninitialized element of A affects its row of D, one of B its column, one of C only itself. The mark of a value
     is the number of the read of unwritten memory that it comes from.
 
+    group     the threads that execute the instruction
     vectors   registers of D, A, B and C
     places    (row, column) of the elements of A, B and C, from `fragments`
     mnk       shape of the instruction

@@ -137,9 +137,10 @@ class _Log:
 
     An entry is one integer, (index of the access << 32 | thread), or 0 if no access was recorded.
 
+    units            number of units of the buffer
     written          last write of each unit
     read             last read of each unit
-    read_elsewhere   last read of each unit by a CTA other than that of `read`
+    read_elsewhere   last read of each unit by another CTA than the CTA of `read`
     """
 
     def __init__(self, units: int) -> None:
@@ -151,11 +152,12 @@ class _Log:
 class GlobalOrder:
     """Race detector for the accesses of one launch to global memory, by vector clocks.
 
+    program         instructions of the kernel
     ctas            number of CTAs of the launch; only some of them are emulated at a time
-    block_threads   threads of a CTA
-    columns         columns that the clocks of each machine need for the warps of other CTAs: one for each warp of the
-                    launch, or 0 if no instruction of the program orders CTAs
-    grain           bytes of a unit of memory
+    block_threads   number of threads of a CTA
+    columns         attribute: number of entries that a vector clock needs for the warps of other CTAs: one for each
+                    warp of the launch, or 0 if no instruction of the program orders CTAs
+    grain           attribute: bytes of a unit, the smallest piece of memory whose accesses are recorded separately
     """
 
     machine: Machine  # runs the CTAs in flight: number `first` of the grid and those after it
@@ -177,7 +179,11 @@ class GlobalOrder:
         self._observed: dict[tuple[int, int], np.ndarray] = {}
 
     def enter(self, machine: Machine, first: int) -> None:
-        """Record that a machine now runs CTAs of this launch, from CTA number `first` of the grid on."""
+        """Record which CTAs of the launch run now, before their accesses to global memory are checked for races.
+
+        machine   emulates these CTAs
+        first     index in the grid of the first of them
+        """
         assert machine.clocks is not None
         self.machine, self.clocks, self.first = machine, machine.clocks, first
         self._launch_thread = first * self.block_threads + np.arange(machine.total)
@@ -235,12 +241,13 @@ class GlobalOrder:
                     _join(self._observed, (warp, group[0]), clock)
 
     def fence(self, threads: np.ndarray, scope: int) -> None:
-        """Execute a fence in the race detector, for the warps of some threads.
+        """Execute a memory fence of some warps in the race detector for global memory.
 
-        The warps now know what their earlier strong reads have observed, and their later strong writes pass it on.
+        What their earlier strong reads observed is then ordered before what the warps do next. Their later strong
+        writes pass on to readers all that is ordered before the fence.
 
-        threads   (n,) numbers over all CTAs that are emulated together
-        scope     CTA, CLUSTER or DEVICE
+        threads   (n,) numbers of the warps' threads over all CTAs that are emulated together
+        scope     CTA, CLUSTER or DEVICE: the memory scope of the fence
         """
         _, first = np.unique(self.machine.agent_of[threads], return_index=True)
         for thread in threads[first].tolist():
@@ -253,10 +260,12 @@ class GlobalOrder:
         self.clocks.now += 1
 
     def join_cluster(self, row: int, clock: np.ndarray, slot: int) -> None:
-        """Let a warp know, after a cluster barrier, what a warp of another CTA of the cluster knows (race detection).
+        """Raise a warp's vector clock after a cluster barrier, to include the clock of a warp in another CTA.
 
-        row     row in the table of vector clocks (`Clocks.known`) of the warp that learns
-        clock   vector clock of the other warp
+        What the other warp did before the barrier is then ordered before what this warp does next.
+
+        row     row of the warp in the table of vector clocks, `Clocks.known`
+        clock   vector clock of the other warp at the barrier
         slot    index of the other warp's CTA among those that are emulated together
         """
         if self.columns:
@@ -346,6 +355,7 @@ class GlobalOrder:
     def write_bytes(self, access: Access, buffer: Buffer, at: np.ndarray) -> None:
         """Record that a TMA store of one thread writes bytes of a buffer, and check for races.
 
+        access   the TMA store, with the thread that issued it
         at       offsets of the bytes in the buffer
         raises   EmulationError for a race, or if the buffer is an operand of the kernel
         """
@@ -356,7 +366,8 @@ class GlobalOrder:
     def _write(self, access: Access, buffer: Buffer, units: np.ndarray) -> None:
         """Record that the threads (n,) of an access write memory units, and check for races.
 
-        units   (n, count), the units that each thread writes
+        buffer   the buffer of global memory
+        units    (n, count), the units that each thread writes
         """
         threads = access.threads
         if buffer.given:
@@ -398,6 +409,7 @@ class GlobalOrder:
     ) -> None:
         """Raise EmulationError for a race: an earlier access to the same units is not ordered before the present one.
 
+        buffer     the buffer of global memory
         units      (n, count), the units that each thread accesses
         accesses   the earlier accesses to all units: `written`, `read` or `read_elsewhere` of a log
         does       what the present access does, for the message: "reads" or "writes"

@@ -41,8 +41,9 @@ _SPECIALS = frozenset(
 class Param:
     """A parameter of a PTX kernel, by its place in the bytes of all parameters.
 
-    offset   bytes from the start of all parameters
-    size     bytes
+    name     name of the parameter
+    offset   number of bytes before it in the array of all parameters
+    size     number of its bytes
     """
 
     name: str
@@ -54,7 +55,9 @@ class Param:
 class Kernel:
     """A kernel (.entry function) of a PTX module, parsed.
 
-    instructions    in the order of the text
+    name            name of the kernel
+    params          parameters, in order
+    instructions    instructions, in the order of the text
     registers       all virtual registers; `Register.index` is the index in this list
     static_shared   bytes of shared memory that the module declares
     min_blocks      CTAs that must fit on an SM, .minnctapersm

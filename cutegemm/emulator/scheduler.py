@@ -105,9 +105,10 @@ class Decoded:
 class Arrival:
     """Threads that have arrived together at a named barrier of their CTA.
 
-    at      index of the barrier instruction
-    waits   True for bar.sync; False for bar.arrive, which does not wait
-    known   vector clock of their warps at the arrival; None if races are not checked
+    at        index of the barrier instruction in the program
+    threads   numbers of the threads, over all CTAs that are emulated together
+    waits     True for bar.sync; False for bar.arrive, which does not wait
+    known     vector clock of their warps at the arrival; None if races are not checked
     """
 
     at: int
@@ -119,13 +120,17 @@ class Arrival:
 class Scheduler:
     """Schedules the threads of all CTAs that are emulated together: which run next, and what others wait for.
 
-    alive     bool (threads,): False for threads that have ended
-    waiting   (slot, barrier number) -> arrivals at that CTA barrier, if it is not complete; slot is the index of the
-              CTA
-    ending    functions to call with the threads that have just ended
-    at        index of the instruction that is being executed
-    seed      None: the group at the lowest instruction runs first, and asynchronous copies take place as late as
-              possible. A number: both are random
+    name            name of the kernel, for messages
+    program         instructions of the kernel, ready for execution
+    blocks          the CTAs that are emulated together
+    block_threads   number of threads of a CTA
+    alive           bool (threads,): False for threads that have ended
+    waiting         (slot, barrier number) -> arrivals at that CTA barrier, if it is not complete; slot is the index of
+                    the CTA
+    ending          functions to call with the threads that have just ended
+    at              index of the instruction that is being executed
+    seed            None: the group at the lowest instruction runs first, and asynchronous copies take place as late as
+                    possible. A number: both are random
     """
 
     def __init__(
@@ -271,7 +276,11 @@ class Scheduler:
         self._ready[at] = threads
 
     def wait_for_rest(self, at: int, threads: np.ndarray) -> None:
-        """Let threads wait at instruction number `at` until the rest of their warp or warpgroup reaches it."""
+        """Let threads wait at an instruction that a whole warp or warpgroup executes, until the rest of it gets there.
+
+        at        index of the instruction in the program
+        threads   numbers of the threads over all CTAs that are emulated together
+        """
         if len(threads):
             others = self._incomplete.get(at)
             self._incomplete[at] = threads if others is None else np.sort(np.concatenate([threads, others]))

@@ -42,6 +42,7 @@ POISON_BYTE = 0xFF  # value of bytes that were never written: all ones is a NaN 
 class Register:
     """A virtual register of a PTX kernel.
 
+    name    name in the PTX text, such as "%r1"
     kind    "pred", "b16", "b32" or "b64"
     index   position in `Kernel.registers`
     """
@@ -72,7 +73,10 @@ class Special:
 
 @dataclass(frozen=True)
 class Vector:
-    """A PTX vector operand `{a, b, ...}`. An item that is None is the sink `_`: its value is discarded."""
+    """A PTX vector operand `{a, b, ...}`, as in a vector load or store.
+
+    items   registers or immediates in order; None stands for the sink `_`, whose value is discarded
+    """
 
     items: tuple[Any, ...]
 
@@ -81,7 +85,9 @@ class Vector:
 class Memory:
     """A PTX memory operand: `[base + offset]`, or for a tensor copy `[base, {coordinates}]`.
 
-    offset        in bytes
+    base          register or constant that the address is counted from; for a tensor copy, the address of the tensor
+                  map
+    offset        number of bytes that is added to the base
     coordinates   coordinates of a TMA box, the contiguous mode first; None for an ordinary address
     """
 
@@ -92,7 +98,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Pair:
-    """A PTX destination `a|b` of two results. None is the sink `_`: the result is discarded."""
+    """A PTX destination of two results, written `a|b`.
+
+    first, second   register of each result; None stands for the sink `_`, whose result is discarded
+    """
 
     first: Register | None
     second: Register | None
@@ -100,7 +109,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Negated:
-    """A negated predicate operand `!p` of a PTX instruction."""
+    """A negated predicate operand of a PTX instruction, written `!p`.
+
+    register   the predicate register
+    """
 
     register: Register
 
@@ -196,6 +208,7 @@ def handler_of(instruction: Instruction) -> Handled | None:
 class Step:
     """One execution of an instruction by several threads together.
 
+    machine   the emulated CTAs
     threads   numbers of the threads over all CTAs that are emulated together, ascending
     late      bool (threads,): True for a thread that should give up waiting here, because no other thread can run.
               `mbarrier.try_wait` then returns false

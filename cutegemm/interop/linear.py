@@ -23,10 +23,10 @@ _LEVELS = ("reg", "lane", "warp", "block")  # inputs of Gluon's layout, lowest b
 
 @dataclass(frozen=True)
 class LinearLayout:
-    """A linear map over F2 from named inputs to named outputs, in the form of Triton's `LinearLayout.from_bases`.
+    """A layout that joins offsets by XOR, from named inputs to named outputs, in the form of Triton's `LinearLayout`.
 
     For example, it maps (register, lane, warp) to (dim0, dim1). Each bit of an input has an image, i.e. one integer per
-    output. The image of an input is the XOR of the images of its bits that are 1. Triton need not be installed.
+    output. The result for an input is the XOR of the images of its 1 bits. Triton need not be installed.
 
     bases      (name, images) for each input; the first input has the lowest bits of the index. `images` has the image
                of each bit, lowest bit first; its integers are below the sizes of the outputs

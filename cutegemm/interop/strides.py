@@ -79,8 +79,9 @@ def to_numpy(layout: Layout, array: np.ndarray, offset: int = 0) -> np.ndarray:
     layout   layout of the view: one axis per mode; the view's element at a coordinate is `array[offset +
              layout(coordinate)]`
     offset   index in `array` of the element at coordinate 0
-    raises   LayoutError if the array does not have one axis, if the layout reaches outside the array, or if a mode
-             cannot be one axis, since its leaves do not follow each other at one stride
+    raises   LayoutError if the array does not have one axis, if the layout reaches outside the array, or if a
+             hierarchical mode is not equal to a single extent and stride: (2, 3):(1, 2) is 6:1, but (2, 3):(1, 4) is
+             not
 
     >>> to_numpy(Layout((2, 3), (3, 1)), np.arange(6))
     array([[0, 1, 2],
@@ -112,7 +113,8 @@ def to_torch(layout: Layout, tensor: Any, offset: int = 0) -> Any:
     tensor   contiguous tensor with one axis
     offset   index in `tensor` of the element at coordinate 0
     raises   LayoutError if the tensor is not of this kind, if the layout has a negative stride or reaches outside the
-             tensor, or if a mode cannot be one axis, since its leaves do not follow each other at one stride
+             tensor, or if a hierarchical mode is not equal to a single extent and stride: (2, 3):(1, 2) is 6:1, but (2,
+             3):(1, 4) is not
     """
     shape, strides = to_strides(layout)
     if any(stride < 0 for stride in strides):

@@ -26,12 +26,15 @@ class LaunchArguments:
     A caller passes them in the order (a, b, *mainloop, *tensors, d, *results, *spaces, *scalars, stream). The function
     of a plan with swap A/B takes the matrices of A @ B; here they are those of B^T @ A^T.
 
+    a, b       the matrices A and B
     mainloop   further mainloop operands, such as block scales, by name, in the order of `operands.of_mainloop`
     tensors    operands of the epilogue in memory, such as C, in the order of `epilogue.tensors`
+    d          the matrix D
     results    auxiliary outputs and results of reductions, in the order of `epilogue.beside`
     spaces     (workspace,) in bytes, if the plan needs one; () if not; (semaphores, workspace) if a plan with warp
                roles splits K
     scalars    scalars of the epilogue, such as alpha, in the order of `epilogue.scalars`
+    stream     CUDA stream of the launch
     """
 
     a: Any

@@ -136,7 +136,7 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def _signed(value: Any, like: Any) -> Any:
-    """Return `value` with the sign of `like`."""
+    """Return the magnitude of `value` with the sign of `like` (copysign), for f32 or f64 numbers in a kernel."""
     return cute.math.copysign(value, like)
 
 
@@ -181,10 +181,10 @@ def rsqrt(x: Any) -> Any:
 
 
 def exp(x: Any) -> Any:
-    """Return e**x.
+    """Return e**x for an f32 or f64 number in a kernel.
 
-    In f32, it is 2**(x / ln 2). The rounding error of x / ln 2 is corrected by a factor; without it, e**88 would have
-    an error of 2**-18.
+    In f32 it is computed as 2**(x / ln 2). The rounding error of x / ln 2 is corrected by a factor; without it, e**88
+    would have an error of 2**-18.
     """
     if _is_double(x):
         return cute.math.exp(x)

@@ -52,8 +52,8 @@ def by_blocks(mB: cute.Tensor, plan: GemmPlan, half: Any) -> tuple[cute.Tensor, 
     """View B (N, K, L) in the column order of the tiles: blocks of gate columns, each followed by its up columns.
 
     half      number of columns of D
-    returns   B as ((gates of a block, gate or up, blocks, tiles), K, L), and a tensor of the same shape without L with
-              the coordinates (column of D, k) of each element
+    returns   two tensors. B, where the mode of columns has four modes: gates of a block, gate or up, blocks of a tile,
+              tiles. And the coordinates (column of D, k) of each element of B, in the same shape without L
     """
     glu = plan.glu
     assert glu is not None
@@ -70,9 +70,13 @@ def by_blocks(mB: cute.Tensor, plan: GemmPlan, half: Any) -> tuple[cute.Tensor, 
 
 
 def as_accumulators(tile: cute.Tensor, plan: GemmPlan) -> cute.Tensor:
-    """View a tile of D in the shape of the accumulators: a gate and its up projection have the same element of D.
+    """View a tile of D in the shape of the accumulators: each accumulator gets the element of D that it contributes to.
 
-    Without a gated epilogue it is the tile itself.
+    In a gated epilogue (GLU), two accumulators, a gate and its up projection, give one element of D. Both have that
+    element in the view: the mode from gates to ups has stride 0. Without a gated epilogue the view is the tile itself.
+
+    tile   the tile of D, or of the coordinates of its elements
+    plan   the plan, which says how gate and up columns alternate in the accumulators
     """
     glu = plan.glu
     if glu is None:

@@ -100,9 +100,10 @@ def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: Sha
     canonical layouts of wgmma do. Only this file converts one to the other; both agree at the alignment that
     `smem_align_bytes` returns.
 
-    kind     element type
-    given    layout of the shared memory, in elements
-    raises   UnsupportedError if a composed layout is not a swizzle of a plain layout with offset 0
+    allocator   allocator of the shared memory of a CTA
+    kind        element type
+    given       layout of the shared memory, in elements
+    raises      UnsupportedError if a composed layout is not a swizzle of a plain layout with offset 0
     """
     align_bytes = smem_align_bytes(kind, given)
     if not isinstance(given, ComposedLayout):
@@ -162,7 +163,7 @@ def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cut
 def tiled_copy(copy: TiledCopy, moved: type[cutlass.Numeric] | None = None) -> cute.TiledCopy:
     """Convert a tiled copy of this package to the CuTe DSL's: the same atom, thread-value layout and tile.
 
-    moved   element type that the atom moves; None: that of the atom. See `copy_atom`
+    moved   element type that the atom moves, of the same width; None: that of the atom
     """
     tiler = tuple([layout(t) if isinstance(t, Layout) else t for t in copy.tiler_mn])
     return cute.make_tiled_copy(copy_atom(copy.atom, moved), layout(copy.layout_tv), tiler)
@@ -171,12 +172,13 @@ def tiled_copy(copy: TiledCopy, moved: type[cutlass.Numeric] | None = None) -> c
 def tma_atom(
     box: TmaBox, tensor: cute.Tensor, given: SharedLayout, tile: tuple[int, ...]
 ) -> tuple[cute.CopyAtom, cute.Tensor]:
-    """Make the TMA copy of a tensor's tiles, on the host: (copy atom, coordinate tensor to copy from).
+    """Make the TMA copy of a tensor's tiles, on the host: return (copy atom, coordinate tensor that it takes).
 
-    box     what one TMA instruction copies
-    given   layout of shared memory; its first two modes hold a tile
-    tile    shape of a tile, which all CTAs of a multicast copy together, in one box or several. With three modes, the
-            first two are modes of the tensor that share the first mode of shared memory
+    box      what one TMA instruction copies
+    tensor   the tensor in global memory
+    given    layout of shared memory; its first two modes hold a tile
+    tile     shape of a tile, which all CTAs of a multicast copy together, in one box or several. With three modes, the
+             first two are modes of the tensor that share the first mode of shared memory
     """
     if box.direction == "store":
         op, sharers = cpasync.CopyBulkTensorTileS2GOp(), 1

@@ -32,7 +32,11 @@ _MANTISSA = 0x007FFFFF
 
 
 def host_function(quantize: Quantize, arch: Arch) -> Any:
-    """Return the host function that launches the quantization of a matrix: (matrix, values, scales, stream) -> None."""
+    """Return the host function that launches the quantization of a matrix: (matrix, values, scales, stream) -> None.
+
+    quantize   types, size of the blocks, and rounding of the scales
+    arch       architecture to compile for
+    """
     return Quantizer(quantize)
 
 
@@ -41,6 +45,8 @@ def fake_arguments(quantize: Quantize) -> tuple[Any, ...]:
 
     Matrix and values are (rows, K). The scales are (rows, K / 128) with a stride of 1 along the rows, or (rows / 128, K
     / 128) with a stride of 1 along K.
+
+    quantize   types of matrix and values, and size of the blocks
     """
     vector = quantize.vector
     rows, columns = cute.sym_int32(), cute.sym_int32(divisibility=vector)
@@ -77,9 +83,11 @@ def block_scale(top: Any, target: DType, power_of_two: bool) -> Any:
 
 
 class Quantizer:
-    """The kernel that quantizes a matrix to fp8 with a scale for each block of elements.
+    """Emits the kernel that quantizes a matrix to fp8, with a scale for each block of elements.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
+
+    quantize   types, size of the blocks, and rounding of the scales
     """
 
     def __init__(self, quantize: Quantize) -> None:
@@ -89,9 +97,10 @@ class Quantizer:
     def __call__(self, mX: cute.Tensor, mV: cute.Tensor, mS: cute.Tensor, stream):
         """Launch the quantization kernel, one CTA for each tile. Runs on the host.
 
-        mX   the matrix (rows, K)
-        mV   its quantized values (rows, K)
-        mS   the scales, one for each block
+        stream   CUDA stream of the launch
+        mX       the matrix (rows, K)
+        mV       its quantized values (rows, K)
+        mS       the scales, one for each block
         """
         ctas = cute.ceil_div(mX.shape[0], self.quantize.tile[0]) * mS.shape[1]
         self.quantize_kernel(mX, mV, mS).launch(grid=(ctas, 1, 1), block=(self.quantize.threads, 1, 1), stream=stream)
@@ -195,6 +204,13 @@ class Quantizer:
 
     @cute.jit
     def write(self, scale, row, k_block, writes: Boolean, mS: cute.Tensor):
-        """Write a scale to mS[row, k_block] if `writes` holds."""
+        """Write a block scale to global memory, from the one thread of each block that has to.
+
+        scale     the scale
+        row       row of the matrix of scales
+        k_block   column of the matrix of scales: index of a block of 128 along K
+        writes    run-time condition: True in the thread that writes
+        mS        matrix of scales in global memory
+        """
         if writes:
             mS[row, k_block] = scale

@@ -43,7 +43,7 @@ class Fold:
 
     partials   workspace for partial results: (results, partial results of each, L)
     tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
-    tid        index of the thread among those that hold the tile
+    tid        index of the thread among the threads that hold the tile in registers
     extents    (M, N) of D
     """
 
@@ -130,7 +130,12 @@ class Fold:
 class Folds:
     """Computes all reductions of an epilogue (sums and maxima over rows or columns of D) for one tile of D.
 
-    Values of D are added register by register; each reduction is found by its name.
+    The epilogue passes each value of D with the name of its reduction; the values are added register by register.
+
+    results    name of each reduction -> the workspace for its partial results
+    tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
+    tid        index of the thread among the threads that hold the tile in registers
+    extents    (M, N) of D
     """
 
     def __init__(self, plan: GemmPlan, results: dict[str, Any], tile_mnl, tid, extents) -> None:
@@ -164,14 +169,16 @@ class Reducer:
         self.plan, self.launches = plan, launches
 
     def partials(self, given: LaunchArguments, mD: cute.Tensor, k) -> tuple[cute.Tensor, ...]:
-        """Return for each reduction its partial results in the workspace: (results, partial results of each, L).
+        """Return, for each reduction, the tensor in the workspace that holds its partial results.
+
+        Its modes are: results (e.g. rows of D for row sums), partial results of each, batches.
 
         Runs on the host.
 
         given     the arguments of the launch
         mD        D as (M, N, L)
         k         extent K
-        returns   an empty tuple if the epilogue has no reductions
+        returns   tensors in the order of the reductions; an empty tuple if the epilogue has none
         """
         plan, reductions = self.plan, self.plan.epilogue.reductions
         if not reductions:
@@ -192,6 +199,7 @@ class Reducer:
 
         Runs on the host.
 
+        stream     CUDA stream of the launch
         partials   partial results of each reduction
         given      the arguments of the launch, with the tensors of the results
         """
@@ -204,9 +212,12 @@ class Reducer:
 
 
 class Second:
-    """The kernel after the GEMM that computes the results of one reduction over D from partial results of tiles.
+    """Emits the kernel after the GEMM that computes the results of one reduction over D from partial results of tiles.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
+
+    reduction   the operation, and the modes of D that are reduced
+    own         how this kernel overlaps with the kernels before and after it (programmatic dependent launch)
     """
 
     def __init__(self, reduction: Reduction, own: Launch) -> None:

@@ -37,10 +37,12 @@ def region(space: cute.Tensor, first, kind, layout=1) -> cute.Tensor:
 
 
 def within(coords: cute.Tensor, extents) -> cute.Tensor:
-    """Return for each access of a thread whether it is inside of a matrix: predicates (V, REST_MN, REST_K).
+    """Return for each access of a thread whether it is inside of a matrix, as predicates.
 
-    coords    coordinates (mn, k) of the elements
+    coords    coordinates (mn, k) of the elements that the thread copies, with three modes: elements at one position of
+              the tiled copy, its positions along M or N, its positions along K
     extents   extents of the matrix
+    returns   predicates with the same modes, one for each access
     """
     vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
     out = cute.make_rmem_tensor((vectors, rest_mn, rest_k), Boolean)
@@ -52,12 +54,12 @@ def within(coords: cute.Tensor, extents) -> cute.Tensor:
 
 
 class Repacker:
-    """The repack pass: the kernel that copies A, B or both before the GEMM to a layout that the GEMM can load.
+    """Emits the repack pass: a kernel that copies A, B or both before the GEMM to a layout that the GEMM can load.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
     repacks   what to do with each operand; the CTAs of the grid are divided among them in this order
-    own       how this kernel overlaps with the kernels before and after it
+    own       how this kernel overlaps with the kernels before and after it (programmatic dependent launch)
     """
 
     def __init__(self, repacks: tuple[Repack, ...], own: Launch) -> None:
@@ -70,6 +72,7 @@ class Repacker:
 
         Runs on the host.
 
+        stream    CUDA stream of the launch
         sources   the operands (rows, K, L) by name
         space     the workspace, in bytes
         firsts    first byte of each repacked matrix in the workspace, by name
@@ -171,10 +174,11 @@ class Repacker:
         cute.copy(store, tPrX, giver.partition_D(gP), pred=inside)
 
     def turn(self, repack: Repack, loaded: cute.Tensor, put: cute.Tensor) -> None:
-        """Copy the values that a thread has loaded to registers in the order of its writes to shared memory.
+        """Reorder values in a thread's registers: from the order of loads to the order of writes to shared memory.
 
-        loaded   registers (V, REST_MN, REST_K)
-        put      registers that receive the values
+        repack   the repack pass of the operand
+        loaded   registers with the loaded values
+        put      registers that receive the same values
         """
         for i in range(cute.size(put, mode=[1])):
             for j in range(cute.size(put, mode=[2])):

@@ -114,7 +114,11 @@ class At:
         return tuple([getattr(self, name) for name in names])
 
     def put(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-        """Set some fields of this object, such as "stage" and "phase", to the values, in the order of `names`."""
+        """Set some fields of this record of a role's position, e.g. after a loop whose iterations have changed them.
+
+        names    names of the fields, such as "stage" and "phase"
+        values   their new values, in the same order
+        """
         for name, value in zip(names, values, strict=True):
             setattr(self, name, value)
 
@@ -122,20 +126,22 @@ class At:
 def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
     """Return the names of the variables that some steps of a program change, such as "stage" or "phase", each once.
 
-    A loop over these steps has to carry these variables. They are fields of `At`.
+    A loop over these steps has to carry these variables. They describe the role's position, e.g. the pipeline stage.
     """
     names = [name for each in Program(steps).walk() for name in each.changes]
     return tuple(dict.fromkeys(names))
 
 
 class Tracer(StepReader):
-    """Emits the code of a warp role (producer or consumer) from its program, step by step, while the kernel is traced.
+    """Emits the code of a warp role (producer or consumer) while the CuTe DSL traces a Hopper kernel.
 
-    A subclass has a method for each class of step. The values that steps use, such as the current stage, are passed
-    along in an `At` object; loops of the kernel carry those that change.
+    A warp role's program is a list of steps, such as "wait for a full stage" or "issue the MMAs of a k-tile", with
+    loops around them. A subclass has a method for each class of step, which emits the code of that step. The methods
+    share a record of the position in the program, e.g. the current pipeline stage. Loops of the kernel carry its values
+    from one iteration to the next.
 
     name      name of the program, which a profile shows as the source of the code
-    carries   names of further values that the loop over work tiles carries, apart from the ones that its steps change
+    carries   names of more loop-carried values of the loop over work tiles; values that steps change are carried anyway
     """
 
     name = "consumer"
@@ -201,7 +207,7 @@ class Tracer(StepReader):
         """Return the numbers that determine the first work tile of this role, from those of its cluster.
 
         loop    the loop over work tiles
-        state   integers that determine the cluster's first work tile
+        state   integers that identify the cluster's first work tile
         """
         return state if loop.every == 1 else self.work.first_of(state, self.who.consumer, loop.every)
 
@@ -219,7 +225,7 @@ class Tracer(StepReader):
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
         names, values   names of the loop-carried variables, such as "stage", and their values before the loop
-        state           state of the role's first work tile, which the loop carries too
+        state           integers that identify the role's first work tile; the loop carries them too
         """
         if cutlass.const_expr(loop.lasting):
             while self.work.exists(state) or self.is_overlapped(names, values):
@@ -244,7 +250,7 @@ class Tracer(StepReader):
         loop            the step, with the steps of an iteration
         at              the role's position before the loop
         names, values   names of the loop-carried variables, such as "stage", and their values before the work tile
-        state           state of the work tile
+        state           integers that identify the work tile, such as its number
         """
         tile = self.work.tile(state)
         self.begin(tile)
@@ -261,7 +267,11 @@ class Tracer(StepReader):
 
     @cute.jit
     def k_count_of(self, is_tile, k_count):
-        """Return `k_count`, the number of k-tiles of a work tile, if `is_tile` says that the tile exists, else 0."""
+        """Return the number of k-tiles to multiply for a work tile, a run-time value: 0 if there is no work tile.
+
+        is_tile   run-time condition: whether the work tile exists
+        k_count   number of its k-tiles if it exists
+        """
         found = Int32(0)
         if is_tile:
             found = Int32(k_count)
@@ -386,7 +396,8 @@ class Tracer(StepReader):
     def condition(self, branch: step.If, at: At):
         """Return the value of the condition of an `If` step: a bool known while tracing, or a value known at run time.
 
-        at   the role's position in its program: work tile, k-tile and pipeline state
+        branch   the step, which names its condition
+        at       the role's position in its program: work tile, k-tile and pipeline state
         """
         if branch.condition == step.HAS_K_TILES:
             return at.k_count > 0

@@ -97,9 +97,9 @@ def store_as_results(values: cute.Tensor, results: cute.Tensor) -> None:
 
 
 def last_functions(epilogue: Epilogue) -> frozenset[str]:
-    """Return the names of the epilogue's functions (such as "gelu") whose values are stored and not used otherwise.
+    """Return the names of the epilogue's functions (such as "gelu") whose values are only stored, not computed with.
 
-    These need no more precision than the stored type.
+    A value that is only stored needs no more precision than the type of the result.
 
     >>> from cutegemm.plan.epilogue import epilogue_of
     >>> from cutegemm.plan.epilogue.functions import gelu, swiglu
@@ -115,7 +115,7 @@ def last_functions(epilogue: Epilogue) -> frozenset[str]:
 
 
 class Values:
-    """The operands of an epilogue in a traced kernel, with the evaluation of its expressions.
+    """Evaluates the expressions of an epilogue in a traced kernel, for which it holds the operands.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
@@ -123,7 +123,7 @@ class Values:
     results   auxiliary outputs (M, N, L), by name; for a reduction its partial results
     scalars   scalars by name, all of type `kind`
     kind      type of all computations
-    bits      largest number of significand bits of a stored result
+    bits      significand bits of the most precise stored result; functions such as gelu are computed just so accurately
     """
 
     def __init__(
@@ -165,6 +165,7 @@ class Values:
     def operands_of(self, part: Epilogue) -> tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
         """Return the operands of one section of this epilogue, to pass to a kernel that evaluates only this section.
 
+        part      the section of the epilogue, such as its tail
         returns   ((tensors, results), scalars)
         """
         tensors = tuple([self.tensors[name] for name in part.tensors])
@@ -275,9 +276,10 @@ class Values:
     # --- on fragments --------------------------------------------------------------------------------------
 
     def head(self, accumulators: cute.Tensor, k_tiles: Any, result: Any) -> cute.Tensor:
-        """Apply the leading steps of the epilogue, which only multiply by scalars, to a thread's accumulators.
+        """Multiply a thread's accumulators by the scalars that the epilogue applies first: alpha for alpha * acc + c.
 
-        They are changed in place, or converted to f32 if they are integers and D is not.
+        The accumulators are changed in place. Only if they are integers and D has a floating-point type, they are first
+        converted to f32 in new registers.
 
         k_tiles   number of k-tiles; if it is 0, no MMA has set the accumulators, and they are set to 0
         result    element type of D

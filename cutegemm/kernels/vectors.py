@@ -18,7 +18,9 @@ from cutegemm.tile.atoms import CopyAtom
 def copy_vector(atom: CopyAtom, source: cute.Tensor, target: cute.Tensor, where: Any = None) -> None:
     """Copy a vector of neighbouring elements by a copy atom, in as many accesses as needed.
 
-    where   predicate as returned by `condition`: nothing is copied if it does not hold; None: always copy
+    source   vector that is read
+    target   vector that is written
+    where    predicate as returned by `condition`: nothing is copied if it does not hold; None: always copy
     """
     source, target = flat(source), flat(target)
     accesses = source.shape[0] // atom.values
@@ -52,13 +54,14 @@ def flat(tensor: cute.Tensor) -> cute.Tensor:
 def by_vectors(tensor: cute.Tensor, vector: Any) -> cute.Tensor:
     """View a thread's elements of a tile as (elements of a vector, vectors), both single modes.
 
+    tensor   the elements, with the modes of the accumulators
     vector   shape of the elements that make a vector
     """
     return cute.coalesce(cute.zipped_divide(tensor, vector), target_profile=(1, 1))
 
 
 def zeros(values: int, kind: Any) -> cute.Tensor:
-    """Allocate `values` registers of the DSL type `kind`, set to 0, as a vector."""
+    """Return a vector of `values` registers of the DSL type `kind`, all set to 0."""
     out = cute.make_rmem_tensor((values,), kind)
     for v in range(values):
         out[v] = kind(0)

@@ -37,7 +37,7 @@ SMEM_MAX_ALIGN_BYTES = 1024  # largest alignment of a buffer; the reserved part 
 
 @dataclass(frozen=True)
 class Arch:
-    """Limits of one GPU architecture (compile target), and the instructions that it has.
+    """Limits of one GPU architecture (compile target) that a kernel must respect, and its optional instructions.
 
     name                   name for the compiler, e.g. sm_90a; only the variant with "a" has wgmma and setmaxnreg
     capability             compute capability times ten: 90 for sm_90 and sm_90a

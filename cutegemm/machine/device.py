@@ -35,7 +35,9 @@ _GPC_SMS = 18  # multiprocessors of a complete GPC of Hopper
 
 @dataclass(frozen=True)
 class Measured:
-    """Rates that kernels reach on one device, where the data sheet has no number or one that no kernel reaches.
+    """Measured rates of kernels on one GPU: those that its data sheet does not have, or that no kernel reaches.
+
+    The time models of plans use them.
 
     ffma_tflops            f32 rate of a loop of FFMA on registers, in TFLOP/s
     wgmma_tflops           rate of a long GEMM of 16-bit elements at the power limit, in TFLOP/s
@@ -124,8 +126,8 @@ class Device:
     def gpc_sms(self) -> tuple[int, ...]:
         """Number of multiprocessors (SMs) in each GPC of this device, largest first. A cluster must fit in one GPC.
 
-        The sum is the number of SMs. It follows from `gpc_of_tpc`, with two SMs per TPC. If that is not known, GPCs
-        have 18 SMs each, and the last one has the rest.
+        The numbers add up to the SMs of the device. They are counted from `gpc_of_tpc`, which has the GPC of each pair
+        of SMs. If that is not known, every GPC is taken to have 18 SMs, and the last one has the rest.
 
         >>> device_named("h100").gpc_sms
         (18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2)
@@ -138,9 +140,9 @@ class Device:
     def gpc_of_tpc(self) -> tuple[int, ...]:
         """Index of the GPC that each TPC (pair of SMs) of this device belongs to; () if it is not known.
 
-        The TPCs are in the order in which a launch gives them their first CTA. The hardware assigns CTAs in rounds:
-        each round takes one TPC from every GPC that has one left, always in the same order of GPCs. In the example, the
-        first round has 12 GPCs; the second round has 8, because GPCs 0 to 3 have no TPC left.
+        Entry i is for the TPC that gets its first CTA as the i-th one at a launch. The hardware assigns these CTAs in
+        rounds: each round takes one TPC from every GPC that has one left, in the same order of GPCs. E.g. GPCs of 1, 2
+        and 2 TPCs give (0, 1, 2, 1, 2): a round of three GPCs, then a round without GPC 0, which has no TPC left.
 
         The order was read from `%smid` of clusters of two to eight CTAs (H200 and H100, 2026-11-23). A TPC that only
         clusters of at most two CTAs reach counts as a GPC of its own.
@@ -153,10 +155,10 @@ class Device:
 
     @cached_property
     def clusters_by_size(self) -> tuple[int, ...]:
-        """Number of clusters that run at the same time on this device; entry i is for clusters of i CTAs, up to 8.
+        """Number of clusters that run on this device at a time, by their size: entry i is for clusters of i CTAs.
 
-        A GPC with s SMs holds s // i of them, since every CTA occupies a whole SM. Entry 0 is 0.
-        cudaOccupancyMaxActiveClusters returns these numbers on two H100 (2026-11-22).
+        There are entries 0 to 8; entry 0 is 0. A GPC with s SMs holds s // i clusters of i CTAs, since every CTA
+        occupies a whole SM. cudaOccupancyMaxActiveClusters returns these numbers on two H100 (2026-11-22).
 
         >>> device_named("h100").clusters_by_size
         (0, 132, 66, 39, 30, 22, 17, 15, 15)
@@ -172,8 +174,8 @@ class Device:
     def measured(self) -> Measured:
         """Rates that kernels reach on this device, such as DRAM reads by TMA loads in a GEMM.
 
-        Without measurements on this device, they are those of an H200, each scaled by the ratio of the two devices in
-        the data sheets.
+        A device that was not measured has the rates of an H200, each scaled by the ratio of the two devices' data
+        sheets.
 
         >>> [round(device_named(name).measured.tma_read_gb_s) for name in ("h200", "h100", "h100-pcie")]
         [4280, 2900, 1818]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cost:
-    """Number of instructions that an elementwise epilogue function, such as gelu, takes for one f32 element.
+    """Number of instructions that an elementwise epilogue function, such as gelu, takes for each f32 element of D.
 
     fp32      number of instructions for the FP32 units. An SM executes one for 128 threads per clock; minima,
               comparisons and selections run at 64, but count as one instruction each

@@ -14,7 +14,7 @@ from cutegemm.tile.tma import TmaBox
 
 
 class Move(NamedTuple):
-    """A copy that one field of a plan describes, with the element type and the memories that the copy has to suit.
+    """A copy in a plan, with the element type and the memories that it must suit, for the checks of the plan.
 
     name     name of the field, such as "a.load"
     copy     the copy: an atom, a tiled copy or a TMA box; None if the plan does without it

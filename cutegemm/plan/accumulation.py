@@ -44,7 +44,8 @@ class Instruction:
     kind       "wgmma", "mma" (mma.sync) or "fma"; "any instruction" for integers
     k          extent of the instruction along K: the number of products that it adds at once
     types      element types of the caller's A and B and of the accumulator, such as "bf16 x bf16 -> f32"
-    rounding   how f32 operands are rounded to tf32, see `GemmPlan`; "" for other types
+    rounding   how f32 operands are rounded to tf32: "rz" (low bits are ignored), "rna" or "rne" (to nearest); "" for
+               other types
     further    further properties that change the bits, as (name, value) pairs such as ("n", 128); () at present,
                because none are known
     """
@@ -63,14 +64,14 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A periodic selection of k, for accumulators that add only some k-blocks, e.g. those of one warp in sliced-K.
+    """Which k an accumulator adds, as a periodic pattern, if it adds only some k-blocks (e.g. one warp in sliced-K).
 
     A k-block is what one MMA instruction adds. For example, period 8, first 2 and layout (2, 2):(1, 4) select the
     k-blocks (2, 3) and (6, 7) of every 8 k.
 
-    period    number of k after which the selection repeats
-    first     first selected k in a period
-    layout    (k within an instruction, k-block) -> offset from `first`
+    period   number of k after which the selection repeats
+    first    first selected k in a period
+    layout   (k within an instruction, k-block) -> offset from `first`
     """
 
     period: int

@@ -76,8 +76,9 @@ class Room:
 class Launch:
     """How one kernel of a GEMM call overlaps with its neighbours in the stream by programmatic dependent launch (PDL).
 
-    waits      True if the kernel executes `griddepcontrol.wait`. It is then launched before the previous kernel ends,
-               unless it is a GEMM after a large repack pass (a copy kernel that reorders A or B first); see `uses_pdl`
+    waits      True if the kernel executes `griddepcontrol.wait`, which waits for the previous kernel's end. Such a
+               kernel is usually launched before that end. A GEMM after a large repack pass (a kernel that copies A or B
+               first) is not
     releases   True if the kernel executes `griddepcontrol.launch_dependents`, so that the next one begins while it runs
     late       True if it executes `launch_dependents` at its end, not at its start
     room       condition on the grid (`Room.is_left`) for `launch_dependents`; None for no condition
@@ -144,9 +145,10 @@ def launches_dependents(plan: GemmPlan) -> bool:
 
 
 def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:
-    """Return whether a kernel is launched with PDL (programmatic dependent launch), before the previous one ends.
+    """Return whether a kernel is launched with PDL (programmatic dependent launch), before the previous kernel ends.
 
-    It is if `launch.waits`, unless a repack pass before it writes more than 12 MiB.
+    The kernel must wait for that end by itself (`launch.waits`). A GEMM after a repack pass that writes more than 12
+    MiB is launched without PDL.
 
     launch           how the kernel overlaps with the kernels before and after it
     repacked_bytes   bytes that the repack pass (a copy of A or B to a better layout) writes before this kernel: an

@@ -57,29 +57,29 @@ _Part = TypeVar("_Part", Role, Barrier, OperandStream)
 class GemmPlan(hooks.Shown):
     """A GEMM kernel as data: everything that is decided before it is compiled, for given operand types and any extents.
 
-    name, summary    name, and what distinguishes the plan
-    family           "simt", "mma_sync" or "sm90": the kernel that carries the plan out
-    arch             the oldest architecture that it runs on
-    operands         types, majorness and alignment of A, B, C, D and the epilogue's operands
-    cta_tile         (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
-    tiled_mma        the MMA atom, and how warps, threads and values cover the tile
-    streams          how A, B and further operands are loaded for each k-tile
-    store            how a tile of D gets from registers to global memory
-    scheduler        which cluster computes which tiles of D, in order
-    body             how threads work: all by one `ThreadSchedule`, or in `WarpRoles`
-    roles            the warps of each role, with their registers
-    cluster_mn       CTAs of a cluster along M and N
-    repacks          operands that a kernel copies first, to a layout that the mainloop loads faster
-    ctas_per_sm      CTAs that an SM must hold; it limits registers and shared memory
-    mma_order        "m" or "n": the outer mode in the order of the MMAs of a k-block, which goes back and forth
-    rounding         rounding of f32 to tf32: "rz", by the MMA, which ignores the low bits; "rna", to nearest, in
-                     registers; "rne", by TMA
-    epilogue         what is computed from the accumulators. If it does not read C, beta must be 0
-    pdl              whether the kernel may begin before the previous kernel of the stream has ended. It reads A at
-                     once, so the previous kernel must not write A. Everything else it reads after that kernel's end
-    swap_ab          whether the kernel computes D^T = B^T A^T and its host function takes A, B, C and D themselves, so
-                     that callers need no transposed views
-    raises           PlanError with every rule that is broken
+    name, summary   short name of the plan, and a sentence on what distinguishes it
+    family          "simt", "mma_sync" or "sm90": the kernel that carries the plan out
+    arch            the oldest architecture that it runs on
+    operands        types, majorness and alignment of A, B, C, D and the epilogue's operands
+    cta_tile        (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
+    tiled_mma       the MMA atom, and how warps, threads and values cover the tile
+    streams         how A, B and further operands are loaded for each k-tile
+    store           how a tile of D gets from registers to global memory
+    scheduler       which cluster computes which tiles of D, in order
+    body            how threads work: all by one `ThreadSchedule`, or in `WarpRoles`
+    roles           the warps of each role, with their registers
+    cluster_mn      CTAs of a cluster along M and N
+    repacks         operands that a kernel copies first, to a layout that the mainloop loads faster
+    ctas_per_sm     CTAs that an SM must hold; it limits registers and shared memory
+    mma_order       "m" or "n": the outer mode in the order of the MMAs of a k-block, which goes back and forth
+    rounding        rounding of f32 to tf32: "rz", by the MMA, which ignores the low bits; "rna", to nearest, in
+                    registers; "rne", by TMA
+    epilogue        what is computed from the accumulators. If it does not read C, beta must be 0
+    pdl             whether the kernel may begin before the previous kernel of the stream has ended. It reads A at once,
+                    so the previous kernel must not write A. Everything else it reads after that kernel's end
+    swap_ab         whether the kernel computes D^T = B^T A^T and its host function takes A, B, C and D themselves, so
+                    that callers need no transposed views
+    raises          PlanError with every rule that is broken
     """
 
     name: str
@@ -261,8 +261,8 @@ class GemmPlan(hooks.Shown):
     def mma_tile(self) -> tuple[int, int, int]:
         """Return (rows, columns, k) that a CTA of this plan multiplies for each k-tile.
 
-        They are those of its tile of D, unless the CTAs of a cluster split K. Then a CTA multiplies the rows or columns
-        of all these CTAs, for its own k-tiles.
+        Rows and columns are the CTA's tile of D. If the CTAs of a cluster split K, each CTA multiplies the rows or
+        columns of all of them, by its own k-tiles.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(tile=(64, 96, 64), cluster_k=3)
@@ -316,7 +316,8 @@ class GemmPlan(hooks.Shown):
     def epilogue_mma(self) -> TiledMma:
         """Return the tiled MMA whose accumulator (C) layout says which thread of a CTA stores which element of D.
 
-        It is the plan's `tiled_mma`, unless warps or CTAs split K: then threads exchange accumulators before the store.
+        It is the plan's `tiled_mma`. If warps or CTAs split K, threads exchange accumulators before the store, and the
+        result is the tiled MMA for the accumulators after that exchange.
         """
         return self.body.stored_mma(self)
 
@@ -353,9 +354,10 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def stored_pairs(self) -> GluPairs:
-        """Return which accumulators of a thread are gates, in the order of D's stores, and which are their ups.
+        """Return the registers of a thread that hold gates, in the order of D's stores, and the registers of their ups.
 
-        The indices are those of registers. The plan must have warp roles and a gated epilogue (GLU).
+        In a gated epilogue (GLU) a gate and its up projection, two accumulators, give one element of D. The plan must
+        have warp roles and a gated epilogue.
         """
         assert self.pairs is not None
         both = [self.accumulator_registers[list(own)] for own in (self.pairs.gates, self.pairs.ups)]
@@ -438,10 +440,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def consumer_mma_tile(self) -> tuple[int, int]:
-        """Return (rows, columns) that a consumer of this plan multiplies.
+        """Return (rows, columns) that a consumer of this plan (a warp role that multiplies) multiplies at a time.
 
-        They are those that it stores, or those of all CTAs of its cluster if they split K. The plan must have warp
-        roles.
+        It is the tile that the consumer stores. If the CTAs of a cluster split K, it is the tile of this consumer in
+        all of these CTAs together. The plan must have warp roles.
         """
         rows, columns = self.consumer_tile
         return rows, columns * self.cluster_k
@@ -618,8 +620,8 @@ class GemmPlan(hooks.Shown):
     def registers(self) -> dict[str, int]:
         """Return the number of 32-bit registers that a thread needs for its data: use -> number.
 
-        For example {"accumulators": 64, "fragments": 32}; k-tiles on their way through registers are a use too. The
-        compiler adds registers for addresses, counters and predicates.
+        For example {"accumulators": 64, "fragments": 32}; k-tiles that are copied through registers are another use.
+        The compiler adds registers for addresses, counters and predicates.
         """
         ops, mma = self.operands, self.tiled_mma
         bm, bn, _ = self.mma_tile
@@ -682,7 +684,9 @@ class GemmPlan(hooks.Shown):
 
     @property
     def consumer_mma(self) -> TiledMma:
-        """Return the tiled MMA of a single consumer, derived from `tiled_mma`, that of all consumers of a CTA together.
+        """Return the tiled MMA of a single consumer (a warp role that multiplies).
+
+        It is derived from `tiled_mma`, the tiled MMA of all consumers of a CTA together.
 
         The plan must have warp roles.
         """
@@ -712,7 +716,7 @@ class GemmPlan(hooks.Shown):
     def piece_n(self) -> int:
         """Return how many adjacent columns of the CTA's tile belong to one consumer, before those of the next begin.
 
-        It is the width of a consumer's tile, unless the consumers interleave their columns.
+        It is the width of a consumer's tile, or less if the consumers interleave their columns.
         """
         along_n = self.tiled_mma.permutation_mnk[1]
         return int(along_n[1].stride) if isinstance(along_n, Layout) else self.consumer_tile[1]
@@ -760,7 +764,7 @@ class GemmPlan(hooks.Shown):
         5, 0) has (7, 5, 0).
 
         tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
-        consumer   index of the consumer among those that share the CTA's tile
+        consumer   index of the consumer among the consumers that share the CTA's tile
 
         >>> from cutegemm.build import sm90_plan
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").own_tile((3, 5, 0), 1)
@@ -848,8 +852,8 @@ class GemmPlan(hooks.Shown):
     def mma_grid(self, problem: Problem) -> tuple[int, int, int]:
         """Return the number of tiles that CTAs multiply for a problem: (along M, along N, batch).
 
-        It is the number of CTA tiles of D, see `grid`, unless a cluster splits K: each of its CTAs then multiplies the
-        tile of all of them.
+        It is the number of CTA tiles of D. If the CTAs of a cluster split K, each of them multiplies the tiles of all
+        of them together, which count as one.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(tile=(64, 64, 64), cluster_k=4)
@@ -928,10 +932,13 @@ def _of_one_consumer(mma: TiledMma) -> TiledMma:
 
 @cache
 def _without_second(permutation: Layout) -> Layout:
-    """Remove the mode of the consumers from a permutation of rows or columns, to get the permutation of one consumer.
+    """Return the permutation of one consumer's rows (or columns), from that of all consumers together.
 
-    permutation   layout with the modes (atom, consumers, rest) for all consumers together. In the result a consumer's
-                  rows or columns are adjacent
+    A permutation says which rows of the tile the MMA atoms cover, in order. In the result, a consumer's rows are
+    adjacent.
+
+    permutation   layout with three modes: rows of an MMA atom, consumers, repetitions. The mode of the consumers is
+                  removed
     """
     first, consumers, rest = (permutation[mode] for mode in range(3))
     modes = zip(*rest.flat(), strict=True)

@@ -35,9 +35,9 @@ class Operand:
                   elements, ("m", "n") for a single element, () for a matrix
     gated         gated GEMM (GLU), for B or a row of N elements: "halves" if columns j and j + N / 2 give column j of
                   D, "pairs" if 2j and 2j + 1 do. Otherwise ""
-    modes         for block scales: ("m", "k") or ("n", "k"), where "k/128" or "n/128" stand for one element for
-                  every 128 of K or N; ("m", "n/128") for a quantized D; ("l", "1") for an element of each group. () for
-                  all other operands, whose names decide
+    modes         names of the two modes, for block scales and the sizes of groups only: e.g. ("m", "k/128") for a scale
+                  for each row and 128 of K, ("m", "n/128") for the scales of a quantized D, ("l", "1") for a number for
+                  each group. () for all other operands, whose names decide
     """
 
     dtype: DType
@@ -488,6 +488,8 @@ class Problem:
 
     def bytes_of(self, name: str) -> int:
         """Return the number of bytes of all elements of one operand or result of this problem, over the whole batch.
+
+        name   name of the operand or result, such as "a" or "bias"
 
         >>> from cutegemm.plan.epilogue import Row
         >>> operands = Operands.of("bf16").with_aux(bias=Operand.of_kind(Row, f32))

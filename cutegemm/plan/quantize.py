@@ -38,6 +38,7 @@ class Quantize:
 
     Each CTA computes one tile of the matrix.
 
+    family         name of the kind of kernel; it is the same for all of these kernels
     source         element type of the matrix: f32, f16 or bf16
     target         element type of the values: e4m3 or e5m2
     granularity    elements that share a scale: "1x128" (128 of one row) or "128x128"

@@ -40,8 +40,8 @@ class Buffer:
 
     name     name for reports, such as "a" or "d"
     dtype    element type
-    layout   layout (rows, columns, stages...) of the buffer, in elements
-    tile     (rows, columns) that are written or read at a time
+    layout   offset in elements of each (row, column, stage), perhaps with further modes
+    tile     number of (rows, columns) that are written or read at a time
     """
 
     name: str

@@ -62,8 +62,8 @@ class _Expected(NamedTuple):
     """All types that one annotation allows, prepared for checks of values.
 
     kinds    the members of the annotation: one, or several for a union
-    leaves   classes among the members whose instances are right without a check of elements or fields. They are tested
-             first, because nearly all values are of such a class
+    leaves   classes whose instances need no check of elements or fields, such as int. They are tested first, because
+             nearly all values are of such a class
     words    the types as English text for messages, such as "an integer or None"
     """
 

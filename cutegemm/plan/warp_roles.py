@@ -42,8 +42,7 @@ class WarpRoles:
                      next
     consumer_warps   number of warps of a consumer: 4, a warpgroup, or 1
     cluster_k        number of CTAs of a cluster along N that split K. Each multiplies the columns of all of them by
-                     some of the k-tiles, and receives the accumulators of its own columns from all; see
-                     `reduction.exchanged`
+                     some of the k-tiles, and receives the accumulators of its own columns from all
     """
 
     kind: str

@@ -29,10 +29,10 @@ _MOST_CHOICES = 16  # a layer with at most this many numbers of rows gets a choi
 
 @dataclass(frozen=True)
 class Ahead:
-    """The result of `prepare`: the kernels that later calls of `gemm` use, and how many of them had to be compiled.
+    """The result of `prepare`: which kernels later calls of `gemm` will use, and how many of them were compiled now.
 
     plans      the plan of each kernel (a `GemmPlan`), without repetitions
-    compiled   number of kernels that were compiled now; the others were compiled before, or failed
+    compiled   number of kernels that were compiled now; other kernels were compiled before, or failed
     failed     plan name -> error, for the plans that did not compile
     seconds    time that `prepare` took
     """

@@ -20,9 +20,10 @@ BLAS_SCALARS = {"alpha": 1.0, "beta": 0.0}  # defaults of `gemm` without an epil
 
 @dataclass(frozen=True)
 class How:
-    """The options of a `gemm` call that the choice of a plan depends on, apart from its tensors and its epilogue.
+    """The options of a `gemm` call that the choice of a plan depends on, other than its tensors and its epilogue.
 
-    The fields, such as `plan` and `accumulate`, have the names and the meaning of the arguments of `gemm`.
+    The fields have the names and the meaning of the arguments of `gemm`: plan, accumulate, allow_tf32, varying_rows,
+    tune and batch_invariant.
     """
 
     plan: GemmPlan | str | None = None
@@ -81,10 +82,12 @@ def is_batch_invariant(wanted: bool | None = None) -> bool:
 
 
 class Asking(threading.local):
-    """What `prepare.asking` sets for calls of this thread, while it is active.
+    """State of a thread while the context `prepare.asking` is active; `gemm` calls then only describe themselves.
 
-    questions   the questions that it has collected; None: it is not active
-    device      device that tensors in any memory stand for; None: that of the tensors
+    A call of `gemm` launches nothing in this context. It adds a `Question` (types, extents, epilogue) to a list.
+
+    questions   the list of the calls so far; None: the context is not active
+    device      device that plans are chosen for; None: that of the tensors
     """
 
     questions: list[Question] | None = None
@@ -100,10 +103,9 @@ def shapes_of(a: Any, b: Any) -> str:
 
 
 class Calls:
-    """A cache of prepared calls of `gemm`, from the signature of the arguments to functions that run the call.
+    """Cache of prepared `gemm` calls: finds by a signature the functions that allocate the result and launch a kernel.
 
-    They allocate the result and launch the compiled kernel. The signature consists of everything that the choice of the
-    kernel depends on, such as types, shapes and strides.
+    The signature consists of everything that the choice of the kernel depends on, such as types, shapes and strides.
 
     found   the entries: signature -> prepared call; a plain dictionary, because that is the fastest to read
     most    largest number of entries. Adding one to a full cache empties it first
@@ -120,10 +122,13 @@ class Calls:
         _ALL.add(self)
 
     def keep(self, signature: Any, call: Any) -> None:
-        """Add a prepared call to this cache under the signature (types, shapes, strides) of its arguments.
+        """Add a prepared call to this cache; a full cache is emptied first.
 
-        If the cache is full, it is emptied first. Nothing is added inside of `prepare.asking`, whose calls launch
-        nothing.
+        Nothing is added while the context `prepare.asking` is active, because calls then only describe themselves and
+        have no kernel.
+
+        signature   key of the call: types, shapes and strides of its tensors, and its options
+        call        functions that allocate the result and launch the kernel
         """
         if ASKING.questions is not None:
             return

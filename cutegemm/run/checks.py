@@ -220,8 +220,8 @@ def wrong_extents(tensors: dict[str, Any], gated: str = "", most: int | None = M
     """Return one sentence for each rule that the shapes of a, b, c and out violate; empty if the shapes fit.
 
     tensors   a, b, and c and out if they are passed, by name
-    gated     "halves" or "pairs" for a gated epilogue such as SwiGLU, whose D has half of the columns of b; "" for
-              any other
+    gated     "halves" or "pairs" for a gated epilogue such as SwiGLU, whose D has half of the columns of b. Gate and up
+              columns are the two halves of b, or pairs of neighbours; "" for any other epilogue
     most      largest extent that is allowed; None: no limit, for extents that are symbols of a torch graph
     """
     a, b = tensors["a"], tensors["b"]
@@ -258,13 +258,14 @@ def wrong_extents(tensors: dict[str, Any], gated: str = "", most: int | None = M
 def wanted_mode(plan: GemmPlan | str | None, name: str, element_bytes: int, gated: str) -> int | None:
     """Return which mode of a matrix, 0 or 1, a plan needs to be contiguous (stride 1); None if either may be.
 
-    A plan that the caller made fixes this for each matrix. Otherwise one-byte factors are K-major, and one-byte
-    results of a gated epilogue are row-major.
+    A plan that the caller made fixes this for each matrix. Otherwise one-byte factors are K-major, and one-byte results
+    of a gated epilogue are row-major.
 
     plan            the caller's plan, or its name, or None
     name            "a", "b", "c" or "out"
     element_bytes   size of an element of the matrix
-    gated           "halves" or "pairs" for a gated epilogue; "" for any other
+    gated           "halves" or "pairs" for a gated epilogue, by how gate and up columns lie in b; "" for any other
+                    epilogue
     """
     if isinstance(plan, GemmPlan):
         return MODES[name].index(getattr(plan.operands, "d" if name == "out" else name).major)
@@ -324,7 +325,7 @@ def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool
 
 
 def wrong_values(tensors: dict[str, Any], beta: float) -> list[str]:
-    """Return one sentence for each broken rule: a beta other than 0 needs c, and `out` excludes required gradients.
+    """Return one sentence for each broken rule: beta needs c unless it is 0, and `out` needs tensors without gradients.
 
     tensors   "a", "b", and if they are passed "c" and "out", by name
     beta      factor of c

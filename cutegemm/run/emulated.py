@@ -38,8 +38,8 @@ _THREADS_AT_ONCE = 4096  # threads that are emulated at once if CTAs do not wait
 class Emulation:
     """The result of `emulate`: D, and what the emulated kernels executed.
 
-    d              D, of the shape that `gemm` returns
-    aux            the other results of the epilogue, by name
+    d              array D, of the shape that `gemm` returns
+    aux            the results of the epilogue other than D, by name
     instructions   opcode -> number of threads that executed it, summed over all kernels; the most frequent first
     launches       the kernel launches: the GEMM, and helpers such as a kernel that copies A before
     seconds        time of the emulation, without compiling
@@ -294,6 +294,8 @@ def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[
 def _workspace(memory: GlobalMemory, size: int, zeroed: int) -> tuple[TensorArgument, Buffer]:
     """Add a workspace of `size` bytes to the emulated memory; return it as a kernel argument, and its buffer.
 
+    memory   emulated global memory; the workspace is added to it
+    size     size in bytes
     zeroed   number of bytes at the start that are 0; all others are marked as not written
     """
     data = np.full(size, 0xFF, np.uint8)

@@ -66,7 +66,7 @@ def executed_accesses(
 def _is_wider(ptx: str, code: ResourceReport) -> bool:
     """Return True if the machine code has more 64- or 128-bit shared-memory accesses than the PTX it is compiled from.
 
-    Then ptxas has merged accesses, so that counts of the PTX's accesses do not hold for the machine code.
+    In this case ptxas has merged accesses, so counts of the PTX's accesses do not hold for the machine code.
 
     ptx    PTX of the kernel
     code   instruction counts of its machine code

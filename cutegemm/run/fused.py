@@ -72,20 +72,20 @@ _Fit = tuple[type[Tensor] | None, int]  # (kind of an operand, its number of col
 
 
 class _Call:
-    """A prepared call of `gemm` with an epilogue: all calls with the same signature use this object again.
+    """A prepared `gemm` call with an epilogue, used again by all calls of one signature: kernel, outputs and checks.
 
     A signature consists of the types, shapes, strides, alignments and device of all tensors, and of the options.
 
     prepared   compiled kernel, memory layouts of the tensors, and the problem
-    launch     function of a, b, the operands' values and the results; None if D is empty
+    launch     function of a, b, the operands' values and the results, which launches the kernel; None if D is empty
     new        for each result a function without arguments that allocates it
     results    (shape, torch dtype) of each result
-    reduced    index of a result -> `_Result`, for the results that are sums or maxima
-    reads      (name, memory region) of each tensor that is read; None until a call passes tensors for results
-    writes     memory region of each result that the caller passed a tensor for; None for a new tensor
+    reduced    for the results that are sums or maxima: index of the result -> its description
+    reads      (name, bytes that it occupies) of each tensor that is read, to find overlaps; None until a caller passes
+               tensors for results
+    writes     bytes that each result's tensor of the caller occupies; None for a new tensor
     written    function of a tensor; it tells autograd that the tensor has changed
-    plan       the plan that the caller passed, kept alive because the signature contains its ids id, so it must not be
-               freed
+    plan       the plan that the caller passed. It is kept alive because the signature contains its id
     """
 
     __slots__ = ("launch", "new", "plan", "prepared", "reads", "reduced", "results", "writes", "written")
@@ -113,13 +113,13 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Result:
-    """A result of an epilogue: D, an auxiliary output with the extents of D, or a reduction (sum or maximum) over D.
+    """Describes one result of an epilogue: D, an auxiliary output with the extents of D, or a sum or maximum over D.
 
-    shape       shape of the torch tensor
-    dtype       its torch dtype
-    reduction   the sum or maximum, with the modes it is over; None for D, auxiliary outputs and scales
-    view        memory layout of an auxiliary output; None for D, reductions and scales
-    are_scales  True if they are the scales of a quantized D
+    shape        shape of the torch tensor
+    dtype        its torch dtype
+    reduction    the sum or maximum, with the modes that it is taken over; None for D, auxiliary outputs and scales
+    view         memory layout of an auxiliary output; None for D, sums, maxima and scales
+    are_scales   True if they are the scales of a quantized D
     """
 
     shape: tuple[int, ...]
@@ -140,7 +140,7 @@ class _Result:
         return 0.0 if self.reduction is None else self.reduction.identity
 
     def wrong(self, name: str, out: Any) -> Iterator[str]:
-        """Yield the reasons why this auxiliary output or reduction cannot be stored to the tensor of the caller.
+        """Yield the reasons why this auxiliary output, sum or maximum cannot be stored to the caller's tensor.
 
         name   name of the tensor in messages, such as "out[1]"
         out    the caller's tensor
@@ -296,9 +296,10 @@ def fused(
 ) -> Any:
     """Compute `gemm` with an epilogue; return its result, or a tuple if the epilogue returns several results.
 
-    This is the part of `gemm` for calls with an epilogue; all arguments are explained there.
+    This is the part of `gemm` for calls with an epilogue. The arguments have the meaning that they have in `gemm`.
 
-    operands   operands of the epilogue by name; c, alpha and beta are added to it if they are not None
+    operands   operands of the epilogue by name, e.g. {"bias": tensor}. The arguments c, alpha and beta that are not
+               None become further entries of this dict
     """
     if c is not None:
         operands["c"] = c
@@ -384,11 +385,14 @@ def _as_tensors(
 
 
 def _as_arrays(a: Any, outs: Sequence[Any] | None, returned: Any) -> Any:
-    """Return results (torch tensors) as arrays of the framework of `a`; a result in the caller's array as that array.
+    """Convert the results of a call from torch tensors to arrays of the framework of `a`, such as CuPy.
+
+    A result that was stored to an array of the caller is returned as that array.
 
     a          the first factor, as the caller passed it
-    outs       for each result the array that the caller passed to store it to, or None; None if no arrays are passed
+    outs       for each result the caller's array that it was stored to, or None for a new result; None if all are new
     returned   the results: a torch tensor, or a tuple of them
+    returns    an array, or a tuple of arrays
     """
     from cutegemm.run.torch_ops import like
 
@@ -400,7 +404,7 @@ def _as_arrays(a: Any, outs: Sequence[Any] | None, returned: Any) -> Any:
 
 
 def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, operands: Mapping[str, Any]) -> list[Any]:
-    """Return the tensor that each result is stored to: the one that the caller passed, or a new one for None.
+    """Return the tensor that each result is stored to: the caller's tensor, or a new one if the caller passed none.
 
     a, b       the factors, which the results must not overlap
     outs       for each result the tensor that the caller passed, or None
@@ -455,9 +459,9 @@ def _signature(value: Any) -> Any:
 
 
 class _Evaluated:
-    """The user's epilogue function after one call with symbols: calling this object returns the expressions again.
+    """Replaces the user's epilogue function: calling this object returns the expressions that the function returned.
 
-    So the function of the user runs only once.
+    The function was called once with symbols in place of tensors. It is not called again.
     """
 
     __slots__ = ("function", "returned")
@@ -508,7 +512,7 @@ def _type_name(dtype: Any) -> str:
 def _in_transformation(values: dict[str, Any]) -> bool:
     """Return True if a tensor belongs to a transformation of torch, such as vmap, and so has no address.
 
-    values   arguments of the call by name: tensors, and others, which are ignored
+    values   arguments of the call by name; those that are not tensors are ignored
     """
     try:
         from cutegemm.run import torch_ops
@@ -672,9 +676,12 @@ def _wrong_types(operands: Mapping[str, Any]) -> Iterator[str]:
 def _wrong_columns(b: Any, operands: Mapping[str, Any], epilogue: Epilogue, fits: Mapping[str, _Fit]) -> Iterator[str]:
     """Yield an error message for each operand of the epilogue (row or tile) whose number of columns is wrong.
 
-    It must be that of D; or that of b, if a gated epilogue reads one half of the operand for gate and one for up.
+    It must be the number of columns of D. It may also be that of b, if a gated epilogue reads one half of the operand
+    for gate and one for up.
 
+    b          the second factor, K x N
     operands   operands of the epilogue by name
+    epilogue   expressions of the user's function
     fits       name -> (Element, Row, Column or Tile, number of columns that the shape fits)
     """
     n = b.shape[-1]
@@ -689,7 +696,8 @@ def _wrong_columns(b: Any, operands: Mapping[str, Any], epilogue: Epilogue, fits
 def _wrong_tiles(epilogue: Epilogue, tensors: Mapping[str, Any]) -> Iterator[str]:
     """Yield an error message for each M x N operand of the epilogue whose last two strides do not include a 1.
 
-    tensors   operands of the epilogue that are tensors, by name
+    epilogue   expressions of the user's function, which say which operands are M x N
+    tensors    operands of the epilogue that are tensors, by name
     """
     for name in epilogue.tiles:
         tensor = tensors[name]
@@ -710,7 +718,8 @@ def _trial(
 ) -> Callable[[], None]:
     """Return a function without arguments that launches a prepared kernel, so that the tuner can time it.
 
-    The kernel stores to new tensors with the strides of the caller's, whose tensors are not written.
+    The kernel stores to new tensors, which have the strides of the caller's tensors. The caller's tensors are not
+    written.
 
     a, b       the factors
     operands   operands of the epilogue by name
@@ -809,6 +818,7 @@ def _results_of(
 ) -> dict[str, _Result]:
     """Return result name -> `_Result` (shape, type, reduction, memory layout), in the order of the epilogue's results.
 
+    a, b          the factors; error messages contain their shapes
     shape         shape of D
     caller_outs   result name -> the caller's tensor, or None for a new one
     out_dtype     torch dtype of new results, or one or None for each; None for the default

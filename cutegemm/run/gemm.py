@@ -30,16 +30,16 @@ _calls = Calls()
 
 
 class _Call:
-    """A prepared call of `gemm` without an epilogue: all calls with the same signature use this object again.
+    """A prepared `gemm` call without an epilogue, used again by all calls of one signature: allocate, check and launch.
 
     A signature consists of the types, shapes, strides, alignments and device of all tensors, and of the options.
 
     new       function without arguments that allocates the result
-    into      function of a, b, c or None, the result, alpha and beta that launches the kernel
-    kernel    the kernel's text for error messages
-    check     function of a, b, c and `out` that raises UnsupportedError if `out` overlaps one of the others
+    into      function of (a, b, c or None, result, alpha, beta) that launches the kernel
+    kernel    text that describes the kernel in error messages
+    check     function of (a, b, c, out) that raises UnsupportedError if `out` overlaps one of the other tensors
     written   function that tells autograd that `out` has changed
-    plan      the plan that the caller passed, kept alive because the signature contains its id
+    plan      the plan that the caller passed. It is kept alive because the signature contains its id
     """
 
     __slots__ = ("check", "into", "kernel", "new", "plan", "written")
@@ -53,7 +53,9 @@ class _Call:
 
 
 def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
-    """Return the functions that allocate a result, launch a prepared kernel and check `out`, as one object.
+    """Return the `_Call` that stores a prepared kernel with functions to allocate a result, launch it and check `out`.
+
+    Later calls of the same signature (types, shapes, strides and options) use this object again.
 
     prepared   the compiled kernel, and the memory layouts of its tensors
     a          the first factor, on whose device results are allocated

@@ -39,7 +39,7 @@ from cutegemm.run.views import View, operands_of
 
 @dataclass(frozen=True)
 class Prepared:
-    """The compiled kernel for one signature (types, shapes, strides, options) of `gemm`, and what is needed to call it.
+    """The compiled kernel for `gemm` calls of one signature (types, shapes, strides, options), and what a launch needs.
 
     kernel    the compiled kernel; None if D is empty
     views     memory layouts of a, b, c and out: contiguous mode, alignment, strides
@@ -118,8 +118,8 @@ def prepare(
     beta        factor of c
     how         options of `gemm`
     ending      the epilogue; None for alpha * acc + beta * c
-    trial       function from a `Prepared` to a function that launches it and that the tuner times; it must not write to
-                the caller's tensors. None: the tuner is not used
+    trial       function that gets a compiled kernel and returns a function without arguments that launches it, for the
+                tuner to time. The launch must not write to the caller's tensors. None: the tuner is not used
     scales      granularity of the block scales of a and of b, "1x128" or "128x128"; None without block scales
     returns     the prepared kernel; or the names of the matrices without a stride of 1 in their last two modes, which
                 must be copied

@@ -52,11 +52,13 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class EpilogueSpec:
-    """An epilogue other than alpha * acc + beta * c, with the types of the tensors that it reads and writes.
+    """A custom epilogue (other than alpha * acc + beta * c), with the types of the tensors that it reads and writes.
 
-    epilogue   the expressions
-    aux        name -> type, majorness and alignment of each operand and result; D and the matrix that is loaded in the
-               place of C are left out
+    The choice of a plan uses it to find plans that are fast with this epilogue.
+
+    epilogue   the expressions that compute D and further results from the accumulators
+    aux        name -> type, majorness and alignment of each operand and result. D is left out, and so is the matrix
+               that the kernel loads in the place of C
     """
 
     epilogue: Epilogue
@@ -65,8 +67,8 @@ class EpilogueSpec:
     def can_implement(self, plan: GemmPlan, rows: int) -> bool:
         """Return True if a plan is expected to be fast with this epilogue: no register spills, and enough overlap.
 
-        Only plans with warp roles are checked; an epilogue that quantizes needs such a plan. The other conditions come
-        from kernels that spilled or were slow, e.g. reductions next to an overlapped epilogue.
+        Only plans with warp roles are checked. The result is True for any other plan, unless the epilogue quantizes. The
+        conditions come from kernels that spilled or were slow, e.g. reductions next to an overlapped epilogue.
 
         plan   the plan
         rows   number of rows of D; with many rows, small tiles are excluded too
@@ -119,7 +121,10 @@ class EpilogueSpec:
         return d.major != "n" or all(each.tile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES for each in buffers)
 
     def fits(self, plan: GemmPlan) -> bool:
-        """Return True if a plan that does not swap A and B can have this epilogue."""
+        """Return True if a plan can have this epilogue without breaking a rule.
+
+        plan   a plan that does not swap A and B
+        """
         try:
             return bool(self.on(plan, False))
         except PlanError:
@@ -128,10 +133,11 @@ class EpilogueSpec:
     def with_gated_b(self, operands: Operands, n: int) -> Operands:
         """Return the operands of a problem, with B's alignment reduced to what a gated epilogue's kernel can rely on.
 
-        Such a kernel reads a row of B as two halves, or as pairs of neighbouring columns. They may be less aligned
-        than the row. Without a gated epilogue, or with a K-major B, the operands stay as they are.
+        Such a kernel reads a row of B as two halves, or as pairs of neighbouring columns. A half or pair may be less
+        aligned than the row. Without a gated epilogue, or with a K-major B, the operands stay as they are.
 
-        n   number of columns of B
+        operands   types, majorness and alignment of A to D
+        n          number of columns of B
         """
         b = operands.b
         if not self.epilogue.gated or b.major != "n":
@@ -143,11 +149,11 @@ class EpilogueSpec:
 
 @dataclass(frozen=True)
 class Question:
-    """Everything that the choice of a plan for a `gemm` call depends on; its methods list and build the possible plans.
+    """Describes a `gemm` call for the choice of its plan; its methods list, compare and build the possible plans.
 
     operands          function that returns types, majorness and alignment of A to D. Alignment depends on who loads a
-                      matrix, so its argument names the matrices that TMA loads ("", "a", "b" or "ab"); None: threads
-                      load all
+                      matrix: the function's argument names the matrices that TMA loads ("", "a", "b" or "ab"); None:
+                      threads load all
     extents           M, N, K and L
     has_c             True if c is passed
     ending            the epilogue; None for alpha * acc + beta * c
@@ -155,8 +161,8 @@ class Question:
                       of K
     arch              architecture to compile for
     device            device whose times are predicted
-    batch_invariant   True if each row of D must have the same bits for any number of rows; plans must then add products
-                      in one fixed order, K and the types
+    batch_invariant   True if a row of D must have the same bits for any number of rows of A. The plan must then add
+                      products in an order that is fixed for N, K and the types
     """
 
     operands: Callable[[str | None], Operands]
@@ -178,17 +184,21 @@ class Question:
 
     @cached_property
     def boxed(self) -> Operands:
-        """Operands of this call with the alignments that count if TMA loads A and B: those of addresses and strides."""
+        """Operands of this call with the alignments that TMA needs for A and B: those of addresses and strides."""
         return self.all_operands("ab")
 
     @cached_property
     def problem(self) -> Problem:
-        """Problem of this call: M, N, K, L and operands, with the alignments that count if threads load them."""
+        """Problem of this call: M, N, K, L and operands, with the alignments that loads by threads need."""
         return Problem(*self.extents, self.all_operands(None))
 
     @property
     def gated(self) -> str:
-        """Return "halves" or "pairs" if this call has a gated epilogue (how gate and up lie in a row of B), else ""."""
+        """Return how gate and up columns lie in B for a gated epilogue: "halves" or "pairs"; "" for any other epilogue.
+
+        With "halves", the left half of B has the gate columns and the right half the up columns. With "pairs", each
+        gate column is followed by its up column.
+        """
         return self.ending.epilogue.gated if self.ending is not None else ""
 
     @property
@@ -224,9 +234,10 @@ class Question:
 
     @cached_property
     def orders(self) -> Orders:
-        """Return an object whose method `of` finds the order in which a recipe's plan adds products, for this call.
+        """Return an object that finds the order in which plans for this call add products along K.
 
-        A recipe is a named set of options that gives a plan. The order matters if the call is batch invariant.
+        Its method `of` takes a recipe, i.e. a named set of options that gives a plan. The order matters if the call is
+        batch invariant.
         """
         return Orders(self.boxed, self.problem.operands, self.weight, self.has_c)
 
@@ -274,22 +285,22 @@ class Question:
     def in_order(self) -> Iterator[Recipe]:
         """Yield all recipes (named plan options) with the order of accumulation that batch-invariant calls use.
 
-        First come those for this number of rows, by predicted time. Then come those that are best for other numbers of
-        rows.
+        The recipes for this number of rows come first, by predicted time. They are followed by recipes that are best
+        for other numbers of rows.
         """
         yield from (candidate.recipe for candidate in self.ranked())
         yield from self.served_rows.nearest(self.extents[0])
 
     def served(self, recipe: Recipe, rows: int | None = None, any_epilogue: bool = False) -> Decision | None:
-        """Return the plan that a recipe (named plan options) gives for this call; None if it does not serve the call.
+        """Return the plan that a recipe (named plan options) gives for this call; None if the plan is not suitable.
 
-        A recipe does not serve the call if its plan breaks a rule, e.g. of alignment. Nor does it if the plan is
-        expected to spill registers or be slow with the call's epilogue, unless `any_epilogue`. A batch-invariant call
-        also needs a plan with the fixed order of accumulation.
+        The result is None in three cases: the plan breaks a rule, e.g. of alignment; it is expected to spill registers
+        or be slow with the call's epilogue; or the call is batch invariant, and the plan does not have the fixed order
+        of accumulation.
 
-        recipe         the recipe
+        recipe         named options that the plan is built from
         rows           number of rows of D that the judgement of the epilogue assumes; None: M of this call
-        any_epilogue   True to accept a plan that is expected to be slow with the epilogue
+        any_epilogue   True to accept a plan that is expected to spill or be slow with the epilogue
         returns        the plan, with the epilogue, and its problem; or None
         """
         problem = self.problem
@@ -325,7 +336,7 @@ class Question:
 class Decision:
     """The plan that is chosen for a `gemm` call, with the problem that it solves.
 
-    plan      the plan; it may swap A and B
+    plan      the plan that the kernel implements; it may swap A and B
     problem   the problem that the plan solves: D^T = B^T A^T if it swaps A and B
     """
 
@@ -400,7 +411,8 @@ def _decide_in_order(question: Question, wanted: GemmPlan | Recipe | None, varyi
     """Return the plan for a batch-invariant call: one that adds products in the order fixed for N, K and the types.
 
     With this order, a row of D has the same bits whatever the number of rows. Plans whose epilogue is slow or spills
-    are used if no others have the order; if none does for this number of rows, a plan for another number is used.
+    registers are used only if no other plan has this order. If no plan for this number of rows has it, a plan for
+    another number of rows is used.
 
     question       all that the choice depends on: types, extents, alignments, epilogue, device
     wanted         the plan that the caller asks for, or its recipe (named plan options); None to choose one
@@ -438,8 +450,8 @@ def _decide_in_order(question: Question, wanted: GemmPlan | Recipe | None, varyi
 def prebuilt(question: Question) -> Decision | None:
     """Return the plan with the lowest predicted time among those that a loaded library contains a compiled kernel for.
 
-    If the DSL is installed, other plans could be compiled. The plan's predicted time must then be at most 10%
-    (`MOST_LOSS`) above the least of all plans.
+    If the DSL is installed, other plans could be compiled. The plan is then returned only if it takes at most 10%
+    (`MOST_LOSS`) longer than the fastest plan of all, by predicted time.
 
     question   all that the choice depends on: types, extents, alignments, epilogue, device
     returns    None without a library, or if no plan in it is suitable
@@ -456,14 +468,15 @@ def prebuilt(question: Question) -> Decision | None:
 def fastest_built(
     question: Question, names: Container[str], is_built: Callable[[GemmPlan], bool], most: float
 ) -> tuple[Decision, float] | None:
-    """Return the fastest plan that has a compiled kernel, and its predicted time divided by the least of all plans.
+    """Return the plan with the lowest predicted time among those with a compiled kernel, and how much slower it is.
 
     question   all that the choice depends on: types, extents, alignments, epilogue, device
-    names      names of the recipes (named options of plans) that may have kernels; others are skipped without
-               building plans
+    names      names of the recipes (named options of plans) that may have kernels; others are skipped without building
+               plans
     is_built   function that returns True for a plan with a compiled kernel
-    most       largest quotient of the two times that is accepted
-    returns    None if no plan with a kernel is fast enough
+    most       largest accepted slowdown: predicted time of the plan / lowest predicted time of all plans, compiled or
+               not
+    returns    (plan with its problem, slowdown); None if no plan with a compiled kernel is fast enough
     """
     least: float | None = None
     for candidate in question.ranked():
@@ -546,7 +559,10 @@ def _few(question: Question) -> tuple[Recipe, ...]:
     compared, excluded = functools.cache(question.compared), set[Recipe]()
 
     def candidates(count: int) -> list[Candidate]:
-        """Return the candidates (named plan options) for `count` rows, without those that cannot have the epilogue."""
+        """Return the candidates (plans with predicted times) for a number of rows of A that can have the epilogue.
+
+        count   number of rows of A
+        """
         return [candidate for candidate in compared(count) if candidate.recipe not in excluded]
 
     while True:

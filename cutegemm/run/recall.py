@@ -37,7 +37,9 @@ _written = 0
 
 @dataclass(frozen=True)
 class Recalled:
-    """A kernel that was found in the disk cache without choosing a plan, and how to call it.
+    """A kernel that an earlier process recorded in the disk cache for a kind of `gemm` call, and how to call it.
+
+    It is used without choosing a plan again.
 
     function   function that launches the kernel, called with a, b, c (only if `reads_c`), d, alpha, and beta (only if
                `reads_c`)
@@ -57,13 +59,12 @@ class Recalled:
 
 
 def find(key: Any, a: Any, how: How) -> Recalled | None:
-    """Return the kernel that an earlier process recorded on the disk for this kind of `gemm` call, or None.
+    """Return the kernel that an earlier process recorded in the disk cache for this kind of `gemm` call, or None.
 
     None is returned too if calls of this kind are never recorded, such as those with a plan that is an object.
 
-    key   the signature, from `cutegemm.run.gemm`: types, shapes, strides and alignments of the tensors, and the
-          options
-    a     a tensor of the call
+    key   the signature, from `cutegemm.run.gemm`: types, shapes, strides and alignments of the tensors, and the options
+    a     any tensor of the call; only its device counts
     how   options of the call
     """
     if not _may_have_record(key, a, how):
@@ -89,10 +90,11 @@ def find(key: Any, a: Any, how: How) -> Recalled | None:
 
 
 def _kernel(record: Any) -> tuple[Callable[..., Any], str] | None:
-    """Return the function of the kernel that a record on the disk names, and the kernel's text for error messages.
+    """Return the function of the kernel that a record in the disk cache names, and its description for messages.
 
     The kernel is in an entry of the disk cache, or in a library that `exported.load` has loaded.
 
+    record    data on a call that an earlier process wrote, read from JSON
     returns   None if the kernel is in neither
     """
     if record["library_key"] is not None:
@@ -112,12 +114,12 @@ def _kernel(record: Any) -> tuple[Callable[..., Any], str] | None:
 def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
     """Write a record of a prepared call to the disk, so that `find` returns its kernel in later processes.
 
-    Nothing is written if the signature may not have a record. Errors of the disk are ignored.
+    Nothing is written for a call whose plan or tensors another process could not have. Errors of the disk are ignored.
 
-    key           signature of the call: types, shapes, strides and alignments of the tensors, and the options
-    a             a tensor of the call
-    how           options of the call
-    prepared      the kernel, and how it is called
+    key        signature of the call: types, shapes, strides and alignments of the tensors, and the options
+    a          any tensor of the call; only its device counts
+    how        options of the call
+    prepared   the kernel, and how it is called
     """
     global _written
     kernel = prepared.kernel
@@ -153,7 +155,7 @@ def _may_have_record(key: Any, a: Any, how: How) -> bool:
     uses neither tuned plans nor `prepare.asking`.
 
     key   signature of the call: types, shapes, strides and alignments of the tensors, and the options
-    a     a tensor of the call
+    a     any tensor of the call, e.g. the first factor
     how   options of the call
     """
     torch = sys.modules.get("torch")
@@ -167,18 +169,23 @@ def _may_have_record(key: Any, a: Any, how: How) -> bool:
 
 
 def _depends_on_process(how: How) -> bool:
-    """Return True if the call cannot be recorded for other processes because of how its plan is given.
+    """Return True if no record of the call can be written for other processes, because of how its plan is given.
 
-    That is so if the caller passes a plan as an object, whose id is in the call's key, or asks for the tuner.
+    This is so if the caller passes a plan as an object, whose id has no meaning in another process, or asks for the
+    tuner.
+
+    how   options of the call
     """
     return not (how.plan is None or isinstance(how.plan, str)) or bool(how.tune)
 
 
 def _text(key: Any, a: Any) -> str:
-    """Return the text under which a call's record is stored: DSL version, libraries, device and signature.
+    """Return the key of the disk cache under which data on a kind of `gemm` call are stored, as one text.
 
-    key   signature of a `gemm` call: types, shapes, strides and alignments of the tensors, and the options
-    a     a tensor of the call, which is on the device
+    It consists of the DSL version, the loaded libraries, the device and the signature.
+
+    key   signature of the call: types, shapes, strides and alignments of the tensors, and the options
+    a     any tensor of the call; only its device counts
     """
     from cutegemm.compile.cuda import device_name
 
@@ -190,7 +197,7 @@ def remembered(kind: str, text: str) -> Any:
 
     Values that another version of the package's files stored are not found.
 
-    kind      folder of the cache
+    kind      name of a folder of the cache, one for each kind of value
     text      the key of the value
     returns   the value; None without a file, or if another user can write it
     """
@@ -202,7 +209,7 @@ def remembered(kind: str, text: str) -> Any:
 def remember(kind: str, text: str, value: Any) -> None:
     """Store a value on the disk for later processes. Errors of the disk are ignored.
 
-    kind    folder of the cache
+    kind    name of a folder of the cache, one for each kind of value
     text    the key of the value
     value   value that JSON can represent
     """
@@ -220,7 +227,7 @@ def remember(kind: str, text: str, value: Any) -> None:
 def _place(kind: str, text: str) -> Path:
     """Return the path of the file that holds the value that `remember` stores under the key `text`.
 
-    kind     folder of the cache
+    kind     name of a folder of the cache, one for each kind of value
     text     the key of the value
     raises   OSError if another user can write to the cache
     """

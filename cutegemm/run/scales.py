@@ -20,7 +20,10 @@ UNIT = ALIGN_BYTES // _F32_BYTES  # scales of rows are padded to a multiple of t
 
 
 def linear(acc: Any, alpha: Any, beta: Any, c: Any) -> Any:
-    """Return alpha * acc + beta * c: the epilogue of a `gemm` call with block scales and c."""
+    """Epilogue of a `gemm` call with block scales, c, alpha and beta: return alpha * acc + beta * c.
+
+    All arguments are symbols of an epilogue expression; acc is the accumulator.
+    """
     return alpha * acc + beta * c
 
 

@@ -88,7 +88,7 @@ def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[floa
 
 @dataclass
 class _Times:
-    """The measured times of one function that launches work on the GPU.
+    """Collects the measured times of one function that launches work on the GPU, and returns their median.
 
     every   (seconds, True if the launch was hidden) of each run, two runs for each round. A launch is hidden if the
             flush of the L2 cache before it takes the device longer than the host takes to launch

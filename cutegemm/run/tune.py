@@ -93,14 +93,14 @@ def default_file() -> Path:
 def recipe(question: Question, wanted: bool, trial: Trial, device: Callable[[], str]) -> Recipe | None:
     """Return the recipe of the plan that was measured to be fastest for a call; None to decide by predicted times.
 
-    A recipe is a named set of options that gives a plan. If the tuner is on, by `tuning()` or tune=True, its file is
-    looked up first, then the files of `use_tuned`; if none has the call, plans are timed now. If the tuner is off, only
-    the files of `use_tuned` are looked up.
+    A recipe is a named set of options that gives a plan. The files that were passed to `use_tuned` are searched. If the
+    tuner is on, by `tuning()` or tune=True, its own file is searched first, and plans are timed now if no file has the
+    call.
 
     question   what the choice of the call's plan depends on: types, extents, strides, epilogue
     wanted     True if the call has tune=True
-    trial      function from a plan (and its problem) to a function that launches its kernel, which the tuner times; it
-               must not write to the caller's tensors
+    trial      function that gets a plan and its problem, and returns a function without arguments that launches the
+               plan's kernel, for the tuner to time. The launch must not write to the caller's tensors
     device     function that returns the name of the device
     """
     tuner = _active or (_default() if wanted else None)
@@ -130,11 +130,12 @@ def recorded(question: Question, device: str, first: Sequence[Table] = ()) -> Re
 
 @dataclass
 class Tuner:
-    """Times the best few plans of a call on the GPU, and adds the results to a file.
+    """Finds the fastest plan of a `gemm` call by timing the best few on the GPU, and writes the results to a file.
 
     path        file of tuned plans
     best        number of plans that are timed for a call
-    timer       function that takes a list of functions and returns the seconds of each; None: `timing.alternating`
+    timer       function that gets a list of functions, each launching a kernel, and returns the seconds of each; None:
+                `timing.alternating`
     capturing   function that returns True while a CUDA graph is captured; None: ask torch
     say         function that prints a message
     table       content of the file
@@ -154,8 +155,8 @@ class Tuner:
         """Time the best few plans for a call, add the result to this tuner's file, and return the fastest recipe.
 
         question   what the choice of the call's plan depends on: types, extents, strides, epilogue
-        trial      function from a plan (and its problem) to a function that launches its kernel, without writing to the
-                   caller's tensors
+        trial      function that gets a plan and its problem, and returns a function without arguments that launches the
+                   plan's kernel, to be timed. The launch must not write to the caller's tensors
         device     name of the device
         returns    the recipe (named plan options); None if a CUDA graph is being captured, or if none of the plans can
                    run
@@ -198,7 +199,7 @@ class Tuner:
 def to_time(question: Question) -> Iterator[tuple[Candidate, Decision]]:
     """Yield the candidates that can compute a call, with their plans, in the order in which they should be timed.
 
-    question   what the choice of the call's plan depends on
+    question   what the choice of the call's plan depends on: types, extents, strides, epilogue
     """
     for candidate in varied(question.compared()):
         decision = question.served(candidate.recipe)
@@ -209,9 +210,9 @@ def to_time(question: Question) -> Iterator[tuple[Candidate, Decision]]:
 def varied(compared: Sequence[Candidate]) -> list[Candidate]:
     """Sort candidates (named plan options with predicted times) so that the most promising are timed first.
 
-    First come the fastest candidates of each kind, then the fastest of each other tile size, then all others. Kinds
-    differ in how K is split, in copies of operands before the GEMM (repack passes), and in swapping A and B.
-    Candidates of the first two groups have a predicted time of at most 1.3 times the least.
+    First come the fastest candidates of each kind, then the fastest of each further tile size, and then the rest. Kinds
+    differ in how K is split, in copies of operands before the GEMM (repack passes), and in swapping A and B. Candidates
+    of the first two groups have a predicted time of at most 1.3 times the least.
 
     compared   candidates, the one with the lowest predicted time first
 
@@ -240,8 +241,11 @@ def varied(compared: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _kind(recipe: Recipe) -> tuple[bool, bool, str]:
-    """Return the properties of a recipe (named plan options) that make plans behave differently, so that each is tuned.
+    """Return the kind of a plan, so that the tuner times at least one plan of each kind.
 
+    Kinds differ in what makes plans behave differently.
+
+    recipe    named options that the plan is built from
     returns   (True if A and B are swapped, True if an operand is copied before the GEMM, how K is split). The last is
               "split_k", "stream" for stream-K, "fixup" for stream-K on the tiles of the last wave, or "" if K is not
               split

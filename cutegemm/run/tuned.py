@@ -35,7 +35,7 @@ _OF_DSL = re.compile(r"DSL [^|]*(?= \|)")
 
 @dataclass(frozen=True)
 class Record:
-    """The measured times of several plans on one device, for one kind of GEMM (types, rounded extents, epilogue).
+    """The measured times of plans for one kind of GEMM (types, rounded extents, epilogue) on one device.
 
     plan   name of the fastest plan
     us     plan name -> microseconds, for each plan that was timed
@@ -47,9 +47,9 @@ class Record:
 
 @dataclass
 class Table:
-    """The content of a file of tuned plans: measured times by kind of GEMM and device.
+    """The content of a file of tuned plans: which plan was the fastest, by kind of GEMM and device.
 
-    records   text that describes the GEMM and the device (from `key_of`) -> measured times of its plans
+    records   dict from a text that describes the GEMM and the device, made by `key_of`, to the measured times of plans
     """
 
     records: dict[str, Record] = field(default_factory=dict)
@@ -142,7 +142,10 @@ def _text(value: Any) -> str:
 def _replace(path: Path, text: str) -> None:
     """Write a text to a file so that readers never see half of it.
 
-    It is written to a temporary file in the same folder, which is then renamed.
+    It is written to a temporary file in the same folder. This file is then renamed.
+
+    path   the file, which may exist
+    text   its new content
     """
     handle, staged = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
@@ -180,7 +183,7 @@ def key_of(question: Question, device: str) -> str:
 
 
 def shape_class(extents: tuple[int, int, int, int]) -> tuple[int, ...]:
-    """Return M, N and K rounded up, and L unchanged: GEMMs with an equal result share a record of tuned plans.
+    """Return M, N and K rounded up, and L unchanged. GEMMs with equal results share a record of tuned plans.
 
     Extents up to 256 are rounded up to multiples of 16, larger ones to multiples of 64.
 
@@ -206,7 +209,10 @@ def versions() -> str:
 
 @cache
 def recipe_space() -> str:
-    """Return a hash of all recipes (named plan options), so that measurements with other recipes are not used."""
+    """Return a hash of the names and options of all built-in plans, as part of the key of measured times.
+
+    If a version of this package changes a plan, the hash changes, so that measurements of the old plans are not used.
+    """
     recipes = (*SM90_CHOSEN, *SM90_PROMOTED, *SIMT_PLANS, *MMA_SYNC_PLANS, *GEMV_PLANS)
     text = "\n".join([f"{recipe} {sorted(recipe.options.items())}" for recipe in recipes])
     return hashlib.sha256(text.encode()).hexdigest()[:12]

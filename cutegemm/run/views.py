@@ -18,10 +18,10 @@ MODES = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}  # names of the row mode 
 
 
 class View:
-    """The memory layout of a matrix or of a batch of matrices, as the choice of a kernel needs it.
+    """Memory layout of a matrix, or batch of matrices, that is passed to `gemm`; the choice of a kernel depends on it.
 
-    major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1. If an extent is 0 or 1, both may
-              count as contiguous; then it is the mode that the plan wants, if any
+    major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1. If an extent is 0 or 1, both modes
+              may count as contiguous, and `major` is the one that the plan needs, if it needs one
     align     alignment in bytes of the address, the strides and the length of a row; a power of two, at most 16
     boxed     alignment for TMA, which ignores the length of a row. It is the size of an element if a stride is 0, which
               TMA does not support
@@ -98,6 +98,7 @@ class View:
 
         Its address counts as aligned, since torch aligns new tensors.
 
+        shape           extents of the tensor
         element_bytes   size of an element in bytes
         batched         True if the tensor has a batch mode in front
         wanted          mode (0 or 1) to count as contiguous, if both could, because an extent is 1; None for no
@@ -159,14 +160,15 @@ def share_memory(first: Region, start: int, second: Region, other_start: int) ->
 
 @lru_cache(maxsize=4096)
 def _meet(first: Steps, second: Steps, apart: int) -> bool:
-    """Return True if two tensors have a byte in common, where the second one starts `apart` bytes after the first.
+    """Return True if two tensors have a byte in common, found by a search over their strides.
 
-    They do if an offset in the first minus an offset in the second is `apart`. Such a difference is a sum of multiples
-    of all steps, negative ones for the second tensor. Small steps together reach all integers of an interval. For
-    larger steps, the search tries all multiples that leave a rest within reach of the smaller ones.
+    They have one if an offset in the first tensor, minus an offset in the second, equals `apart`. Such a difference is
+    a sum of multiples of all steps, with negative multiples for the second tensor. Small steps together reach all
+    integers of an interval. For larger steps, all multiples are tried that leave a rest within that interval. If there
+    are too many, the result is True.
 
     first, second   (bytes of a step, largest multiple) of each mode of the tensors
-    apart           distance of the tensors' addresses in bytes
+    apart           address of the second tensor minus that of the first, in bytes
     """
     ranges: dict[int, list[int]] = {}
     for step, count in first:
@@ -189,7 +191,13 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
     left = _MOST_TRIED
 
     def is_sum(total: int, index: int) -> bool:
-        """Return True if `total` is a sum of multiples of the small steps and of the large steps up to `index`."""
+        """Return True if a number of bytes is a sum of multiples of the small steps and of some large steps.
+
+        A step is the stride of a mode of the tensors, in bytes.
+
+        total   the number of bytes
+        index   index of the last large step that may be used; -1: only small steps
+        """
         nonlocal left
         if index < 0:
             return low <= total <= high
@@ -206,12 +214,12 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
 
 
 def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return True if two elements of a tensor may have the same address.
+    """Return True if two elements of a tensor may have the same address, e.g. because a stride is 0.
 
-    They cannot if, sorted by stride, each mode has a stride larger than the largest offset within the modes before
-    it.
+    The result is False if the modes nest: sorted by stride, each stride is larger than the largest offset within the
+    modes before it.
 
-    shape, strides   shape and strides in elements
+    shape, strides   extents and strides of the tensor, in elements
     """
     reach = 0
     for stride, extent in sorted((s, e) for s, e in zip(strides, shape, strict=True) if e > 1):
@@ -234,18 +242,17 @@ def operands_of(
 
     kind      type of a
     result    type of out
-    batched   True if they are batches of matrices
-    by_box    how a and b are loaded. None: all matrices are accessed by threads. Otherwise a text with the names of
-              the matrices that TMA loads with rows of any length, such as "ab". They have the alignment `boxed`.
-              Others have the smaller of `align` and `boxed`: an a or b that a repack pass copies first, and c, whose
-              rows TMA loads only if they end at a multiple of 16 bytes
+    batched   True if the operands are batches of matrices
+    by_box    None: threads access all matrices, and the alignment of each is `align` of its view. Otherwise the names
+              of the matrices that TMA loads with rows of any length, such as "ab". Their alignment is `boxed` of their
+              view. For out it is `align`, and for the other ones the smaller of both
     of_c      type of c; None: that of out
     of_b      type of b; None: that of a
     """
     kinds = {"a": kind, "b": of_b or kind, "c": of_c or result, "out": result}
 
     def align(name: str, view: View) -> int:
-        """Return the alignment in bytes that a kernel may rely on for a matrix, which depends on how it is loaded.
+        """Return the alignment in bytes that a kernel may rely on for a matrix; it depends on who loads the matrix.
 
         name   "a", "b", "c" or "out"
         view   memory layout of the matrix

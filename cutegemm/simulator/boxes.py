@@ -191,7 +191,7 @@ def check_boxes(t: BoxTables, report: Report) -> None:
 
 
 class BoxFlow:
-    """Simulated TMA copies of tiles between a matrix in global memory and stages in shared memory, for C CTAs at once.
+    """Simulates TMA copies of tiles between a matrix in global memory and stages in shared memory, for C CTAs at once.
 
     `load` copies a tile to a stage of each CTA, `read` returns a stage's elements, `store` copies a stage to the
     matrix.

@@ -35,7 +35,8 @@ def check_tables(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 def _shared(t: OperandTables, report: Report) -> None:
     """Report pairs of elements of A's or B's tile that have the same offset in shared memory.
 
-    t   index tables of the operand
+    report   collects the faults
+    t        index tables of the operand
     """
     elements = t.shared.shape[0]
     offsets = t.shared.T.reshape(-1)
@@ -52,7 +53,8 @@ def _shared(t: OperandTables, report: Report) -> None:
 def _copied(t: OperandTables, report: Report) -> None:
     """Report elements that no thread copies, offsets of a stage that are written twice, and writes outside of it.
 
-    t   index tables of A or B
+    report   collects the faults
+    t        index tables of A or B
     """
     moved = np.bincount(t.source, minlength=t.extent * t.bk)
     report.add_each(
@@ -82,7 +84,8 @@ def _copied(t: OperandTables, report: Report) -> None:
 def _fragments(t: OperandTables, report: Report) -> None:
     """Report fragment registers that a thread fills from a shared-memory offset with another element, or with none.
 
-    t   index tables of A or B
+    report   collects the faults
+    t        index tables of A or B
     """
     for stage, dest in enumerate(t.dest):
         labels = np.full(t.shared_elems, -1)
@@ -111,7 +114,8 @@ def _copy_accesses(t: OperandTables, report: Report) -> None:
 
     A copy through registers is not checked: its stores may be narrower than its loads.
 
-    t   index tables of A or B
+    report   collects the faults
+    t        index tables of A or B
     """
     if t.is_async and t.copy_vector > 1:
         for stage, dest in enumerate(t.dest):
@@ -130,7 +134,8 @@ def _copy_accesses(t: OperandTables, report: Report) -> None:
 def _read_accesses(t: OperandTables, report: Report) -> None:
     """Report fragment reads that are misaligned, or that give a thread other elements than its MMA multiplies.
 
-    t   index tables of A or B
+    report   collects the faults
+    t        index tables of A or B
     """
     bad = misplaced(t.accesses)
 
@@ -186,6 +191,7 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 
     Here m and n are the row and column of the accumulator in the CTA's tile.
 
+    report   collects the faults
     tables   index tables of the plan: its layouts evaluated for all threads
     """
     bm, bn, bk = plan.mma_tile
@@ -235,13 +241,14 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 
 
 def _multiplied(fragment: np.ndarray, rest: int, gather: np.ndarray | None) -> np.ndarray:
-    """Return which element of A's or B's tile each accumulator is multiplied by, for each k of an MMA atom.
+    """Return which element of A's (or B's) tile each accumulator is multiplied by, for each k of an MMA atom.
 
-    fragment   position in the tile of each fragment register, for one k-block: (rest, value, thread)
-    rest       number of MMA atoms of a thread along M (for A) or N (for B)
-    gather     for each k, the fragment register that accumulator i reads, numbered over (value, thread); None: register
-               i
-    returns    array of positions in the tile: (k of the atom, rest, value * thread)
+    fragment   position in the tile of each fragment register, for one k-block. Axes: MMA atoms of a thread along M (for
+               A) or N (for B); registers of an atom; threads
+    rest       number of these MMA atoms
+    gather     for each k, the index of the register that accumulator i is multiplied by, where registers are numbered
+               value * threads + thread; None: register i
+    returns    positions in the tile. Axes: k of the atom; MMA atoms; accumulators of an atom in all threads
     """
     entries = fragment.reshape(rest, -1)
     return entries[None] if gather is None else np.stack([entries[:, g] for g in gather])
@@ -252,6 +259,7 @@ def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 
     Each element needs one accumulator or, if the warps of a CTA split K, one in each of these warps.
 
+    report   collects the faults
     tables   index tables of the plan: its layouts evaluated for all threads
     """
     bm, bn, _ = plan.mma_tile

@@ -40,12 +40,12 @@ class CtaGroup:
 
 
 class OperandFlow(StageWatch):
-    """Simulated copies of A or B by threads, for C CTAs at once: from global memory to shared memory to fragments.
+    """Simulates copies of A or B by threads, for C CTAs at once: from global memory to shared memory to fragments.
 
-    The base class executes a thread schedule (the steps of all threads for each k-tile) and calls `fetched`, `started`,
-    `shown` and `read_into`, which move the data here.
+    The base class executes the schedule of the threads (loads, barriers, reads) and checks its order. It calls methods
+    of this class, such as `fetched` when a load starts, which move the elements.
 
-    tables     index tables of the operand
+    tables     index tables of the operand: which element each thread copies, and the offset of its destination
     matrix     the matrix in global memory
     group      the C CTAs
     origin     first row of A (column of B) of each CTA's tile: (C,)
@@ -228,7 +228,7 @@ class OperandFlow(StageWatch):
     def _outside(self, at: np.ndarray, k_start: int) -> str:
         """Return the text of a fault: a thread reads an element outside of the matrix.
 
-        at        index of the element among those that the copies move, and index of the CTA in the group
+        at        index of the element among all that the copies move, and index of the CTA in the group
         k_start   k of the k-tile's first element
         """
         entry, cta = (int(x) for x in at)
@@ -241,7 +241,7 @@ class OperandFlow(StageWatch):
     def _global(self, entry: int, cta: int, k_start: int) -> str:
         """Return the name of an element of this operand for messages, such as "A(m 2, k 1)".
 
-        entry     index of the element among those that the copies move
+        entry     index of the element among all that the copies move
         cta       index of the CTA in the group
         k_start   k of the k-tile's first element
         """

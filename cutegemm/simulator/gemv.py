@@ -84,13 +84,13 @@ def _batches(clusters: np.ndarray, together: int) -> Iterator[np.ndarray]:
 
 
 class _WarpReduction:
-    """Simulated sum of the accumulators of a CTA's warps, which split K (sliced-K), through shared memory.
+    """Simulates how the warps of a CTA, which split K (sliced-K), add their accumulators through shared memory.
 
     plan       plan whose warps split K
     tables     index tables of the plan
     report     collects faults
-    elements   index in the CTA's tile of the elements whose totals each thread computes: (rest_m, rest_n, value,
-               thread), where rest_m and rest_n count the MMA atoms of a thread along M and N
+    elements   position in the CTA's tile of the elements whose totals each thread computes. Axes: MMA atoms of a thread
+               along M, the same along N, registers of an atom, threads
     """
 
     def __init__(self, plan: GemmPlan, tables: PlanTables, report: Report) -> None:
@@ -107,9 +107,10 @@ class _WarpReduction:
     def of_warps(self, accumulators: np.ndarray) -> list[np.ndarray]:
         """Add the accumulators of a CTA's warps, separately for each CTA of the cluster that stores some of the rows.
 
-        accumulators   accumulators of one CTA, for the rows of all CTAs of its cluster: (rest_m, rest_n, value * thread
-                       * cluster). rest_m and rest_n count the MMA atoms of a thread
-        returns        for each CTA of the cluster, an array (elements, clusters) with the sums for its rows
+        accumulators   accumulators of one CTA, for the rows of all CTAs of its cluster. Axes: MMA atoms of a thread
+                       along M, the same along N, registers of an atom in all threads of all clusters (the cluster
+                       fastest)
+        returns        for each CTA of the cluster, the sums for its rows: an array with the axes elements and clusters
         """
         clusters = accumulators.size // len(self.written)
         shared = np.full((int(self.places.max()) + 1, clusters), np.nan, accumulators.dtype)

@@ -27,16 +27,15 @@ def run_mainloop(
 ) -> np.ndarray:
     """Execute the mainloop of a group of CTAs in numpy, and return their accumulators.
 
-    The result has the shape (rest_m, rest_n, value * thread * CTA). rest_m and rest_n count the MMA atoms of a thread
-    along M and N.
-
     plan       plan whose threads all follow one schedule
     tables     index tables of the plan
     schedule   steps of the threads for each k-tile
     flows      copies of A and of B for these CTAs, which follow the same schedule
     k_tiles    number of k-tiles
     report     collects faults of the schedule
-    ticked     called after each k-tile
+    ticked     function without arguments that is called after each k-tile
+    returns    accumulators, with these axes: MMA atoms of a thread along M, the same along N, registers of an atom in
+               all threads of all CTAs (the CTA fastest)
     """
     a, b = flows
     ctas = len(a.group)
@@ -87,13 +86,15 @@ def as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray
 def _factors(
     fragments_a: np.ndarray, fragments_b: np.ndarray, tables: PlanTables, ctas: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return, for each k of an MMA atom, the A value and the B value that each accumulator adds the product of.
+    """Return the value of A and the value of B that each accumulator is multiplied by, for each k of an MMA atom.
 
-    fragments_a, fragments_b   fragment registers of a k-block: (rest_m, entries * CTA) and (rest_n, entries * CTA),
-                               where rest_m and rest_n count the MMA atoms of a thread along M and N
-    tables                     index tables of the plan, which say which register each accumulator reads
-    ctas                       number of CTAs
-    returns                    for each k, a pair of arrays (rest_m, X) and (rest_n, X), where X = value * thread * CTA
+    fragments_a   values of A in the fragment registers of a k-block. Axes: MMA atoms of a thread along M; registers of
+                  an atom in all threads of all CTAs (the CTA fastest)
+    fragments_b   values of B likewise, with MMA atoms along N
+    tables        index tables of the plan, which say which register each accumulator is multiplied by
+    ctas          number of CTAs
+    returns       for each k, a pair of arrays, for A and for B. Axes: MMA atoms along M (A) or N (B); accumulators of
+                  an atom in all threads of all CTAs
     """
     if tables.gather_a is None and tables.gather_b is None:
         return [(fragments_a, fragments_b)]
@@ -105,13 +106,15 @@ def _factors(
 
 
 def _picked(fragments: np.ndarray, gather: np.ndarray | None, step: int, ctas: int) -> np.ndarray:
-    """Return, for each accumulator, the value of A or B that it multiplies in step `step` of an MMA atom's k.
+    """Return the value of A (or B) that each accumulator of the CTAs is multiplied by, for one k of the MMA atom.
 
-    fragments   fragment registers of a k-block: (rest, entries * CTA), where rest counts MMA atoms of a thread
-    gather      table (k, accumulator) of the fragment register that each accumulator reads; None: accumulator i reads i
-    step        index of the k in the atom
+    fragments   values in the fragment registers of a k-block, with two axes: MMA atoms of a thread along M (or N);
+                registers of all threads of all CTAs, the CTA fastest
+    gather      table with two axes: k in the MMA atom; accumulator. An entry is the index of the register that the
+                accumulator is multiplied by. None: accumulator i is multiplied by register i
+    step        index of the k in the MMA atom
     ctas        number of CTAs
-    returns     array (rest, accumulators * CTA)
+    returns     array with two axes: MMA atoms; accumulators of all threads of all CTAs, the CTA fastest
     """
     if gather is None:
         return fragments

@@ -21,7 +21,7 @@ from cutegemm.simulator.task import Task
 
 
 class PartialResults:
-    """Simulated partial results of one reduction in an epilogue: a sum or maximum over rows, columns or all of D.
+    """Simulates one reduction of an epilogue (a sum or maximum over rows, columns or all of D) by partial results.
 
     `write` reduces a tile in each warp and stores the partial results to a simulated workspace. `finish` combines them,
     as a second kernel does.
@@ -78,7 +78,8 @@ class PartialResults:
     def _by_registers(self, values: np.ndarray) -> np.ndarray:
         """Combine, in each thread, the registers that contribute to the same result, e.g. to the sum of one row.
 
-        values    (threads, units, registers, CTAs)
+        values    values in the registers: (threads, units, registers of a unit, CTAs). A unit is a set of registers
+                  that a thread reduces at a time
         returns   (threads, units, results of a thread, CTAs)
         """
         out: list[Any] = [None] * len(self.folding.ends)
@@ -147,7 +148,8 @@ def of_reduction(matrix: GlobalMatrix, along: tuple[str, ...], batched: bool) ->
 def without_modes(values: np.ndarray, along: tuple[str, ...]) -> np.ndarray:
     """Return an array (..., M, N) without one or both of its last modes; their first entry is taken, as all are equal.
 
-    along   names of the modes to remove: "m", "n" or both
+    values   the array
+    along    names of the modes to remove: "m", "n" or both
 
     >>> without_modes(np.ones((2, 3, 4)), ("n",)).shape
     (2, 3)

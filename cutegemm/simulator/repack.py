@@ -91,6 +91,7 @@ def _check(repack: Repack, tables: list[np.ndarray], report: Report) -> None:
 
     A repack pass is a kernel that copies A or B before the GEMM, through shared memory.
 
+    report   collects the faults
     tables   four arrays, each with an entry for each element of each access: position in the tile that is read,
              position in the repacked tile that is written, shared-memory offset that is written, shared-memory offset
              that is read

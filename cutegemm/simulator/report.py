@@ -55,9 +55,9 @@ class Report:
         self._examples: dict[str, list[str]] = {}
 
     def add(self, kind: str, text: str) -> None:
-        """Add one fault of the simulation, unless it has the same text as an earlier example of its kind.
+        """Add one fault of the simulation. A fault with the same text as an earlier example of its kind is not added.
 
-        kind   kind of the fault, such as "hole"; see `Fault`
+        kind   kind of the fault, such as "hole" (an element is read that was never written)
         text   description for the user
         """
         examples = self._examples.setdefault(kind, [])
@@ -70,7 +70,7 @@ class Report:
     def add_each(self, kind: str, where: np.ndarray | Sequence[Any], describe: Callable[[Any], str]) -> None:
         """Add a fault of the simulation for each entry of `where`, with a description of the first 20 entries.
 
-        kind       kind of the faults, such as "hole"; see `Fault`
+        kind       kind of the faults, such as "hole" (an element is read that was never written)
         where      what is at fault: a sequence of values, or an array with two modes whose rows are the entries.
                    Nothing is added if it is empty
         describe   function from an entry to a text; it is called for the first ones only

@@ -63,11 +63,11 @@ NOTHING_MNL = (0, 0, 0)  # coordinates of a work tile past the last tile of D, w
 
 @dataclass(frozen=True)
 class Shape:
-    """Tiles of one CTA rank in several clusters that are simulated at once: the tile of the same CTA in each cluster.
+    """The tiles that the CTAs of one cluster rank compute, in several clusters that are simulated at once.
 
-    group     index and tile coordinates of the CTA in each cluster, as arrays over the clusters
-    tile      work tile of the first cluster; the number of k-tiles is the same in all clusters
-    k_first   first k-tile of each CTA, as an array over the clusters
+    group     CTA index and tile coordinates in each cluster, as arrays over the clusters
+    tile      work tile (tile of D with a range of k-tiles) in the first cluster; all clusters have as many k-tiles
+    k_first   index of the first k-tile in each cluster, as an array over the clusters
     """
 
     group: CtaGroup
@@ -141,9 +141,10 @@ def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
 def _shapes(plan: GemmPlan, grid: Work, clusters: Sequence[int]) -> list[list[Shape]]:
     """Return, for each CTA that is executed operation by operation, the list of its tiles in order.
 
-    An executed CTA stands for the CTAs of the same rank in all clusters of the batch. So a `Shape` has arrays over the
-    clusters.
+    Only one cluster of a batch is executed so. Each of its CTAs stands for the CTAs of the same rank in all clusters of
+    the batch, so an item of the list describes the tiles of all of them, by arrays over the clusters.
 
+    plan       the plan
     grid       work tiles of the problem
     clusters   indices of the clusters that are simulated together
     """
@@ -197,7 +198,7 @@ def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
 
 
 class Stage:
-    """What all simulated clusters of a plan with warp roles share: matrices, index tables, workspace and counts."""
+    """The data that all simulated clusters of a plan with warp roles share: matrices, index tables and workspace."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.plan = task, task.plan
@@ -238,18 +239,18 @@ class Stage:
 
 
 class Player(StepReader, Machine):
-    """Simulator of warp roles with data: it executes their operations, and moves elements between simulated memories.
+    """Simulates warp roles with their data: executes operations, and moves elements between simulated memories.
 
     The base class `Machine` simulates barriers and checks the order of accesses. This class adds the values: what each
-    load puts into a stage, each MMA into accumulators, and each store into D. Its dictionaries have the index of a
-    process (one role of one CTA) as key, unless a comment says otherwise.
+    load writes to a stage, each MMA to accumulators, and each store to D. For each class of step in a role's program
+    there is a method, marked by the decorator `reads`, that executes it.
 
-    A method with the decorator `reads`, or a function registered by `handles`, executes one kind of program step: it
-    gets the step first, then the arguments of the methods of `Machine`.
+    Dictionaries of this object have the index of a process (one role of one CTA) as key, unless a comment says
+    otherwise.
 
     stage      matrices, index tables and counts that all clusters share
     protocol   the operations of each role of each CTA, and the barriers
-    shapes     for each executed CTA, its tiles in order
+    shapes     for each CTA of the simulated cluster, its tiles in order
     """
 
     def __init__(self, stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
@@ -337,9 +338,10 @@ class Player(StepReader, Machine):
     # --- stages --------------------------------------------------------------------------------------------
 
     def _land(self, cta: int, load: Load) -> None:
-        """Simulate the end of a load in one CTA: after an operand's last box, write its elements to the stage.
+        """Simulate the end of a TMA load in one CTA: when an operand's last box ends, write its elements to the stage.
 
-        For accumulators that another CTA of the cluster has sent (cluster split-K), move these.
+        The transfer of accumulators between CTAs of a cluster (cluster split-K) is such a load too. At its end, the
+        accumulators are written to the receive buffer.
 
         cta    index of the CTA
         load   the operation that started the load
@@ -396,7 +398,7 @@ class Player(StepReader, Machine):
 
         number    index of `process` in the list of all simulated processes
         process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op        the simulated operation that wraps the step
+        op        entry of the process's list of operations that contains the step
         """
         super()._compute(number, process, op)
         self.read(op.step, number, process, op)
@@ -408,7 +410,7 @@ class Player(StepReader, Machine):
         clear     the step, which says what is set to 0
         number    index of `process` in the list of all simulated processes
         process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op        the simulated operation that wraps the step
+        op        entry of the process's list of operations that contains the step
         """
         zeros = self._nothing(process, op.tag[0])
         if clear.what == "total":
@@ -425,7 +427,7 @@ class Player(StepReader, Machine):
         add       the step
         number    index of `process` in the list of all simulated processes
         process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op        the simulated operation that wraps the step; `op.stage` is the buffer
+        op        entry of the process's list of operations that contains the step; `op.stage` is the buffer
         """
         assert self.stage.shared is not None
         self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
@@ -439,7 +441,7 @@ class Player(StepReader, Machine):
         keep      the step
         number    index of `process` in the list of all simulated processes
         process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op        the simulated operation that wraps the step; `op.tag[0]` is the tile
+        op        entry of the process's list of operations that contains the step; `op.tag[0]` is the tile
         """
         registers, storage = self.registers[number], self.storage
         group = self.own_group(process, op.tag[0])
@@ -456,7 +458,7 @@ class Player(StepReader, Machine):
         store     the step
         number    index of `process` in the list of all simulated processes
         process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op        the simulated operation that wraps the step; `op.tag` is (tile, epilogue tile)
+        op        entry of the process's list of operations that contains the step; `op.tag` is (tile, epilogue tile)
         """
         (tile, i), storage = op.tag, self.storage
         storage.store_aux(self.values[number], i, self.own_group(process, tile))
@@ -468,7 +470,7 @@ class Player(StepReader, Machine):
         reduce    the step
         number    index of `process` in the list of all simulated processes
         process   the simulated consumer (a warp role of one CTA) that executes the step
-        op        the simulated operation that wraps the step; `op.tag` is (tile, epilogue tile)
+        op        entry of the process's list of operations that contains the step; `op.tag` is (tile, epilogue tile)
         """
         (tile, i), storage = op.tag, self.storage
         storage.reduce(self.values[number], i, self.own_group(process, tile))
@@ -480,7 +482,7 @@ class Player(StepReader, Machine):
         multiply   the program step
         number     index of `process` in the list of all simulated processes
         process    the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-        op         the simulated operation that wraps the step; `op.tag` is (tile, k-tile)
+        op         entry of the process's list of operations that contains the step; `op.tag` is (tile, k-tile)
         raises     ProtocolError if k-blocks are not multiplied in their order
         """
         product = self.complete_product(number, process, op, multiply.blocks_of(self.plan.k_blocks))
@@ -615,7 +617,7 @@ class Player(StepReader, Machine):
         reduce    the step
         number    index of `process` in the list of all simulated processes
         process   the simulated consumer (a warp role of one CTA) that executes the step
-        op        the simulated operation that wraps the step; `op.tag[0]` is the tile
+        op        entry of the process's list of operations that contains the step; `op.tag[0]` is the tile
         """
         if not self.split_k_partials.last[number]:
             return
@@ -635,7 +637,7 @@ class Player(StepReader, Machine):
         values    the step, which names the section
         number    index of `process` in the list of all simulated processes
         process   the simulated consumer (a warp role of one CTA) that executes the step
-        op        the simulated operation that wraps the step; `op.tag` is (tile, epilogue tile)
+        op        entry of the process's list of operations that contains the step; `op.tag` is (tile, epilogue tile)
         """
         storage = self.stage.storage
         if storage is None:
@@ -724,7 +726,7 @@ class Player(StepReader, Machine):
         store     the step
         number    index of `process` in the list of all simulated processes
         process   the simulated consumer (a warp role of one CTA) that executes the step
-        op        the simulated operation that wraps the step; `op.tag[0]` is the tile
+        op        entry of the process's list of operations that contains the step; `op.tag[0]` is the tile
         """
         tile, direct = op.tag[0], self.stage.direct
         assert direct is not None

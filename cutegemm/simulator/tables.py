@@ -38,8 +38,8 @@ class OperandTables:
     lead           first element of the same access, which decides whether the access is executed: (E,)
     dest           offset in shared memory that is written: (stages, E)
     copy_vector    elements of an access
-    fragment       element of the tile that each fragment register must contain: (k_blocks, F). The F registers run over
-                   (rest_mn, value, thread), the thread fastest
+    fragment       element of the tile that each fragment register must contain: (k_blocks, F). The F registers are
+                   counted over MMA atoms along M or N, registers of an atom and threads, the threads fastest
     read           offset in shared memory that each fragment register is read from: (k_blocks, stages, F)
     accesses       offsets in shared memory that threads read: (thread, accesses, elements of one). If several threads
                    share an instruction, as in ldmatrix, the reading thread may differ from the receiving one
@@ -92,13 +92,13 @@ class OperandTables:
 class PlanTables:
     """Index tables of a plan: its layouts evaluated for all threads, so that the simulator can move data by them.
 
-    a, b        tables of A and of B
-    elements    position in the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread), where rest_m and
-                rest_n count the MMA atoms of a thread
-    gather_a    which register of A accumulator i is multiplied by: entry [k, i] for step k of an MMA atom. i and the
-                registers are numbered value * threads + thread, over all threads. None: accumulator i is multiplied by
-                register i
-    gather_b    the corresponding table for B
+    a, b       tables of A and of B
+    elements   position in the (bM, bN) tile of each accumulator. Axes: MMA atoms of a thread along M, the same along N,
+               registers of an atom, threads
+    gather_a   (k of an MMA atom, accumulator) -> index of the register of A that the accumulator is multiplied by.
+               Accumulators and registers are numbered value * threads + thread. None: accumulator i is multiplied by
+               register i
+    gather_b   the corresponding table for B
     """
 
     a: OperandTables
@@ -125,10 +125,10 @@ def plan_tables(plan: GemmPlan) -> PlanTables:
 
 
 def accumulator_elements(plan: GemmPlan) -> np.ndarray:
-    """Return which element of a CTA's MMA tile each accumulator holds: (rest_m, rest_n, value, thread).
+    """Return which element of a CTA's MMA tile each accumulator holds, as the number m + bM * n.
 
-    An entry is m + bM * n. rest_m and rest_n count the MMA atoms of a thread. The MMA tile is what the CTA multiplies;
-    if a cluster splits K, it is larger than the CTA's tile of D.
+    The axes of the array are: MMA atoms of a thread along M, the same along N, registers of an atom, threads. The MMA
+    tile is what the CTA multiplies; if a cluster splits K, it is larger than the CTA's tile of D.
 
     >>> from cutegemm.build import sm90_plan
     >>> accumulator_elements(sm90_plan()).shape  # 2 x 1 MMAs of 64 x 128 by 128 threads
@@ -139,9 +139,9 @@ def accumulator_elements(plan: GemmPlan) -> np.ndarray:
 
 
 def stored_elements(plan: GemmPlan) -> np.ndarray:
-    """Return which element of D's tile each accumulator holds when it is stored: (rest_m, rest_n, value, thread).
+    """Return which element of D's tile each accumulator holds when it is stored, as the number m + bM * n.
 
-    An entry is m + bM * n. rest_m and rest_n count the MMA atoms of a thread.
+    The axes of the array are: MMA atoms of a thread along M, the same along N, registers of an atom, threads.
     """
     table = plan.epilogue_mma.offsets_c(Layout(plan.cta_tile[:2]))
     return np.ascontiguousarray(table.transpose(2, 3, 1, 0))
@@ -207,10 +207,11 @@ def _accesses(
 
     name       "a" or "b"
     tile       layout of the operand's tile: coordinates -> position
-    read       shared-memory offset of each fragment register: (k_blocks, stages, rest_mn, value, thread)
-    fragment   position in the tile of each fragment register: (k_blocks, rest_mn, value, thread)
-    returns    shared-memory offsets (thread, accesses, elements of an access), and positions in the tile (thread,
-               elements) in the order of the accesses
+    read       shared-memory offset of each fragment register. Axes: k-blocks, stages, MMA atoms along M or N, registers
+               of an atom, threads
+    fragment   position in the tile of each fragment register. Axes: as for `read`, without stages
+    returns    (offsets, positions). Offsets in shared memory have the axes threads, accesses, elements of an access.
+               Positions in the tile have the axes threads, elements in the order of the accesses
     """
     stream: Any = plan.stream(name)
     atom: CopyAtom = stream.read or stream.load.atom
@@ -280,9 +281,11 @@ def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _thread_table(mma: TiledMma) -> np.ndarray:
-    """Return the thread of a tiled MMA at each (lane of the atom, m, n, k), as an array with these four modes.
+    """Return which thread of a tiled MMA computes each MMA atom: an array with the axes (lane of the atom, m, n, k).
 
-    m, n and k are coordinates of the atom in the grid of atoms that the threads cover at once.
+    The threads cover a grid of atoms at once; m, n and k are the coordinates of an atom in that grid.
+
+    mma   the tiled MMA
     """
     layout = mma.thr_layout_vmnk
     return layout.offsets().reshape([layout[mode].size() for mode in range(4)], order="F")

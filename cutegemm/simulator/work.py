@@ -60,10 +60,12 @@ def tensors_of(task: Task) -> dict[str, np.ndarray]:
 
 
 def work_tiles_of(task: Task) -> WorkTiles:
-    """Return every work tile of every CTA of a simulation, rank by rank within clusters.
+    """Return every work tile that a CTA takes in a simulation, first those of the CTAs with rank 0 in their cluster.
 
     A work tile is a tile of D with all or some of its k-tiles. Tiles and k-tiles that are not taken exactly once are
     reported as faults.
+
+    task   the simulation: plan, problem and collector of faults
     """
     plan, problem = task.plan, task.problem
     work, in_cluster = plan.work(problem, tensors_of(task)), plan.cluster_tile.size
@@ -138,7 +140,9 @@ def _check(tiles: WorkTiles, inside: np.ndarray, k_tiles: np.ndarray, in_cluster
 
 
 class Workspace:
-    """Simulated workspace in global memory for the accumulators of K splits, for plans with warp roles.
+    """Simulates the workspace in global memory that K splits are added in, for plans with warp roles.
+
+    `write` stores the accumulators of a K split, `total` adds those of all K splits of a tile.
 
     plan       plan that splits K among clusters
     problem    the problem, whose extents determine the size

@@ -46,23 +46,22 @@ def runs_on(min_arch: str, arch: str) -> bool:
 
 @dataclass(frozen=True)
 class MmaAtom(hooks.Shown):
-    """An MMA instruction and its layouts: which thread holds which elements of A, B, C and D.
+    """Describes an MMA instruction: its shape, its types, and which thread holds which elements of A, B, C and D.
 
     name          instruction, shape, type of C and D, type of A and B
     shape_mnk     extents (M, N, K) of the tile
     a_dtype       element type of A
     b_dtype       element type of B
     c_dtype       element type of C and D
-    thr_id        layout from a thread of the instruction to a thread of the warp or warpgroup; its size is the
-                  number of threads
+    thr_id        layout from a thread of the instruction to a thread of the warp or warpgroup; its size is the number
+                  of threads
     layout_a_tv   (thread, value) -> colexicographic index in the (M, K) tile of A
     layout_b_tv   (thread, value) -> colexicographic index in the (N, K) tile of B
-    layout_c_tv   (thread, value) -> colexicographic index in the (M, N) tile of C and D; a stride of 0 means
-                  that several threads hold the element
+    layout_c_tv   (thread, value) -> colexicographic index in the (M, N) tile of C and D; a stride of 0 means that
+                  several threads hold the element
     min_arch      first architecture with the instruction; the only one if it ends in `a`
     source        source of the layouts: header and line, or chapter of the PTX ISA
-    a_source      memory that the instruction reads A from: register or shared. All threads read a shared
-                  operand whole
+    a_source      memory that the instruction reads A from: register or shared. All threads read a shared operand whole
     b_source      memory that the instruction reads B from: register or shared
     a_major       majorness of A if it is in shared memory: k or mn
     b_major       majorness of B if it is in shared memory: k or mn
@@ -128,19 +127,19 @@ _MATRIX_ROWS = 8  # rows of a matrix of ldmatrix and stmatrix; every row has its
 
 @dataclass(frozen=True)
 class CopyAtom(hooks.Shown):
-    """One copy instruction, such as ld, cp.async or ldmatrix: which thread reads and writes which element.
+    """Describes a copy instruction, such as ld, cp.async or ldmatrix: which thread reads and writes which element.
+
+    The elements that one execution moves are numbered from 0. A layout maps (thread, value) to such a number.
 
     name            instruction and element type
     dtype           element type that the layouts count
-    bits            bits that a thread holds in registers, or moves between other memories
-    thr_id          layout from a thread of the instruction to a thread of the warp; its size is the number of
-                    threads
-    layout_src_tv   (thread, value) -> index of the element that the thread reads, among the elements moved
-    layout_dst_tv   (thread, value) -> index of the element that the thread writes
-    layout_ref_tv   the one of these two layouts that describes registers; a TiledCopy counts threads and values
-                    by it
-    src, dst        memories: global, shared or register; "any" stands for a copy between registers and either
-                    of the others
+    bits            bits that each thread holds in registers; for cp.async, which uses no registers, bits that it moves
+    thr_id          layout from a thread of the instruction to a thread of the warp; its size is the number of threads
+    layout_src_tv   number of each element that the thread reads
+    layout_dst_tv   number of each element that the thread writes
+    layout_ref_tv   the layout of these two that describes registers; a TiledCopy counts threads and values by it
+    src, dst        memories: "global", "shared" or "register"; "any" for an instruction that moves data between
+                    registers and global or shared memory
     min_arch        first architecture with the instruction
     source          source of the layouts: header and line
     aligned_bytes   alignment that the addresses need, in bytes
@@ -243,7 +242,7 @@ def require(operation: str, value: Any, kind: type, expected: str) -> None:
     operation   name of the calling function, which the message starts with, such as "make_tiled_mma"
     value       the argument to check
     kind        class that `value` must be an instance of
-    expected    what the caller expects, as a phrase for the message: "an MMA atom"
+    expected    the right kind of value, as a phrase for the message, e.g. "an MMA atom"
     raises      PlanError for a value of another class
     """
     if not isinstance(value, kind):

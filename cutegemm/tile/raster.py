@@ -43,7 +43,7 @@ _TEXT = re.compile(rf"\s*({'|'.join(KINDS)}|log_tile)\s*(?::\s*([0-9]+)\s*)?")
 
 @dataclass(frozen=True)
 class Raster(hooks.Shown):
-    """An order of the tiles of D. The batch varies slowest.
+    """An order in which CTAs take the tiles of D (rasterization). The matrices of a batch follow each other.
 
     A *band* is a strip of `group` tiles along one mode that spans the whole other mode. The last band of a grid
     may be narrower. Every tile is taken once. The kinds are:
@@ -154,8 +154,8 @@ class Raster(hooks.Shown):
         grid_m, grid_n   number of tiles along M and N, of the same type
         minimum          function that returns the smaller of two such values: min, np.minimum or cutlass.min
         batched          False for a grid with one batch: the batch index l is 0, and fewer divisions are computed
-        divisors         result of this raster's `divisors(grid_m, grid_n)`, possibly as objects that divide faster;
-                         None to compute it here
+        divisors         integers that positions are divided by, from the method `divisors`, possibly as objects that
+                         divide faster; None to compute them here
 
         >>> Raster("grouped_n", 2).tile(3, grid_m=4, grid_n=4)
         (1, 1, 0)
@@ -168,9 +168,9 @@ class Raster(hooks.Shown):
         return (*_TILE_OF[self.kind](within, grid_m, grid_n, self.group, minimum, *others), batch)
 
     def divisors(self, grid_m: Any, grid_n: Any) -> tuple[Any, ...]:
-        """Return the divisors that this raster needs to map a position to a tile.
+        """Return the integers that this raster divides a position by to find the coordinates of its tile.
 
-        They depend only on the grid, so a kernel computes them once and passes them to `tile`.
+        They depend only on the grid, so a kernel computes them once and passes them to the method `tile`.
 
         grid_m, grid_n   number of tiles along M and N
         returns          tuple of integers: first the number of tiles of a batch, then the divisors of this order of
@@ -196,7 +196,7 @@ class Raster(hooks.Shown):
         return self.group
 
     def _fast(self, grid_m: int, grid_n: int) -> int:
-        """Return the mode that varies fastest within a band (strip of tiles) of this raster: 0 for M, 1 for N.
+        """Return the mode of tiles that varies fastest within a band (strip of tiles) of this raster: 0 for M, 1 for N.
 
         grid_m, grid_n   number of tiles along M and N
         """
@@ -268,71 +268,74 @@ class Raster(hooks.Shown):
             )
 
 
-def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_column: Any) -> tuple[Any, Any]:
+def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, column_tiles: Any) -> tuple[Any, Any]:
     """Return the coordinates (m_tile, n_tile) of the tile at position `linear` if m_tile varies fastest.
 
     All numbers are integers or traced integers of a kernel.
 
     grid_m, grid_n   number of tiles along M and N
-    by_column        grid_m, or an object that divides by grid_m faster
+    column_tiles     grid_m, or an object that divides by grid_m faster
     group, minimum   not used; other orders with the same signature need them
     """
-    return linear % by_column, linear // by_column
+    return linear % column_tiles, linear // column_tiles
 
 
-def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_row: Any) -> tuple[Any, Any]:
+def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, row_tiles: Any) -> tuple[Any, Any]:
     """Return the coordinates (m_tile, n_tile) of the tile at position `linear` if n_tile varies fastest.
 
     All numbers are integers or traced integers of a kernel.
 
     grid_m, grid_n   number of tiles along M and N
-    by_row           grid_n, or an object that divides by grid_n faster
+    row_tiles        grid_n, or an object that divides by grid_n faster
     group, minimum   not used; other orders with the same signature need them
     """
-    return linear // by_row, linear % by_row
+    return linear // row_tiles, linear % row_tiles
 
 
 def _banded(
-    linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any, by_band: Any, by_last_cta: Any = None
+    linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any, band_tiles: Any, last_width: Any = None
 ) -> tuple[Any, Any]:
-    """Return the (fast, slow) coordinates of the tile at position `linear` if the grid is cut into bands.
+    """Return the (fast, slow) coordinates of the tile at position `linear` if the grid of tiles is cut into bands.
 
     A band is a strip of `group` tiles. Positions count first across a band (the fast coordinate), then along the band
     (the slow one), then from band to band. E.g. with group 2 and grid_slow 3, position 2 is (0, 1) and position 6 is
-    (2, 0). The last band has the width that remains. A divisor is an integer or an object that divides faster.
+    (2, 0). The last band has the width that remains. `band_tiles` and `last_width` are divisors: integers, or objects
+    that divide faster.
 
-    linear                 position of the tile in the order
+    linear                 position of the tile in the order, from 0
     grid_fast, grid_slow   number of tiles across all bands, and along a band
-    group                  number of tiles across a band
+    group                  width of a band: number of tiles across it
     minimum                function that returns the smaller of two values
-    by_band                number of tiles of a full band, as a divisor
-    by_last_cta            width of the last band, as a divisor; None to divide by each band's own width
+    band_tiles             number of tiles of a full band, group * grid_slow
+    last_width             width of the last band; None to compute the width of each band here
     """
-    band = linear // by_band
+    band = linear // band_tiles
     first = band * group
-    if by_last_cta is None:
+    if last_width is None:
         width = minimum(grid_fast - first, group)
         within = linear - first * grid_slow
         return first + within % width, within // width
-    return _in_band(linear - first * grid_slow, first, grid_fast, minimum, group, by_last_cta)
+    return _in_band(linear - first * grid_slow, first, grid_fast, minimum, group, last_width)
 
 
-def _in_band(within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: Any, by_last_cta: Any) -> tuple[Any, Any]:
-    """Return the (fast, slow) coordinates of a tile inside one band, a strip of tiles of the grid.
+def _in_band(
+    within: Any, first: Any, grid_fast: Any, minimum: Any, band_width: Any, last_width: Any
+) -> tuple[Any, Any]:
+    """Return the (fast, slow) coordinates of a tile in the grid from its position within one band (strip of tiles).
 
-    Fast counts tiles across the bands, slow along them. The last band may be narrower and is then divided by its own
-    width. A divisor is an integer or an object that divides faster.
+    The fast coordinate counts tiles across the bands, the slow one along them. The last band may be narrower than the
+    others. `band_width` and `last_width` are divisors: integers, or objects that divide faster.
 
-    within        position within the band, counted across the band first
-    first         fast coordinate of the band's first tile
-    grid_fast     number of tiles across all bands
-    minimum       function that returns the smaller of two values
-    by_group      width of a full band, as a divisor
-    by_last_cta   width of the last band, as a divisor
+    within       position within the band, counted across the band first
+    first        fast coordinate of the band's first tile
+    grid_fast    number of tiles across all bands
+    minimum      function that returns the smaller of two values
+    band_width   width of a full band, in tiles
+    last_width   width of the last band, in tiles
     """
-    is_full = minimum((grid_fast - first) // by_group, 1)  # 1 or 0
-    fast, slow = within % by_last_cta, within // by_last_cta
-    fast, slow = fast + is_full * (within % by_group - fast), slow + is_full * (within // by_group - slow)
+    is_full = minimum((grid_fast - first) // band_width, 1)  # 1 or 0
+    fast, slow = within % last_width, within // last_width
+    fast, slow = fast + is_full * (within % band_width - fast), slow + is_full * (within // band_width - slow)
     return first + fast, slow
 
 
@@ -343,6 +346,7 @@ def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, 
 
     grid_m, grid_n   number of tiles along M and N
     minimum          function that returns the smaller of two values
+    group            width of a band, in tiles
     divisors         number of tiles of a full band and, optionally, the width of the last band; each is an integer or
                      an object that divides faster
     """
@@ -356,6 +360,7 @@ def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, 
 
     grid_m, grid_n   number of tiles along M and N
     minimum          function that returns the smaller of two values
+    group            width of a band, in tiles
     divisors         number of tiles of a full band and, optionally, the width of the last band; each is an integer or
                      an object that divides faster
     """
@@ -379,29 +384,30 @@ def _fitted(extent: Any) -> Any:
 
 
 def _in_fitted_bands(
-    linear: Any, grid_fast: Any, minimum: Any, by_band: Any, by_last_cta: Any, by_group: Any, by_slow: Any
+    linear: Any, grid_fast: Any, minimum: Any, band_tiles: Any, last_width: Any, band_width: Any, band_length: Any
 ) -> tuple[Any, Any]:
-    """Return the (fast, slow) coordinates of the tile at position `linear`, for bands whose width depends on the grid.
+    """Return the (fast, slow) coordinates of the tile at position `linear` if the grid is cut into bands of tiles.
 
-    A band is a strip of tiles. Fast counts tiles across the bands, slow along them. The kernel gets the width only as a
-    divisor, i.e. an integer or an object that divides faster.
+    The fast coordinate counts tiles across the bands, the slow one along them. The last four arguments are divisors,
+    computed once for a grid: integers, or objects that divide faster.
 
     linear        position of the tile in the order: across a band first, then along it, then from band to band
     grid_fast     number of tiles across all bands
     minimum       function that returns the smaller of two values
-    by_band       number of tiles of a full band, as a divisor
-    by_last_cta   width of the last band, as a divisor
-    by_group      width of a full band, as a divisor
-    by_slow       number of tiles along a band, as a divisor
+    band_tiles    number of tiles of a full band
+    last_width    width of the last band, in tiles
+    band_width    width of a full band, in tiles
+    band_length   number of tiles along a band
     """
-    within = linear % by_band
-    return _in_band(within, (linear - within) // by_slow, grid_fast, minimum, by_group, by_last_cta)
+    within = linear % band_tiles
+    return _in_band(within, (linear - within) // band_length, grid_fast, minimum, band_width, last_width)
 
 
 def _bands_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) of the tile at position `linear`, for bands along M whose width depends on the grid.
+    """Return (m_tile, n_tile) of the tile at position `linear`, for bands of tiles along M whose width is a divisor.
 
-    Within a band (strip of tiles over all of N) m_tile varies fastest. Only `divisors` contain the band's width.
+    A band is a strip of tiles over all of N; within it, m_tile varies fastest. Its width depends on the grid, so it is
+    not the argument `group`, but one of `divisors`.
 
     grid_m, grid_n   number of tiles along M and N
     group            not used
@@ -413,9 +419,10 @@ def _bands_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *d
 
 
 def _bands_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) of the tile at position `linear`, for bands along N whose width depends on the grid.
+    """Return (m_tile, n_tile) of the tile at position `linear`, for bands of tiles along N whose width is a divisor.
 
-    Within a band (strip of tiles over all of M) n_tile varies fastest. Only `divisors` contain the band's width.
+    A band is a strip of tiles over all of M; within it, n_tile varies fastest. Its width depends on the grid, so it is
+    not the argument `group`, but one of `divisors`.
 
     grid_m, grid_n   number of tiles along M and N
     group            not used
@@ -467,6 +474,7 @@ def _band_divisors(group: Any, fast: Any, slow: Any) -> tuple[Any, ...]:
 
     A band is a strip of tiles. E.g. group 4, fast 10, slow 3 give (12, 2, 4, 3): bands of 4, 4 and 2 tiles times 3.
 
+    group     width of a band: number of tiles across it
     fast      number of tiles across all bands
     slow      number of tiles along a band
     returns   (tiles of a full band, width of the last band, width of a full band, tiles along a band)
@@ -488,18 +496,19 @@ def _divisors_of_fewer(m: Any, n: Any, most: int) -> tuple[Any, ...]:
     return _band_divisors(_even(fewer, most), fewer, others)
 
 
-def _hilbert(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_band: Any) -> tuple[Any, Any]:
+def _hilbert(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, band_tiles: Any) -> tuple[Any, Any]:
     """Return the coordinates (m_tile, n_tile) of the tile at position `linear`, if the grid is cut into squares.
 
     A square has `group` x `group` tiles. A complete square is taken along the Hilbert curve from its tile (0, 0) to (0,
     group - 1), an incomplete one column by column. The squares of a band follow each other along N.
 
     grid_m, grid_n   number of tiles along M and N
+    group            side of a square, in tiles; a power of two
     minimum          function that returns the smaller of two values
-    by_band          number of tiles of a full band of squares, group * grid_n: an integer or an object that divides
+    band_tiles       number of tiles of a full band of squares, group * grid_n: an integer or an object that divides
                      faster
     """
-    band = linear // by_band
+    band = linear // band_tiles
     height = minimum(grid_m - band * group, group)
     within = linear - band * group * grid_n
     square = within // (height * group)

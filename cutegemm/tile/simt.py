@@ -23,7 +23,7 @@ def simt_tiled_mma(
     lanes_along: str = "m",
     warps_along: str = "m",
 ) -> TiledMma:
-    """Return the TiledMma of a CUDA-core GEMM: a CTA tile is cut into warp tiles, these into tiles of single threads.
+    """Return the TiledMma of a CUDA-core GEMM: a CTA tile is cut into warp tiles, and warp tiles into thread tiles.
 
     block_mn      extents of the CTA tile, in elements
     warp_mn       extents of a warp tile; they divide the block tile

@@ -26,15 +26,15 @@ from cutegemm.tile.tv import make_layout_tv
 
 @dataclass(frozen=True)
 class TiledCopy(hooks.Shown):
-    """A copy instruction repeated over threads, and over the values of each thread, to copy a tile.
+    """Describes how threads copy a tile together: a copy instruction, repeated over threads and over each one's values.
 
     atom             the instruction
     layout_tv        (thread, value) -> colexicographic index in the tile, for the elements that threads hold in
                      registers
     tiler_mn         the tile: for each mode an extent, or a layout of its elements
-    fragment_shape   (value, rest_m, rest_n), the shape of a thread's fragment of one tile of the TiledMma for
-                     which the copy was made. The values of the fragment have the order of `layout_tv`. None for
-                     a copy without TiledMma
+    fragment_shape   (value, rest_m, rest_n), the shape of a thread's fragment of one tile of the TiledMma for which the
+                     copy was made. The values of the fragment have the order of `layout_tv`. None for a copy without
+                     TiledMma
     raises           PlanError with every broken rule
     source           CuTe, copy_atom.hpp:182, TiledCopy
 
@@ -60,9 +60,9 @@ class TiledCopy(hooks.Shown):
             raise PlanError(f"TiledCopy of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return the violated rule, as a list of one phrase, if a thread's values do not fill whole copy instructions.
+        """Return a list with an error phrase if a thread's values do not fill whole instructions of this copy, else [].
 
-        Return [] if they do.
+        E.g. 6 values of a thread do not fill instructions that move 4 values each.
         """
         try:
             self._src_to_tile, self._dst_to_tile  # noqa: B018  (computed here, used later)
@@ -168,7 +168,8 @@ class TiledCopy(hooks.Shown):
         the rest modes count tiles.
 
         layout    source or destination (M, N, ...) of this copy
-        to_tile   (thread, (value, atom)) -> index in the tile: the elements that threads read, for a source, or write
+        to_tile   (thread, (value, atom)) -> index in the tile, for the elements that threads read (source) or write
+                  (destination)
         """
         if len(layout) < len(self.tiler_mn):
             raise LayoutError(
@@ -245,7 +246,7 @@ class TiledCopy(hooks.Shown):
         return concatenate([in_order, *[tiles[1][m] for m in range(1, len(tiles[1]))]])
 
     def _by_element(self, values: int) -> tuple[Any, Layout]:
-        """Return how groups of `values` consecutive values of a thread lie along the modes of the tile.
+        """Return the arrangement of a thread's values in the tile, in groups of consecutive values of this copy.
 
         values    number of values of a group
         returns   (number of groups along M and along N, layout from the number of a group to its coordinate (m, n)
@@ -269,9 +270,9 @@ class TiledCopy(hooks.Shown):
 
 @dataclass(frozen=True)
 class ThrCopy:
-    """View of a TiledCopy for one thread: it partitions a source and a destination into the elements of this thread.
+    """The part of a TiledCopy that one thread executes: it selects this thread's elements of source and destination.
 
-    tiled_copy   the copy
+    tiled_copy   the copy of all threads
     thr_idx      index of the thread, from 0
     """
 
@@ -404,10 +405,11 @@ def make_tiled_copy_C(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
 def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -> TiledCopy:
     """Return the tiled copy that gives each thread the elements of one operand that the thread holds in a TiledMma.
 
-    atom      the instruction of the copy
-    operand   "a", "b" or "c"
-    i, j      positions of the operand's two modes in (M, N, K): 0 and 2 for A (M, K), 1 and 2 for B (N, K), 0 and 1 for
-              C
+    atom        the instruction of the copy
+    tiled_mma   the MMA whose fragments are copied
+    operand     "a", "b" or "c"
+    i, j        positions of the operand's two modes in (M, N, K): 0 and 2 for A (M, K), 1 and 2 for B (N, K), 0 and 1
+                for C
     """
     require(f"make_tiled_copy_{operand}", tiled_mma, TiledMma, "a TiledMma")
     tile = (tiled_mma.tile_mnk[i], tiled_mma.tile_mnk[j])
@@ -484,10 +486,13 @@ def _counts_up(order: Layout) -> bool:
 
 
 def _all_offsets(split: Tensor) -> np.ndarray:
-    """Return the offsets of a tensor grouped by thread, as an int64 array (threads, values, rest_m, rest_n, ...).
+    """Return the offset of each element of each thread, as an int64 array (threads, values, rest_m, rest_n, ...).
 
-    split   tensor of the form (thread, (value, atom), (rest_m, rest_n, ...)): the value within one execution of the
-            copy instruction, the execution within a tile, and the tile
+    A thread's values are numbered in the order of its executions of the copy instruction. The axes rest_m, rest_n, ...
+    count the tiles of the copy along the tensor's modes.
+
+    split   tensor grouped by thread, with three modes: the thread; the pair (value within one execution, execution
+            within a tile); the tile (rest_m, rest_n, ...)
     """
     threads, values, rest = split.layout.shape
     flat = split.offsets()
@@ -537,9 +542,10 @@ def _to_tile(layout_tv: Layout, reference: Layout, side: Layout) -> Layout:
 
     "value" counts the elements of one execution of the copy instruction, "atom" counts the executions.
 
-    layout_tv   (thread, value) -> index in the tile, for the elements in registers
-    reference   (thread, value) layout of one execution, for the elements in registers
-    side        (thread, value) layout of one execution, for the source or for the destination, whichever is wanted
+    layout_tv   (thread, value) -> index in the tile, for the elements that a thread of the tiled copy holds in
+                registers
+    reference   (thread, value) -> element of one execution of the instruction, for the elements in registers
+    side        (thread, value) -> element of one execution, for the elements that are read; or for the written ones
     """
     to_reference = composition(right_inverse(reference), side)
     atoms = zipped_divide(layout_tv, (reference[0].size(), reference[1].size()))

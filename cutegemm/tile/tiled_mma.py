@@ -37,15 +37,15 @@ _MODES = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}
 
 @dataclass(frozen=True)
 class TiledMma(hooks.Shown):
-    """An MMA atom repeated over threads, and over the values of each thread, to cover a tile of M x N x K.
+    """Describes how threads multiply an M x N x K tile: an MMA atom, repeated over threads and over each one's values.
 
     atom              the instruction
     atom_layout_mnk   layout from the coordinate (m, n, k) of a repetition over threads to its number, e.g. (2, 2, 1)
                       for 2 x 2 warps; a shape stands for its compact layout. Modes may be hierarchical: ((lane_m,
                       warp_m), ...)
-    permutation_mnk   for each of M, N and K: a layout from a position to an element of the tile, an extent n
-                      for n:1, or None for the extent that the threads cover. Positions count first through the
-                      atom, then through the threads, then through the values
+    permutation_mnk   for each of M, N and K: a layout from a position to an element of the tile, an extent n for n:1,
+                      or None for the extent that the threads cover. Positions count first through the atom, then
+                      through the threads, then through the values
     raises            PlanError with every broken rule
     source            CuTe, mma_atom.hpp:208, TiledMMA
 
@@ -134,7 +134,7 @@ class TiledMma(hooks.Shown):
         return tiled_product(self.atom.thr_id, self.atom_layout_mnk)
 
     def thr_coord(self, thr_idx: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the coordinate (v, m, n, k) of a thread: v in the atom; m, n, k among the repetitions of the atom.
+        """Return the coordinate (v, m, n, k) of a thread: v within the MMA atom; m, n, k among the atom's repetitions.
 
         thr_idx   index of the thread, or an integer array of indices
         returns   four integers, or four arrays
@@ -163,14 +163,15 @@ class TiledMma(hooks.Shown):
         return _tv_layout_tiled(self, "c")
 
     def thrfrg(self, operand: str, target: Target) -> Any:
-        """Return an operand with its elements grouped by thread: ((v, (m, k)), (value, (rest_m, rest_k, ...))).
+        """Return an operand with its elements grouped by the thread that holds them.
 
-        The first mode is the coordinate of the thread: the thread v of the atom, and the repetitions along both
-        modes of the operand. The second mode is over the values of the thread.
+        The result has two modes, for A ((v, (m, k)), (value, (rest_m, rest_k, ...))). The first one is the thread: its
+        index v within the atom, and the coordinate (m, k) of its atom among the repetitions over threads. The second
+        one counts the thread's values: within the atom, then over the rest of the operand.
 
         operand   "a", "b" or "c"
-        target    layout or tensor of the operand: (M, K, ...), (N, K, ...) or (M, N, ...); modes after the second go
-                  to the rest
+        target    layout or tensor of the operand: (M, K, ...), (N, K, ...) or (M, N, ...); modes after the second go to
+                  the rest
         returns   a layout if `target` is one, a tensor (a view of it) if `target` is a tensor
         raises    LayoutError if the target has fewer than two modes, or if no layout has this form
         source    CuTe, mma_atom.hpp:246, thrfrg_C
@@ -224,7 +225,9 @@ class TiledMma(hooks.Shown):
         return self._partition_shape("c", shape_mn)
 
     def _partition_shape(self, operand: str, shape: IntTuple) -> IntTuple:
-        """Return the shape of a thread's fragment of an operand: values of one tile, then the number of tiles by mode.
+        """Return the shape (value, rest, rest, ...) of the fragment of an operand that a thread of this MMA holds.
+
+        E.g. (4, 2, 8) for A means 4 values in each of 2 tiles along M and 8 tiles along K.
 
         operand   "a", "b" or "c"
         shape     (M, K, ...), (N, K, ...) or (M, N, ...)
@@ -268,9 +271,10 @@ class TiledMma(hooks.Shown):
         return self._offsets("c", target)
 
     def _offsets(self, operand: str, target: Target) -> np.ndarray:
-        """Return the offsets of an operand's elements that each thread holds, as an int64 array.
+        """Return the offset of each element of an operand that each thread of this tiled MMA holds, as an int64 array.
 
-        Its shape is (threads, values, rest, rest, ...): values of one tile, then the tiles along the operand's modes.
+        The axes are: the thread, the values that the thread holds of one tile, and the number of the tile along each
+        mode of the operand, e.g. (threads, values, rest_m, rest_k) for A.
 
         operand   "a", "b" or "c"
         target    layout or tensor of the operand: (M, K, ...), (N, K, ...) or (M, N, ...)
@@ -289,9 +293,9 @@ class TiledMma(hooks.Shown):
 
 @dataclass(frozen=True)
 class ThrMma:
-    """View of a TiledMma for one thread: it partitions A, B and C into the elements that this thread holds.
+    """The part of a TiledMma that one thread executes: it selects the elements of A, B and C that this thread holds.
 
-    tiled_mma   the MMA
+    tiled_mma   the MMA of all threads
     thr_idx     index of the thread, from 0
     """
 
@@ -330,6 +334,8 @@ class ThrMma:
     def _partition(self, operand: str, target: Target) -> Tensor:
         """Return the elements of one operand that this thread holds, as a tensor (value, rest, rest, ...).
 
+        "value" counts the elements in one tile, and the rest modes count tiles: rest_m and rest_k for A.
+
         operand   "a", "b" or "c"
         target    tensor that contains the whole operand: (M, K, ...), (N, K, ...) or (M, N, ...). A layout is taken as
                   the tensor whose elements are the layout's offsets
@@ -366,9 +372,12 @@ def make_tiled_mma(
 
 
 def _index_in(layout: Layout, thr_idx: Any) -> Any:
-    """Return the coordinate of a thread in `layout`, one mode of the layout of all threads.
+    """Return the coordinate of a thread along one mode of the layout of all threads of an MMA.
 
-    layout    the mode, such as the one that counts repetitions of the MMA instruction along M
+    E.g. if the mode counts the repetitions of the MMA instruction along M, the result says which of them the thread
+    executes.
+
+    layout    this mode, as a layout to the index of a thread
     thr_idx   index of the thread, or an array of indices, which gives an array of coordinates
     """
     index: Any = thr_idx * 0
@@ -443,11 +452,13 @@ def _permutation_rules(name: str, permutation: Any, atom_extent: int, repeats: L
 
 @lru_cache(maxsize=1024)  # many plans share their MMAs
 def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
-    """Return an operand's layout with its elements grouped by thread: ((v, (m, k)), (value, (rest_m, rest_k, ...))).
+    """Return an operand's layout with its elements grouped by the thread of a tiled MMA that holds them.
 
-    The first mode is the thread: v within the MMA instruction, (m, k) among the instruction's repetitions. The second
-    mode counts the elements of that thread: within the instruction, then over the rest of the operand.
+    The result has two modes. The first one, (v, (m, k)) for A, is the thread: its index v within the MMA instruction,
+    and the coordinate (m, k) of its instruction among the repetitions over threads. The second one, (value, (rest_m,
+    rest_k, ...)), counts the thread's elements: within the instruction, then over the rest of the operand.
 
+    mma       the tiled MMA
     layout    layout (M, K, ...) of A, (N, K, ...) of B or (M, N, ...) of C
     operand   "a", "b" or "c"
     """
@@ -465,6 +476,7 @@ def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
 def _tv_layout_tiled(mma: TiledMma, operand: str) -> Layout:
     """Return the thread-value layout of an operand: (thread, value) -> colexicographic index in the operand's tile.
 
+    mma       the tiled MMA
     operand   "a", "b" or "c"; its tile is (M, K), (N, K) or (M, N)
     """
     i, j = _MODES[operand]

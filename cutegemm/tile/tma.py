@@ -26,7 +26,7 @@ L2_POLICIES = ("evict_normal", "evict_first", "evict_last")  # PTX ISA, "createp
 
 @dataclass(frozen=True)
 class TmaBox:
-    """A box of a tensor that one TMA instruction of one thread copies.
+    """Describes one TMA copy: a box of a tensor that one instruction of one thread loads, stores or adds.
 
     direction   "load" from global to shared memory; "store" or "reduce_add" (which adds to what is there) from shared
                 to global memory

@@ -24,9 +24,10 @@ _MOST_COLUMNS = 128  # columns of a small D; plans were not timed with more
 
 @dataclass(frozen=True, eq=False)
 class GemvFamily(Model):
-    """The gemv plans that can implement given operands: selects those to try for a problem, and predicts their times.
+    """Selects the gemv plans to try for a problem with given operands, and predicts their times.
 
-    A gemv plan is for a D of few columns or, computing D^T, of few rows.
+    A gemv plan is a kernel for a D of few columns or, if it computes D^T, of few rows. Only plans that can implement
+    the operands are considered.
     """
 
     recipes: tuple[GemvRecipe, ...] = ()
@@ -48,7 +49,7 @@ class GemvFamily(Model):
         """Return an array of flags, one per plan: may the plan be the fastest for a D with `columns` columns?
 
         columns    columns of D as the kernel sees it, i.e. rows of the problem's D with swap A/B
-        is_small   whether D has few elements, at most `SMALL`; only then plans whose CTAs split K are tried
+        is_small   whether D has few elements, at most `SMALL`. Plans whose CTAs split K are tried only for a small D
         """
         streams = self.streams
         can_implement = is_small | (streams.ctas == 1)
@@ -63,9 +64,12 @@ class GemvFamily(Model):
 
 
 def family(request: Request) -> GemvFamily:
-    """Return the gemv plans that can implement the operands of a request. Its list of recipes is empty if none can.
+    """Return the gemv plans that can implement the operands of a request, with their time model.
 
-    Plans with swap A/B, which compute D^T = B^T A^T, are included because they are the ones for a D of few rows.
+    A gemv plan is a kernel for a D of few columns. Plans with swap A/B, which compute D^T = B^T A^T, are included
+    because they suit a D of few rows. If no plan can implement the operands, the result has no plans.
+
+    request   operands, architecture and other conditions of the choice
 
     >>> from itertools import islice
     >>> from cutegemm.choice.candidate import ranked
@@ -83,7 +87,9 @@ def family(request: Request) -> GemvFamily:
 def _family(operands: Operands, variants: tuple[bool, ...], device: Device) -> GemvFamily:
     """Return the gemv plans that can implement `operands`, with their time model. The result is cached.
 
+    operands   types, majorness and alignment of A to D
     variants   values of `swap_ab` to include: False for plans that compute D, True for plans that compute D^T
+    device     device whose rates the time model uses
     """
     chosen = [recipe for recipe in GEMV_PLANS if recipe.is_chosen and _may_stream(operands)]
     recipes = [replace(recipe, swap_ab=swap_ab) for swap_ab in variants for recipe in chosen]

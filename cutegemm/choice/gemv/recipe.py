@@ -19,10 +19,12 @@ _MANY_WARPS = 8  # warps of a CTA; if a CTA has more, plans for 8-bit elements h
 
 @dataclass(frozen=True)
 class GemvRecipe(Recipe):
-    """Name and arguments of a gemv plan, a kernel for few columns of D; `build` makes the plan for given operands.
+    """A gemv plan (a kernel for a D of few columns) that is not built yet: its name, and the arguments of `gemv_plan`.
+
+    The method `build` makes the plan for given operands.
 
     is_chosen   whether `choose` considers the plan
-    for_one     whether `choose` considers it only if one tile holds all columns of D
+    for_one     whether `choose` considers the plan only if one tile holds all columns of D
     """
 
     family: ClassVar[str] = "gemv"

@@ -86,11 +86,11 @@ class Streams:
 
     @cached_property
     def after_kernel_us(self) -> Column:
-        """Return the microseconds that each gemv plan is charged extra, to compare it with wgmma plans.
+        """Return the microseconds that are added to each gemv plan's predicted time to compare it with wgmma plans.
 
-        Predicted times are for an empty L2, but often another kernel has just left its results there, and wgmma plans
-        gain more from that. Half of the difference, `AFTER_KERNEL_US`, is charged for gemv plans of more than 8 columns
-        without cluster split-K, and 0 for the others.
+        Predicted times are for an empty L2. But another kernel has often just left the operands there, and wgmma plans
+        gain more from that. Half of this difference (`AFTER_KERNEL_US`) is added for gemv plans of more than 8 columns
+        without cluster split-K, and 0 for all others.
         """
         return AFTER_KERNEL_US * ((self.ctas == 1) & (self.columns > _ATOM_MN[1]))
 
@@ -124,7 +124,7 @@ def _stream(options: Mapping[str, Any], bits: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of many gemv plans (kernels for few columns of D) on one device.
+    """Predicts the times of many gemv plans (kernels for a D of few columns) on one device.
 
     streams   properties of the plans, as arrays with one entry per plan
     swap_ab   array of flags: does the plan compute D^T = B^T A^T instead of D?
@@ -138,7 +138,12 @@ class Model:
 
     @classmethod
     def of(cls, recipes: Sequence[GemvRecipe], operands: Operands, device: Device) -> Model:
-        """Return the time model of the gemv plans that `recipes` describe, for the element type of `operands`."""
+        """Return the time model of gemv plans, i.e. an object that predicts their times for a problem.
+
+        recipes    names and arguments of the plans
+        operands   operands whose element type counts
+        device     device whose rates the model uses
+        """
         bits = operands.a.dtype.bits
         streams = Streams.of([recipe.fitted(bits) for recipe in recipes], bits)
         return cls(streams, np.array([recipe.swap_ab for recipe in recipes]), bits, device)

@@ -11,12 +11,12 @@ from cutegemm.plan.problem import Operands
 
 @dataclass(frozen=True)
 class LadderStep:
-    """One step of a tutorial: a named plan that changes one thing in the plan of the step before it.
+    """One step of a tutorial: a plan that changes one thing in the plan of the step before.
 
     recipe     name and arguments of the step's plan
-    number     number of the step; several plans may share one
+    number     number of the step in the tutorial; several plans, i.e. alternatives, may have the same number
     change     what differs from the step before, as text
-    why        what the change is meant to gain, and what the reader should look at
+    why        what the change should improve, and what the reader should look at, as text
     operands   types and layouts of the matrices that the plan is built for by default
     """
 
@@ -47,7 +47,7 @@ class Ladder:
     title      heading of the tutorial
     steps      the steps, in the order in which a reader should study them
     operands   types and layouts of the matrices that the steps are built for and timed with
-    data       these operands as text, for the page
+    data       text that describes `operands`, for the tutorial's page
     """
 
     name: str

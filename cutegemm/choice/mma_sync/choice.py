@@ -24,9 +24,12 @@ _IS_BETWEEN = ~np.isin(np.arange(MAX_SPLITS + 1), (0, 1, *SPLITS))  # by number 
 
 @dataclass(frozen=True, eq=False)
 class MmaSyncFamily(Model):
-    """The mma.sync plans that can implement given operands: selects those to try, and predicts their times.
+    """Selects the mma.sync plans to try for a problem with given operands, and predicts their times.
 
-    may_be_whole   array of flags: is the plan a candidate without split-K? False for plans that would spill registers
+    Only plans that can implement the operands are considered.
+
+    may_be_whole   array of flags, one per plan: is the plan tried without split-K? False for plans that would then
+                   spill registers
     """
 
     recipes: tuple[MmaSyncRecipe, ...] = ()
@@ -70,8 +73,10 @@ def family(request: Request) -> MmaSyncFamily:
 def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[MmaSyncRecipe], MmaSyncFamily | None]:
     """Build all named mma.sync plans for the operands, and separate those that can implement them. Cached.
 
-    returns   (the usable recipes, i.e. names and arguments of plans, with the reasons why others are not; their family
-              with its time model, or None if no recipe is usable)
+    operands       types, majorness and alignment of A to D
+    arch, device   architecture to build for, and device whose rates the time model uses
+    returns        a pair: the usable plans and the rules that all other plans violate; and the object that selects and
+                   times usable plans, or None if no plan is usable
     """
     serving = Serving.of(MMA_SYNC_PLANS, operands, arch, device, _rule)
     if not serving.recipes:
@@ -85,5 +90,5 @@ def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[MmaS
 
 
 def _rule(plan: GemmPlan) -> str:
-    """Return an error text for a plan that must not be used: it loads a large tile 2 bytes at a time. "" for others."""
+    """Return the error text for a plan that must not be used since it loads a large tile 2 bytes at a time; else ""."""
     return "elements of 2 bytes are loaded one at a time, and threads hold too many of them." if by_halves(plan) else ""

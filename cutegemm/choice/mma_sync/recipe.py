@@ -93,13 +93,13 @@ def by_halves(plan: GemmPlan) -> bool:
 
 @dataclass(frozen=True)
 class MmaSyncRecipe(Recipe):
-    """Name and arguments of an mma.sync plan; `build` makes the plan for given operands.
+    """An mma.sync plan that is not built yet: its name, and its options; `build` makes it for given operands.
+
+    Options that a user spelled out are passed to `mma_sync_plan` unchanged. In the options of a built-in plan, "block"
+    is (bM, bN) only. Its bK is computed from "k_bytes", the size of a k-tile along K in bytes. If these options do not
+    have "stages", the largest bK that fits shared memory is used, at most "k_bytes", with a suitable number of stages.
 
     rate   speed on large problems relative to the plan `mma_128x256`; None: `choose` does not consider the plan
-
-    `options["block"]` is (bM, bN) unless the user spelled out the options: bK and the number of stages are then chosen
-    so that they fit shared memory. `options["k_bytes"]` is the size of a k-tile along K in bytes; without
-    `options["stages"]`, the largest size to try.
     """
 
     family: ClassVar[str] = "mma_sync"
@@ -150,10 +150,10 @@ class MmaSyncRecipe(Recipe):
         raise error
 
     def _depths(self, operands: Operands, tile: tuple[int, int, int], room: int) -> Iterator[tuple[int, int]]:
-        """Yield the pairs (bK, stages) to try for a tile, largest bK first; the first pair that works is used.
+        """Yield the pairs (bK, stages) to try for a tile, largest bK first; the caller uses the first pair that works.
 
         operands   operands as the kernel sees them: transposed if it swaps A and B
-        tile       (bM, bN, bytes of a k-tile along K, at most)
+        tile       (bM, bN, largest size of a k-tile along K in bytes)
         room       shared memory in bytes that a CTA may use
         """
         (bm, bn, k_bytes), bits = tile, operands.a.dtype.bits
@@ -176,10 +176,11 @@ class MmaSyncRecipe(Recipe):
 
 @dataclass(frozen=True)
 class MmaTmaRecipe(MmaSyncRecipe):
-    """Name and arguments of an `mma_tma_plan`: mma.sync with a producer warp that loads k-tiles by TMA.
+    """An `mma_tma_plan` that is not built yet: its name, and its options; `build` makes it for given operands.
 
-    `build` makes the plan for given operands. `options["block"]` is (bM, bN) unless the user spelled out the options:
-    bK and the number of stages are then chosen so that they fit shared memory.
+    Such a plan multiplies by mma.sync, and a producer warp loads k-tiles by TMA. Options that a user spelled out are
+    passed on unchanged. In the options of a built-in plan, "block" is (bM, bN) only; its k-tiles have 128 bytes along
+    K, or 64 if they would not fit shared memory.
     """
 
     family: ClassVar[str] = "mma_tma"

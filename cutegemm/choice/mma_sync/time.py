@@ -41,7 +41,9 @@ _ADDED_AT_ONCE = 16  # K splits whose accumulators a thread loads at once
 
 @dataclass(frozen=True)
 class MmaCosts:
-    """Fitted constants of the time model of mma.sync plans, in microseconds unless called a factor or an exponent.
+    """Constants that predict the time of mma.sync plans, fitted to measured times.
+
+    They are in microseconds, unless called a factor or an exponent.
 
     start                           time from the kernel's start to its first loads, plus that from its last store to
                                     its end
@@ -178,7 +180,7 @@ def _stores(plan: GemmPlan) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of many mma.sync plans for given operands on a device. Methods return arrays with one entry per plan.
+    """Predicts the times of many mma.sync plans for given operands on a device. Methods return one entry per plan.
 
     tiles         properties of the plans that the time depends on
     peak_tflops   peak rate of mma.sync for the operands' type, in TFLOP/s; None if the device cannot multiply it so
@@ -218,10 +220,10 @@ class Model:
         latency_us, loads_us, mma_us = [of_rows(us, recipes) for us in (self._latency_us, self._loads_us, self._mma_us)]
 
         def steps_us(at_a_time: Column) -> Column:
-            """Return the microseconds of all k-tiles of the CTAs that one SM runs at the same time.
+            """Return the microseconds that an SM takes for all k-tiles of the CTAs that it runs at the same time.
 
-            at_a_time   number of these CTAs, an array with one entry per candidate. The fewer they are, the less of the
-                        load latency is hidden
+            at_a_time   number of these CTAs, as an array with one entry per candidate. The fewer CTAs there are, the
+                        less of the load latency is hidden
             """
             slower = np.sqrt(ctas / np.maximum(1.0, at_a_time))
             return k_tiles * together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * slower)
@@ -242,9 +244,9 @@ class Model:
             us = np.full(len(us), np.inf)
 
         def bounds() -> dict[str, Column]:
-            """Return name of a possible bottleneck, such as "DRAM" -> microseconds that it alone would take.
+            """Return the microseconds that each possible bottleneck of a plan would take alone, e.g. {"DRAM": array}.
 
-            Values are arrays with one entry per candidate of the enclosing prediction.
+            Each array has one entry per candidate of the enclosing prediction.
             """
             k_tiles_of_sm = k_tiles * per_sm
             waited = latency_us * k_tiles * (rounds + is_rest)
@@ -290,6 +292,7 @@ class Model:
         The number is large if all CTAs request the same few cache lines of a small operand, which one slice must
         deliver.
 
+        problem   extents and operands of the GEMM
         recipes   index of each candidate's plan
         splits    number of K splits of each candidate's tiles
         returns   array with one entry per candidate

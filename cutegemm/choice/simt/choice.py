@@ -33,10 +33,10 @@ _DEEPEST, _WIDE, _NARROW, _MOST_CTAS = 8, 256, 16, 3
 
 @dataclass(frozen=True, eq=False)
 class SimtFamily(Model):
-    """The SIMT plans that can implement given operands: selects those to try for a problem, and predicts their times.
+    """Selects the SIMT plans to try for a problem with given operands, and predicts their times.
 
-    A plan is listed twice, without and with repack passes (copies of operands before the GEMM), if these make an
-    operand faster to load.
+    Only plans that can implement the operands are considered. A plan is listed twice if repack passes (copies of
+    operands before the GEMM) make an operand faster to load: without and with them.
     """
 
     recipes: tuple[SimtRecipe, ...] = ()
@@ -45,8 +45,8 @@ class SimtFamily(Model):
         """Return the SIMT candidates for a problem: plans that do not divide K, and plans with split-K or stream-K.
 
         Numbers of K splits to try are 2, 3, 4, 6, 8 and so on, up to the first one for which not all CTAs run at the
-        same time, and the largest one for which they do. Stream-K divides the k-tiles of the tiles that do not fill the
-        grid evenly among CTAs.
+        same time. The largest one for which they do is tried too. Stream-K divides the k-tiles of the last, partial
+        wave evenly among CTAs.
         """
         tiles, sms = self.tiles, self.device.sms
         count, at_once = tiles.tiles_of(problem), sms * tiles.ctas
@@ -81,7 +81,7 @@ def may_share(tiles: Tiles) -> Column:
     It is tried only for some sizes of tiles and numbers of stages, because other plans with stream-K take longer than
     predicted.
 
-    tiles   properties of the plans
+    tiles   properties of the plans, as arrays with one entry per plan
     """
     is_deep = (tiles.by_registers > 0) & (tiles.bk > _DEEPEST) & (np.maximum(tiles.bm, tiles.bn) >= _WIDE)
     return ~is_deep & (np.minimum(tiles.bm, tiles.bn) > _NARROW) & (tiles.ctas <= _MOST_CTAS)
@@ -102,8 +102,10 @@ def family(request: Request) -> SimtFamily:
 def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[SimtRecipe], SimtFamily | None]:
     """Build all named SIMT plans for the operands, and separate those that can implement them. The result is cached.
 
-    returns   (the usable recipes, i.e. names and arguments of plans, with the reasons why others are not; their family
-              with its time model, or None if no recipe is usable)
+    operands       types, majorness and alignment of A to D
+    arch, device   architecture to build for, and device whose rates the time model uses
+    returns        a pair: the usable plans and the rules that all other plans violate; and the object that selects and
+                   times usable plans, or None if no plan is usable
     """
     serving = Serving.of(_recipes(operands), operands, arch, device)
     if not serving.recipes:

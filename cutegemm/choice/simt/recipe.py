@@ -38,11 +38,11 @@ def _shared(text: str) -> Shared:
 
 @dataclass(frozen=True)
 class SimtRecipe(Recipe):
-    """Name and arguments of a SIMT plan; `build` makes the plan for given operands.
+    """A SIMT plan that is not built yet: its name, and its options; `build` makes it for given operands.
 
-    `options["stages"]` may be a pair: the number of stages if cp.async loads both tiles, and the number if a tile is
-    loaded through registers, which then hold one more k-tile. `options["access_elems"]` is the largest number of
-    elements of one memory access.
+    In the options of a built-in plan, "stages" may be a pair: the number of stages if cp.async loads both tiles, and
+    the number if a tile is loaded through registers, which then hold one more k-tile. Its option "access_elems" is the
+    largest number of elements of one memory access.
     """
 
     family: ClassVar[str] = "simt"
@@ -86,7 +86,9 @@ class SimtRecipe(Recipe):
     def to_repack(self, operands: Operands) -> str:
         """Return which operands should go through a repack pass (a copy kernel before the GEMM): "", "a", "b" or "ab".
 
-        They are those that are K-major, or aligned to less than 16 bytes, since SIMT plans load both slowly.
+        They are the operands that are K-major, or aligned to less than 16 bytes, since SIMT plans load both slowly.
+
+        operands   as the kernel sees them: transposed if the plan swaps A and B
 
         >>> plan = SimtRecipe("mine", "", {})
         >>> [plan.to_repack(Operands.of("f32", layout=layout)) for layout in ("nn", "tn")]

@@ -49,7 +49,9 @@ _FULL_ACCUMULATORS = 128  # accumulators of a thread; with more, few registers a
 
 @dataclass(frozen=True)
 class SimtCosts:
-    """Fitted constants of the time model of SIMT plans, in microseconds unless called a factor or an exponent.
+    """Constants that predict the time of SIMT plans, fitted to measured times.
+
+    They are in microseconds, unless called a factor or an exponent.
 
     start            time from the kernel's start to its first loads, plus that from its last store to its end
     alone            additional start, divided by the CTAs that fit an SM, since these start side by side
@@ -223,13 +225,15 @@ def _thread_tile(plan: GemmPlan) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Work:
-    """Work of the busiest multiprocessor (SM), and what splitting K adds to it, as arrays with one entry per candidate.
+    """Work of the SM that has the most to do, and what split-K adds to it, as arrays with one entry per candidate plan.
 
-    rounds     full rounds of CTAs, i.e. sets that run on the SM at the same time
-    deep       k-tiles of each CTA of these rounds
+    A round is a set of CTAs that run on the SM at the same time.
+
+    rounds     number of full rounds
+    deep       k-tiles of each CTA of the full rounds
     rest       CTAs of a last, partial round; 0 if all rounds are full
     last       k-tiles of each CTA of the last round
-    slots      tiles of partial accumulators that are written to the workspace, when K is divided
+    slots      tiles of partial accumulators that are written to the workspace if K is divided
     added      number of K splits of a tile whose accumulators are added
     is_split   whether K is divided
     is_even    whether stream-K divides the k-tiles evenly among CTAs
@@ -250,8 +254,8 @@ def _work(
 ) -> _Work:
     """Return the work of the multiprocessor (SM) that has the most to do, for each candidate.
 
-    The first CTAs spread over all SMs. The CTAs of a last round start wherever others end, so some SMs get several of
-    them; the more rounds there were, the fewer.
+    The first CTAs spread evenly over all SMs. A CTA of the last round starts on the SM where an earlier CTA ends first,
+    so some SMs get several of these CTAs. The more rounds there were before, the fewer of them crowd on one SM.
 
     resident   number of CTAs that share an SM
     count      number of tiles of D
@@ -276,7 +280,10 @@ def _work(
     slots = workers + shared - 1
 
     def either(even: Column, split: Column) -> Column:
-        """Return, for each candidate, the entry of `even` if it divides K by stream-K, else the entry of `split`."""
+        """Return an array over the candidates: the entry of `even` if a candidate uses stream-K, else that of `split`.
+
+        even, split   arrays with one entry per candidate, for stream-K and for split-K
+        """
         return np.where(is_even, even, split)
 
     return _Work(
@@ -293,10 +300,7 @@ def _work(
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of many SIMT plans for given operands on a device.
-
-    Its methods return arrays with one entry per plan.
-    """
+    """Predicts the times of many SIMT plans for given operands on a device. Methods return one entry per plan."""
 
     tiles: Tiles
     operands: Operands
@@ -330,9 +334,11 @@ class Model:
         ]
 
         def steps_us(ctas: Column, k_tiles: Column) -> Column:
-            """Return the microseconds of an SM for `k_tiles` k-tiles of each of `ctas` CTAs that run at a time.
+            """Return the microseconds that an SM takes for the k-tiles of the CTAs that it runs at the same time.
 
-            All three are arrays with one entry per candidate.
+            ctas      number of these CTAs, as an array with one entry per candidate
+            k_tiles   number of k-tiles of each CTA, likewise
+            returns   array with one entry per candidate
             """
             at_a_time = np.maximum(1.0, ctas)
             idle = _idle(np.ceil(at_a_time) * warps) * (resident / at_a_time) ** costs.few
@@ -354,9 +360,9 @@ class Model:
         us = ends_us + body_us + added_us + repack_start_us
 
         def bounds() -> dict[str, Column]:
-            """Return name of a possible bottleneck, such as "DRAM" -> microseconds that it alone would take.
+            """Return the microseconds that each possible bottleneck of a plan would take alone, e.g. {"DRAM": array}.
 
-            Values are arrays with one entry per candidate of the enclosing prediction.
+            Each array has one entry per candidate of the enclosing prediction.
             """
             k_tiles_of_sm = work.rounds * resident * work.deep + work.rest * work.last
             waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)
@@ -424,6 +430,7 @@ class Model:
     def _written_us(self, problem: Problem, recipes: Column, work: _Work) -> Column:
         """Return the microseconds that it takes to write D to memory, for each candidate.
 
+        problem   extents and operands of the GEMM
         recipes   index of each candidate's plan
         work      CTAs and K splits of each candidate
         """

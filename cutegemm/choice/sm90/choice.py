@@ -42,10 +42,10 @@ _FIXUP_STAGES = 4  # stages of the mainloop pipeline that stream-K fixup needs
 
 @dataclass(frozen=True, eq=False)
 class Sm90Family(Model):
-    """The Hopper plans that can implement given operands: selects those to try for a problem, and predicts their times.
+    """Selects the Hopper plans to try for a problem with given operands, and predicts their times.
 
-    They compute D, or D^T (swap A/B). Its properties are arrays with one entry per plan. Most are limits, e.g. the
-    largest number of tiles, that a problem must meet so that the plan is a candidate.
+    The plans compute D, or D^T (swap A/B). Properties of this object are arrays with one entry per plan. Most are
+    limits of the problems for which the plan is tried, e.g. the largest number of tiles of D.
     """
 
     recipes: tuple[Sm90Recipe, ...] = ()
@@ -96,9 +96,9 @@ class Sm90Family(Model):
     def _needs_one(self) -> Column:
         """Return an array of flags, one per plan: is the plan a candidate only if each CTA has at most one tile of D?
 
-        True for plans that are 5 to 30% slower than others if CTAs have several tiles: those with one warpgroup,
-        clusters of four or eight CTAs, deep k-tiles, or cluster split-K. The limit is used only for a D of many (more
-        than `FEW_ROWS`) rows and columns.
+        True for plans with one warpgroup, clusters of four or eight CTAs, deep k-tiles, or cluster split-K: they are 5
+        to 30% slower than other plans if CTAs have several tiles. The limit is used only for a D of many (more than
+        `FEW_ROWS`) rows and columns.
         """
         shapes = self.shapes
         is_deep = shapes.is_deep & ~shapes.is_two
@@ -208,11 +208,12 @@ def most_waves(ctas: Column, elements: Column) -> Column:
 def family(request: Request, k: int) -> Sm90Family:
     """Return the Hopper plans that can implement the operands of a request, with the repack passes that they need.
 
-    They compute D, D^T (swap A/B), or one of both, as the request says.
+    The request says whether plans for D, for D^T (swap A/B) or for both are returned.
 
-    k        extent along K; if it is a single k-tile, accumulators are not promoted, since there is no total to add
-             them to (except with block scales, which multiply them)
-    raises   PlanError if `request.accumulate` is unknown
+    request   operands, architecture and other conditions of the choice
+    k         extent along K. If it is a single k-tile, accumulators are not promoted, since there is no total to add
+              them to (except with block scales, which multiply the accumulators)
+    raises    PlanError if `request.accumulate` is unknown
 
     >>> from cutegemm.choice.candidate import ranked
     >>> plans = family(Request(Operands.of("bf16", layout="nt")), 4096)
@@ -233,9 +234,11 @@ def family(request: Request, k: int) -> Sm90Family:
 def _family(operands: Operands, variants: tuple[bool, ...], promotes: bool, with_c: bool, device: Device) -> Sm90Family:
     """Return the Hopper plans that store D in pieces large enough to be fast, with their time model. Cached.
 
+    operands   types, majorness and alignment of A to D
     variants   values of `swap_ab` to include: False for plans that compute D, True for plans that compute D^T
     promotes   whether accumulators of fp8 are added to a total in f32 after each k-tile, as they are with block scales
     with_c     whether the epilogue reads a C
+    device     device whose rates the time model uses
     """
     repacked = repacked_for_wgmma(operands)
     loaded = _as_loaded(operands, repacked)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sm90Costs:
-    """Fitted constants of the time model of Hopper plans, in microseconds unless called KiB, a factor or a share.
+    """Constants that predict the time of Hopper plans, fitted to measured times.
+
+    They are in microseconds, unless called KiB, a factor or a share.
 
     start                     time from the kernel's start to its first MMA, plus that from its last MMA to its end
     single                    factor on `start`, if one warpgroup computes one tile, or with cluster split-K

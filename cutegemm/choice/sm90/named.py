@@ -107,9 +107,11 @@ _PROMOTED = (
 
 
 def of_tile(named: NamedTile) -> Sm90Recipe:
-    """Return the recipe (name and arguments) of the plan whose name spells out a tile, such as sm90_128x144_2x1.
+    """Return the plan for a tile that a name such as sm90_128x144_2x1 spells out, as a recipe (name and arguments).
 
     The recipe's summary describes the tile.
+
+    named   the tile, cluster and other properties that the name spells out
     """
     names = " and ".join([name for name, ctas in zip("AB", reversed(named.cluster), strict=True) if ctas > 1])
     shared = f", in clusters that share {names}" if names else ""
@@ -135,11 +137,12 @@ def _recipes(rows: Iterable[tuple[str, dict[str, Any], str]]) -> tuple[Sm90Recip
 
 
 def _with_tiles(named: tuple[Sm90Recipe, ...], promoted: bool) -> tuple[Sm90Recipe, ...]:
-    """Return the recipes `named`, followed by one for each tile that `choose` considers and that is not among them.
+    """Return the given plans, followed by one for each other tile that `choose` considers.
 
-    A recipe is the name and the arguments of a plan.
+    Plans are given and returned as recipes, i.e. their names and arguments.
 
-    promoted   whether the added tiles promote accumulators to f32 after each k-tile
+    named      plans that have names of their own
+    promoted   whether the added plans promote accumulators, i.e. add them to a total in f32 after each k-tile
     """
     covered = {
         NamedTile(recipe.tile, recipe.shape.cluster, promoted, recipe.shape.depth, recipe.shape.cluster_k)
@@ -150,10 +153,11 @@ def _with_tiles(named: tuple[Sm90Recipe, ...], promoted: bool) -> tuple[Sm90Reci
 
 
 def _is_usual(recipe: Sm90Recipe) -> bool:
-    """Return whether a recipe is the plan that a name with only tile and cluster, e.g. sm90_128x144_2x1, stands for.
+    """Return whether a plan is the default one for its tile and cluster: with default rasterization and epilogue.
 
-    Such a plan has the default order of tiles and default epilogue tiles. It is listed once, under that name. A recipe
-    is the name and arguments of a plan.
+    Such a plan is listed once, under the name that spells out tile and cluster, e.g. sm90_128x144_2x1.
+
+    recipe   name and arguments of the plan
     """
     shape = recipe.shape
     has_usual_order = shape.raster == TileShape.raster and shape.ctas_per_sm == 1

@@ -34,11 +34,11 @@ def _policies(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Sm90Recipe(Recipe):
-    """Name and arguments of a Hopper plan; `build` makes the plan for given operands.
+    """A Hopper plan that is not built yet: its name, and its options; `build` makes it for given operands.
 
-    Unless the user spelled out the options, `options["tile"]` is (bM, bN), and a k-tile has 128 bytes along K, or
-    `options["depth"]` times as many. `options["alone"]` is True if each CTA computes one tile only; its consumer
-    warpgroups then share that tile.
+    Options that a user spelled out are passed to `sm90_plan` unchanged. In the options of a built-in plan, "tile" is
+    (bM, bN), and a k-tile has "depth" (default 1) times 128 bytes along K. Its option "alone" is True if each CTA
+    computes one tile only, which its consumer warpgroups then share.
     """
 
     family: ClassVar[str] = "sm90"
@@ -131,10 +131,10 @@ class Sm90Recipe(Recipe):
 
     @property
     def accumulates_as(self) -> object:
-        """Return the options on which this plan's order of accumulation along K depends, as a comparable key.
+        """Return the options of this plan that its order of adding products along K depends on, as a comparable key.
 
-        Plans with equal keys add the products of an element in the same order, so one plan must be built per key to
-        know it.
+        Plans with equal keys have the same order. So the order of all plans is known after one plan per key has been
+        built.
         """
         shape = self.shape
         how = (shape.depth, shape.cluster_k, shape.promoted, self.division, self.ctas, self.swap_ab)

@@ -20,9 +20,12 @@ REPACK_START_US, MEETS_US, MEETS_EARLY_US = 2.0, 2.0, 0.5
 def repack_us(shapes: Shapes, operands: Operands, problem: Problem, device: Device, repacked: str) -> Column:
     """Return the microseconds that repack passes (copies of operands before the GEMM) add to each plan of `shapes`.
 
-    The A of a plan whose threads load it into registers is not repacked.
+    A plan whose threads load A into registers does not repack A.
 
-    repacked   names of the operands that the other plans repack: "", "a", "b" or "ab"
+    shapes              properties of the plans, as arrays with one entry per plan
+    operands, problem   types, majorness and extents of the GEMM
+    device              device whose memory bandwidth counts
+    repacked            names of the operands that all other plans repack: "", "a", "b" or "ab"
     """
     if not repacked:
         return 0.0

@@ -28,12 +28,13 @@ _BAND = 8  # rows of tiles in a band, if the raster follows from the cluster
 
 @dataclass(frozen=True)
 class TileShape:
-    """Tile, cluster and other properties of a Hopper plan that its predicted time depends on.
+    """Properties of one Hopper plan that its predicted time depends on, such as tile, cluster and kind of epilogue.
 
     tile                     (bM, bN), the tile of a CTA
     cluster                  CTAs of a cluster along M and N
-    epilogue                 "pingpong", "cooperative", "overlapped" or "single"; it determines which MMAs hide the
-                             store of a tile
+    epilogue                 which MMAs hide the store of a tile: "pingpong" (those of the other warpgroup),
+                             "overlapped" (those of the next tile), "cooperative" (none) or "single" (none; there is no
+                             producer warp either)
     raster                   order of the tiles; None if it follows from the cluster
     promoted                 whether threads add the accumulators of each k-tile to a total in f32
     consumers                number of consumer warpgroups
@@ -68,7 +69,8 @@ class TileShape:
     def is_pingpong(self, operands: Operands) -> bool:
         """Return whether this plan's consumer warpgroups take tiles in turn (pingpong) instead of sharing each tile.
 
-        If a CTA has one tile only, its consumers share the tile, unless D has a type or alignment that excludes it.
+        If a CTA has one tile only, its consumers share the tile. They do so only if the type and alignment of D allow
+        it.
         """
         return self.epilogue == "pingpong" or (self.alone and is_pingpong(self.tile) and not may_share(operands))
 
@@ -91,7 +93,11 @@ class TileShape:
         return is_usual and is_gpc_aware(self.tile, self.cluster)
 
     def pipeline_state(self, operands: Operands) -> tuple[int, int]:
-        """Return (mainloop stages, epilogue tiles of a consumer) of this plan for given operands, without building it.
+        """Return (mainloop stages, epilogue tiles of a consumer) that this plan has for given operands.
+
+        The plan is not built for this.
+
+        operands   types, majorness and alignment of A to D, as the kernel sees them
 
         >>> TileShape((128, 192)).pipeline_state(Operands.of("bf16", layout="nt"))
         (4, 6)
@@ -106,7 +112,7 @@ class TileShape:
 
 
 def may_share(operands: Operands) -> bool:
-    """Return whether the consumer warpgroups of a CTA with a single tile may share that tile, for these operands.
+    """Return whether the consumer warpgroups of a CTA that computes a single tile may share that tile.
 
     They may if D has 16 bits and TMA can store it. Otherwise they take tiles in turn, as in CTAs with several tiles:
     epilogue stages of a 32-bit D would take the room of a mainloop stage, and a D that TMA cannot store was not timed.
@@ -132,7 +138,7 @@ def may_overlap(operands: Operands) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """Properties of many Hopper plans for given operands, as arrays with one entry per plan. `TileShape` is one plan's.
+    """Properties of many Hopper plans that their predicted times depend on, as arrays with one entry per plan.
 
     bm, bn             tile (bM, bN)
     loaded_n           columns of B that are loaded for a k-tile: those of the tile, or more to fill cache lines
@@ -185,7 +191,7 @@ class Shapes:
         with_c: bool = False,
         reads_a: bool = False,
     ) -> Shapes:
-        """Convert plans to arrays, with what follows from the operands: columns loaded, stages and epilogue tiles.
+        """Convert the properties of plans to arrays, and add what follows from the operands, e.g. the mainloop stages.
 
         shapes     properties of each plan
         operands   operands of the problem for D
@@ -258,10 +264,10 @@ class Shapes:
 
     @cached_property
     def has_other_form(self) -> Column:
-        """Return an array of flags: is the plan for grids of one tile per CTA, and one of two with its tile size?
+        """Return an array of flags, one per plan: is there another plan with the same tile for larger grids?
 
-        The other one of the two is for grids with several tiles per CTA. Only clusters of at most two CTAs have such
-        pairs.
+        Such a pair consists of a plan whose CTAs compute one tile each, for which the flag is True, and a plan whose
+        CTAs compute several tiles. Only clusters of at most two CTAs have pairs.
         """
         return self.alone & ~self.is_large_cluster
 
@@ -329,7 +335,12 @@ class Shapes:
         return self.depth**-0.5
 
     def extents(self, problem: Problem) -> tuple[Column, Column]:
-        """Return (M, N) as the kernel of each plan sees them, at least 1: exchanged for plans that compute D^T."""
+        """Return arrays (M, N) with the extents of D as the kernel of each plan sees them, at least 1.
+
+        M and N are exchanged for plans that compute D^T (swap A/B).
+
+        problem   extents of the GEMM
+        """
         m, n = max(1, problem.m), max(1, problem.n)
         return (m, n) if m == n else by_orientation(self.swap_ab, m, n)
 

@@ -71,7 +71,7 @@ def is_pingpong(tile: tuple[int, int]) -> bool:
 
 @dataclass(frozen=True)
 class NamedTile:
-    """The tile that a plan's name such as `sm90_128x144_2x1` spells out, and how it is multiplied.
+    """The tile and other properties that a plan's name spells out, e.g. 128 x 144 for `sm90_128x144_2x1`.
 
     tile        (bM, bN), 128 x 144 in this name
     cluster     CTAs of a cluster along M and N, (2, 1) in this name
@@ -123,10 +123,10 @@ class NamedTile:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the arguments (name -> value) that this tile adds to the recipe of its plan, without the tile itself.
+        """Return the options of the plan for this tile that follow from the tile's size and cluster, as name -> value.
 
-        They are arguments of `sm90_plan`, `depth` and `alone`. `depth` is set if k-tiles have more than 128 bytes along
-        K. `alone` is set if a CTA has one tile only, as it has in clusters of more than two.
+        They are arguments of `sm90_plan`, and two more: `depth`, if k-tiles have more than 128 bytes along K, and
+        `alone`, if a CTA has one tile only, as it has in clusters of more than two CTAs.
 
         >>> NamedTile((192, 160), (1, 2)).options
         {'schedule': 'cooperative', 'consumers': 3, 'cluster': (1, 2)}
@@ -188,10 +188,9 @@ def every_tile(promoted: bool = False) -> Iterator[NamedTile]:
 
 
 def _is_whole(tile: tuple[int, int], cluster: tuple[int, int], promoted: bool) -> bool:
-    """Return whether plans with this tile and cluster are tried in the usual form.
+    """Return whether a tile and cluster are tried without cluster split-K, with k-tiles of 128 bytes along K.
 
-    That means without cluster split-K, and with k-tiles of 128 bytes along K. The ranges of good tiles were found by
-    measurement.
+    The ranges of good tiles were found by measurement.
 
     tile, cluster   (bM, bN), and CTAs of a cluster along M and N
     promoted        whether threads add the accumulators of each k-tile to a total in f32

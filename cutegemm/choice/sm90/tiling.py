@@ -17,9 +17,9 @@ from cutegemm.plan.work.split import FIXUP
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the tiles of many plans cover D (or D^T, with swap A/B), and their grids: arrays with one entry per plan.
+    """How the tiles of many plans cover the D of a problem, e.g. the number of tiles: arrays with one entry per plan.
 
-    An empty D counts as a D of one element.
+    D is the kernel's result, i.e. D^T for plans that swap A and B. An empty D counts as a D of one element.
 
     m, n            extents of D as the kernel sees it
     rows, columns   number of cluster tiles along M and along N that cover D
@@ -52,9 +52,10 @@ class Tiling:
 
 @dataclass(frozen=True)
 class FixupTiles:
-    """Stream-K fixup of several candidates: helper CTAs take the last k-tiles of the tiles that do not fill the grid.
+    """Which tiles candidate plans divide by stream-K fixup, and among how many clusters; arrays over these candidates.
 
-    All fields are arrays with one entry for each candidate that has fixup.
+    With stream-K fixup, clusters that the last wave leaves idle ("helpers") take the last k-tiles of its tiles.
+    Candidates without fixup have no entry.
 
     at        index of the candidate among all candidates
     shared    number of tiles whose k-tiles are shared with helpers
@@ -69,14 +70,14 @@ class FixupTiles:
 
     @classmethod
     def of(cls, tiles: Column, k_tiles: int, grid: Column) -> FixupTiles:
-        """Return the stream-K fixup of those plans that share at least one tile with helper CTAs.
+        """Return the stream-K fixup of the plans that share at least one tile with helper clusters.
 
-        Helpers are CTAs that the last wave leaves idle; they take the last k-tiles of its tiles.
+        Helpers are clusters that the last wave leaves idle; they take the last k-tiles of its tiles.
 
         tiles     number of tiles of D, one entry per plan
         k_tiles   number of k-tiles of a tile
         grid      number of clusters that run at a time, one entry per plan
-        returns   entries for these plans only; `at` has their indices
+        returns   entries for the plans that have helpers only; `at` has the indices of these plans
 
         >>> FixupTiles.of(np.array([66, 70]), 100, np.array([66, 66])).at
         array([1])
@@ -89,9 +90,12 @@ class FixupTiles:
 
 @dataclass(frozen=True)
 class FixupVariants(Variants):
-    """Candidates among Hopper plans, as parallel arrays, together with their stream-K fixup.
+    """Describes many candidate Hopper plans by parallel arrays, and adds what stream-K fixup does in them.
 
-    fixup_tiles   which tiles helper CTAs share, for the candidates that have fixup; None if none has it
+    With stream-K fixup, clusters that the last wave leaves idle ("helpers") take k-tiles of the last tiles. The
+    inherited arrays have one entry per candidate: the plan, and how it divides K.
+
+    fixup_tiles   number of shared tiles, and of helpers, for each candidate that has fixup; None if none has it
     """
 
     fixup_tiles: FixupTiles | None = None

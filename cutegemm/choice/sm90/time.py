@@ -52,7 +52,7 @@ _COOL_US = 4.0  # time of tensor cores; for shorter problems the power limit add
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of many Hopper plans for given operands on a device. Methods return arrays with one entry per plan.
+    """Predicts the times of many Hopper plans for given operands on a device. Methods return one entry per plan.
 
     shapes     the properties of the plans, as arrays
     operands   types, majorness and alignment of the problem's A to D. If a repack pass copies an operand before the
@@ -114,9 +114,9 @@ class Model:
         units = of_rows(tiling.tiles, recipes) * splits
 
         def wave_us(from_l2_us: Column) -> Column:
-            """Return the microseconds of a wave: one tile of D, or one K split of a tile, for each multiprocessor.
+            """Return the microseconds of one wave: each SM computes one tile of D, or one K split of a tile.
 
-            from_l2_us   time to load the A and B of a k-tile from L2
+            from_l2_us   microseconds to load the A and B of a k-tile from L2, as an array with one entry per candidate
             """
             k_tile_us = np.sqrt(waits_squared + from_l2_us * from_l2_us)
             return together(2.0, k_tile_us * k_tiles + exposed_us, hidden_us) + costs.tile
@@ -147,9 +147,9 @@ class Model:
         us = us + repacking_us
 
         def bounds() -> dict[str, Column]:
-            """Return name of a possible bottleneck, such as "L2" -> microseconds that it alone would take.
+            """Return the microseconds that each possible bottleneck of a plan would take alone, e.g. {"DRAM": array}.
 
-            Values are arrays with one entry per candidate of the enclosing prediction.
+            Each array has one entry per candidate of the enclosing prediction.
             """
             k_tiles_of_sm = waves * k_tiles
             us_of = (
@@ -162,9 +162,10 @@ class Model:
         return Predicted(us, bounds)
 
     def _fixup_tiles(self, variants: Variants, problem: Problem, tiling: Tiling) -> FixupTiles | None:
-        """Return the tiles that candidates with stream-K fixup share with idle CTAs; None if no candidate has fixup.
+        """Return which tiles candidates with stream-K fixup share with idle CTAs; None if no candidate has fixup.
 
         variants   the candidates: indices of plans, each with a division of K
+        problem    extents of the GEMM
         tiling     how the tiles of each plan cover D
         """
         if isinstance(variants, FixupVariants):
@@ -225,7 +226,7 @@ class Model:
 
     @cached_property
     def _does_not_stop(self) -> Column:
-        """Return, for each plan, 1 if its CTAs issue MMAs of the next tile while they store a tile, else 0."""
+        """Return an array: 1 for each plan whose CTAs issue MMAs of the next tile while they store a tile, else 0."""
         return 1.0 - self.shapes.cooperative
 
     @cached_property
@@ -253,7 +254,7 @@ class Model:
 
     @cached_property
     def _along(self) -> tuple[Column, Column]:
-        """Return two arrays of flags: do consecutive tiles lie along D's contiguous mode, and is that mode M?
+        """Return two arrays of flags, one entry per plan: do consecutive tiles lie along D's contiguous mode; is it M?
 
         M is that of the kernel, i.e. N of the problem for plans that swap A and B.
         """
@@ -320,12 +321,13 @@ class Model:
         return self.costs.asked * np.maximum(a_readers * rows_a, at_a_time / a_readers * rows_b)
 
     def _store(self, problem: Problem, tiling: Tiling) -> tuple[Column, Column, Column]:
-        """Return three arrays for the store of D: time per tile, the part that no MMAs overlap, bytes in DRAM traffic.
+        """Return the predicted times and bytes of storing a tile of D, as three arrays with one entry per plan.
 
-        Both times are in microseconds and include the load of C. Bytes are those of C and D; a D that L2 keeps does not
-        count.
+        They are the microseconds for a tile, the part of them that no MMAs overlap, and the bytes in DRAM traffic for
+        all of D. The load of C is included. A D that L2 keeps has no DRAM traffic.
 
-        tiling   how the tiles of each plan cover D
+        problem   extents of the GEMM
+        tiling    how the tiles of each plan cover D
         """
         shapes, costs, d = self.shapes, self.costs, self.operands.d
         d_size = d.dtype.bits / 8
@@ -448,9 +450,10 @@ class Model:
         A factor is above 1 if more cache lines are touched: by boxes narrower than a line, or if rows do not begin at
         lines.
 
-        aligned    names of the operands whose rows begin at lines, in "ab"
-        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix; the factor is that
-                   of this matrix, not of the K-major copy
+        problem    extents of the GEMM
+        aligned    names of the operands whose rows begin at cache lines: "", "a", "b" or "ab"
+        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix, e.g. "ab". For
+                   these, the factor is that of the matrix before the copy, which itself is K-major
         """
         a_lines, b_lines = [
             touched(CACHE_LINE_BYTES if name in aligned else self._row_bytes(name, problem, mn_major)) for name in "ab"
@@ -477,8 +480,9 @@ class Model:
         """Return the bytes from one contiguous row (or column) of an operand to the next.
 
         name       "a", "b" or "d"
-        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix; the result is that
-                   of this matrix, not of the K-major copy
+        problem    extents of the GEMM, and strides of operands that have gaps
+        mn_major   names of the operands that a repack pass copies from an M-major or N-major matrix, e.g. "ab". For
+                   these, the bytes are those of the matrix before the copy, which itself is K-major
         """
         operand = getattr(self.operands, name)
         major = "m" if name == "a" and name in mn_major else "n" if name in mn_major else operand.major

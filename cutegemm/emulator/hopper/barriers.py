@@ -19,7 +19,7 @@ _MOST_REPORTED = 6  # barriers that a deadlock report lists for one instruction
 def barriers_of(machine: Machine, slot: int) -> MBarriers:
     """Return the mbarriers of one CTA. The first call creates an empty set of them.
 
-    slot   index of the CTA among those that are emulated together
+    slot   index of the CTA among the CTAs that are emulated together
     """
     private = machine.blocks[slot].private
     if "mbarriers" not in private:
@@ -32,7 +32,7 @@ def barrier_key(slot: int, offset: int, phase: int) -> tuple[str, int, int, int]
 
     It names the phase by CTA, mbarrier and number.
 
-    slot     index of the CTA among those that are emulated together
+    slot     index of the CTA among the CTAs that are emulated together
     offset   offset of the mbarrier in its shared memory
     phase    number of the phase
     """
@@ -70,7 +70,7 @@ def _is_known_to_cluster(machine: Machine, slot: int, offset: int) -> bool:
 
     It is if a fence has published it, and the cluster barrier has been passed since.
 
-    slot     index of the CTA among those that are emulated together
+    slot     index of the CTA among the CTAs that are emulated together
     offset   offset of the mbarrier in the CTA's shared memory
     """
     barrier = barriers_of(machine, slot).get(offset)
@@ -83,8 +83,8 @@ def note_use(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -
     An initialisation counts as a write, every other use as a read. An mbarrier that was published by a fence and a
     cluster barrier needs no check.
 
-    slots, offsets   (threads,): for each thread of the step, the CTA (index among those that are emulated together) and
-                     the offset of the mbarrier that it uses
+    slots, offsets   (threads,): for each thread of the step, the CTA (index among the CTAs that are emulated together)
+                     and the offset of the mbarrier that it uses
     writes           True for an initialisation
     raises           EmulationError for a use that nothing orders after the initialisation
     """

@@ -24,7 +24,8 @@ def check_form(instruction: Instruction) -> None:
 class Boxes:
     """The TMA boxes that one instruction copies: for each thread that executes it, a tensor map and a corner.
 
-    at   the operand `[tensor map, {coordinates}]`
+    step   the execution of the instruction
+    at     the operand `[tensor map, {coordinates}]`
     """
 
     def __init__(self, step: Step, at: Memory) -> None:

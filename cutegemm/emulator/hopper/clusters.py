@@ -30,7 +30,7 @@ class _ClusterBarrier:
 def _cluster_barrier(machine: Machine, cluster: tuple[int, ...]) -> _ClusterBarrier:
     """Return the state of the barrier (barrier.cluster) of a cluster. The first call creates it.
 
-    cluster   indices of the cluster's CTAs among those that are emulated together
+    cluster   indices of the cluster's CTAs among the CTAs that are emulated together
     """
     key = ("cluster barrier", cluster)
     if key not in machine.private:
@@ -42,7 +42,7 @@ def _cluster_barrier(machine: Machine, cluster: tuple[int, ...]) -> _ClusterBarr
 def passed(machine: Machine, slot: int) -> int:
     """Return how often the barrier (barrier.cluster) of a CTA's cluster has completed.
 
-    slot   index of the CTA among those that are emulated together
+    slot   index of the CTA among the CTAs that are emulated together
     """
     return _cluster_barrier(machine, machine.blocks[slot].cluster).phase
 
@@ -58,7 +58,7 @@ def waited(machine: Machine, thread: int) -> int:
 def _complete(machine: Machine, cluster: tuple[int, ...]) -> None:
     """Complete the current phase of a cluster's barrier if all threads that have not ended have arrived.
 
-    cluster   indices of the cluster's CTAs among those that are emulated together
+    cluster   indices of the cluster's CTAs among the CTAs that are emulated together
     """
     barrier = _cluster_barrier(machine, cluster)
     members = np.isin(machine.block_of, cluster) & machine.alive

@@ -36,6 +36,7 @@ def _prefetch(step: Step) -> None:
 class _Load:
     """A TMA load that has been issued: of one box into the shared memory of one CTA.
 
+    copy      the access to shared memory, for race detection
     map       tensor map of the box
     corner    coordinates of its first element
     barrier   address of the mbarrier in that CTA that counts the bytes

@@ -25,15 +25,21 @@ _WHY_UNREADABLE = {EMPTY: "nothing has been written", PENDING: "a copy to it is 
 
 @dataclass(frozen=True)
 class Request:
-    """An asynchronous access (by TMA, st.async or wgmma) to one CTA's shared memory, with the thread that issued it.
+    """An asynchronous access (by TMA, st.async or wgmma) to the shared memory of one CTA, as the race detector sees it.
 
-    thread       number of the issuing thread over all CTAs that are emulated together
-    slot         index of the CTA whose shared memory is accessed, among those that are emulated together
-    units        (units,) offsets of the accessed units in the shared-memory window of that CTA
-    known        vector clock that the thread had for that CTA when it issued the access; None if races are not checked
-    channel      for a copy into shared memory, `MBarrier.number` of the mbarrier that it signals; otherwise None
-    warps        for a read by wgmma, the numbers of its warps in race detection; otherwise ()
-    unit_bytes   bytes of a unit: 16, or the bytes that each thread stores by st.async
+    The accessed bytes are given as units, the smallest pieces that the race detector tells apart.
+
+    machine       the emulated CTAs
+    instruction   the instruction that issued the access
+    thread        number of the issuing thread over all CTAs that are emulated together
+    slot          index of the accessed CTA among the CTAs that are emulated together
+    units         offset of each accessed unit in that CTA's window of shared memory: (units,)
+    known         what is ordered before the access: vector clock of the issuing thread, for that CTA; None if races are
+                  not checked
+    channel       for a copy into shared memory, number of the mbarrier that the copy signals (`MBarrier.number`);
+                  otherwise None
+    warps         for a read by wgmma, numbers of its warps in the race detector; otherwise ()
+    unit_bytes    bytes of a unit: 16, or the bytes that each thread stores by st.async
     """
 
     machine: Machine
@@ -55,6 +61,8 @@ class AsyncProxy:
     """The asynchronous accesses (by TMA, st.async and wgmma) to the shared memory of all emulated CTAs.
 
     This object delays the accesses as long as the program allows, and checks them for races and missing proxy fences.
+
+    machine   the emulated CTAs
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -109,7 +117,7 @@ class AsyncProxy:
         value of the detector's counter) are ordered before. None if races are not checked.
 
         thread   number of the thread over all CTAs that are emulated together
-        slot     index of the CTA among those that are emulated together
+        slot     index of the CTA among the CTAs that are emulated together
         """
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
@@ -123,9 +131,11 @@ class AsyncProxy:
         return known
 
     def learn(self, key: Any, agents: np.ndarray, slot: int) -> None:
-        """Raise vector clocks of warps or copies of a CTA to the ones that CTAs of the cluster released under a key.
+        """Raise the vector clocks of warps or copies that pass a barrier to the clocks stored at its arrivals.
 
-        key      key of a phase of an mbarrier or of the cluster barrier
+        What CTAs of the cluster did before they arrived is then ordered before what the warps do next.
+
+        key      barrier and phase: of an mbarrier, or of the cluster barrier
         agents   numbers of the warps or copies over all CTAs
         slot     index of their CTA among those that are emulated together
         """
@@ -192,7 +202,11 @@ class AsyncProxy:
         self.machine.shared.unfenced[slot, among] = 0
 
     def end_write(self, copy: Request, values: np.ndarray) -> None:
-        """End a copy into shared memory: write its values, uint8 (units, bytes of a unit)."""
+        """End an asynchronous copy into shared memory: write its bytes and mark them as initialized.
+
+        copy     the copy, with the units of shared memory that it writes
+        values   bytes to write, uint8 (units, bytes of a unit)
+        """
         at = copy.units // copy.unit_bytes
         data, state = self._memory(copy)
         data[at] = values
@@ -201,7 +215,8 @@ class AsyncProxy:
     def read(self, request: Request) -> np.ndarray:
         """Read the bytes of shared memory that a TMA store or wgmma reads, as uint8 (units, bytes of a unit).
 
-        raises   EmulationError for a race, for bytes that are unwritten or unfenced, or for an address out of bounds
+        request   the asynchronous access: its CTA, its bytes and the thread that issued it
+        raises    EmulationError for a race, for bytes that are unwritten or unfenced, or for an address out of bounds
         """
         self._check_inside(request)
         at = request.units // request.unit_bytes
@@ -217,7 +232,10 @@ class AsyncProxy:
         return values
 
     def check_fenced(self, request: Request) -> None:
-        """Raise EmulationError if a thread stored bytes of this access without a fence.proxy.async since."""
+        """Raise EmulationError if a thread stored bytes of this access without a fence.proxy.async since.
+
+        request   the asynchronous access: its CTA, its bytes and the thread that issued it
+        """
         unfenced = self.machine.shared.unfenced[request.slot, request.units // UNIT_BYTES]
         if unfenced.any():
             place = int(np.flatnonzero(unfenced)[0])
@@ -234,12 +252,17 @@ class AsyncProxy:
 
         Both are uint8 views (units, bytes of a unit). A state says whether the byte is written, unwritten or being
         copied to.
+
+        request   the asynchronous access: its CTA, its bytes and the thread that issued it
         """
         shared, shape = self.machine.shared, (-1, request.unit_bytes)
         return shared.data[request.slot].reshape(shape), shared.state[request.slot].reshape(shape)
 
     def _check_inside(self, request: Request) -> None:
-        """Raise EmulationError if any unit of this access lies outside of the CTA's shared memory."""
+        """Raise EmulationError if any unit of this access lies outside of the CTA's shared memory.
+
+        request   the asynchronous access: its CTA, its bytes and the thread that issued it
+        """
         shared = self.machine.shared
         inside = shared.has(request.units, request.unit_bytes)
         if not inside.all():
@@ -249,8 +272,9 @@ class AsyncProxy:
     def _note(self, request: Request, writes: bool) -> None:
         """Record an asynchronous access in the race detector.
 
-        writes   True for a copy into shared memory, False for a read
-        raises   EmulationError for a race
+        request   the asynchronous access: its CTA, its bytes and the thread that issued it
+        writes    True for a copy into shared memory, False for a read
+        raises    EmulationError for a race
         """
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:

@@ -33,7 +33,7 @@ def _pool(machine: Machine, slot: int) -> _Pool:
 
     The first call creates the pool.
 
-    slot   index of the CTA among those that are emulated together
+    slot   index of the CTA among the CTAs that are emulated together
     """
     private = machine.blocks[slot].private
     if "registers" not in private:

@@ -51,6 +51,7 @@ def _check_form(instruction: Instruction) -> None:
 class _Send:
     """A store by st.async that has been issued: from threads of one warp to the shared memory of one CTA.
 
+    copy      the access to shared memory, for race detection
     values    uint8 (threads, bytes): the bytes that each thread stores
     origins   (threads,): 0 for an initialized value, else the number of the read of unwritten memory that it comes from
     barrier   address of the mbarrier in that CTA that counts the bytes
@@ -90,7 +91,7 @@ class _Send:
 class _Targets:
     """Where the threads that execute st.async store, and which mbarriers they signal.
 
-    slots      (threads,) index of the destination CTA among those that are emulated together
+    slots      (threads,) index of the destination CTA among the CTAs that are emulated together
     offsets    (threads,) offsets of the stores in the shared-memory windows of these CTAs
     barriers   (threads,) offsets of the mbarriers in these windows
     """
@@ -170,7 +171,7 @@ def _targets(step: Step, size: int) -> _Targets:
 def _check_place(step: Step, slot: int, offsets: np.ndarray, size: int) -> None:
     """Raise RuleViolation if threads of a warp store to the same bytes by st.async, or to an mbarrier.
 
-    slot      index of the destination CTA among those that are emulated together
+    slot      index of the destination CTA among the CTAs that are emulated together
     offsets   (threads,) offsets in the CTA's shared-memory window
     size      bytes that each thread stores
     """

@@ -33,6 +33,9 @@ _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 class _Store:
     """A TMA store that has been issued: of one box from shared to global memory.
 
+    copy        the access to shared memory, for race detection
+    map         tensor map of the box
+    corner      coordinates of its first element
     reduction   "add", "min" or "max"; None for a plain store
     values      uint8 (units, 16), the bytes of the box in 16-byte units; None until shared memory is read
     written     whether global memory has been written

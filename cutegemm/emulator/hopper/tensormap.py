@@ -119,7 +119,7 @@ class TensorMap:
         return rules
 
     def units(self, corner: tuple[int, ...]) -> BoxUnits:
-        """Return the 16-byte units of the box at a corner, in the order of shared memory.
+        """Return where the 16-byte units of a box are in global memory, in the order of the box in shared memory.
 
         corner   coordinates of the first element, the contiguous mode first; they may be negative
         """
@@ -141,8 +141,11 @@ class TensorMap:
     def shared_units(self, start: int) -> np.ndarray:
         """Return the shared-memory address of each 16-byte unit of a box of this tensor map, with the swizzle applied.
 
+        Unit i of the result is the i-th 16 bytes of the box, counted along the contiguous mode first; the swizzle
+        decides at which address it lies.
+
         start     shared-memory address of the start of the box
-        returns   int array (units,), in the order of the box without swizzle: the contiguous mode first
+        returns   int array (units,)
         raises    RuleViolation if `start` is not aligned to 128 bytes
         """
         if start % TMA_SMEM_ALIGNED_BYTES:

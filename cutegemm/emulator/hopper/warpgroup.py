@@ -120,7 +120,8 @@ def _registers(instruction: Instruction) -> list[int]:
 def _watched(decoded: Decoded, owned: set[int]) -> Decoded:
     """Return a variant of an instruction that first checks that no unfinished wgmma uses its registers.
 
-    owned   registers that some wgmma of the program uses; if the instruction uses none of them, it is returned itself
+    decoded   the instruction, with the function that executes it
+    owned     registers that some wgmma of the program uses; if the instruction uses none of them, it is returned itself
     """
     used = owned.intersection((*decoded.reads, *decoded.writes))
     action: Action = decoded.action
@@ -265,6 +266,7 @@ def _check_free(
     It may not if wgmma.fence is missing before it, or if another unfinished wgmma uses the registers. Only wgmmas of
     the same shape may share accumulators.
 
+    warpgroup                   the warpgroup, with its unfinished wgmmas
     accumulators, a_registers   indices of the registers of D, and of A; () if A is in shared memory
     """
     touched = warpgroup.touched
@@ -292,6 +294,8 @@ def _execute(machine: Machine, warpgroup: _Warpgroup, wgmmas: list[_Wgmma]) -> N
     """Compute the results of wgmma instructions of a warpgroup, in the order of the list.
 
     Accumulators are written to registers after the last of them.
+
+    wgmmas   the instructions
     """
     here = slice(warpgroup.first, warpgroup.first + WARPGROUP)
     accumulators: dict[tuple[int, ...], tuple[Shape, np.ndarray]] = {}
@@ -327,7 +331,12 @@ def _require_written(machine: Machine, wgmma: _Wgmma, here: slice) -> None:
 
 
 def _operands(machine: Machine, warpgroup: _Warpgroup, wgmma: _Wgmma) -> tuple[np.ndarray, np.ndarray]:
-    """Return the operands A (64, K) and B (N, K) of a wgmma as arrays, with their signs applied."""
+    """Return the operands A (64, K) and B (N, K) of a wgmma as arrays, with their signs applied.
+
+    machine     the emulated CTAs, whose shared memory is read
+    warpgroup   the warpgroup that issued the wgmma
+    wgmma       the instruction with its descriptors or registers
+    """
     shape = wgmma.shape
     if isinstance(wgmma.a, Descriptor):
         a = _matrix(machine, warpgroup, wgmma, wgmma.a, 64, shape.a, wgmma.mn_major[0])
@@ -348,6 +357,7 @@ def _matrix(
 ) -> np.ndarray:
     """Read an operand of wgmma from shared memory as an array (rows, K). All four warps count as its readers.
 
+    warpgroup    the warpgroup that issued the wgmma
     descriptor   where the matrix lies in shared memory
     rows         M or N
     dtype        element type

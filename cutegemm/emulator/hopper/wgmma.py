@@ -241,6 +241,7 @@ def a_of_registers(registers: np.ndarray, dtype: DType) -> np.ndarray:
 
     Register r of a lane holds the 4 bytes at 4 * (lane % 4) + 16 * (r / 2) of row lane / 4 + 8 * (r % 2).
 
+    dtype    element type of A
     source   PTX ISA, "wgmma.mma_async, register fragments of A"
     """
     raw = np.empty((WGMMA_M, 8), np.uint32)

@@ -36,11 +36,13 @@ _TEXTS = {
 
 @dataclass(frozen=True)
 class Translated:
-    """An epilogue of `cutlass.operators` as arguments of `gemm`.
+    """An epilogue of `cutlass.operators`, converted to a Python function that `cutegemm.gemm` takes as its epilogue.
 
-    text       Python text of the function
-    function   function of the accumulator and of the operands
-    inputs     name in `cutlass.operators` of each operand; the operands of `function` are x0, x1, ... in this order
+    It also has the names under which `cutlass.operators` knows the operands and results, to pass the tensors of a call.
+
+    text       source text of the function
+    function   function of the accumulator and of the operands x0, x1, ...; it returns D and the auxiliary outputs
+    inputs     name in `cutlass.operators` of each operand: that of x0, that of x1, and so on
     outputs    name in `cutlass.operators` of each result; the first is "D"
     """
 
@@ -50,17 +52,18 @@ class Translated:
     outputs: tuple[str, ...]
 
     def operands(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the operands of `gemm` by name.
+        """Return the operands of this epilogue as `cutegemm.gemm` takes them: {"x0": value, "x1": value, ...}.
 
-        values   tensors and numbers by their names in `cutlass.operators`; others than the operands are ignored
+        values   tensors and numbers by their names in `cutlass.operators`; entries that are not operands are ignored
         """
         return {f"x{index}": values[name] for index, name in enumerate(self.inputs)}
 
 
 def translated(epilogue: Any) -> Translated:
-    """Return a traced epilogue of `cutlass.operators` as a function that `gemm` takes.
+    """Convert an epilogue of `cutlass.operators` to a function that `cutegemm.gemm` takes as its epilogue.
 
-    epilogue   an `EpilogueArguments` of a `GemmArguments`, or an `EpilogueMetadata`
+    epilogue   an `EpilogueArguments` of a `GemmArguments`, or an `EpilogueMetadata`; both contain the traced operations
+    returns    the function, with the names of its operands and results in `cutlass.operators`. It holds no tensors
     raises     UnsupportedError with every part of the epilogue that `gemm` does not have
     """
     graph, names = epilogue.traced_epilogue.dag_ir, epilogue.traced_epilogue.return_names
@@ -97,9 +100,10 @@ def translated(epilogue: Any) -> Translated:
 
 
 def _wrong_operations(traced: Any) -> list[str]:
-    """Return a sentence for each operation that `gemm` does not have.
+    """Return an error sentence for each operation of a traced epilogue that `gemm` does not have; empty if it has all.
 
-    traced   the traced epilogue. Its passes move permutations into the layouts of tensors, where nothing reveals them
+    traced   the traced epilogue of `cutlass.operators`. Permutations and reshapes do not appear as operations, because
+             tracing moves them into the layouts of tensors; they are counted separately
     """
     computed = [node.fn.name for node in traced.dag_ir.nodes_meta if node.op == "compute"]
     unknown = dict.fromkeys([name for name in computed if name not in _TEXTS])
@@ -110,8 +114,9 @@ def _wrong_operations(traced: Any) -> list[str]:
 
 
 def _wrong_results(graph: Any, returned: Sequence[str]) -> list[str]:
-    """Return a sentence for each result that `gemm` cannot store.
+    """Return an error sentence for each result of a traced epilogue that `gemm` cannot store; empty if there is none.
 
+    graph      the graph of the epilogue's operations
     returned   names of the results
     """
     reduced = [name for name in returned if name in graph.reduction_names]
@@ -123,9 +128,11 @@ def _wrong_results(graph: Any, returned: Sequence[str]) -> list[str]:
 
 
 def _wrong_transports(transports: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each tensor whose transport the caller prescribes.
+    """Return an error sentence for each tensor of an epilogue whose way of loading or storing the caller prescribes.
 
-    transports   a `Load` or a `Store` by the name of the tensor
+    `gemm` chooses that itself.
+
+    transports   a `Load` or a `Store` of `cutlass.operators`, by the name of the tensor
     """
     return [
         f"{name} has the transport {transport.via.value!r}. Pass the tensor itself, because the plan decides."

@@ -35,11 +35,17 @@ _log = logging.getLogger(__name__)
 
 
 class Fma(MmaInstruction):
-    """Multiply-add instructions of threads, which SIMT plans use instead of tensor cores."""
+    """Names the FMA instruction of CUDA cores in the description that `cutlass.operators` has of a SIMT plan.
+
+    Its class methods say on which targets the instruction exists, as those of `HopperWgmma` do for wgmma.
+    """
 
     @classmethod
     def supported_targets(cls, design: Any = None, operands: Any = None) -> list[TargetSm]:
-        """Return the targets that cutegemm offers SIMT plans for."""
+        """Return the targets (architectures) on which cutegemm offers plans that use this instruction: Hopper only.
+
+        design, operands   not used
+        """
         return [TARGET]
 
 
@@ -48,7 +54,7 @@ _INSTRUCTIONS = {"sm90": HopperWgmma, "mma_sync": AmpereMma, "simt": Fma}  # by 
 
 @dataclass(kw_only=True)
 class PlanDesign(BLASDesignMetadata):
-    """Design of an operator that carries out a plan of cutegemm.
+    """Metadata of a kernel for `cutlass.operators`: tile, cluster, stages and instruction, with the name of its plan.
 
     plan   name of the plan, which `cutegemm.gemm(plan=...)` takes
     """
@@ -57,9 +63,12 @@ class PlanDesign(BLASDesignMetadata):
 
     @classmethod
     def of(cls, recipe: Recipe, plan: GemmPlan) -> PlanDesign:
-        """Return the design of a plan. Tile and cluster are those of D, also if the plan swaps A and B.
+        """Return the metadata (tile, cluster, stages, instruction, plan name) of a plan for `cutlass.operators`.
 
-        recipe   recipe of the plan
+        Tile and cluster are those of D, also if the plan swaps A and B.
+
+        recipe   named options that the plan was built from; it gives the plan's name
+        plan     the built plan, which gives the rest
         """
         (*tile, tile_k), cluster = plan.cta_tile, plan.cluster_mn
         m, n = (1, 0) if plan.swap_ab else (0, 1)
@@ -73,15 +82,16 @@ class PlanDesign(BLASDesignMetadata):
 
 
 class CutegemmProvider(Provider):
-    """Plans of cutegemm for Hopper GPUs."""
+    """Offers the plans of cutegemm for Hopper GPUs as operators of `cutlass.operators`."""
 
 
 @CutegemmProvider.register
 class CutegemmOperator(Operator):
-    """A plan of cutegemm, for operands of given types, majorness and alignment, and for any extents.
+    """A plan of cutegemm as an operator of `cutlass.operators`, which can be listed, compiled and run.
 
-    Its kernel is compiled into the disk cache of cutegemm. It is launched by `cutegemm.gemm`, which provides the
-    workspace. The operator is listed only for given arguments, because plans are chosen for a problem.
+    It works for operands of given types, majorness and alignment, and for any extents. Its kernel is compiled into the
+    disk cache of cutegemm. It is launched by `cutegemm.gemm`, which provides the workspace. The operator is listed only
+    if a program asks for operators for given arguments, because plans are chosen for a problem.
     """
 
     supported_args_type = GemmArguments
@@ -100,9 +110,13 @@ class CutegemmOperator(Operator):
         target_sm: TargetSm | None = None,
         args: Any = None,
     ) -> list[Operator]:
-        """Return the first ten plans that the tuner would time for the arguments, the lowest predicted time first.
+        """Return operators for a GEMM: the best ten plans of cutegemm, in ascending order of predicted time.
 
-        metadata_filter   function that returns whether a plan is offered; the others do not count
+        metadata_filter   function that returns whether a plan is offered; other plans do not count among the ten
+        epilogue_args     custom epilogue of the GEMM; None: none
+        target_sm         architecture that is wanted; None: any
+        args              a `GemmArguments` with the tensors; None: nothing is offered
+        returns           empty if no plan can implement the arguments
         """
         if args is None or not (target_sm or TARGET).supports_operators_from([TARGET]):
             return []
@@ -123,12 +137,13 @@ class CutegemmOperator(Operator):
     def _metadata_of(
         cls, args: Any, question: Question, recipe: Recipe, plan: GemmPlan, epilogue: Any
     ) -> OperatorMetadata:
-        """Return the metadata of the operator that carries out a plan.
+        """Return the metadata with which `cutlass.operators` lists a plan: name, operands, tile and epilogue.
 
         args       a `GemmArguments` that the plan can implement
-        question   what the choice of the plan depends on
-        recipe     recipe of the plan
-        epilogue   the `EpilogueMetadata`, or None
+        question   what the choice of the plan depends on: types, extents, alignments, epilogue
+        recipe     named options that the plan was built from
+        plan       the built plan
+        epilogue   the `EpilogueMetadata`; None without a custom epilogue
         """
         operands = operands_metadata(args, question, recipe)
         matrices = {"A": operands.A, "B": operands.B, "out": operands.out}
@@ -144,11 +159,12 @@ class CutegemmOperator(Operator):
         )
 
     def _decision(self, args: Any) -> Decision:
-        """Return the plan for the arguments of a call, and the problem that it solves.
+        """Return this operator's plan, built for the arguments of a call, and the problem (extents) that it solves.
 
-        It is cached by the types, shapes, strides and alignments of the arguments.
+        The result is cached by the types, shapes, strides and alignments of the arguments.
 
-        raises   CutegemmError with the reasons why the plan of this operator cannot implement them
+        args     a `GemmArguments` with the tensors of the call
+        raises   CutegemmError with the reasons why this operator's plan cannot implement the arguments
         """
         signature = signature_of(args)
         decision: Decision | None = self._decisions.found.get(signature)
@@ -162,7 +178,11 @@ class CutegemmOperator(Operator):
         return decision
 
     def _supports(self, args: Any, target_sm: TargetSm | None = None) -> Status:
-        """Return whether the plan can implement the arguments, or the reasons why it cannot."""
+        """Return a `Status`: success if this operator's plan can implement the arguments, else the reasons why not.
+
+        args        a `GemmArguments` with the tensors of the call
+        target_sm   not used
+        """
         try:
             self._decision(args)
         except CutegemmError as error:
@@ -172,14 +192,23 @@ class CutegemmOperator(Operator):
     def _compile(self, args: Any, target_sm: TargetSm | None = None) -> CompiledArtifact:
         """Return the compiled kernel of the plan for the arguments, from the disk cache if it has it.
 
-        raises   UnsupportedError for another target than Hopper; the errors of `compile_plan`
+        args        a `GemmArguments` with the tensors of the call
+        target_sm   architecture to compile for; None: Hopper
+        raises      UnsupportedError for another target than Hopper; PlanError or CompileError if the plan does not
+                    compile
         """
         if target_sm not in (None, TARGET):
             raise UnsupportedError(f"{self.metadata.operator_name}: {target_sm} is not {TARGET}. Pass {str(TARGET)!r}.")
         return CompiledArtifact(compile_plan(self._decision(args).plan, ARCH), self, TARGET)
 
     def _run(self, args: Any, compiled_artifact: CompiledArtifact, stream: Any, workspace: Any = None) -> None:
-        """Launch the kernel on a stream."""
+        """Launch this operator's kernel on a stream, through `cutegemm.gemm`.
+
+        args                a `GemmArguments` with the tensors of the call
+        compiled_artifact   not used: `gemm` finds the kernel in the disk cache
+        stream              a torch stream, or an object whose integer is the handle of a CUDA stream
+        workspace           not used: `gemm` provides the workspace
+        """
         a, b, out = [operand.tensor.runtime_tensor for operand in (args.A, args.B, args.out)]
         operands: dict[str, Any] = {}
         if self._ending is not None:

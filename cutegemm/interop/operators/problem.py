@@ -29,9 +29,12 @@ ARCH = "sm_90a"
 
 
 def tensor_of(wrapped: Any) -> torch.Tensor:
-    """Return the torch tensor of a TensorWrapper; one on the meta device if it is fake, or of another framework.
+    """Return the torch tensor that a TensorWrapper of `cutlass.operators` holds.
 
-    raises   UnsupportedError for a `cute.Tensor`, which does not lead back to the tensor that it was made of
+    For a fake tensor, or an array of another framework, it is a tensor on the meta device, i.e. without memory.
+
+    wrapped   the TensorWrapper
+    raises    UnsupportedError for a `cute.Tensor`, which does not lead back to the tensor that it was made of
     """
     own = wrapped._runtime_tensor
     if isinstance(own, torch.Tensor):
@@ -46,11 +49,12 @@ def tensor_of(wrapped: Any) -> torch.Tensor:
 
 
 def question_of(args: Any, ending: Translated | None) -> Question:
-    """Return everything that the choice of the plan for the arguments of an operator depends on.
+    """Return everything that the choice of a plan depends on, read from the arguments of a `cutlass.operators` call.
 
-    args     a `GemmArguments`
-    ending   its epilogue; None without one
-    raises   UnsupportedError with every rule that the arguments break
+    args      a `GemmArguments`
+    ending    the epilogue of the call, as a function that `gemm` takes; None without one
+    returns   a description of the GEMM: types, extents, strides, alignments, epilogue and device
+    raises    UnsupportedError with every rule that the arguments break
     """
     if not isinstance(args, GemmArguments) or any(not isinstance(x, DenseTensor) for x in (args.A, args.B, args.out)):
         raise UnsupportedError(
@@ -78,7 +82,12 @@ def question_of(args: Any, ending: Translated | None) -> Question:
 
 
 def signature_of(args: Any) -> tuple[Any, ...]:
-    """Return a key with everything that `question_of` reads of the arguments of an operator, for a cache."""
+    """Return a hashable key of the arguments of an operator: types, shapes, strides and alignments of all tensors.
+
+    Arguments with equal keys have the same plan, so plans are cached under this key.
+
+    args   a `GemmArguments`
+    """
     values = [getattr(operand, "tensor", operand) for operand in (args.A, args.B, args.out)]
     if args.epilogue is not None:
         values += args.epilogue.parameters
@@ -94,9 +103,11 @@ def signature_of(args: Any) -> tuple[Any, ...]:
 
 
 def _views_of(tensors: dict[str, torch.Tensor], batched: bool) -> dict[str, View]:
-    """Return the memory layouts of "a", "b", "c" and "out". Without a tensor c, it is that of "out".
+    """Return the memory layout (majorness, alignment, strides) of each matrix of a GEMM: "a", "b", "c" and "out".
 
-    raises   UnsupportedError if D is empty, or if neither of the last two strides of a tensor is 1
+    tensors   the matrices by name. Without a "c", the result has the layout of "out" for it
+    batched   True if the matrices have a batch mode in front
+    raises    UnsupportedError if D is empty, or if neither of the last two strides of a tensor is 1
     """
     if not tensors["out"].numel():
         raise UnsupportedError("D is empty. There is nothing to launch.")
@@ -119,7 +130,13 @@ def device() -> Device:
 
 
 def _check_d(out: Any, d: Any) -> None:
-    """Raise UnsupportedError if the tensor D of the epilogue is not like the operand `out`, which is not written."""
+    """Raise UnsupportedError if an epilogue's tensor D has another type or layout than the operand `out` of the call.
+
+    Only D is written; `out` describes it.
+
+    out   operand `out` of the `GemmArguments`
+    d     tensor that the epilogue stores D to
+    """
     if (out.dtype, out.shape, out.stride) != (d.dtype, d.shape, d.stride):
         raise UnsupportedError(
             f"D of the epilogue is {d.dtype} of shape {d.shape} and strides {d.stride}, but out is {out.dtype} of "
@@ -145,10 +162,11 @@ def _check_types(tensors: dict[str, torch.Tensor], accumulator: Any) -> None:
 def _spec_of(
     values: dict[str, Any], ending: Translated, extents: tuple[int, int, int | None]
 ) -> tuple[EpilogueSpec, torch.Tensor | None]:
-    """Return an epilogue with the types of its tensors, and the tensor that the kernel reads as C, or None.
+    """Return an epilogue with the types of its tensors, and the tensor that the kernel reads as C; None without one.
 
-    values    tensors and numbers by their names in `cutlass.operators`
-    extents   M, N, and L of a batch or None
+    values    tensors and numbers of the epilogue by their names in `cutlass.operators`
+    ending    the epilogue as a function that `gemm` takes
+    extents   M, N, and number of matrices of a batch or None
     raises    UnsupportedError if the shape of a tensor fits no operand of an epilogue
     """
     m, n, l = extents  # noqa: E741
@@ -177,11 +195,11 @@ def _spec_of(
 
 
 def operands_metadata(args: Any, question: Question, recipe: Recipe) -> Any:
-    """Return the constraints of a plan on the operands of a GEMM, as a `GemmOperandsMetadata`.
+    """Return which operands a plan accepts, as a `GemmOperandsMetadata` of `cutlass.operators`.
 
     args       a `GemmArguments` that the plan can implement
-    question   what the choice of its plan depends on
-    recipe     recipe of the plan
+    question   what the choice of its plan depends on: types, extents, alignments
+    recipe     named options that the plan is built from; they decide how operands are loaded and must be aligned
     """
     operands = question.all_operands(recipe.boxes(question.boxed))
     of_plan = {"A": operands.a, "B": operands.b, "out": operands.d}
@@ -192,11 +210,11 @@ def operands_metadata(args: Any, question: Question, recipe: Recipe) -> Any:
 
 
 def _constraints(tensor: Any, operand: Operand, modes: str) -> Any:
-    """Return the constraints of a plan on one operand, as a `DenseTensorConstraints`.
+    """Return which tensors a plan accepts as one operand, as a `DenseTensorConstraints`: type, majorness, alignment.
 
-    tensor    an operand that the plan can read
+    tensor    a tensor that the plan can read; its type and number of modes count, and strides that limit the alignment
     operand   type, majorness and alignment that the plan needs
-    modes     names of the operand's modes
+    modes     letters of the operand's two modes: "mk" for A, "kn" for B, "mn" for D
     """
     is_row_major = operand.major == modes[1]
     elements = operand.align_bytes * 8 // operand.dtype.bits

@@ -59,11 +59,13 @@ def put(address: Int32, value: Float32, *, loc=None, ip=None) -> None:
 class Stream:
     """The elements of A or of B that one thread of a gemv kernel reads from global memory, as vectors.
 
+    atom        copy atom that loads one vector
     rows        pointers to the first vector of each of the thread's rows
     k           index along K of the first element of these vectors; may be negative
     offsets     distance from the first vector to each vector of a k-tile, in elements
-    registers   (32-bit words of a vector, rows, vectors of a k-tile), which receive the vectors
-    values      elements of a vector
+    registers   destination of the loads, with three modes: 32-bit words of a vector, the thread's rows, vectors of a
+                k-tile
+    values      number of elements of a vector
     of_atom     rows of one MMA atom that a thread reads: 2 of A, 1 of B
     """
 
@@ -77,9 +79,11 @@ class Stream:
 
 
 class GemvGemm(ScheduledGemm):
-    """The kernel of a gemv plan, i.e. for a D of few columns: each warp multiplies a share of K by mma.sync.
+    """Emits the kernel for a D of few columns (GEMV-like): each warp multiplies a share of K by mma.sync.
 
-    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
+    Operands are read from global memory to registers, without shared memory. At the end the warps of a CTA, and the
+    CTAs of a cluster, add their accumulators. Methods without a decorator such as @cute.jit are plain Python that runs
+    while the DSL traces the kernel.
     """
 
     @cute.jit
@@ -214,11 +218,12 @@ class GemvGemm(ScheduledGemm):
 
         Adjacent reads are emitted together.
 
-        steps     `Read` and `Multiply` steps
-        streams   the vectors of A and of B that this thread reads
-        acc       accumulators of the thread
-        k_tile    the k-tile that the steps count from
-        k_tiles   number of k-tiles of the CTA
+        tiled_mma   the MMA instruction, and how it is repeated over the tile
+        steps       `Read` and `Multiply` steps
+        streams     the vectors of A and of B that this thread reads
+        acc         accumulators of the thread
+        k_tile      the k-tile that the steps count from
+        k_tiles     number of k-tiles of the CTA
         """
         reads: list[Read] = []
         for step in steps:
@@ -276,12 +281,15 @@ class GemvGemm(ScheduledGemm):
                 cute.copy(stream.atom, source, cute.make_tensor(to, source.layout), pred=inside)
 
     def fragments(self, stream: Stream, k_block: int, kind) -> cute.Tensor:
-        """Return the fragments (V, REST_MN) of one k-block in the order of registers that mma.sync takes.
+        """Return a thread's fragments of A or B for one k-block, in the order of registers that mma.sync takes.
 
-        Each row contributes two words of its vector: the first two, or the last two for an odd k-block.
+        Each row gives two 32-bit words of the vector that the thread has loaded: the first two for an even k-block, the
+        last two for an odd one.
 
-        stream   the thread's vectors of A or of B
-        kind     element type
+        stream    the thread's vectors of A or of B
+        k_block   index of the k-block in the k-tile
+        kind      element type
+        returns   registers with two modes: elements of an MMA atom, MMA atoms along M or N
         """
         vector, first = k_block // _BLOCKS, k_block % _BLOCKS * _WORDS // _BLOCKS
         of_atom, count = stream.of_atom, cute.size(stream.registers, mode=[1])
@@ -297,9 +305,10 @@ class GemvGemm(ScheduledGemm):
     def multiply_block(self, streams: list[Stream], step: Multiply, tiled_mma, acc) -> None:
         """Add the product of one k-block's fragments to the accumulators, one MMA atom at a time.
 
-        streams   the thread's vectors of A and of B
-        step      the Multiply step, which names the k-block
-        acc       accumulators of the thread
+        tiled_mma   the MMA instruction, and how it is repeated over the tile
+        streams     the thread's vectors of A and of B
+        step        the Multiply step, which names the k-block
+        acc         accumulators of the thread
         """
         operands = self.plan.operands
         kinds = [lower.dtype(operand.dtype) for operand in (operands.a, operands.b)]
@@ -317,11 +326,12 @@ class GemvGemm(ScheduledGemm):
     ):  # fmt: skip
         """Add the accumulators of the warps, then of the CTAs of the cluster, and store this CTA's tile of D.
 
-        acc        accumulators of this thread
-        mD         D (M, N, L)
-        tile_mnl   (m_tile, n_tile, batch) of the tile
-        rank       rank of the CTA in its cluster
-        tid        index of the thread
+        tiled_mma   the MMA instruction, and how it is repeated over the tile
+        acc         accumulators of this thread
+        mD          D (M, N, L)
+        tile_mnl    (m_tile, n_tile, batch) of the tile
+        rank        rank of the CTA in its cluster
+        tid         index of the thread
         """
         plan, accumulators = self.plan, self.plan.body.sliced_k
         kind = lower.dtype(plan.operands.acc)

@@ -47,7 +47,11 @@ def host_function(plan: GemmPlan, arch: Arch) -> Any:
 
 
 class MmaSyncGemm(ScheduledGemm):
-    """The kernel of an mma.sync plan without warp roles: each thread loads, multiplies and stores, by one schedule."""
+    """Emits the kernel of a GEMM by mma.sync without warp roles: all threads load, multiply and store by one schedule.
+
+    It implements how fragments are read from shared memory (ldmatrix or plain loads) and multiplied; the base class
+    does the rest.
+    """
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
         """Set up how this thread reads the fragments of A and of B from shared memory.
@@ -90,4 +94,7 @@ class MmaSyncGemm(ScheduledGemm):
 
 
 class MmaSyncWorkspaceGemm(WorkspaceGemm, MmaSyncGemm):
-    """The kernels of an mma.sync plan that needs a workspace, because it splits K or repacks operands."""
+    """Emits the kernels of a GEMM by mma.sync that needs a workspace in global memory.
+
+    A workspace is needed for the accumulators of K splits, and for copies of operands (repack pass).
+    """

@@ -39,10 +39,11 @@ class Products:
 
     The MMAs of a k-block are two nested loops, over M and over N. The fragments of the inner mode are double-buffered.
 
-    a, b    fragments (MMA, MMA_MN, buffers)
-    inner   reads the fragments of the inner mode, which have two buffers
-    outer   reads the fragments of the outer mode, which have one buffer
-    acc     accumulators (MMA, MMA_M, MMA_N)
+    tiled_mma   the MMA instruction, and how it is repeated over the tile
+    a, b        fragments of A and of B: (MMA, MMA_M or MMA_N, buffers)
+    inner       reads the fragments of the inner mode, which have two buffers
+    outer       reads the fragments of the outer mode, which have one buffer
+    acc         accumulators (MMA, MMA_M, MMA_N)
     """
 
     tiled_mma: cute.TiledMma
@@ -59,7 +60,10 @@ class Products:
 
 
 class TmaFedGemm(Sm90Gemm):
-    """The kernel of an mma.sync plan with warp roles: one producer warp loads tiles by TMA, consumer warps multiply."""
+    """Emits a Hopper kernel in which one producer warp loads tiles by TMA and consumer warps multiply them by mma.sync.
+
+    In kernels that multiply by wgmma a consumer is a warpgroup; here it is a single warp.
+    """
 
     def consumers(
         self, storage: Storage, split_k: Parts | None, shared: ClusterSplitK | None, loads: Loads
@@ -75,7 +79,7 @@ class TmaFedGemm(Sm90Gemm):
 
 
 class WarpTracer(ConsumerTracer):
-    """Emits the code of a consumer's program, if each consumer is one warp that multiplies by mma.sync.
+    """Emits the code of a consumer warp, which multiplies by mma.sync, from its program of waits, MMAs and stores.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
     """
@@ -85,6 +89,8 @@ class WarpTracer(ConsumerTracer):
 
         The special register of the CTA index is read again here: if the producer's value were used, ptxas would merge
         the variables of both roles, and spill the result.
+
+        loop, state   not used here, but by the method that this one overrides
         """
         return self.work.first(reread("%ctaid.x"))
 

@@ -14,9 +14,9 @@ _UNROLL = 4
 
 
 class DirectGemm(SimtGemm):
-    """The kernel of a SIMT plan without shared memory: each thread reads its operands from global memory.
+    """Emits a GEMM kernel without shared memory and tensor cores: each thread reads its operands from global memory.
 
-    Such a plan has 0 stages. SIMT means that threads multiply by fused multiply-adds, without tensor cores.
+    Threads multiply by fused multiply-adds (SIMT). Plans for this kernel have 0 stages.
     """
 
     @cute.jit
@@ -69,7 +69,7 @@ class DirectGemm(SimtGemm):
         """Add the outer product of two fragments (a column of A, a row of B) to the accumulators of a thread.
 
         tCrA, tCrB   fragments of A and of B in registers
-        acc          accumulators (V, REST_M, REST_N)
+        acc          accumulators, with three modes: elements of an MMA atom, MMA atoms along M, MMA atoms along N
         """
         kind = acc.element_type
         for m in range(cute.size(tCrA)):

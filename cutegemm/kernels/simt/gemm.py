@@ -14,7 +14,10 @@ from cutegemm.plan.program.thread_schedule import Multiply, Read
 
 
 class SimtGemm(ScheduledGemm):
-    """The kernel of a SIMT plan (without tensor cores): threads load tiles to shared memory and multiply by FMAs."""
+    """Emits a GEMM kernel without tensor cores: threads load tiles to shared memory and multiply by FMAs (SIMT).
+
+    It implements how fragments are read from shared memory and multiplied; the base class does the rest.
+    """
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
         """Read the fragments of a k-block from shared memory, by vectors of the plan's width.

@@ -13,7 +13,10 @@ __all__ = ["fake_arguments", "host_function"]
 
 
 class SimtWorkspaceGemm(WorkspaceGemm, SimtGemm):
-    """The kernels of a SIMT plan that repacks operands, splits K, or both."""
+    """Emits the kernels of a GEMM without tensor cores that needs a workspace in global memory.
+
+    A workspace is needed for the accumulators of K splits, and for copies of operands (repack pass).
+    """
 
 
 def host_function(plan: GemmPlan, arch: Arch) -> SimtGemm:

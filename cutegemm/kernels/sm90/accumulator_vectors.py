@@ -12,8 +12,9 @@ from cutegemm.tile.copy_atoms import universal_copy
 
 
 class AccumulatorVectors:
-    """Base class for adding the accumulators of K splits in a Hopper kernel: moves them in vectors and adds them.
+    """Moves a thread's accumulators in vectors and adds them, for Hopper kernels in which several CTAs split K.
 
+    It is the base class of two ways to add K splits: through global memory, and through the shared memory of a cluster.
     The methods are plain Python that runs while the DSL traces the kernel.
     """
 

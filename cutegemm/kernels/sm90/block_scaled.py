@@ -31,13 +31,14 @@ from cutegemm.plan.program.steps import RIGHT
 
 @dataclass
 class Registers:
-    """The block scales of A and B that a thread holds in registers for one k-tile.
+    """The block scales of A and B that a thread holds in registers, to multiply the accumulators of one k-tile by.
 
-    rows, columns   scales of the thread's rows and columns of D; `Scales.register` gives the index of a scale
-    k               one register: the number of k-tiles of the work tile whose scales have been read, plus 1 if the work
-                    tile has an odd number of k-tiles. Lane k % 32 has the scales of the next k-tile
-    lanes           scales of blocks of 128 rows or columns, by operand, which the lanes of a warp hold for 32 k-tiles;
-                    empty if each row and column has its own scale
+    rows      scales of the rows of D that the thread holds; `Scales.register` gives the index of a row's scale
+    columns   scales of the columns of D that the thread holds
+    k         position of the next k-tile, in one register: lane k % 32 holds its scales of 128 x 128 blocks. It starts
+              at 1 if the work tile has an odd number of k-tiles, else at 0
+    lanes     operand -> its scales of 128 x 128 blocks, which the lanes of a warp hold for 32 k-tiles; without an entry
+              if each row has its own scale
     """
 
     rows: cute.Tensor
@@ -48,13 +49,15 @@ class Registers:
 
 @dataclass
 class Lanes:
-    """Block scales that the lanes of a warp hold for 64 k-tiles: lane i has those of k-tiles i and 32 + i.
+    """The block scales that one lane of a warp holds in registers: lane i has the scales of k-tiles i and 32 + i.
 
-    A work tile with an odd number of k-tiles skips one lane at its start, so that pairs of k-tiles begin at even lanes.
+    If a work tile has an odd number of k-tiles, its first k-tile is at lane 1, so that pairs of k-tiles begin at even
+    lanes.
 
-    now, next   one register for each block of the thread's rows or columns: for these 32 k-tiles, and for the next 32
+    now         scales of k-tile i, one for each block of rows or columns that the thread needs
+    next        scales of k-tile 32 + i, in the same order
     addresses   for each block, the address in global memory of the lane's scale if its k-tile had the index 0
-    end         index along K, as `Registers.k` counts: the lane loads no scales from there on
+    end         index of a k-tile, counted like `Registers.k`: the lane loads no scales from there on
     """
 
     now: cute.Tensor
@@ -102,16 +105,17 @@ def loaded_if(address: Int64, where: Boolean, *, loc=None, ip=None) -> Float32:
 def reloaded(
     now: list[Float32], following: list[Float32], addresses: list[Int64], k: Int32, end: Int32, *, loc=None, ip=None
 ) -> list[Float32]:
-    """Return the block scales that a lane holds from k-tile `k` on; load new scales if all lanes' have been used.
+    """Return the block scales that a lane holds for the next k-tiles: new ones at every 32nd k-tile, else the same.
 
-    A lane holds scales of one k-tile of 32 (`now`) and of the next 32 (`following`). When all lanes have been read,
-    `following` replaces `now`, and scales of 32 k-tiles later are loaded. Predicates instead of a branch let MMAs run
-    on meanwhile: ptxas would wait for them at a branch.
+    A lane holds the scales of one of the present 32 k-tiles (`now`) and of one of the 32 after them (`following`). When
+    the present 32 are done, `following` replaces `now`, and the scales of 32 k-tiles later are loaded. Predicated
+    instructions do this without a branch; at a branch, ptxas would wait for the MMAs in flight.
 
-    now, following   scales that the lane holds, one of each block
+    now, following   scales that the lane holds, one for each block of rows or columns
     addresses        for each block, the address in global memory of the lane's scale if its k-tile had the index 0
     k                index of the next k-tile in its work tile
     end              index, counted like `k`: no scales are loaded from there on
+    returns          new values of `now`, followed by those of `following`
     """
     count = len(now)
     first, at, stop = 2 * count, 3 * count, 3 * count + 1
@@ -188,7 +192,7 @@ def reload_scales(tracer: ConsumerTracer, reload: ReloadScales, at: At) -> None:
 
 @ConsumerTracer.handles(ReadScales)
 def read_scales(tracer: ConsumerTracer, read: ReadScales, at: At) -> None:
-    """Read the block scales of the thread's rows and columns for one k-tile, and count the k-tile.
+    """Read the block scales of the thread's rows and columns for one k-tile, and move on to the next k-tile.
 
     tracer   emits the code of the consumer's program
     read     the step of the program that is emitted
@@ -229,7 +233,7 @@ def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: A
 
 
 def blocks_of(tracer: ConsumerTracer, scales: Scales, at: At) -> list[Int32]:
-    """Return the block of 128 rows (or columns), i.e. the scale, for each run of the thread's rows.
+    """Return, for each run of the thread's rows (or columns), the index of the block of 128 rows that has its scale.
 
     A run is a set of neighbouring rows that share a scale. A run beyond the last block of the matrix gets the last
     block.

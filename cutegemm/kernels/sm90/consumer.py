@@ -60,7 +60,7 @@ class ConsumerTracer(Tracer):
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
-    storage   stores accumulators to global memory
+    storage   evaluates the epilogue and stores D to global memory
     split_k   adds the K splits of a tile through global memory; None if K is not split
     shared    exchanges accumulators in cluster split-K; None without it
     loads     loads k-tiles, if the plan has no producer
@@ -286,9 +286,11 @@ class ConsumerTracer(Tracer):
     def for_k_tiles(self, loop, at, names, count, values):
         """Emit the code of the loop over k-tiles, and return the final values of its loop-carried variables.
 
-        If the plan has no producer, the first k-tile loads to the last stage, so the field `last` starts as the last
-        stage.
+        If the plan has no producer, a consumer loads a later k-tile to the stage of the previous k-tile. The first
+        k-tile has no previous one, so the last stage is used.
 
+        loop            the step, with the steps of an iteration
+        at              the consumer's position in its program before the loop
         names, values   names of the loop-carried variables, such as "stage", and their values before the loop
         count           number of k-tiles
         """
@@ -355,10 +357,13 @@ class ConsumerTracer(Tracer):
     # --- to global memory -----------------------------------------------------------------------------------
 
     def forgets(self, at: At) -> bool:
-        """Return whether registers that keep a finished tile are no longer needed if a branch is not taken.
+        """Return whether the registers that keep a finished tile are free again if a branch is not taken.
 
-        With an overlapped epilogue, a finished tile is kept in registers and stored during the next tile. After a K
-        split that is not the last of its tile, the consumer has nothing to store.
+        With an overlapped epilogue, a finished tile is kept in registers and stored during the next tile's MMAs. The
+        branch is taken if the consumer's K split is the last of its tile. In all other K splits the consumer has
+        nothing to store, so the registers need not be kept.
+
+        at   the consumer's position in its program
         """
         return self.holds and at.is_last is not None
 
@@ -369,7 +374,8 @@ class ConsumerTracer(Tracer):
     def condition(self, branch: step.If, at: At):
         """Return the value of the condition of an `If` step: a bool known while tracing, or a value known at run time.
 
-        at   the consumer's position in its program: work tile, k-tile and pipeline state
+        branch   the step, which names its condition
+        at       the consumer's position in its program: work tile, k-tile and pipeline state
         """
         if branch.condition == step.TILES_ARE_READ:
             self.own_mnl = self.own_tile(at)  # not inside the branch: the steps after it use the value too

@@ -102,7 +102,13 @@ class Lines:
         return (address >> _log2(self.atom.bits // 8)) & (self.run - 1)
 
     def at(self, line, place) -> tuple[Any, Any]:
-        """Return the coordinates (m, n) in the epilogue tile, counted in vectors, of vector `place` of line `line`."""
+        """Return the coordinates (m, n) of one vector of D in its epilogue tile, counted in vectors.
+
+        A line is a row of the epilogue tile along D's contiguous mode; a vector is what one access copies.
+
+        line    index of the line
+        place   index of the vector in the line
+        """
         return (place, line) if self.along == 0 else (line, place)
 
 

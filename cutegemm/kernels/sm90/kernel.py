@@ -62,9 +62,12 @@ def host_function(plan: GemmPlan, arch: Arch) -> Sm90Gemm:
 
 
 class Sm90Gemm:
-    """The kernel of a Hopper plan (TMA and wgmma with warp roles), with the host code that launches it.
+    """Emits a Hopper GEMM kernel (TMA and wgmma with warp roles), and the host code that launches it.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
+
+    plan   all decisions about the kernel as data: tile, stages, roles, epilogue and so on
+    arch   architecture to compile for
     """
 
     def __init__(self, plan: GemmPlan, arch: Arch) -> None:

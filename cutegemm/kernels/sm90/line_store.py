@@ -17,9 +17,10 @@ from cutegemm.plan.store import LineStore
 
 @Storage.stores(LineStore)
 class LineStorage(StagedStorage):
-    """Copies epilogue stages to D in global memory with the consumer's threads, in accesses as wide as D is aligned.
+    """Copies epilogue stages (buffers in shared memory for pieces of D) to global memory with a consumer's threads.
 
-    It is used if TMA cannot store D, e.g. because D's rows are not aligned to 16 bytes.
+    It is used if TMA cannot store D, e.g. because D's rows are not aligned to 16 bytes. Accesses are as wide as D's
+    alignment allows.
     """
 
     def store_epi_stage(self, by: str, i: int, own_mnl, result: str) -> None:

@@ -21,11 +21,13 @@ from cutegemm.plan.work.work import State, Work
 
 @dataclass
 class Boxes:
-    """The TMA loads of one operand by one CTA.
+    """What one CTA needs to load an operand by TMA: the copy, and its source and destination.
 
-    atom      the TMA copy
-    gX        coordinates in global memory: (box, tiles, k_tiles, L)
-    sX        shared memory: (box, stages)
+    A box is what one TMA instruction copies.
+
+    atom      the TMA copy, for `cute.copy`
+    gX        coordinates in global memory, with four modes: elements of a box, tiles along M or N, k-tiles, batches
+    sX        shared memory, with two modes: elements of a box, stages of the mainloop pipeline
     options   keyword arguments of `cute.copy`: multicast mask and L2 policy
     """
 
@@ -56,7 +58,7 @@ def loaded_mnl(plan: GemmPlan, work: Work, state: State, rank, mA: cute.Tensor, 
     first column of the tile of B. The last number is then the group.
 
     work     the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
-    state    state of the work tile
+    state    integers that identify the work tile, such as its number
     rank     rank of the CTA in its cluster
     mA, mB   A (M, K, L) and B (N, K, L)
     """
@@ -73,9 +75,11 @@ def loaded_mnl(plan: GemmPlan, work: Work, state: State, rank, mA: cute.Tensor, 
 
 
 class Loads:
-    """The TMA loads of a CTA: its share of the boxes of each operand.
+    """Issues the TMA loads of one CTA: its share of the tiles of A, B and other mainloop operands, for each k-tile.
 
-    streams   for each operand stream of the plan, the TMA copy and the coordinate tensor that it takes
+    CTAs of a cluster that need the same tile load a part of it each, and send it to all of them (multicast).
+
+    streams   for each mainloop operand, such as A: (TMA copy atom, coordinate tensor of the operand in global memory)
     """
 
     def __init__(self, plan: GemmPlan, streams: tuple) -> None:
@@ -86,7 +90,7 @@ class Loads:
         """Return which tiles of A and B this CTA loads for a work tile: (m_tile of A, n_tile of B, batch).
 
         work    the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
-        state   state of the work tile
+        state   integers that identify the work tile, such as its number
         rank    rank of the CTA in its cluster
         """
         (_, mA), (_, mB), *_ = self.streams
@@ -113,15 +117,19 @@ class Loads:
         self.boxes, self.pipeline_state = tuple(boxes), pipeline_state
 
     def partition(self, box, atom, mX, sX, tile, step, share, mask) -> Boxes:
-        """Partition the tensors of one operand into what this CTA loads by TMA.
+        """Prepare the TMA loads of one operand: partition its tensors into the boxes that this CTA loads.
 
-        box      what one TMA instruction copies
-        atom     the TMA copy
-        mX, sX   coordinates of the operand in global memory, and its stages in shared memory
-        tile     (b_MN, bK)
-        step     rows or columns between the starts of neighbouring tiles
-        share    index of this CTA among the CTAs that load a tile together
-        mask     bit mask of the cluster ranks that receive what this CTA loads
+        A box is what one TMA instruction copies. If several CTAs of a cluster need the same tile, each loads an equal
+        part of it and sends that part to all of them (multicast).
+
+        box     TMA box of the plan: the extents of one copy, its multicast and its L2 policy
+        atom    TMA copy object of the CuTe DSL for this box
+        mX      coordinates of the operand in global memory
+        sX      the operand's stages in shared memory
+        tile    (rows of A or columns of B, k) of the tile that is loaded for a k-tile
+        step    distance between the starts of neighbouring tiles, in rows or columns
+        share   which part of the tile this CTA loads: its index among the CTAs that need the tile; 0 without multicast
+        mask    bit mask of the cluster ranks that receive this part; 0 without multicast
         """
         if len(tile) == 3:  # (gates, gate or up, bK, tiles, k_tiles, L)
             gX = cute.local_tile(mX, tile, (None, 0, None, None))
@@ -166,8 +174,10 @@ class Loads:
 class ProducerTracer(Tracer):
     """Emits the code of the producer, the warp that loads tiles of A and B by TMA, step by step.
 
-    first_mnl   (m_tile of A, n_tile of B, batch) of the tiles to load first, if they were computed before the program
-                starts, while barriers are set up; None: the program computes them
+    plan        the plan of the kernel
+    loads       issues the TMA loads of the CTA
+    first_mnl   (m_tile of A, n_tile of B, batch) of the first tiles to load, if they were computed while barriers were
+                set up; None: the producer computes them
     """
 
     name = "producer"
@@ -199,7 +209,7 @@ class ProducerTracer(Tracer):
         The computation follows the loads, so that it does not delay them.
 
         names, values   names of the loop-carried variables, such as "stage", and their values before this tile
-        state           state of the work tile
+        state           integers that identify the work tile, such as its number
         returns         values of these variables after it
         """
         values = super().tile(loop, at, names, state, values)

@@ -15,7 +15,7 @@ from cutegemm.tile.copy_atoms import universal_copy
 
 
 class OwnTile:
-    """The tile of C and D that one consumer computes, as views for the consumer's threads.
+    """Gives a consumer's threads their views of C and D: the elements of the tile that the consumer computes.
 
     A consumer is a warpgroup, or a warp, that multiplies. Methods without a decorator such as @cute.jit are plain
     Python that runs while the DSL traces the kernel.
@@ -129,7 +129,10 @@ class OwnTile:
         return [by_vectors(part, (vector,)) for part in (*parts, flat)]
 
     def in_order(self, part):
-        """View accumulators (MMA, MMA_M, MMA_N) as a single mode, in the order of their stores to D."""
+        """View accumulators (MMA, MMA_M, MMA_N) as a single mode, in the order of their stores to D.
+
+        part   the accumulators of a thread, or a tensor of their shape
+        """
         if not self.plan.store.epi_tile_count(self.plan) or self.plan.consumer_warps > 1:
             return cute.group_modes(part, 0, 3)
         m, n = self.plan.store.atoms_at_once(self.plan)

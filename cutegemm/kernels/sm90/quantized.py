@@ -21,6 +21,9 @@ def quantize_tile(tracer: ConsumerTracer, quantize: QuantizeTile, at: At) -> Non
     """Evaluate the epilogue for all accumulators of a thread, store the scales, and multiply by their reciprocals.
 
     Magnitudes are compared as integers, since the bits of floats without sign are in the order of their values.
+
+    tracer     emits the code of the consumer's program
+    quantize   the step of the program that is emitted
     """
     plan, storage, accumulators = tracer.plan, tracer.storage, tracer.accumulators
     _evaluate(tracer)
@@ -90,8 +93,10 @@ def _write(
 ):
     """Store the scale of a block from one of the lanes that share its row, if the block is inside of D.
 
-    place    (m, n) in D of the thread's first element of the block
-    scales   (M, N / 128, L)
+    place     (m, n) in D of the thread's first element of the block
+    batch     index of the matrix of the batch
+    scales    matrix of the scales (M, N / 128, L) in global memory
+    extents   (M, N) of D
     """
     is_first = cute.arch.lane_idx() % (2 * SHARERS[-1]) == 0
     if Boolean(is_first) & cute.elem_less(place, extents):

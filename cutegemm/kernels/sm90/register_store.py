@@ -15,7 +15,10 @@ from cutegemm.plan.store import RegisterStore
 
 @Storage.stores(RegisterStore)
 class RegisterStorage(Storage):
-    """Evaluates a consumer's epilogue for vectors of neighbouring elements, and stores D directly from registers."""
+    """Evaluates the epilogue of a consumer (a warpgroup that multiplies), and stores D directly from registers.
+
+    A thread handles one vector of neighbouring elements of D after the other.
+    """
 
     def store_tile(self, acc, own_mnl) -> None:
         """Evaluate the epilogue and store a tile of D directly from registers, by vectors of neighbouring elements.

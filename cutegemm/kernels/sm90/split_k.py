@@ -33,15 +33,17 @@ _WRITTEN = 1 << 16  # added to a semaphore for each K split in the workspace; ea
 
 
 class Parts(AccumulatorVectors):
-    """Adds the K splits of a tile through a workspace in global memory, in a Hopper kernel.
+    """Adds the accumulators of K splits through a workspace in global memory, in a Hopper kernel (stream-K or split-K).
 
-    Each CTA but the last writes its accumulators there. A semaphore shows which one ends last; that one adds all.
+    Several CTAs compute the same tile of D, each with other k-tiles. A semaphore shows which of them ends last. All
+    others write their accumulators to the workspace; the last one adds them and stores D.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
-    arrivals       semaphores of all tiles in global memory
-    accumulators   workspace of accumulators in global memory
-    semaphores     shared memory, one entry for each consumer: the semaphore's value for all of its threads
+    arrivals       semaphores of all tiles, in global memory
+    accumulators   workspace of accumulators, in global memory
+    semaphores     shared memory, one entry for each consumer (warpgroup): it passes the semaphore's old value to all of
+                   its threads
     """
 
     def __init__(
@@ -60,7 +62,10 @@ class Parts(AccumulatorVectors):
         return self.arrivals.iterator + counter_of(self.plan, tile.tile, rank, self.own(consumer))
 
     def own(self, consumer):
-        """Return the index of the consumer among those that compute one tile together; 0 if it is alone."""
+        """Return the index of a consumer among the consumers that compute one tile together; 0 if it is alone.
+
+        consumer   index of the consumer in the CTA
+        """
         return consumer if self.plan.body.readers > 1 else Int32(0)
 
     @cute.jit
@@ -146,7 +151,7 @@ class Parts(AccumulatorVectors):
 
         slot   index of the K split's buffer in the workspace
         rank   rank of the CTA in its cluster
-        own    index of the consumer among those that share the tile
+        own    index of the consumer among the consumers that share the tile
         tid    index of the thread in the consumer
         """
         layout = slot_layout(self.plan, 1)
@@ -167,16 +172,17 @@ class Parts(AccumulatorVectors):
             copy_vector(self.wide, accumulators[None, i], place[None, i])
 
     def add(self, acc, work: Work, tile: WorkTile, rank, own, tid) -> None:
-        """Set `acc` to the sum of the accumulators of all K splits, in the order of the K splits.
+        """Set `acc` to the sum of the accumulators of all K splits, added in the order of the K splits.
 
-        First the K splits before this one are added together and then to `acc`; then each later one is added to `acc`.
-        Loads of a group of vectors are in flight together: `plan.vectors_at_once`, or twice as many if no registers are
-        needed for a total.
+        The accumulators of the other K splits are read from the workspace. The sum of the earlier K splits is computed
+        first, and `acc` is added to it; then each later one is added. The order is fixed, so the result does not depend
+        on which CTA ends last. The loads of a group of `plan.vectors_at_once` vectors are in flight together. The group
+        has twice as many vectors if the sum of earlier K splits needs no registers of its own.
 
         acc          accumulators of the thread, of its own K split
         work, tile   the scheduler of work tiles (tiles of D with a range of K), and the current work tile
         rank         rank of the CTA in its cluster
-        own          index of the consumer among those that share the tile
+        own          index of the consumer among the consumers that share the tile
         tid          index of the thread in the consumer
         """
         accumulators, at_once = self.by_vectors(acc), self.plan.vectors_at_once
@@ -205,7 +211,7 @@ class Parts(AccumulatorVectors):
         before         True: add the K splits before this one; False: those after it
         work, tile     the scheduler of work tiles (tiles of D with a range of K), and the current work tile
         rank           rank of the CTA in its cluster
-        own            index of the consumer among those that share the tile
+        own            index of the consumer among the consumers that share the tile
         tid            index of the thread in the consumer
         """
         first, end = vectors

@@ -27,9 +27,8 @@ _LATE_ROWS = frozenset({"silu"})
 class StagedStorage(Storage):
     """Evaluates the epilogue of a consumer piece by piece, and writes results to buffers in shared memory.
 
-    A piece is called epilogue tile, a buffer epilogue stage.
-
-    Subclasses store the epilogue stages to global memory.
+    A piece of the consumer's tile is called epilogue tile, a buffer epilogue stage. Subclasses store the stages to
+    global memory, by TMA or by threads.
     """
 
     def epi_stage_tensor(self, smem) -> Any:
@@ -155,8 +154,9 @@ class StagedStorage(Storage):
     def spread_ahead(self, i: int, accumulators, own_mnl) -> dict[str, Spread]:
         """Return the row, column and scalar operands of the i-th epilogue tile, by name.
 
-        They are read now unless they have been read ahead.
+        If they were not read together with the previous epilogue tile, they are read now.
 
+        i              index of the epilogue tile
         accumulators   the thread's accumulators of the epilogue tile
         own_mnl        (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         """
@@ -339,7 +339,7 @@ class StagedStorage(Storage):
 
 
 class Spread:
-    """A thread's values of a broadcast operand, such as a bias: indexed by i, it gives the value for accumulator i.
+    """Holds a thread's values of a broadcast operand, such as a bias; index i gives the value for accumulator i.
 
     Several accumulators may share a value, which is held once.
 

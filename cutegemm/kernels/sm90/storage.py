@@ -29,9 +29,8 @@ _Storage = TypeVar("_Storage", bound="type[Storage]")
 class Targets:
     """What the epilogue of a Hopper kernel accesses: C and D in global memory, and epilogue stages in shared memory.
 
-    mC and mD are coordinate tensors if TMA copies C and D, else the tensors themselves.
-
     tma_c, tma_d   TMA copies of C and D
+    mC, mD         C and D in global memory: coordinate tensors if TMA copies them, else the tensors themselves
     more           auxiliary outputs that are stored through epilogue stages: (TMA copy, tensor) for each, as for D
     sD             epilogue stages (M, N, stages, consumers); after `set_up` the consumer's own (M, N, stages)
     arrived_c      mbarriers of the epilogue stages; after `set_up` the consumer's own
@@ -47,7 +46,7 @@ class Targets:
 
 
 class Storage(OwnTile):
-    """Base class of objects that evaluate the epilogue for a consumer's tile of D in a Hopper kernel, and store it.
+    """Evaluates the epilogue for a consumer's tile of D in a Hopper kernel, and stores D. Base class.
 
     There is a subclass for each way to store D: by TMA, by lines of shared memory, or from registers. Methods without a
     decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
@@ -158,9 +157,11 @@ class Storage(OwnTile):
     # --- reductions ----------------------------------------------------------------------------------------
 
     def fragments(self, shape) -> dict[str, Any]:
-        """Allocate registers for the inputs of each reduction, filled with its neutral element: name -> registers.
+        """Return registers for the values that each reduction of the epilogue reduces: name -> registers.
 
-        shape   shape of the registers, as that of the values to reduce
+        They are filled with the reduction's neutral element: 0 for a sum, minus infinity for a maximum.
+
+        shape   shape of the registers: that of the thread's accumulators to reduce
         """
         results, out = self.values.results, {}
         for name, each in self.values.epilogue.reductions:

@@ -19,7 +19,11 @@ from cutegemm.plan.store import TmaStore
 
 @Storage.stores(TmaStore)
 class TmaStorage(StagedStorage):
-    """Stores epilogue stages to D by TMA: all of a stage by the consumer's first warp, or its own rows by each warp."""
+    """Stores D by TMA from epilogue stages, buffers in shared memory that a consumer fills with pieces of its tile.
+
+    The consumer's first warp stores a whole stage, or each warp stores its own rows of it. TMA can also load C to the
+    stages.
+    """
 
     # --- host ----------------------------------------------------------------------------------------------
 

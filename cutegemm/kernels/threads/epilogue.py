@@ -34,8 +34,11 @@ class Reader:
     Elements that several vectors have in common, such as those of a row, are read once. All methods run while the
     kernel is traced.
 
-    parts    the thread's elements of each operand, by name: (elements of a vector, vectors)
-    coords   their coordinates (m, n), with the same shape
+    end        evaluates the epilogue and stores D in this kernel
+    epilogue   the expressions whose operands are read
+    parts      the thread's elements of each operand, by name: (elements of a vector, vectors)
+    coords     coordinates (m, n) in D of the elements, with the same shape
+    extents    (M, N) of D
     """
 
     def __init__(self, end: ScheduledEpilogue, epilogue: Epilogue, parts: dict[str, Any], coords, extents) -> None:
@@ -72,7 +75,13 @@ class Reader:
         return self.known[place]
 
     def is_there(self, operand: Operand, at):
-        """Return a run-time predicate: does a broadcast operand have an element at the coordinates `at` = (m, n)?"""
+        """Return a run-time predicate: whether a broadcast operand, such as a bias, has an element for an element of D.
+
+        It has none if the element of D is outside of the matrix along the operand's mode.
+
+        operand   the operand's expression: a row, a column or a single element
+        at        coordinates (m, n) of the element of D
+        """
         modes = [mode for mode, name in enumerate("mn") if name not in operand.broadcast]
         return at[modes[0]] < self.extents[modes[0]] if modes else Boolean(True)
 
@@ -103,7 +112,7 @@ class Reader:
 
 
 class ScheduledEpilogue:
-    """Evaluates the epilogue and stores D in a kernel without warp roles, where all threads do the same.
+    """Emits the end of a kernel without warp roles: all threads evaluate the epilogue and store their elements of D.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
@@ -265,14 +274,17 @@ class ScheduledEpilogue:
         """View a thread's elements of a tile of D as (elements of a vector, vectors).
 
         The vectors are the ones that D is stored in.
+
+        tensor   the elements, with three modes: elements of an MMA atom, MMA atoms along M, MMA atoms along N
         """
         return by_vectors(tensor, self.neighbours(tensor, self.plan.store.atom.values))
 
     def neighbours(self, acc, vector: int):
-        """Return the shape (V, REST_M, REST_N) of `vector` of a thread's accumulators that are neighbours in D.
+        """Return how many accumulators of a thread, in each mode, make up a vector of neighbouring elements of D.
 
-        acc      accumulators of the thread
-        vector   number of neighbours
+        acc       accumulators, with three modes: elements of an MMA atom, MMA atoms along M, MMA atoms along N
+        vector    number of elements of the vector
+        returns   number of neighbours in each of these modes; their product is `vector`
         """
         if cute.size(acc, mode=[0]) % vector == 0:
             return (vector, 1, 1)

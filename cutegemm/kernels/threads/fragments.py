@@ -33,12 +33,13 @@ _WIDEST_BYTES = 16
 
 @dataclass
 class Reader:
-    """Reads a thread's fragments of A or B from shared memory to registers: reader(buffer, k_block, stage).
+    """Reads a thread's fragments of A or B from shared memory to registers: `reader(buffer, k_block, stage)`.
 
-    `buffer` is the index of the registers to fill, `stage` that of the shared-memory stage.
+    Registers have buffers for several k-blocks; a call fills the one with index `buffer` from the stage `stage` of
+    shared memory. A read can be divided into steps, to be issued between MMAs.
 
-    parts       number of steps that a read can be divided into
-    read_part   carries out one step: (step, buffer, k_block, stage) -> None. A step reads whole atoms, in their order
+    parts       number of steps of a read
+    read_part   function that carries out one step: (step, buffer, k_block, stage) -> None
     """
 
     parts: int
@@ -50,11 +51,12 @@ class Reader:
 
 
 def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, tid) -> Reader:
-    """Return the object that reads a thread's fragments of an operand from shared memory, by ldmatrix or plain loads.
+    """Return a function object that reads a thread's fragments of A or B from shared memory by ldmatrix or loads.
 
+    plan      the plan, which says how fragments are read
     operand   "a" or "b"
-    tile      (bM or bN, bK, stages) in shared memory
-    held      registers of the fragments (V, REST_MN, buffers)
+    tile      the stages in shared memory: (bM or bN, bK, stages)
+    held      registers to fill. Its modes are: elements of an MMA atom, MMA atoms along M or N, buffers for k-blocks
     tid       index of the thread
     """
     atom, given = plan.stream(operand).read, plan.stream(operand).smem
@@ -84,6 +86,7 @@ def lies_apart(mma: TiledMma, operand: str, atom: CopyAtom, given: ComposedLayou
     A thread reads at offset T + s: T depends on the thread, s is a constant of the element. The condition is that
     swizzle(T + s) equals swizzle(T) ^ swizzle(s) for every element, for offsets in bytes as well as in elements.
 
+    mma       tiled MMA, which says which fragments a thread reads
     operand   "a" or "b"
     atom      copy atom that reads the fragments
     given     layout of the tile in shared memory, with the swizzle
@@ -115,11 +118,12 @@ def _turned(swizzle: Swizzle) -> int:
 
 
 class Addresses:
-    """Computes the addresses of those elements of a swizzled tile in shared memory that one thread reads.
+    """Computes the shared-memory addresses of the elements of a swizzled tile that one thread reads.
 
-    part      the thread's elements (V, REST_MN, k_blocks, stages), at their offsets before the swizzle
+    part      the thread's elements, at their offsets before the swizzle. Its four modes are: elements of an MMA atom,
+              MMA atoms along M or N, k-blocks, stages
     swizzle   swizzle that permutes offsets, counted in elements
-    kind      type that is read at an address
+    kind      type that is read at an address, e.g. a 32-bit word with two f16
     """
 
     def __init__(self, part: cute.Tensor, swizzle: Swizzle, kind: Any) -> None:
@@ -134,7 +138,10 @@ class Addresses:
 
         The stage is added first, so that the compiler does not preserve addresses of one stage for another.
 
-        v, mn, k_block, stage   coordinates of the element in `part`
+        v         index of the element in its MMA atom
+        mn        index of the MMA atom along M or N
+        k_block   index of the k-block
+        stage     index of the stage
         """
         layout = self.part.layout
         known = self.swizzle(cute.crd2idx((v, mn, k_block, 0), layout))
@@ -145,10 +152,14 @@ class Addresses:
 
 
 def _by_matrices(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
-    """Return the object that reads a thread's fragments from shared memory by ldmatrix, one step per instruction.
+    """Return a function object that reads a thread's fragments of A or B from shared memory by ldmatrix.
 
-    at     addresses of the thread's elements in shared memory
-    held   registers of the fragments, ((row, rows), REST_MN, buffers)
+    A read is divided into steps: one ldmatrix each.
+
+    atom   the ldmatrix instruction
+    at     computes the address of each of the thread's elements in shared memory
+    held   registers to fill. Its modes are: elements of an MMA atom, as (elements of one ldmatrix, number of ldmatrix);
+           MMA atoms along M or N; buffers for k-blocks
     """
     copy = lower.copy_atom(atom)
     row, rows = (cute.size(held, mode=[0, mode]) for mode in (0, 1))
@@ -162,12 +173,13 @@ def _by_matrices(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
 
 
 def _by_words(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
-    """Return the object that reads a thread's fragments from shared memory by plain loads of 32 or 16 bits.
+    """Return a function object that reads a thread's fragments of A or B from shared memory by loads of 32 or 16 bits.
 
-    A register is read as one 32-bit word, or as two 16-bit halves.
+    A register is read as one 32-bit word, or as two 16-bit halves. A read is divided into steps: one for each MMA atom.
 
-    at     addresses of the thread's elements in shared memory
-    held   registers of the fragments (V, REST_MN, buffers)
+    atom   the load instruction, which says how many elements one load reads
+    at     computes the address of each of the thread's elements in shared memory
+    held   registers to fill. Its modes are: elements of an MMA atom, MMA atoms along M or N, buffers for k-blocks
     """
     line = cute.make_layout(1)
 

@@ -68,14 +68,20 @@ _FEW_REGISTERS = 64  # with a smaller budget the start does without these diviso
 
 @dataclass
 class ThreadCopy:
-    """One thread's part of copying the tiles of A or of B from global to shared memory.
+    """One thread's part of the copies of A, or of B, from global to shared memory.
 
-    gX   global memory (V, REST_MN, REST_K, k_tiles)
-    cX   coordinates (mn, k) of the elements, with the shape of gX
-    sX   shared memory (V, REST_MN, REST_K, stages)
-    rX   registers (V, REST_MN, REST_K), if the tile is not copied by cp.async. If 16-bit elements are loaded one by
-         one, each has a 32-bit register
-    pX   predicates: whether an access lies within the extent along M or N, (V / vector, REST_MN, REST_K)
+    The modes of the tensors are: V, elements that are copied at one position of the tiled copy; REST_MN and REST_K, its
+    positions along M or N and along K; then k-tiles or stages.
+
+    copy       the tiled copy
+    is_async   whether cp.async copies, without registers in between
+    extent     extent of the matrix along M or N
+    gX         elements in global memory (V, REST_MN, REST_K, k_tiles)
+    cX         coordinates (mn, k) of the same elements, with the shape of gX
+    sX         elements in shared memory (V, REST_MN, REST_K, stages)
+    rX         registers (V, REST_MN, REST_K) between global and shared memory; None with cp.async. If 16-bit elements
+               are loaded one by one, each has a 32-bit register
+    pX         predicates (V / vector, REST_MN, REST_K): whether an access lies within the matrix along M or N
     """
 
     copy: cute.TiledCopy
@@ -108,7 +114,8 @@ class ThreadTiles:
     tCsA, tCsB   shared memory (V, REST_MN, k_blocks, stages) that fragments are read from
     tCrA, tCrB   fragments (V, REST_MN, buffers)
     acc          accumulators (V, REST_M, REST_N)
-    reads        objects that read fragments of A and of B, if the kernel uses such; else None
+    tiled_mma    the MMA instruction, and how it is repeated over the tile
+    reads        objects that read the fragments of A and of B from shared memory; None if MMAs need no separate reads
     """
 
     k_first: Any
@@ -140,6 +147,8 @@ def load_half(address: Int64, where: Boolean, *, loc=None, ip=None) -> Int32:
 
     Two 16-bit elements in one register would make the second load wait for the first, since it is inserted into the
     same register. A k-tile of 96 elements per thread then took 15 us (H200, 2026-11-22).
+
+    address   generic address of the 16 bits
     """
     asm = assembler(loc, ip)
     text = "{.reg .pred p; setp.ne.s32 p, $2, 0; mov.b32 $0, 0; @p ld.global.u16 $0, [$1];}"
@@ -173,10 +182,10 @@ def load_words(address: Int64, where: Boolean, words: int, *, loc=None, ip=None)
 
 
 class ScheduledGemm(ScheduledEpilogue):
-    """Base class of kernels without warp roles: all threads follow one schedule, `plan.body`, of loads, reads and MMAs.
+    """Emits kernels in which all threads follow one schedule of loads, fragment reads and MMAs. Base class.
 
-    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel. A subclass
-    (SIMT, mma.sync) implements how fragments are read and multiplied: `read` and `multiply`.
+    A subclass implements how fragments are read and multiplied (`read` and `multiply`): by FMAs (SIMT), or by mma.sync.
+    Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 
     of_host   values that the host computes for the kernel that is traced: tile counts and divisors
     """
@@ -202,7 +211,7 @@ class ScheduledGemm(ScheduledEpilogue):
         reducer.launch(partials, given, given.stream)
 
     def matrices(self, given: LaunchArguments) -> tuple[Any, ...]:
-        """View the caller's A, B and D as (M, K, L), (N, K, L) and (M, N, L), and the tensors of the epilogue likewise.
+        """View the caller's A as (M, K, L), B as (N, K, L), and D and the tensors of the epilogue as (M, N, L).
 
         given     the arguments of the launch
         returns   (A, B, D, (tensors, results) of the epilogue). A and B have the type that is multiplied; tensors and
@@ -325,10 +334,10 @@ class ScheduledGemm(ScheduledEpilogue):
         self.end(tiled_mma.get_slice(tid), mD, sA, sD, acc, tid, work, tile)
 
     def tile_number(self, again: bool = False):
-        """Return the number of this CTA's tile of D in raster order, which is the CTA index.
+        """Return the number of this CTA's tile of D in raster order, which is the CTA index (blockIdx.x).
 
-        again   True to read the special register again, so that no general register holds the number through the
-                mainloop
+        again   True: read the special register of the CTA index here. Then no general register must hold the number
+                during the mainloop
         """
         return reread("%ctaid.x") if again else cute.arch.block_idx()[0]
 
@@ -445,7 +454,7 @@ class ScheduledGemm(ScheduledEpilogue):
         return (*by_blocks(mX, self.plan, of_d), of_d)
 
     def predicate(self, coords, k_tile, extent, with_k: bool) -> cute.Tensor:
-        """Return predicates of a thread's accesses to a k-tile: is each one inside of the matrix?
+        """Return a predicate for each access of a thread to a k-tile: whether the access is inside of the matrix.
 
         coords   coordinates (mn, k) of the accesses
         k_tile   index of the k-tile
@@ -553,7 +562,11 @@ class ScheduledGemm(ScheduledEpilogue):
     # --- the schedule, step by step ------------------------------------------------------------------------
 
     def stage_of(self, stage, ahead: int):
-        """Return the index of the shared-memory stage of the k-tile `ahead` k-tiles after the one in `stage`."""
+        """Return the index of the stage of shared memory that holds a later k-tile. Stages are used in turn.
+
+        stage   index of the stage of the present k-tile
+        ahead   number of k-tiles from the present one to the later one
+        """
         stages = self.plan.stages
         if ahead % stages == 0:
             return stage
@@ -680,20 +693,23 @@ class ScheduledGemm(ScheduledEpilogue):
 
 
 def each_of(held: cute.Tensor) -> list[tuple[tuple[int, int, int], tuple[Any, int, int]]]:
-    """Return the indices of a thread's elements that are copied one by one, in predicates and in registers.
+    """Return the indices of the elements that a thread copies one by one, both in its predicates and in its registers.
 
-    held      registers of the thread, (V, REST_MN, REST_K)
-    returns   pairs of the index (access, i, j) in the predicate, and the index ((0, access), i, j) in `held`
+    held      registers of the thread, with three modes: elements at one position of the tiled copy, its positions along
+              M or N (index i), its positions along K (index j)
+    returns   pairs of the index (access, i, j) of a predicate and the index ((0, access), i, j) of the register in
+              `held`
     """
     extents = [range(cute.size(held, mode=[mode])) for mode in range(3)]
     return [((v, i, j), ((0, v), i, j)) for v, i, j in itertools.product(*extents)]
 
 
 def split_of(source: cute.Tensor, step: Fetch) -> list[tuple[int, int]]:
-    """Return the indices (REST_MN, REST_K) of those accesses of a k-tile that a Fetch step copies.
+    """Return the positions of a thread's tiled copy that one `Fetch` step copies, i.e. all or a part of a k-tile.
 
-    source   the thread's elements in global memory
-    step     the step, which may copy only some chunks of the k-tile
+    source    the thread's elements in global memory
+    step      the step, with the index of the part and the number of parts
+    returns   indices (i, j) of positions: i along M or N, j along K
     """
     rest_mn, rest_k = [cute.size(source, mode=[mode]) for mode in (1, 2)]
     count = rest_mn * rest_k

@@ -58,12 +58,12 @@ def opaque(value: Int32, *, loc=None, ip=None) -> Int32:
 
 
 class SplitKGemm(ScheduledGemm):
-    """The kernels of a plan without warp roles that may split K: the GEMM, and one that adds the K splits.
+    """Emits the kernels of a GEMM without warp roles that may split K: the GEMM, and a kernel that adds the K splits.
 
     accumulators   workspace of accumulators, set while a kernel is traced
     arrivals       semaphores of the tiles, set while a kernel is traced
-    at_hand        current work tile of a CTA, in a persistent grid; else None
-    current        function that computes the current work tile again, so that it need not stay in registers
+    at_hand        work tile (a tile of D and a range of K) that the CTA computes; None if the grid is not persistent
+    current        function that computes that work tile again, so that it need not stay in registers
     """
 
     accumulators: Any = None
@@ -183,7 +183,7 @@ class SplitKGemm(ScheduledGemm):
             self.pass_order(thr_mma, mD, sA, acc, tid, work, work_tile)
 
     def pass_order(self, thr_mma, mD, sA, acc, tid, work: WorkGrid, work_tile: WorkTile) -> None:
-        """Write the accumulators of a K split to the workspace, scaled by the epilogue's leading scalars.
+        """Write a thread's accumulators of one K split to the workspace, multiplied by the epilogue's leading scalars.
 
         If the plan's reduction is "last", the CTA that ends last for the tile then adds all K splits and stores D.
         Otherwise a later kernel does.

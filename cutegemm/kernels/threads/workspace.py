@@ -28,7 +28,11 @@ from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 
 
 class WorkspaceGemm(SplitKGemm):
-    """Host code of a plan without warp roles that needs a workspace: for a repack pass, for K splits, or both."""
+    """Host code for kernels that need a workspace in global memory, if all threads of a CTA follow the same schedule.
+
+    A workspace is needed for K splits (accumulators), for a repack pass (a copy of A or B before the GEMM), or for
+    both. The host code divides the workspace and launches the kernels one after the other.
+    """
 
     @cute.jit
     def __call__(self, *arguments):

@@ -60,8 +60,8 @@ class _Latest(NamedTuple):
     key      the cache key, a tuple, as `state_of` returns it
     read     the objects that the function reads: defaults, global variables, closure variables
     ids      the ids of these objects
-    places   (variables of a module, name) of each module attribute that the function may read
-    there    the value of each of these attributes, or `_ABSENT`
+    places   (dictionary of a module's variables, name) of each module attribute that the function may read
+    there    value that each of these attributes had, or `_ABSENT`
     """
 
     key: tuple[Any, ...]

@@ -245,8 +245,8 @@ class Element(Tensor):
 class Half(Expression):
     """The gate or the up half of the columns of a value, in a gated epilogue (GLU), where two columns give one of D.
 
-    child         value with N columns: an expression of the accumulator, rows, columns and numbers. In an `Epilogue`
-                  the halves are taken of the accumulator and of rows only; see `distributed`
+    child         value with N columns: an expression of the accumulator, rows, columns and numbers. An `Epilogue`
+                  rewrites it so that halves are taken only of the accumulator and of rows
     side          0: the gate, 1: the up projection
     interleaved   True if gate and up of D's column j are columns 2j and 2j + 1, False if they are j and j + N / 2
 
@@ -424,7 +424,10 @@ class _Called(Expression):
 
 @dataclass(frozen=True)
 class Minimum(_Called):
-    """The lesser of two values in an epilogue's expression; NaN if one of them is NaN."""
+    """The lesser of two values in an epilogue's expression; NaN if one of them is NaN.
+
+    left, right   the values
+    """
 
     left: Expression
     right: Expression
@@ -462,7 +465,8 @@ class Compare(Expression):
 
     It is a part of the expression tree and is evaluated in the kernel, so it has no truth value in Python.
 
-    symbol   "<", "<=", ">", ">=", "==" or "!="
+    left, right   the values that are compared
+    symbol        "<", "<=", ">", ">=", "==" or "!="
     """
 
     symbol: str
@@ -514,6 +518,7 @@ class Where(_Called):
 class Cast(_Called):
     """A value in an epilogue's expression, rounded to an element type.
 
+    child   the value
     dtype   the element type
     """
 
@@ -536,7 +541,8 @@ class Cast(_Called):
 class Function(_Called):
     """A function of one value in an epilogue's expression, such as relu(acc).
 
-    name   one of `functions.NAMES`, such as "relu"
+    child   argument of the function
+    name    one of `functions.NAMES`, such as "relu"
     """
 
     name: str
@@ -561,6 +567,7 @@ class Reduction(_Called):
     It cannot be an operand of another expression.
 
     operation   "sum" or "max"
+    child       expression whose values are reduced
     along       modes of D that are reduced: ("n",) gives a number for each row, ("m",) for each column, ("m", "n") one
                 number
     """

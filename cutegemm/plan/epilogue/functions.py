@@ -132,7 +132,11 @@ def maximum(x: Any, y: Any) -> Expression:
 
 
 def clamp(x: Any, low: Any = None, high: Any = None) -> Expression:
-    """Return the epilogue expression of x limited to [low, high]. A bound of None is not applied."""
+    """Return the epilogue expression of x limited to the range [low, high].
+
+    x           an expression, such as the accumulator
+    low, high   bounds: expressions or numbers; None: no bound on this side
+    """
     out = _expression("clamp", x)
     out = out if low is None else maximum(out, low)
     return out if high is None else minimum(out, high)

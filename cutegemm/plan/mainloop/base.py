@@ -18,12 +18,15 @@ Steps = tuple[Step, ...]
 
 @dataclass(frozen=True)
 class Mainloop:
-    """How consumers multiply the k-tiles of a tile: base class of a plan's mainloops.
+    """How consumers multiply the k-tiles of a tile: base class of the mainloops that a plan with warp roles can have.
 
-    A mainloop gives the steps of the consumers' program (wait, issue MMAs, release a stage), and says what these steps
-    need: registers, operands, rules. A subclass defines `k_tile`, or `k_tiles` if an iteration of its loop is not one
-    k-tile. It may add step classes of its own; simulator and kernel execute them by functions that `StepReader.handles`
-    registers.
+    A mainloop gives the part of the consumers' program that multiplies: steps such as "wait for a full stage", "issue
+    MMAs" and "release the stage". It also says what these steps need: registers, operands, and rules that a plan must
+    keep.
+
+    A subclass defines `k_tile`, the steps for one k-tile. If an iteration of its loop is not one k-tile, it defines
+    `k_tiles` instead. It may add step classes of its own, which the simulator and the kernel execute by functions
+    registered for these classes.
 
     promoted   whether threads add the accumulators of each k-tile to a total in f32
     """

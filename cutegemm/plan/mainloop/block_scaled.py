@@ -67,7 +67,8 @@ def has_scales(operands: Operands) -> bool:
 def column_scales(operands: Operands, columns: int) -> int:
     """Return the registers that a thread needs for scales of single columns: 2 for each 8 columns; 0 if it has none.
 
-    columns   columns of a consumer's tile
+    operands   operands of the GEMM, with or without block scales
+    columns    columns of a consumer's tile
     """
     names = [name for name in scale_names(operands) if operands.modes(name)[0] == "n"]
     return sum([Scales(name, "n", columns, by_block=False).registers for name in names])
@@ -151,8 +152,8 @@ def block_scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
 class ClearScales(Step):
     """Program step: set the block scales in a consumer's registers to 0.
 
-    Accumulators of 0 are added to the total once before the first k-tile. They are multiplied by these scales, which
-    must be finite for that.
+    Before the first k-tile, accumulators of 0 are added to the total once. They are multiplied by these scales;
+    uninitialized scales could be NaN, and 0 * NaN would spoil the total.
     """
 
     def __str__(self) -> str:
@@ -163,8 +164,8 @@ class ClearScales(Step):
 class LoadScales(Step):
     """Program step: load the 128 x 128 block scales of the first 64 k-tiles, two k-tiles in each lane of a warp.
 
-    A consumer reads the scales of a k-tile from one lane by a shuffle. The lanes hold 32 k-tiles' scales to read from,
-    and those of the next 32 k-tiles in other registers; see `ReloadScales`.
+    Lane i loads the scales of k-tiles i and 32 + i to two registers. A consumer later reads the scales of a k-tile from
+    its lane by a shuffle. After 32 k-tiles another step replaces the first register by the second.
     """
 
     def __str__(self) -> str:
@@ -175,9 +176,9 @@ class LoadScales(Step):
 class ReadScales(Step):
     """Program step: read the block scales of a k-tile to registers.
 
-    Two kinds exist. Scales of single rows were loaded with the k-tile, and are read from its stage. Scales of 128 x 128
-    blocks are in the lanes of the warp, one k-tile's in each (`LoadScales` and `ReloadScales` put them there), and are
-    read by a shuffle.
+    Scales of single rows are read from the stage in shared memory that they were loaded to with the k-tile. Scales of
+    128 x 128 blocks are read by a shuffle: each lane of the warp holds the scales of another k-tile, which earlier
+    steps have loaded.
     """
 
     def __str__(self) -> str:

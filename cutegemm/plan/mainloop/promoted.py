@@ -144,7 +144,7 @@ class Promoted(Mainloop):
             yield f"at_once: a wgmma computes {own} of {columns} columns; it must compute all."
 
     def _by_k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the program's loop with one set of accumulators.
+        """Return the loop over k-tiles, as program steps, with a single set of accumulators.
 
         They are added to the total before the next k-tile is multiplied.
         """
@@ -153,7 +153,7 @@ class Promoted(Mainloop):
         return (odd, ForKTiles((*k_tile, Advance(), *k_tile, *self.after_two(plan)), by=2))
 
     def _by_accumulators(self, plan: GemmPlan) -> Steps:
-        """Return the program's loop with two alternating sets of accumulators.
+        """Return the loop over k-tiles, as program steps, with two alternating sets of accumulators.
 
         MMAs write one set while the other is added to the total.
         """
@@ -165,7 +165,7 @@ class Promoted(Mainloop):
         return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
 
     def _by_halves(self, plan: GemmPlan) -> Steps:
-        """Return the program's loop with alternating halves of the columns.
+        """Return the loop over k-tiles, as program steps, with two alternating halves of the columns.
 
         MMAs write one half while threads add the other to the total.
         """

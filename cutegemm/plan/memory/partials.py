@@ -43,7 +43,7 @@ class Folding:
 
     For row sums, each thread adds its registers of a row, lanes with the same row add by shuffles, and each warp writes
     one partial result per row. A second kernel adds the partial results. A unit is the set of registers that a thread
-    reduces at a time: all of the tile's, or one vector if a second kernel adds K splits.
+    reduces at a time: all registers of its tile. If a second kernel adds K splits and reduces, a unit is one vector.
 
     along      modes of D that are reduced: ("n",), ("m",) or ("m", "n")
     groups     for each register of a unit, the index of the thread's result that it contributes to
@@ -79,7 +79,7 @@ class Folding:
 
         m_tile, n_tile   coordinates of the tile of D
         m_tiles          number of tiles of D along M
-        piece            index of the partial result among those of the tile; see `piece_of`
+        piece            index of the partial result among those that the tile contributes to the result
         """
         tile = n_tile if self.along == ("n",) else m_tile
         if len(self.along) == 2:
@@ -112,7 +112,7 @@ def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: An
 def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
     """Return (results of a CTA, threads that share a result) of the kernel that adds a reduction's partial results.
 
-    If `runs` threads share a result, each of them adds every `runs`-th partial result.
+    If n threads share a result, each of them adds every n-th of its partial results.
 
     along   modes of D that are reduced: ("m",), ("n",) or both
     """
@@ -132,13 +132,13 @@ def kept(along: tuple[str, ...], m: Any, n: Any) -> Any:
 
 
 def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
-    """Regroup an array over accumulators by units: the sets of registers that a thread reduces at a time.
+    """Regroup an array over a tile's accumulators by units: the sets of registers that a thread reduces at a time.
 
-    A unit is one stored vector if a second kernel adds K splits, else all registers of the thread.
+    A unit is all registers of the thread. If a second kernel adds K splits, a unit is one stored vector.
 
-    table     array (threads, values, rest_m, rest_n, ...) in the order of a tiled MMA; rest_m and rest_n count its
-              atoms
-    returns   array (threads, units, registers, ...)
+    table     array with these axes: threads, registers of an MMA atom, MMA atoms of a thread along M, the same along N,
+              and perhaps more
+    returns   array with these axes: threads, units, registers of a unit, and the further axes
     """
     threads, (values, rest_m, rest_n), more = table.shape[0], table.shape[1:4], table.shape[4:]
     if plan.body.has_roles:
@@ -244,6 +244,11 @@ def _groups(keys: np.ndarray) -> tuple[int, ...]:
 
 
 def _flat(table: np.ndarray) -> np.ndarray:
-    """Flatten a table (threads, values, rest_m, rest_n, ...) to (threads, registers, ...), with values fastest."""
+    """Join the three axes of a table that count a thread's registers into one, with registers of an MMA atom fastest.
+
+    table     array with these axes: threads, registers of an MMA atom, MMA atoms along M, the same along N, and perhaps
+              more
+    returns   array with these axes: threads, registers of the thread, and the further axes
+    """
     more = table.shape[4:]
     return np.moveaxis(table, (1, 2, 3), (3, 2, 1)).reshape(len(table), -1, *more)

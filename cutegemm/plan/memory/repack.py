@@ -236,9 +236,10 @@ def make_repacks(operands: Operands, names: str, along_k: bool) -> tuple[Repack,
 def make_repack(operands: Operands, name: str, major: str) -> Repack:
     """Return how a kernel copies A or B before the GEMM: the repack pass of one operand.
 
-    name     "a" or "b"
-    major    contiguous mode of the repacked matrix: "k"; or "m" for A, "n" for B
-    raises   PlanError if the operand's element type cannot be repacked
+    operands   operands of the GEMM, as the caller has them
+    name       "a" or "b"
+    major      contiguous mode of the repacked matrix: "k"; or "m" for A, "n" for B
+    raises     PlanError if the operand's element type cannot be repacked
     """
     return _packing(getattr(operands, name), name, major)
 
@@ -256,13 +257,13 @@ def _packing(operand: Operand, name: str, major: str) -> Repack:
     depth = 1 if source == target else min(vector, side * side // (_THREADS * width))
 
     def copy(along: int, elements: int, others: int = 1, turned: bool = False) -> TiledCopy:
-        """Return the tiled copy of a square tile, where each thread has a block of `elements` by `others` elements.
+        """Return the tiled copy of a square tile where each thread copies a block of `elements` by `others` elements.
 
         along      mode of the tile, 0 or 1, along which the lanes of a warp are neighbours
-        elements   number of elements of a thread along that mode
-        others     number of elements of a thread along the other mode
-        turned     mode of a vector: False: an access moves the `elements` along `along`; True: the `others` along the
-                   other mode
+        elements   extent of a thread's block along that mode
+        others     extent of a thread's block along the other mode
+        turned     mode that one access of a thread follows. False: the mode `along`, with `elements` elements; True:
+                   the other mode, with `others`
         """
         atom = universal_copy(operand.dtype, bits * (others if turned else elements))
         lanes = side // elements

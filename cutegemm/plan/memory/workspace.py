@@ -48,7 +48,7 @@ def regions(
     """Return the sections of a plan's workspace for a problem, in order; an empty list if it needs no workspace.
 
     m, n, k, l   extents of the problem; l is the batch
-    arithmetic   functions for integers, or for values that the kernel's host function computes
+    arithmetic   minimum, maximum and division for integers, or for values that the kernel's host function computes
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands
@@ -137,9 +137,9 @@ def counters(plan: GemmPlan, work: Work) -> Any:
 def counter_of(plan: GemmPlan, tile: Any, rank: Any = 0, consumer: Any = 0) -> Any:
     """Return the index of the semaphore that counts the K splits of a consumer's rows of a tile.
 
-    tile       index of the cluster's tile: `WorkTile.tile`
+    tile       index of the tile of D that the cluster computes, in the order of the raster
     rank       rank of the CTA in its cluster
-    consumer   index of the consumer among those that share the CTA's tile
+    consumer   index of the consumer among the consumers that share the CTA's tile
 
     >>> from cutegemm.build import sm90_plan
     >>> plan = sm90_plan(tile=(128, 256, 64), schedule="cooperative", cluster=(2, 1), split_k=2)

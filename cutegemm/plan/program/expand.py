@@ -115,11 +115,17 @@ def lines_of(
 
 
 class Expansion(StepReader):
-    """Symbolic execution of a warp role's program for one CTA: yields the barrier and memory operations of each step.
+    """Executes a warp role's program for one CTA symbolically: yields the barrier and memory operations of each step.
 
-    A method `on_...` handles the steps of one class. Its arguments are the step, the position of the role in its
-    program (`State`), and the index `i` of the epilogue tile in a loop over epilogue tiles (else 0). For the arguments
-    of the constructor see `expand`.
+    For each class of program step there is a method `on_...`. It gets the step, the role's position in the program
+    (work tile, k-tile and pipeline stage), and the index of the epilogue tile if the step is in a loop over epilogue
+    tiles, else 0.
+
+    plan      plan with warp roles
+    place     the CTA, the role and its warps
+    tiles     work tiles (a tile of D with all or some of its k-tiles) that the CTA takes, in order
+    stages    number of stages of the mainloop pipeline
+    reads_c   whether the epilogue reads its M x N operands, such as C
     """
 
     def __init__(self, plan: GemmPlan, place: Place, tiles: Sequence[Any], stages: int, reads_c: bool) -> None:
@@ -338,11 +344,13 @@ class Expansion(StepReader):
         return self.place_of(int(tile.tile))
 
     def place_of(self, slot: int) -> int:
-        """Return the index of this consumer's rows of a tile in an array over (slot, CTA of the cluster, consumer).
+        """Return the index of this consumer's semaphore of a tile, or of its accumulators of a K split in memory.
 
-        The consumer is the fastest mode. Semaphores and accumulators in the workspace are such arrays.
+        Both are stored as arrays with three modes: slot, CTA of the cluster, consumer. The consumer is the fastest
+        mode.
 
-        slot   for a semaphore: index of the cluster's tile. For accumulators: index of the workspace slot
+        slot   for a semaphore: index of the cluster's tile. For accumulators: index of the K split's slot in the
+               workspace
         """
         readers = self.pipeline.readers
         own = self.consumer if readers > 1 else 0
@@ -428,14 +436,18 @@ class Expansion(StepReader):
 
 @dataclass(frozen=True)
 class _Lined:
-    """An operation of an executed program, with the line of the printed program that it comes from, counted from 0."""
+    """An operation of an executed program, with the line of the printed program that it comes from.
+
+    line   index of the line, counted from 0
+    op     the operation, such as a wait or a load
+    """
 
     line: int
     op: Op
 
 
 class _WithLines(Expansion):
-    """Symbolic execution of a warp role's program that yields each operation with the program line it is from."""
+    """Executes a warp role's program symbolically: yields each operation with the line of the program it is from."""
 
     line = 0  # line of the first step of the next call of `steps`
 

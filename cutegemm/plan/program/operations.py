@@ -107,7 +107,7 @@ class Send(Load):
 
     The memory that receives them is numbered like a stage, after the stages of the mainloop pipeline.
 
-    sender   rank of the sending CTA among those that split K
+    sender   rank of the sending CTA among the CTAs that split K
     """
 
     sender: int = 0
@@ -223,7 +223,7 @@ class LoadEpiStage:
 
     barrier      name of the mbarrier that counts the bytes
     index        index among the barriers of this name
-    epi_stage    index of the epilogue stage among those of all consumers of the CTA
+    epi_stage    index of the epilogue stage among the stages of all consumers of the CTA
     pieces       indices of the pieces
     tag          (tile, epilogue tile) of the data
     size_bytes   number of bytes
@@ -241,7 +241,7 @@ class LoadEpiStage:
 class ReadEpiStage:
     """Simulated operation of a warp role: read C from an epilogue stage, the rows of one warp.
 
-    epi_stage   index of the epilogue stage among those of all consumers of the CTA
+    epi_stage   index of the epilogue stage among the stages of all consumers of the CTA
     piece       index of the warp's rows in the stage
     tag         (tile, epilogue tile) that the data must belong to
     """
@@ -255,7 +255,7 @@ class ReadEpiStage:
 class WriteEpiStage:
     """Simulated operation of a warp role: write a result, such as D, to an epilogue stage, the rows of one warp.
 
-    epi_stage   index of the epilogue stage among those of all consumers of the CTA
+    epi_stage   index of the epilogue stage among the stages of all consumers of the CTA
     piece       index of the warp's rows in the stage
     tag         (tile, epilogue tile) of the data
     result      "d", or the name of an auxiliary output
@@ -273,7 +273,7 @@ class StoreEpiStage:
 
     A piece is the rows of one warp. The store may read the pieces until a `WaitStores` has waited for it.
 
-    epi_stage   index of the epilogue stage among those of all consumers of the CTA
+    epi_stage   index of the epilogue stage among the stages of all consumers of the CTA
     pieces      indices of the pieces
     tag         (tile, epilogue tile) that the data must belong to
     result      "d", or the name of an auxiliary output
@@ -291,7 +291,7 @@ class CopyEpiStage:
 
     A piece is the rows that one warp wrote.
 
-    epi_stage   index of the epilogue stage among those of all consumers of the CTA
+    epi_stage   index of the epilogue stage among the stages of all consumers of the CTA
     pieces      indices of the pieces
     tag         (tile, epilogue tile) that the data must belong to
     readers     number of warps that copy these pieces. The pieces are free when all of them have read
@@ -378,9 +378,10 @@ class SignalAccumulators:
 
 @dataclass(frozen=True)
 class AwaitAccumulators:
-    """Simulated operation of the K split of a tile that ends last: wait until `others` K splits have stored theirs.
+    """Simulated operation of the K split of a tile that ends last: wait for the accumulators of the other K splits.
 
-    tile   index of the tile's semaphore
+    tile     index of the tile's semaphore
+    others   number of other K splits, whose accumulators must have been stored to the workspace
     """
 
     tile: int

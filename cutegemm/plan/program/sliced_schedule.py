@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class SlicedSchedule(ThreadSchedule):
     """Thread schedule whose warps split K: they multiply different k of a tile, and add their accumulators at the end.
 
-    sliced_k   how the warps (and the CTAs of a cluster along M, if they split K too) add their accumulators
+    sliced_k   how the warps add their accumulators at the end, through shared memory; the CTAs of a cluster along M may
+               split K too
     """
 
     sliced_k: SlicedK

@@ -134,7 +134,11 @@ class Multiply(Step):
 
     @property
     def takes_mma_time(self) -> bool:
-        """Return True, unless the step multiplies only the first k-block: the other step then counts for both."""
+        """Return whether this step takes as long as the MMAs of a k-tile, in drawings of a program over time.
+
+        It is False for a step that multiplies only the first k-block; the step for the other k-blocks then counts for
+        all.
+        """
         return self.k_blocks != FIRST_BLOCK
 
     def blocks_of(self, count: int) -> range:
@@ -173,8 +177,8 @@ class Release(Step):
 
     Each warp that has read the stage arrives at its empty barrier, in every CTA that loads to it.
 
-    previous   False: release the stage of this k-tile. True: that of the previous k-tile; nothing at the first k-tile
-               of a tile, and the last k-tile after the loop
+    previous   False: release the stage of this k-tile. True: release the stage of the previous k-tile. At the first
+               k-tile of a tile nothing is then released, and after the loop the stage of the last k-tile is
     """
 
     previous: bool = False
@@ -259,7 +263,7 @@ class PassOrder(Step):
 
 @dataclass(frozen=True)
 class Stagger(Step):
-    """Program step: delay the start of each consumer by some more cycles, so that they do not store at the same time.
+    """Program step: start each consumer some cycles after the one before, so that consumers store at different times.
 
     cycles   clock cycles from the start of one consumer to the next. The first one starts when stage 0 is full
     """
@@ -293,7 +297,8 @@ class IncrementSemaphore(Step):
 class ReduceSplits(Step):
     """Program step: combine the K splits of a tile.
 
-    The one that ends last adds all accumulators, the others store theirs.
+    A K split that does not end last stores its accumulators to the workspace. The K split that ends last adds the
+    accumulators of all K splits.
     """
 
     def __str__(self) -> str:
@@ -459,7 +464,8 @@ class WriteEpiStage(Step):
 class SyncEpiTile(Step):
     """Program step: synchronize the warps of a consumer after they have written an epilogue stage, before it is stored.
 
-    It is also used before a stage is written again, if one warp has waited for the store, or all threads have copied.
+    It is also used before a stage is written again: all warps then know that the earlier store of the stage has read
+    it.
     """
 
     def __str__(self) -> str:

@@ -29,7 +29,7 @@ _MOST_STEPS = 1 << 16  # steps of a schedule, with loops unrolled
 class Fetch:
     """Step of a thread schedule: start to load a k-tile, by cp.async to its stage, or else to registers.
 
-    ahead    how many k-tiles after the one that is multiplied
+    ahead    number of k-tiles from the one that is multiplied to the one that is loaded
     chunk    index of the piece of the k-tile's copies that this step issues; piece 0 begins to overwrite the stage
     chunks   number of pieces that the copies of a k-tile are divided into
     """
@@ -48,7 +48,7 @@ class Commit:
 class Store:
     """Step of a thread schedule: write a k-tile from registers to its stage. It does nothing if cp.async loads k-tiles.
 
-    ahead   how many k-tiles after the one that is multiplied
+    ahead   number of k-tiles from the one that is multiplied to the one that is written
     """
 
     ahead: int
@@ -73,7 +73,7 @@ class Read:
     Without stages they are read from global memory.
 
     k_block   index of the k-block in its k-tile
-    ahead     how many k-tiles after the one that is multiplied
+    ahead     number of k-tiles from the one that is multiplied to the one that is read
     """
 
     k_block: int
@@ -117,8 +117,10 @@ Step = Union[Fetch, Commit, Store, Wait, Sync, Read, Multiply, Repeat]
 class ThreadSchedule(hooks.Listing):
     """What all threads of a CTA do, if they have no roles: steps before the loop over k-tiles, and in each iteration.
 
-    Steps for k-tiles past the last one do nothing. The class constants have the names of fields and properties of
-    `WarpRoles`, with the values that fit a plan without roles.
+    Steps are loads, waits, reads of fragments and MMAs. Steps for k-tiles past the last one do nothing.
+
+    Plans with warp roles have a `WarpRoles` instead of a schedule. Its further attributes, such as `has_roles`, also
+    exist here, as constants for a plan without roles.
 
     stages      number of k-tiles in shared memory; 0 if fragments are read from global memory
     fragments   number of buffers of fragments in registers
@@ -258,7 +260,7 @@ class ThreadSchedule(hooks.Listing):
             yield f"the schedule has {count} steps; at most {_MOST_STEPS} are allowed."
 
     def needs(self, plan: GemmPlan) -> Iterator[str]:
-        """Yield a sentence if the plan has a cluster, or no copy atoms that read fragments from shared memory."""
+        """Yield a sentence if a plan with this schedule has a cluster, or lacks copy atoms that read fragments."""
         if plan.cluster_mn != (1, 1) and not self.slices_k:
             yield (
                 f"the cluster is {plan.cluster_mn}; a thread schedule has no clusters. Use cluster_mn = (1, 1), or "
@@ -300,9 +302,13 @@ def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
 
 @functools.lru_cache(maxsize=1024)
 def _hazards(schedule: ThreadSchedule, is_async: bool, k_tiles: int, k_blocks: int | None) -> tuple[str, ...]:
-    """Return a sentence for each error of a schedule, as `ThreadSchedule.hazards` does; results are cached.
+    """Return a sentence for each error of a schedule, e.g. a stage that is overwritten too early.
 
-    Many plans that differ only in their layouts have the same schedule.
+    It is cached: many plans that differ only in their layouts have the same schedule.
+
+    is_async   whether k-tiles are loaded by cp.async
+    k_tiles    number of k-tiles for which the schedule is executed
+    k_blocks   number of k-blocks of a k-tile. Each must be multiplied once; None: this is not checked
     """
     watch = StageWatch(schedule, is_async, k_tiles)
     for tile, step in schedule.play(k_tiles):
@@ -363,17 +369,20 @@ def _line(step: Step, tile: str, k_block: str) -> str:
 
 
 def _counted(start: str, number: int) -> str:
-    """Return the printed form of an index: "k + 2" for "k" and 2, "k" for "k" and 0, and "2" for "" and 2."""
+    """Return the printed form of an index: "k + 2" for "k" and 2, "k" for "k" and 0, and "2" for "" and 2.
+
+    start, number   name of the variable, and the number that is added to it
+    """
     return str(number) if not start else f"{start} + {number}" if number else start
 
 
 class StageWatch:
-    """Checker of a thread schedule: it follows the k-tiles of one operand through shared memory and registers.
+    """Checks a thread schedule: follows the k-tiles of one operand through shared memory and registers.
 
-    It knows the k-tile in each stage, whether its copy has ended, and whether all threads may read it. It adds a
-    sentence to `found` for each error, e.g. a stage that is overwritten too early. The simulator derives from this
-    class: it overrides `fetched`, `started`, `shown` and `read_into`, which do nothing here, to move data at these
-    moments.
+    For each stage it knows the k-tile there, whether its copy has ended, and whether all threads may read it. For each
+    error, e.g. a stage that is overwritten too early, it adds a sentence to the list `found`. The simulator's subclass
+    also moves data: it overrides `fetched`, `started`, `shown` and `read_into`, which are called when a load starts,
+    overwrites a stage, becomes visible, or is read.
 
     schedule   the schedule that is executed
     is_async   whether k-tiles are loaded by cp.async
@@ -573,7 +582,11 @@ class StageWatch:
         self.read_into(tile, stage, k_block, k_block % self.fragments)
 
     def _multiply(self, tile: int, k_block: int) -> None:
-        """Check and record a `Multiply` step: the buffer of fragments must hold k-block `k_block` of k-tile `tile`."""
+        """Check and record a `Multiply` step: the registers must hold the fragments of the k-block that it multiplies.
+
+        tile      index of the k-tile that is multiplied
+        k_block   index of the k-block in this k-tile
+        """
         held = self.buffers[k_block % self.fragments]
         if held != (tile, k_block):
             self.fail(

@@ -318,11 +318,13 @@ def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
 
 
 def _contributions(outer: Layout, tile: _Tile) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offsets of all coordinates along a tile's contiguous mode, and those of all along its other mode.
+    """Return what each coordinate adds to an element's offset: along a tile's contiguous mode, and along the other.
 
-    The offset of an element is the sum of one of each.
+    The offset of an element, before the swizzle, is the sum of two such numbers.
 
-    outer   the layout without its swizzle
+    outer     the layout without its swizzle
+    tile      the tile in shared memory
+    returns   two arrays, with an entry for each coordinate along a mode
     """
     return outer[tile.inner].offsets(), outer[1 - tile.inner].offsets()
 
@@ -343,6 +345,7 @@ def _same(one: Swizzle, other: Swizzle) -> bool:
 def _first_moved(outer: Layout, have: Swizzle, want: Swizzle, tile: _Tile) -> str | None:
     """Return a text that names the first element whose offset differs between two swizzles; None if they agree.
 
+    tile         the tile in shared memory
     outer        the layout before the swizzle
     have, want   the swizzle of the plan's layout, and the one that is needed
     """
@@ -361,6 +364,7 @@ def _text_of(tile: _Tile, width: int, kind: str) -> str:
 
     It is the layout of one column of TMA boxes.
 
+    tile    the tile in shared memory
     width   extent of a box along the contiguous mode, in elements
     kind    swizzle of the boxes, a key of TMA_SWIZZLES such as "128B"
     """
@@ -383,6 +387,7 @@ def _swizzled_by(kind: str) -> str:
 def _as_smem_atom(tile: _Tile, kind: str) -> str:
     """Return advice for a message: build the layout from the shared-memory atom with this swizzle.
 
+    tile   the tile in shared memory
     kind   a key of TMA_SWIZZLES such as "128B"
     """
     major = "k" if tile.inner == 1 else "mn"

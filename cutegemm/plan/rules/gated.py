@@ -116,7 +116,14 @@ def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
 
 
 def gated_problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
-    """Yield a sentence for each rule that a problem breaks because its gating or its N does not fit the plan."""
+    """Yield a sentence for each rule of gated GEMMs (GLU) that a problem breaks with a plan.
+
+    The arrangement of gate and up columns in B must be the plan's. N must be even, and its halves aligned as the plan
+    expects.
+
+    plan      plan, built for operands with an arrangement and alignments
+    problem   extents, types and strides of the matrices
+    """
     by, have = plan.operands.gated, problem.operands.gated
     if by != have:
         yield f"B's columns are {have or 'not gated'}; the plan is made for {by or 'columns that are not gated'}."

@@ -154,6 +154,8 @@ def _not_read(copy: TiledCopy, mma: TiledMma, name: str, tile: tuple[int, int]) 
 def _blocks_of_vector(copy: TiledCopy, mma: TiledMma, name: str) -> int | None:
     """Return the number of k-blocks that one loaded vector of a row has fragments for; None if it is not an integer.
 
+    copy   tiled copy from global memory to registers
+    mma    tiled MMA, which says what each thread multiplies
     name   "A" or "B"
     """
     rows = 2 if name == "A" else 1  # rows of the atom with elements of one thread

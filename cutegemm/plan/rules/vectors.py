@@ -68,7 +68,18 @@ def _of_operand(
     operand: Operand,
     mma: TiledMma,
 ) -> tuple[str, ...]:
-    """Return the violations that `_operand_vectors` yields, cached because many plans have the same accesses."""
+    """Return a sentence for each access of A or B whose elements are not adjacent and aligned.
+
+    It is cached, because many plans have the same accesses.
+
+    name      "A" or "B"
+    tile      extents (M or N, K) of the tile
+    layout    layout of the stages in shared memory
+    copy      copy of the tile from global to shared memory
+    read      copy atom that reads fragments from shared memory; None if the MMA reads shared memory itself
+    operand   element type, majorness and alignment of the matrix
+    mma       tiled MMA, which says which fragments a thread reads
+    """
     rules = _operand_vectors(name, tile, layout, copy, read, operand, mma)
     return tuple(_in_words(f"the accesses to {name}", rules))
 
@@ -107,7 +118,16 @@ def _operand_vectors(
 
 @lru_cache(maxsize=1024)
 def _of_fragments(name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma) -> tuple[str, ...]:
-    """Return the violations that `_fragment_vectors` yields, cached because they do not depend on the alignment."""
+    """Return a sentence for each read of fragments of A or B whose elements are not adjacent and aligned.
+
+    It is cached: the result does not depend on the alignment of the matrix, so it serves many plans.
+
+    name     "A" or "B"
+    layout   layout of the stages in shared memory
+    read     copy atom that reads the fragments
+    bits     size of an element
+    mma      tiled MMA, which says which fragments a thread reads
+    """
     return tuple(_in_words(f"the accesses to {name}", _fragment_vectors(name, layout, read, bits, mma)))
 
 
@@ -220,7 +240,15 @@ def _copied_vector(plan: GemmPlan) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _of_lines(copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout) -> tuple[str, ...]:
-    """Return the violations that `_line_vectors` yields, cached because many plans have the same copies."""
+    """Return a sentence if vectors of the copy of D from shared to global memory are not adjacent and aligned; else ().
+
+    It is cached, because many plans have the same copies.
+
+    copy      the tiled copy
+    operand   D: its majorness and alignment
+    tile      extents of the tile
+    layout    layout of the tile in shared memory
+    """
     rules = _line_vectors(copy, operand, tile, layout)
     what = "the copies of D from shared to global memory"
     return tuple(_in_words(what, rules, " (store = 'direct' has no such copies)"))

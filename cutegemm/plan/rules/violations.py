@@ -163,10 +163,13 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
-    """Return whether `columns` is the number of the tile's columns of B, rounded up to whole rows of TMA boxes.
+    """Return whether shared memory holds the tile's columns of B, rounded up to whole rows of TMA boxes.
 
-    More columns than those of the tile are allowed for an n-major B that wgmma reads: it multiplies the first ones
-    only.
+    An n-major B that wgmma reads may have such additional columns. wgmma multiplies only the first ones, those of the
+    tile.
+
+    plan      the plan
+    columns   number of columns of B that a stage of shared memory holds
     """
     box, mma = plan.b.load, plan.tiled_mma
     if not isinstance(box, TmaBox) or not mma.atom.is_of_warpgroup or plan.loaded.b.major != "n":
@@ -348,13 +351,14 @@ def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 
 def _held_against(plan: GemmPlan) -> tuple[str, ...]:
-    """Return the names of the operands and results whose type and majorness a problem must share with the plan."""
+    """Return the names of the operands and results whose type and majorness must agree between problem and plan."""
     return ("a", "b", *plan.operands.of_mainloop, *plan.epilogue.tensors, *plan.epilogue.outputs)
 
 
 def _other_operand(name: str, ours: Operand, theirs: Operand) -> str:
     """Return a sentence if an operand has another type or majorness in the problem than in the plan; "" if not.
 
+    name           name of the operand
     ours, theirs   the operand of the plan, and that of the problem
     """
     if ours.dtype == theirs.dtype and ours.major == theirs.major:
@@ -381,7 +385,10 @@ def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem
 
 
 def _by_box(plan: GemmPlan, name: str) -> bool:
-    """Return whether TMA reads the caller's operand, so that its extent need not be a multiple of a vector."""
+    """Return whether TMA reads the caller's operand, so that its extent need not be a multiple of a vector.
+
+    name   name of the operand, such as "a"
+    """
     if any(stream.name == name for stream in plan.streams):
         return isinstance(plan.stream(name).load, TmaBox) and all(p.name != name for p in plan.repacks)
     return name == plan.fetched_tile

@@ -30,15 +30,15 @@ Steps = tuple[Step, ...]
 class Store:
     """How a tile of D gets from accumulator registers to global memory: base class of the stores of a plan.
 
-    Stores are: from registers, through shared memory, or through epilogue stages by TMA or threads. Other parts of the
-    package ask a store by these methods and do not name its class. A subclass has `atom`, the copy of D out of
-    registers, to global or to shared memory.
+    There is a subclass for each way: directly from registers; through shared memory; through epilogue stages, by TMA or
+    by threads. The methods answer what the rest of the package needs to know about a store. A subclass has a field
+    `atom`, the copy of D from registers to global or to shared memory.
 
     stored_by_tma   whether TMA stores D
     reuses_stages   whether D uses the shared memory of A and B, which have been read by then
     reads_ahead     whether threads load rows and columns for the next epilogue tile before they need them
-    rotates_lines   whether threads store a line of D from its first aligned address on, and its start last; see
-                    `LineStore`
+    rotates_lines   whether threads store a line of D from its first aligned address on, and the part before that
+                    address last
     """
 
     stored_by_tma: ClassVar[bool] = False
@@ -106,12 +106,13 @@ class Store:
         return None
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
-        """Return the first element of each stored vector of D, if threads begin each line at its first aligned address.
+        """Return the element at which each stored vector of D begins, if threads rotate lines to aligned addresses.
 
-        Elements before that address are stored by the lanes at the end of the line, so the line is rotated. This store
-        does not rotate: the result is `elements`.
+        A line of D may begin at an unaligned address. A store that rotates begins each line at its first aligned
+        address; the lanes at the end of the line store the elements before that address. This store does not rotate:
+        the result is `elements`.
 
-        elements    first element of each vector without the rotation, as indices in the tile
+        elements    element at which each vector begins without the rotation, as indices in the tile
         addresses   byte address in D of each element of the tile
         tile        (M, N) of the tile
         major       "m" or "n": the contiguous mode of D
@@ -222,5 +223,5 @@ class Store:
         return ()
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Return a sentence for each other rule of this store that the plan breaks, for plans with warp roles."""
+        """Return a sentence for each rule of this store that a plan with warp roles breaks, except rules on shapes."""
         return ()

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class LineStore(StagedStore):
     """Store of D through epilogue stages in shared memory, which threads copy row by row to global memory.
 
-    A row here is along D's contiguous mode. The accesses are as wide as D is aligned.
+    A row here is along D's contiguous mode, so it is a column of D if D is M-major. The accesses are as wide as D's
+    alignment allows, up to 16 bytes.
 
     copy   tiled copy of a stage to global memory
     """
@@ -60,12 +61,13 @@ class LineStore(StagedStore):
         return (*super().moves(operands), Move("store.copy", self.copy, operands.d.dtype, "shared", "global"))
 
     def rotated(self, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int], major: str) -> np.ndarray:
-        """Return the first element of each stored vector of D, if threads begin each line at its first aligned address.
+        """Return the element at which each stored vector of D begins, after threads rotate lines to aligned addresses.
 
-        Elements before that address are stored by the lanes at the end of the line, so the line is rotated. The tile
-        may have several epilogue tiles; a line ends at the edge of its epilogue tile.
+        A line of D may begin at an unaligned address. The threads begin each line at its first aligned address, and the
+        lanes at the end of the line store the elements before that address. The tile may have several epilogue tiles; a
+        line ends at the edge of its epilogue tile.
 
-        elements    first element of each vector without the rotation, as indices in the tile
+        elements    element at which each vector begins without the rotation, as indices in the tile
         addresses   byte address in D of each element of the tile
         tile        (M, N) of the tile
         major       "m" or "n": the contiguous mode of D

@@ -127,9 +127,12 @@ class StagedStore(Store):
         return self.count > 0 and product(self.epi_tiles(consumer_tile)) % self.count > 0
 
     def epi_stage_at(self, i: int) -> tuple[int, int]:
-        """Return (stage of an epilogue tile, how often the same tile of D has used that stage before).
+        """Return the epilogue stage that epilogue tile `i` uses, and how many earlier ones of the same tile used it.
 
-        i   index of the epilogue tile in the order of the stores. E.g. with 4 stages, 5 gives (1, 1)
+        Stages are used in turn. E.g. with 4 stages, epilogue tile 5 uses stage 1, which epilogue tile 1 has used
+        before: (1, 1).
+
+        i   index of the epilogue tile in the order of the stores
         """
         return i % self.count, i // self.count
 

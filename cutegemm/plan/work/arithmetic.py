@@ -43,13 +43,14 @@ def search(number: int, start: int, first: int, count: int, sizes: Callable[[int
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Functions for one kind of values: Python integers, numpy arrays, or traced values in a kernel.
+    """Minimum, maximum and rounded-up division of one kind of values: Python integers, numpy arrays, or kernel values.
 
-    With them the same formulas serve host, analysis and kernel.
+    Formulas that are written with these functions serve the host, the analysis and the kernel.
 
-    minimum, maximum   smaller and larger of two values
-    ceil_div           quotient of two values, rounded up
-    search             the run of numbers that contains a number, see `search`; not for arrays
+    minimum    smaller of two values
+    maximum    larger of two values
+    ceil_div   quotient of two values, rounded up
+    search     function that finds the run of numbers that contains a number: see `search`; not for arrays
 
     >>> INTEGERS.minimum(3, 5), INTEGERS.ceil_div(7, 2), ARRAYS.maximum(np.array([3, 5]), 4).tolist()
     (3, 4, [4, 5])

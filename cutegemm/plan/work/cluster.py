@@ -15,11 +15,11 @@ class ClusterTile:
 
     cta_tile     (bM, bN, bK)
     cluster_mn   CTAs of a cluster along M and N
-    cluster_k    number of CTAs of a cluster along N that split K: each loads the columns of B of all of them, for its
-                 own k-tiles. 1: no cluster split-K
+    cluster_k    number of CTAs of a cluster along N that split K; 1: no cluster split-K. Each of these CTAs loads the
+                 columns of B of all of them, for its own k-tiles
     batched      whether L may be greater than 1. The raster then divides by the number of tiles of a batch
-    idle_ctas    whether CTAs may be launched that have nothing to do. The grid is then (tiles, K splits) with split-K,
-                 or all persistent CTAs. False: at most as many clusters as work tiles are launched
+    idle_ctas    True: CTAs without work may be launched. The grid is (tiles, K splits) with split-K, and all CTAs of a
+                 persistent grid are launched. False: at most as many clusters as work tiles are launched
     """
 
     cta_tile: tuple[int, int, int]

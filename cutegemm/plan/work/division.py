@@ -36,13 +36,13 @@ MOST_WORKERS = 4  # most workers for each tile
 class WorkTile:
     """The unit of work of a cluster: a tile of D with all of its k-tiles, or some (one K split).
 
-    tile      index of the tile in the order of the raster. A tile here is that of a whole cluster
+    tile      index of the tile in the order of the raster. A tile here is what a whole cluster computes
     k_first   index of the first k-tile
     k_count   number of k-tiles
     splits    number of K splits of the tile, this one included. 1: no accumulators to add. 0: an empty work tile, which
               has no k-tiles
     k_split   index of this K split, in the order of its k-tiles. Accumulators are added in this order
-    slot      workspace slot of the tile's first K split, in the unit that `Work.slot_of` expects
+    slot      index of the workspace slot (memory for the accumulators of one K split) of the tile's first K split
 
     A scheduler may use a derived class with more fields, such as the group of a grouped GEMM.
     """
@@ -61,25 +61,27 @@ class WorkTile:
 
 @dataclass(frozen=True)
 class KDivision:
-    """A division of the k-tiles of a problem into numbered work tiles, for split-K and stream-K.
+    """Divides the k-tiles of a problem among workers (CTAs or clusters), for split-K and stream-K.
 
-    The tiles whose K is split come first. Their k-tiles are put on a line, tile after tile. Workers (CTAs or clusters)
-    take consecutive runs of it. A run that crosses the end of a tile is several work tiles. With fixup, each split tile
-    has an owner, a CTA that takes its first k-tiles; only the rest is on the line.
+    The result is numbered work tiles: ranges of k-tiles of a tile of D. Imagine the k-tiles of all tiles whose K is
+    split in one line, tile after tile. Each worker takes consecutive k-tiles of the line, called its run. A run that
+    crosses the end of a tile is several work tiles. With fixup, each split tile has an owner, a CTA that takes its
+    first k-tiles; only the rest of the tile is on the line. Tiles whose K is not split come after the split ones.
 
     k_tiles      number of k-tiles of a tile
     shared       number of tiles whose K is split
-    span         k-tiles of a split tile on the line
+    span         number of k-tiles of a split tile on the line
     workers      number of workers
-    run, longer  k-tiles of a worker's run; the first `longer` workers have one more
-    columns      a worker's work tiles have the numbers column, column + columns, and so on. A column is a worker. With
-                 fixup, `shared` columns for the owners come first
-    pieces       most work tiles of a worker
-    count        number of work tiles in all, including empty ones and tiles that are not split
-    slots        number of workspace slots for accumulators
-    arithmetic   functions for the type of these values
-    fixup        k-tiles of a split tile that its owner takes; None: no owners
-    divisors     the divisors of `divided_by` in a form that is faster to divide by; None: as numbers
+    run          number of k-tiles of a worker's run
+    longer       number of workers, the first ones, whose runs have one k-tile more
+    columns      distance between the numbers of one worker's work tiles: worker i has the numbers i, i + columns, and
+                 so on. With fixup the owners of the `shared` tiles are counted as workers that come first
+    pieces       greatest number of work tiles of a worker
+    count        number of all work tiles, including empty ones and tiles that are not split
+    slots        number of workspace slots, each for the accumulators of one K split
+    arithmetic   minimum, maximum and division for these values: Python integers, numpy arrays, or values in a kernel
+    fixup        number of k-tiles of a split tile that its owner takes; None: no owners
+    divisors     the numbers that are divided by, in a form that a kernel divides by faster; None: plain numbers
     """
 
     k_tiles: Any
@@ -153,7 +155,7 @@ class KDivision:
     def _piece(self, column: Any, piece: Any) -> WorkTile:
         """Return the work tile of a worker for one of the tiles that its run of k-tiles crosses (stream-K).
 
-        column   the worker, numbered as in `columns`
+        column   number of the worker; with fixup, the owners of the split tiles are counted first
         piece    index of the tile among those that the run crosses, from 0
         """
         least, most = self.arithmetic.minimum, self.arithmetic.maximum
@@ -210,9 +212,10 @@ class KDivision:
 
     @property
     def divided_by(self) -> tuple[Any, ...]:
-        """Return the divisors that find tile and worker of a k-tile: k-tiles of a tile, a longer run, a shorter run.
+        """Return the three numbers that positions of k-tiles are divided by, to find their tile and their worker.
 
-        A run is what a worker takes. Positions count the k-tiles of all split tiles one after the other.
+        They are: k-tiles of a split tile, k-tiles of a longer run, k-tiles of a shorter run. A run is the k-tiles that
+        a worker takes. A position counts the k-tiles of all split tiles one after the other.
         """
         if self.divisors is not None:
             return self.divisors
@@ -233,10 +236,10 @@ def k_division_of(
     split        splits > 1 (split-K): each tile has `splits` K splits, or fewer if it has fewer k-tiles. waves > 0
                  (stream-K): the tiles % grid tiles that do not fill the grid, and those of waves - 1 full waves, are
                  divided among all of the grid
-    tiles        number of tiles of D; a tile is that of a whole cluster
+    tiles        number of tiles of D, where a tile is what a whole cluster computes
     k_tiles      number of k-tiles of each tile
     grid         number of clusters of the grid
-    arithmetic   functions for the type of these values
+    arithmetic   minimum, maximum and division for these values: `INTEGERS`, or those for arrays or kernel values
     least_run    stream-K: fewest k-tiles that a cluster takes
 
     >>> from cutegemm.plan.work.split import KSplit
@@ -273,8 +276,14 @@ def _fixup_division(
     """Return the division for stream-K with fixup: the tiles that do not fill the grid are split, each with an owner.
 
     An owner is a cluster that takes the first k-tiles of its tile. Workers, the clusters without a tile, take the rest.
-    Both get equal time, with `FIXUP_K_TILES` added for each K split of a tile. No tile is split if fewer than
-    `LEAST_REST` k-tiles of each would go to the workers. The arguments are those of `k_division_of`.
+    The division gives both about the same time, where each K split of a tile costs as much as `FIXUP_K_TILES` k-tiles.
+    No tile is split if fewer than `LEAST_REST` k-tiles of each would go to the workers.
+
+    tiles        number of tiles of D
+    k_tiles      number of k-tiles of a tile
+    grid         number of clusters of the persistent grid
+    arithmetic   minimum, maximum and division for these values
+    least_run    least number of k-tiles that a worker takes
     """
     minimum, maximum = arithmetic.minimum, arithmetic.maximum
     ragged = tiles % grid

@@ -36,7 +36,8 @@ _QUOTIENT_BITS = 16  # fraction bits of the reciprocal in `_quotient`
 class LaunchOrder:
     """The order of clusters if they take tiles as they are launched: the place of a cluster is its index in the grid.
 
-    It has the methods of `GpcRaster`, which orders clusters by the hardware's GPCs (groups of SMs).
+    It is the alternative to `GpcRaster`, which numbers clusters by the hardware's GPCs (groups of SMs), and has the
+    same methods.
 
     by_gpc   False: clusters are not numbered GPC by GPC
 
@@ -47,11 +48,16 @@ class LaunchOrder:
     by_gpc: ClassVar[bool] = False
 
     def ends(self, clusters: Any, arithmetic: Arithmetic = INTEGERS) -> tuple[Any, ...]:
-        """Return (): `place` needs no values of the grid. The class `GpcRaster` needs some."""
+        """Return (): this order needs no values of the grid. The order by GPCs has the same method, and needs some."""
         return ()
 
     def place(self, cluster: Any, ends: tuple[Any, ...], arithmetic: Arithmetic = INTEGERS) -> Any:
-        """Return the place of a cluster in the order of the tiles: its index in launch order."""
+        """Return the place of a cluster in the order in which clusters take tiles: here its index in the launched grid.
+
+        cluster      index of the cluster in the grid
+        ends         result of `ends`, which is not used here
+        arithmetic   kind of the values (integers, arrays, kernel values), which is not used here
+        """
         return cluster
 
     def bounds(self) -> Iterator[str]:
@@ -71,7 +77,8 @@ class GpcRaster:
     """The order of clusters GPC by GPC, so that clusters of one GPC (a group of SMs) take neighbouring tiles of D.
 
     The hardware assigns the clusters of a persistent grid to GPCs in rounds: one to each GPC that is not full. `place`
-    returns the index of a cluster if all are counted GPC by GPC.
+    converts the index of a cluster in the grid to its index in the new order, which counts all clusters of GPC 0 first,
+    then those of GPC 1, and so on.
 
     rounds   number of clusters assigned in each round, not increasing: when GPCs are full, later rounds are shorter.
              The first GPCs are full first
@@ -152,28 +159,33 @@ class GpcRaster:
 
     @property
     def _runs(self) -> list[tuple[int, int, int]]:
-        """Return each run of rounds of equal size as (first cluster, clusters of a round, number of rounds)."""
+        """Group successive rounds of equal size; return (first cluster, clusters of a round, number of rounds) of each.
+
+        For example, the rounds (3, 3, 2, 1) have three groups: (0, 3, 2), (6, 2, 1) and (8, 1, 1).
+        """
         grouped = [(count, len([*same])) for count, same in groupby(self.rounds)]
         firsts = accumulate([count * times for count, times in grouped], initial=0)
         return [(first, count, times) for first, (count, times) in zip(firsts, grouped, strict=False)]
 
     @property
     def _alone(self) -> int:
-        """Return the number of GPCs that are full when the rounds become shorter for the first time.
+        """Return the number of GPCs that take clusters only in the first rounds, which all have the same size.
 
-        They get the first places.
+        These GPCs are full when the rounds become shorter for the first time. Their clusters come first in the order.
         """
         sizes = [count for _, count, _ in self._runs]
         return sizes[0] - sizes[1] if len(sizes) > 1 else 0
 
     def ends(self, clusters: Any, arithmetic: Arithmetic = INTEGERS) -> tuple[Any, ...]:
-        """Return, for a number of launched clusters, where the places of each GPC end, as `place` needs it.
+        """Return where the clusters of each GPC end, if all launched clusters are counted GPC by GPC.
 
-        Each end is a byte; an integer holds four of them. GPCs that are full when the first rounds of equal size end
-        are left out, because their places are computed without it.
+        It is computed once for a grid; `place` needs it for each cluster. The ends are packed: each is a byte, and an
+        integer holds four of them. GPCs that take clusters only in the first rounds, which have equal size, are left
+        out, since `place` computes their clusters without it.
 
         clusters     number of launched clusters
-        arithmetic   functions for the type of the values
+        arithmetic   minimum, maximum and division for these values: `INTEGERS`, or those for arrays or kernel values
+        returns      the integers with the packed ends
         """
         least, most = arithmetic.minimum, arithmetic.maximum
         gpc_raster = self.rounds[0]
@@ -196,7 +208,7 @@ class GpcRaster:
 
         cluster      index of the cluster in launch order
         ends         the result of the method `ends` for the grid
-        arithmetic   functions for the type of the values
+        arithmetic   minimum, maximum and division for these values: `INTEGERS`, or those for arrays or kernel values
         """
         least, most = arithmetic.minimum, arithmetic.maximum
         (_, widest, times), *runs = self._runs

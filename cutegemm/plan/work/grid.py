@@ -58,8 +58,8 @@ class Persistent:
         """Return the number of clusters that are launched: at most `count`, unless idle CTAs are allowed.
 
         count        number of work tiles
-        cluster      the tile of a cluster
-        arithmetic   functions for the type of `count`
+        cluster      size of a cluster's tile, and how its CTAs divide it
+        arithmetic   minimum, maximum and division for `count`: `INTEGERS`, or those for arrays or kernel values
         """
         resident = self.ctas // cluster.size
         return resident if cluster.idle_ctas else arithmetic.minimum(count, resident)

@@ -62,14 +62,15 @@ _MAX_SPLITS = (1 << 15) - 1
 class TileScheduler:
     """The component of a plan that assigns work: the work tiles of a problem, and each cluster's work tiles in order.
 
-    A work tile is a tile of D with all or some of its k-tiles. Another scheduler derives from this class. It overrides
-    `divide` and `received`, which return the work tiles on the host and in a kernel, and perhaps `reads`, `rules`,
-    `limits` and `describe`.
+    A work tile is a tile of D with all or some of its k-tiles. To write another scheduler, derive from this class and
+    override `divide` (work tiles on the host) and `received` (work tiles in a kernel). Other methods to override:
+    `reads` (operands that it reads), `rules`, `limits` and `describe`.
 
-    raster   the order of the tiles. A tile is that of a whole cluster
+    raster   the order of the tiles of D, where a tile is what a whole cluster computes
     split    the split of K: none, split-K or stream-K
     grid     `Persistent` or `OneEach`: how many clusters are launched
-    order    the order of the clusters, which decides their first work tiles: that of their launch, or GPC by GPC
+    order    how clusters are numbered, which decides their first work tiles: as they are launched, or GPC by GPC (a GPC
+             is a group of SMs)
     """
 
     raster: Raster
@@ -107,8 +108,8 @@ class TileScheduler:
     ) -> TileGrid:
         """Return the tiles of a D of M x N x L elements, in the order of the raster.
 
-        cluster      the tile of a cluster
-        arithmetic   functions for the type of the extents: integers, arrays or traced values
+        cluster      size of a cluster's tile, and how its CTAs divide it
+        arithmetic   minimum, maximum and division for the extents: `INTEGERS`, or those for arrays or kernel values
         """
         (bm, bn, _), (cm, cn), ceil_div = cluster.cta_tile, cluster.cluster_mn, arithmetic.ceil_div
         m_tiles, n_tiles = ceil_div(m, bm * cm), ceil_div(n, bn * cn)
@@ -135,7 +136,7 @@ class TileScheduler:
     def resident(self, cluster: ClusterTile) -> int:
         """Return the number of clusters of a persistent grid; 0 if the grid is not persistent.
 
-        cluster   the tile of a cluster
+        cluster   size of a cluster's tile, and how its CTAs divide it
         """
         return self.grid.ctas // cluster.size
 
@@ -146,9 +147,9 @@ class TileScheduler:
 
         The numbers of tiles and of workspace slots are None, because only the host needs them.
 
-        cluster      the tile of a cluster
+        cluster      size of a cluster's tile, and how its CTAs divide it
         values       the values of `Work.host_values`, as the kernel's arguments
-        arithmetic   functions for traced values
+        arithmetic   minimum, maximum and division for kernel values
         tensors      the operands that `reads` names, as tensors (rows, columns, L) in device memory
         """
         k_tiles, m_tiles, n_tiles, divisors, count, clusters, own, ends = values
@@ -157,11 +158,13 @@ class TileScheduler:
         return self.received(known, own, tensors)
 
     def received(self, known: Mapping[str, Any], own: tuple[Any, ...], tensors: Mapping[str, Any]) -> Work:
-        """Return the work tiles inside of a kernel; subclasses override it to return another class.
+        """Return the work tiles inside of a kernel, from values that the host passed to it.
 
-        known     fields of `Work` by their names
-        own       further values that the host passed: those of `Work.own_values`
-        tensors   the operands that `reads` names, as tensors (rows, columns, L) in device memory
+        The base class returns a `WorkGrid`. A scheduler with work tiles of another kind overrides the method.
+
+        known     fields that every `Work` has, by their names
+        own       further values that the host passed, which `Work.own_values` returned there
+        tensors   the operands that the scheduler reads, as tensors (rows, columns, L) in device memory, by name
         """
         if not self.split.is_split:
             return WorkGrid(**known, division=None)
@@ -307,9 +310,10 @@ class TileScheduler:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkGrid(Work):
-    """Work tiles with numbers 0 to `count` - 1; a cluster goes from one number to the next.
+    """Work tiles with the numbers 0 to `count` - 1. A cluster takes some of them in ascending order.
 
-    division   the division of K; None if K is not split, or if the K splits are rows of the launched grid
+    division   how split-K or stream-K divides k-tiles among clusters; None if K is not split, or if blockIdx.y is the K
+               split
 
     >>> from cutegemm.plan.work.grid import Persistent
     >>> scheduler = TileScheduler(Raster("along_m"), grid=Persistent(4))

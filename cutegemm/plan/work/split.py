@@ -17,8 +17,8 @@ class KSplit:
     """How the k-tiles of a tile of D are divided among several CTAs: split-K or stream-K.
 
     splits      split-K: number of K splits of each tile; 1: no split-K
-    waves       stream-K: the tiles that do not fill the persistent grid, and those of `waves` - 1 full waves, are
-                divided evenly among all CTAs; other tiles are not split. 0: no stream-K
+    waves       stream-K: number of waves of tiles whose K is divided evenly among all CTAs of the persistent grid: the
+                last, incomplete wave, and `waves` - 1 full ones. Other tiles are not split. 0: no stream-K
     fixup       stream-K with `waves` = 1: each split tile has an owner, a CTA that takes most of its k-tiles. CTAs that
                 the last wave leaves without a tile take the rest
     order       "strided": K split p takes the k-tiles p, p + splits, ...; "blocked": it takes adjacent k-tiles, and the

@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TileGrid:
-    """The tiles of D in the order of the raster, numbered from 0 to `count` - 1. A tile is that of a whole cluster.
+    """The tiles of D that clusters compute, numbered from 0 to `count` - 1 in the order of the raster.
 
-    scheduler          the scheduler, which has the raster
-    cluster            the tile of a cluster
+    The raster maps a number to the coordinates of a tile. If a cluster has several CTAs, a tile here is the tile of the
+    whole cluster, and each CTA computes a part of it.
+
+    scheduler          tile scheduler of the plan, which has the raster
+    cluster            size of a cluster's tile, and how its CTAs divide it
     m_tiles, n_tiles   number of tiles along M and along N
     count              number of tiles of all batches; None inside of a kernel, which does not need it
-    arithmetic         functions for the type of these values
-    divisors           the divisors of the raster in a form that is faster to divide by; None: the raster computes them
+    arithmetic         minimum, maximum and division for these values: Python integers, numpy arrays, or values in a
+                       kernel
+    divisors           the numbers that the raster divides by, in a form that a kernel divides by faster; None: plain
+                       numbers
 
     >>> from cutegemm.plan.work.scheduler import TileScheduler
     >>> from cutegemm.tile.raster import Raster
@@ -63,10 +68,11 @@ class TileGrid:
     def loaded_mnl(self, tile_mnl: tuple[Any, Any, Any], m_tiles: Any, n_tiles: Any) -> tuple[Any, Any, Any]:
         """Return (m_tile of A, n_tile of B, l) that a CTA loads for its tile of D.
 
-        They are those of the tile. Past the edge of D they are the last m_tile and n_tile: the results are not used,
-        but a TMA box outside of the matrix takes longer, and the whole cluster waits for it (e4m3, 813 x 2400 x 11168,
-        tile 128 x 160, cluster 1 x 2: 56.0 us, and 48.2 us without boxes past the edge; H100, 2026-11-22). CTAs of a
-        cluster that splits K load the same n_tile, which has the columns of all of them.
+        Inside of D they are the coordinates of the tile itself. A CTA past the edge of D loads the last m_tile and
+        n_tile. Its results are not used, but a TMA box outside of the matrix takes longer, and the whole cluster waits
+        for it (e4m3, 813 x 2400 x 11168, tile 128 x 160, cluster 1 x 2: 56.0 us, and 48.2 us without boxes past the
+        edge; H100, 2026-11-22). CTAs of a cluster that splits K load the same n_tile, which has the columns of all of
+        them.
 
         tile_mnl           the CTA's tile of D: (m_tile, n_tile, l)
         m_tiles, n_tiles   number of tiles of A along M, and of B along N

@@ -39,19 +39,20 @@ _Work = TypeVar("_Work", bound="Work")
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """All work tiles of a problem, with the order in which each cluster takes them. Base class.
+    """Gives each cluster of a launch its work tiles, one after the other. Base class.
 
-    A work tile is a tile of D with all or some of its k-tiles. A cluster goes from one to the next by `first`, `next`
-    and `exists`, whose states a subclass defines. All methods compute without branches, for integers, numpy arrays and
-    traced values.
+    A work tile is a tile of D with all or some of its k-tiles. A cluster iterates over its work tiles by a state, such
+    as the number of the work tile: `first` returns the first state, `next` the following one, and `exists` tells
+    whether it is valid. A subclass defines the states. All methods compute without branches, so that they also work for
+    numpy arrays and for values in a kernel.
 
-    tiles        the tiles of D
+    tiles        the tiles of D, in the order of the raster
     k_tiles      number of k-tiles of each tile
     count        number of work tiles. With stream-K some are empty. An upper bound, if only the device knows the number
     clusters     number of launched clusters
     kind         class of the work tiles; not a field
     known_ends   the value of `ends` if it is known already, as in a kernel; None: it is computed
-    k_first      index of the first k-tile of each tile; not 0 only for CTAs of a cluster that splits K, see `of_rank`
+    k_first      index of the first k-tile of each tile: 0, or more for a CTA of a cluster that splits K
     """
 
     kind: ClassVar[type[WorkTile]] = WorkTile
@@ -71,23 +72,25 @@ class Work:
     # --- from one work tile of a cluster to the next -------------------------------------------------------------
 
     def first(self, place: Any) -> State:
-        """Return the state of the first work tile of a cluster. `tile` turns a state into the work tile.
+        """Return the integers that identify the first work tile of a cluster, called its state.
 
-        place   index of the cluster in the order of the scheduler (see the method `place`)
+        `next` returns the state of the cluster's next work tile. `tile` converts a state to the work tile.
+
+        place   index of the cluster in the order of the scheduler: as launched, or GPC by GPC
         """
         raise NotImplementedError
 
     def next(self, state: State) -> State:
         """Return the state of the next work tile of the same cluster.
 
-        state   state of a work tile, as `first` or `next` returns it
+        state   integers that identify a work tile, as `first` or `next` returns them
         """
         raise NotImplementedError
 
     def exists(self, state: State) -> Any:
         """Return whether a state has a work tile. If not, the cluster has taken its last one.
 
-        state   state of a work tile, as `first` or `next` returns it
+        state   integers that identify a work tile, as `first` or `next` returns them
         """
         raise NotImplementedError
 
@@ -97,14 +100,14 @@ class Work:
         An empty work tile has `splits` = 0. Kernels also call this for the state after the last work tile, and ignore
         the result; so it must not read memory out of bounds there.
 
-        state   state of a work tile, as `first` or `next` returns it
+        state   integers that identify a work tile, as `first` or `next` returns them
         """
         raise NotImplementedError
 
     def states(self, place: int) -> Iterator[State]:
         """Yield the states of all work tiles of a cluster, in order; `tile` turns a state into the work tile.
 
-        place   index of the cluster in the order of the scheduler (see the method `place`)
+        place   index of the cluster in the order of the scheduler: as launched, or GPC by GPC
         """
         state = self.first(place)
         while self.exists(state):
@@ -114,7 +117,7 @@ class Work:
     def of_cluster(self, place: int) -> list[WorkTile]:
         """Return the work tiles that a cluster takes, in order.
 
-        place   index of the cluster in the order of the scheduler (see the method `place`)
+        place   index of the cluster in the order of the scheduler: as launched, or GPC by GPC
         """
         return [self.tile(state) for state in self.states(place)]
 
@@ -123,7 +126,7 @@ class Work:
     def ahead(self, state: State, turns: int) -> State:
         """Return the state of the work tile that the same cluster takes `turns` work tiles later.
 
-        state   state of a work tile, as `first` or `next` returns it
+        state   integers that identify a work tile, as `first` or `next` returns them
         """
         for _ in range(turns):
             state = self.next(state)
@@ -134,7 +137,7 @@ class Work:
 
         Pingpong consumers take the work tiles of a CTA in turn.
 
-        state   state of the first work tile of the cluster
+        state   integers that identify the first work tile of the cluster
         turn    index of the consumer
         turns   number of consumers
         """
@@ -151,7 +154,7 @@ class Work:
         Pingpong consumers take the work tiles of a CTA in turn, so these are the k-tiles of the earlier consumers'
         first work tiles.
 
-        state   state of the first work tile of the cluster
+        state   integers that identify the first work tile of the cluster
         turn    index of the consumer
         turns   number of consumers
         """
@@ -166,7 +169,7 @@ class Work:
 
         Pingpong consumers take the work tiles of a CTA in turn.
 
-        state   state of the first of the two work tiles
+        state   integers that identify the first of the two work tiles
         turns   number of consumers
         """
         return sum([self.tile(self.ahead(state, ahead)).k_count for ahead in range(1, turns)], 0)
@@ -325,11 +328,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Work tiles and the clusters that take them, as arrays with one entry for each work tile.
+    """Which cluster takes which work tile, as arrays with one entry for each work tile.
+
+    A work tile is a tile of D with all or some of its k-tiles.
 
     work        all work tiles of the problem; not an array
     cluster     place of the cluster that takes it, in the order of the clusters
-    turn        index of the work tile among those that its cluster takes, empty ones included
+    turn        number of work tiles that the same cluster takes before it, empty ones included
     work_tile   the work tile, whose fields are arrays
     """
 

@@ -13,7 +13,7 @@ from cutegemm.simulator.report import Report
 
 
 class ClusterSplitK:
-    """Simulated exchange of accumulators in a cluster whose CTAs split K (cluster split-K).
+    """Simulates how the CTAs of a cluster that split K exchange and add their accumulators (cluster split-K).
 
     Each CTA stores some columns of the tile. It receives the accumulators of these columns from all CTAs through shared
     memory, and `total` adds them and removes them.
@@ -42,7 +42,7 @@ class ClusterSplitK:
 
         accumulators   accumulators of the consumer: (CTAs, M, N)
         consumer       index of the consumer in its CTA
-        to             index of the receiving CTA among those that split K
+        to             index of the receiving CTA among the CTAs that split K
         """
         registers = self.sends[:, to]
         values: np.ndarray = accumulators[:, self.rows[:, registers], self.columns[:, registers]]
@@ -91,7 +91,7 @@ class ClusterSplitK:
     def _places(self, sender: int, consumer: int) -> np.ndarray:
         """Return the shared-memory offsets where a CTA receives another CTA's accumulators: (threads, registers).
 
-        sender     index of the sending CTA among those that split K
+        sender     index of the sending CTA among the CTAs that split K
         consumer   index of the consumer in the receiving CTA
         """
         _, threads, vectors, *_ = self.layout.shape

@@ -91,11 +91,19 @@ def _pieces(work: Work, report: Report) -> dict[int, list[Piece]]:
 
 
 def _k_ranges(pieces: list[Piece]) -> tuple[tuple[int, int, bool], ...]:
-    """Return a hashable form of ranges of k-tiles: (first k-tile, number, whether it is all of K) for each."""
+    """Return a hashable form of ranges of k-tiles: (first k-tile, number, whether it is all of K) for each.
+
+    pieces   the ranges
+    """
     return tuple([(piece.k_first, piece.k_count, piece.slots is None) for piece in pieces])
 
 
 def _joined(pieces: tuple[Piece, ...]) -> Piece:
-    """Merge the same range of k-tiles of several tiles of D into one range that lists the workspace slots of all."""
+    """Merge K splits of several tiles of D, which have the same range of k-tiles, to one that can be simulated at once.
+
+    The result has this range, and a list of the workspace slots of all these K splits.
+
+    pieces   the K splits: a range of k-tiles and a workspace slot each
+    """
     slots = [piece.slots for piece in pieces if piece.slots is not None]
     return Piece(pieces[0].k_first, pieces[0].k_count, np.concatenate(slots) if slots else None)

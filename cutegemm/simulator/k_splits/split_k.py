@@ -14,9 +14,10 @@ from cutegemm.simulator.tables import PlanTables
 
 
 class SplitKWorkspace:
-    """Simulated workspace in global memory for the accumulators of K splits, for plans without warp roles.
+    """Simulates the workspace in global memory that K splits are added in, for plans without warp roles.
 
-    A slot of the workspace holds the accumulators of one K split of one tile.
+    `write` stores the accumulators of a K split, `total` adds those of all K splits of a tile. A slot of the workspace
+    holds the accumulators of one K split of one tile.
 
     plan     plan that splits K
     tables   index tables of the plan
@@ -34,10 +35,12 @@ class SplitKWorkspace:
         self.places = _places(plan, self.shape)
 
     def write(self, slots: np.ndarray, accumulators: np.ndarray) -> None:
-        """Write the accumulators of one K split of several CTAs to their slots in the simulated workspace.
+        """Write the accumulators of one K split of several CTAs to the simulated workspace.
 
-        slots          slot of each CTA's tile: (CTA,)
-        accumulators   (rest_m, rest_n, value * thread * CTA); rest_m and rest_n count the MMA atoms of a thread
+        slots          for each CTA, the index of the slot to write: memory for the accumulators of one K split of one
+                       tile
+        accumulators   accumulators of all CTAs. Axes: MMA atoms of a thread along M, the same along N, registers of an
+                       atom in all threads of all CTAs (the CTA fastest)
         """
         index = self._index(slots)
         np.add.at(self.written, index.reshape(-1), 1)
@@ -47,9 +50,11 @@ class SplitKWorkspace:
         self.memory[index] = accumulators.reshape(index.shape)
 
     def total(self, splits: Sequence[np.ndarray]) -> np.ndarray:
-        """Add the accumulators of all K splits in their order; return the sum (rest_m, rest_n, value * thread * CTA).
+        """Return the sums of the accumulators of all K splits, added in the order of the splits, for several tiles.
 
-        splits    for each K split, the workspace slot of each CTA's tile: a sequence of arrays (CTA,)
+        splits    for each K split, the index of the workspace slot that holds it, for each tile: arrays (tiles,)
+        returns   sums, with these axes: MMA atoms of a thread along M, the same along N, registers of an atom in all
+                  threads for all tiles (the tile fastest)
         """
         out = np.zeros((*self.shape, len(splits[0])), self.memory.dtype)
         for k_split, slots in enumerate(splits):
@@ -61,9 +66,13 @@ class SplitKWorkspace:
         return out.reshape(self.shape[0], self.shape[1], -1)
 
     def _index(self, slots: np.ndarray) -> np.ndarray:
-        """Return the workspace offset of each accumulator in some slots: (rest_m, rest_n, value, thread, slot).
+        """Return the offset in the simulated workspace of each accumulator of the K splits with these slots.
 
-        Slots outside of the workspace are reported as faults.
+        A slot is the part of the workspace that holds the accumulators of one K split of one tile. Slots outside of the
+        workspace are reported as faults of the plan.
+
+        slots     indices of the slots
+        returns   array with five axes: MMA atoms of a thread along M, and along N; values of an atom; threads; slots
         """
         if len(slots) and not 0 <= slots.min() <= slots.max() < self.slots:
             self.report.add("outside", f"slots {slots.tolist()} exceed the {self.slots} slots of the workspace.")
@@ -73,9 +82,10 @@ class SplitKWorkspace:
 
 
 def _places(plan: GemmPlan, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the workspace offset of each accumulator, relative to its slot: (rest_m, rest_n, value, thread).
+    """Return the offset of each accumulator of a CTA in the part of the workspace that holds one K split of a tile.
 
-    shape   shape of the result; rest_m and rest_n count the MMA atoms of a thread along M and N
+    shape     lengths of the result's axes: MMA atoms of a thread along M, and along N; values of an atom; threads
+    returns   offsets in elements, of that shape
     """
     rest_m, values = shape[0], shape[2]
     m, n, value, thread = np.indices(shape)

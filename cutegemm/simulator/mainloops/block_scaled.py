@@ -27,14 +27,14 @@ from cutegemm.simulator.roles import Player
 class Registers:
     """The block scales that the threads of one simulated consumer hold in registers.
 
-    Each lane of a warp holds the 128 x 128 block scales of one k-tile, for 32 k-tiles in all. Shuffles pass them to the
-    other lanes.
+    Scales of 128 x 128 blocks are spread over the lanes of a warp: each lane holds those of one k-tile, for 32 k-tiles
+    in all. A thread gets the scales of another lane by a shuffle.
 
-    both         scales to multiply by in the present k-tile, row scale times column scale: (CTAs, M, N)
-    now, next    block scales of the present 32 k-tiles, and of the 32 after them: operand -> (CTAs, rows or columns,
-                 lanes)
-    k            position of the next k-tile: lane k % 32 has its scales. The first position is 0, or 1 if the work tile
-                 has an odd number of k-tiles, so that pairs of k-tiles begin at even lanes
+    both   factors of the accumulators of the present k-tile, row scale times column scale: (CTAs, M, N)
+    now    operand -> scales of the present 32 k-tiles: (CTAs, blocks of rows or columns, lanes)
+    next   operand -> scales of the 32 k-tiles after those, with the same shape
+    k      position of the next k-tile: lane k % 32 has its scales. It starts at 1 if the work tile has an odd number of
+           k-tiles, else at 0, so that pairs of k-tiles begin at even lanes
     """
 
     both: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1), np.float32))
@@ -51,7 +51,7 @@ def clear_scales(player: Player, clear: ClearScales, number: int, process: Proce
     clear     the step
     number    index of `process` in the list of all simulated processes
     process   the simulated warp role of one CTA that executes the step, e.g. consumer 0 of CTA 1
-    op        the simulated operation that wraps the step
+    op        entry of the process's list of operations that contains the step
     """
     player.of_mainloop[number] = Registers()
 
@@ -64,7 +64,7 @@ def load_scales(player: Player, load: LoadScales, number: int, process: Process,
     load      the step
     number    index of `process` in the list of all simulated processes
     process   the simulated warp role of one CTA that executes the step, e.g. consumer 0 of CTA 1
-    op        the simulated operation that wraps the step; `op.tag[0]` is the tile
+    op        entry of the process's list of operations that contains the step; `op.tag[0]` is the tile
     """
     registers: Registers = player.of_mainloop[number]
     registers.k = player.shape(process, op.tag[0]).tile.k_count % 2
@@ -83,7 +83,7 @@ def reload_scales(player: Player, reload: ReloadScales, number: int, process: Pr
     reload    the step
     number    index of `process` in the list of all simulated processes
     process   the simulated warp role of one CTA that executes the step, e.g. consumer 0 of CTA 1
-    op        the simulated operation that wraps the step; `op.tag[0]` is the tile
+    op        entry of the process's list of operations that contains the step; `op.tag[0]` is the tile
     """
     registers: Registers = player.of_mainloop[number]
     if registers.k % LANES:
@@ -103,7 +103,8 @@ def read_scales(player: Player, read: ReadScales, number: int, process: Process,
     read      the step
     number    index of `process` in the list of all simulated processes
     process   the simulated warp role of one CTA that executes the step, e.g. consumer 0 of CTA 1
-    op        the simulated operation that wraps the step; `op.stage` is the stage that has scales of single rows
+    op        entry of the process's list of operations that contains the step; `op.stage` is the stage that has scales
+              of single rows
     """
     registers: Registers = player.of_mainloop[number]
     found = []
@@ -126,7 +127,7 @@ def promote_scaled(player: Player, add: PromoteScaled, number: int, process: Pro
     add       the step, which names the accumulators
     number    index of `process` in the list of all simulated processes
     process   the simulated warp role of one CTA that executes the operation, e.g. consumer 0 of CTA 1
-    op        the simulated operation that wraps the step
+    op        entry of the process's list of operations that contains the step
     """
     columns, scales = player.columns_of(add.accumulators), player.of_mainloop[number].both
     scales = scales if scales.shape[2] == 1 else scales[:, :, columns]
@@ -142,7 +143,7 @@ def _of_lanes(player: Player, scales: Scales, process: Process, op: Compute, fir
     scales    which operand has the scales, and which rows or columns share one
     process   the consumer that loads (a warp role of one CTA)
     op        the simulated operation; `op.tag[0]` is the tile
-    first     position of the k-tile of lane 0, counted like `Registers.k`
+    first     index of the k-tile of lane 0, plus 1 if the work tile has an odd number of k-tiles
     """
     count = player.shape(process, op.tag[0]).tile.k_count
     k = first - count % 2 + np.arange(LANES)

@@ -16,6 +16,6 @@ def promote(player: Player, add: Promote, number: int, process: Process, op: Com
     add       the step, which names the accumulators
     number    index of `process` in the list of all simulated processes
     process   the simulated consumer (a warp role of one CTA)
-    op        the simulated operation that wraps the step
+    op        entry of the process's list of operations that contains the step
     """
     player.add_level(number, process, add.accumulators)

@@ -18,7 +18,7 @@ def multiply_block(player: Player, block: MultiplyBlock, number: int, process: P
     block     the step, which names the k-block
     number    index of `process` in the list of all simulated processes
     process   the simulated consumer (a warp role of one CTA)
-    op        the simulated operation that wraps the step; `op.tag` is (tile, k-tile)
+    op        entry of the process's list of operations that contains the step; `op.tag` is (tile, k-tile)
     """
     product = player.complete_product(number, process, op, range(block.k_block, block.k_block + 1))
     if product is not None:

@@ -150,13 +150,16 @@ def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str,
 def _orders(
     protocol: Protocol, random_runs: int, seed: int, extremes: bool
 ) -> Iterator[tuple[str, Callable[[Machine], int]]]:
-    """Yield the orders of execution to try, as (name, function that chooses the next event of a machine).
+    """Yield orders in which to execute the warp roles of a protocol: (name, function that chooses the next event).
 
-    The function returns an element of `Machine.choices()`: a warp role that goes on, or a load that ends.
+    The function gets the simulated machine, and returns one of the events that may happen next: a warp role executes
+    its next operation, or a TMA load finishes. Random orders choose by chance. Extreme orders let one role run as early
+    or as late as possible, with loads that finish early or late.
 
+    protocol      the warp roles with their operations
     random_runs   number of random orders
     seed          seed of the random orders
-    extremes      whether to include orders with one role before or after all others
+    extremes      whether to include the extreme orders
     """
     count = len(protocol.processes)
     for loads_first in (True, False) if extremes else ():

@@ -370,14 +370,14 @@ class Machine:
         self._count(op.barrier, op.index, process.cta, 1, op.size_bytes, str(process))
 
     def _count(self, name: str, index: int, cta: int, count: int, size_bytes: int, who: str) -> None:
-        """Count arrivals and bytes at a barrier. If the phase lacks none any more, the next phase starts.
+        """Count arrivals and bytes at an mbarrier. If the phase then needs no more of either, the next phase starts.
 
         name         name of the barrier
         index        index of the barrier among those of this name
-        cta          CTA that has the barrier
+        cta          index of the CTA that has the barrier
         count        number of arrivals
-        size_bytes   bytes to wait for, or, if negative, bytes that have landed
-        who          what arrives, for the message
+        size_bytes   number of further bytes that the phase waits for; negative for bytes that have landed
+        who          text that names what arrives, for the message
         raises       ProtocolError if there are more arrivals than a phase needs
         """
         phase, pending, outstanding = self.bars[name, index, cta]
@@ -436,6 +436,9 @@ class Machine:
         """Return the names of the operands that must all be loaded before a stage of a CTA is read, e.g. ("A0", "B0").
 
         With cluster split-K, `stage` may be a receive buffer for accumulators; then the names are those of the senders.
+
+        cta     index of the CTA
+        stage   index of the stage
         """
         return self.protocol.operands[cta] if self.is_mainloop_stage(stage) else self.protocol.accumulators
 

@@ -41,8 +41,8 @@ class Process:
 class Protocol:
     """Input of a search for synchronization faults: the operations of the warp roles of some CTAs, and their barriers.
 
-    barriers       barriers of each CTA; `arrivals` end a phase (for a named barrier, a number of threads)
-    processes      one for each role of each CTA
+    barriers       barriers of each CTA, with the number of arrivals (for named barriers, threads) that end a phase
+    processes      the warp roles: one process for each role of each CTA
     operands       for each CTA, the names of the operands that must be loaded before a stage is read
     readers        number of processes that read a stage each time it is filled
     stages         number of mainloop stages. Stages with higher indices are receive buffers for accumulators (cluster
@@ -125,9 +125,9 @@ class ProtocolError(Exception):
 
 
 class Misuse(Exception):
-    """Raised for a synchronization fault of a process that is not known yet.
+    """Raised for a broken synchronization rule by code that does not know which simulated warp role broke it.
 
-    `Machine` turns it into a `ProtocolError`.
+    `Machine`, which executes the warp roles, catches it and raises a `ProtocolError` that names the role.
     """
 
 
@@ -140,16 +140,17 @@ def protocol_of(
     programs: Mapping[str, Program] | None = None,
     reads_c: bool = True,
 ) -> Protocol:
-    """Return what the warp roles of a plan do, operation by operation, with the barriers: input of the fault search.
+    """Return the operations of all warp roles of a plan, in program order, with their barriers, to search for faults.
 
-    Pass the result to `play_interleavings` or `search_interleavings` to find synchronization faults.
+    Pass the result to `play_interleavings` or `search_interleavings`, which execute the operations of the roles in many
+    orders and report synchronization faults.
 
     k_tiles    number of k-tiles of a tile; or a sequence with one number for each tile of a CTA
     tiles      number of tiles that a CTA takes; if K is split, number of tiles that the clusters of the grid share
-    warps      True: each warp of a consumer is a process of its own, which also finds missing synchronization between
-               warps; False: a consumer is one process
-    programs   role -> program that replaces the plan's, for tests that plant faults. Barriers are still those of the
-               plan
+    warps      True: each warp of a consumer is simulated on its own, which also finds missing synchronization between
+               warps; False: a consumer is simulated as a whole
+    programs   role -> program to execute instead of the plan's, e.g. one with a planted fault to test the search. The
+               barriers are still those of the plan
     reads_c    whether the epilogue reads C
     raises     UnsupportedError for a plan whose threads all follow one schedule
 
@@ -172,11 +173,13 @@ def protocol_for(
     programs: Mapping[str, Program] | None = None,
     reads_c: bool = True,
 ) -> Protocol:
-    """Return what the warp roles of a plan do for given work tiles, operation by operation, with the barriers.
+    """Return the operations of all warp roles of a plan for given work tiles, in program order, with their barriers.
+
+    The result is executed in many orders to find synchronization faults.
 
     work       for each cluster, its work tiles (tiles of D with all or some of their k-tiles) in order
-    warps      True: each warp of a consumer is simulated on its own; False: a consumer is one process
-    programs   role -> program that replaces the plan's; None: no replacement
+    warps      True: each warp of a consumer is simulated on its own; False: a consumer is simulated as a whole
+    programs   role -> program to execute instead of the plan's; None: no replacement
     reads_c    whether the epilogue reads C
     """
     in_cluster = product(plan.cluster_mn)

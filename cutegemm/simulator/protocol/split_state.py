@@ -71,7 +71,10 @@ class SplitState:
         return self.last.get(process, False) and self.counters[op.tile][1] < op.others
 
     def missing(self, op: AwaitAccumulators) -> str:
-        """Return a text for messages: how many K splits of the tile a wait needs, and how many have been written."""
+        """Return a text for messages: how many K splits of the tile a wait needs, and how many have been written.
+
+        op   the wait, which names the tile
+        """
         return f"{op.others} other K splits of tile {op.tile}; {self.counters[op.tile][1]} of them are written"
 
     def act(self, process: int, cta: int, op: SplitOp) -> bool | None:
@@ -121,7 +124,7 @@ class SplitState:
         self.slots[op.slot, op.warp] = op.tile
 
     def _end(self, op: SplitOp) -> None:
-        """Execute an operation of the K split that ends last: read the others' accumulators, or reset the semaphore.
+        """Execute an operation of the K split that ends last: read accumulators of another one, or reset the semaphore.
 
         op       the operation, which names the tile's semaphore and, for a read, the workspace slot
         raises   Misuse if the accumulators have not been written yet

@@ -26,7 +26,7 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 
 class EpiStageStorage:
-    """Simulated stores of D through epilogue stages (shared memory for parts of a tile), with checks of each element.
+    """Simulates stores of D through epilogue stages (shared memory for parts of a tile), and checks each element.
 
     It evaluates the epilogue for one epilogue tile at a time, and counts how often each element of D is written.
 
@@ -175,7 +175,7 @@ class EpiStageStorage:
 
         registers   values after the leading scaling: (..., C, threads, registers)
         i           index of the epilogue tile in the consumer's tile
-        group       the C CTAs, whose coordinates count tiles of the consumer
+        group       the C simulated CTAs, with the coordinates of each one's tile, counted in tiles of a consumer
         fetched     elements of the M x N operand that TMA loaded to the epilogue stage: (threads, registers, C); None
                     if TMA loads none
         returns     name of a result -> array (C, threads, registers of an epilogue tile)
@@ -191,7 +191,7 @@ class EpiStageStorage:
         epilogue    what to evaluate
         registers   values that stand for the accumulator: (..., C, threads, registers)
         i           index of the epilogue tile in the consumer's tile
-        group       the C CTAs, whose coordinates count tiles of the consumer
+        group       the C simulated CTAs, with the coordinates of each one's tile, counted in tiles of a consumer
         fetched     elements of the M x N operand that TMA loaded to the epilogue stage: (threads, registers, C); None
                     if TMA loads none
         """
@@ -209,7 +209,7 @@ class EpiStageStorage:
 
         values   name of a result -> array (CTAs, threads, registers of an epilogue tile)
         i        index of the epilogue tile in the consumer's tile
-        group    the CTAs, whose coordinates count tiles of the consumer
+        group    the simulated CTAs, with the coordinates of each one's tile, counted in tiles of a consumer
         """
         for name in self.plan.aux_outputs:
             result = self.aux[name]
@@ -223,7 +223,7 @@ class EpiStageStorage:
 
         values   name of a result -> array (CTAs, threads, registers of an epilogue tile)
         i        index of the epilogue tile in the consumer's tile
-        group    the CTAs, whose coordinates count tiles of the consumer
+        group    the simulated CTAs, with the coordinates of each one's tile, counted in tiles of a consumer
         """
         if not self.reduced:
             return
@@ -244,7 +244,7 @@ class EpiStageStorage:
     def at(self, group: CtaGroup, i: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the row and the column in D of the first element of the i-th epilogue tile: two arrays (CTAs,).
 
-        group   the CTAs, whose coordinates count tiles of the consumer
+        group   the simulated CTAs, with the coordinates of each one's tile, counted in tiles of a consumer
         i       index of the epilogue tile in the consumer's tile
         """
         origin = self._origin(i)
@@ -258,7 +258,7 @@ class EpiStageStorage:
 
         The second one is None if TMA loads no operand. Both use the same simulated shared memory.
 
-        group   the CTAs, whose coordinates count tiles of the consumer
+        group   the simulated CTAs, with the coordinates of each one's tile, counted in tiles of a consumer
         """
         stores = BoxFlow(self.stores, self.d, group, self.report, self.checked)
         if self.fetched is None or self.loads is None:
@@ -268,11 +268,11 @@ class EpiStageStorage:
         return stores, loads
 
     def flow_of(self, result: str, stores: BoxFlow, group: CtaGroup) -> BoxFlow:
-        """Return the simulated copy that stores an auxiliary output, through the same shared memory as D.
+        """Return an object that simulates the stores of an auxiliary output, through the same shared memory as D.
 
         result   name of the auxiliary output
-        stores   the copy of D
-        group    the CTAs, whose coordinates count tiles of the consumer
+        stores   the object that simulates the stores of D
+        group    the simulated CTAs, with the coordinates of each one's tile, counted in tiles of a consumer
         """
         flow = BoxFlow(self.stores, self.task.matrices[result], group, self.report, self.checked)
         flow.shared = stores.shared
@@ -294,8 +294,8 @@ class EpiStageStorage:
         Both are arrays (threads, registers, C).
 
         matrix   the matrix in global memory
-        origin   row and column of the epilogue tile's first element in each CTA: two arrays (C,)
-        group    the C CTAs, which have the batch index
+        origin   row and column in D of the epilogue tile's first element, for each CTA: two arrays (C,)
+        group    the C CTAs, with the index of each one's batch
         """
         rows = self.store.epi_tile[0]
         m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]
@@ -303,14 +303,13 @@ class EpiStageStorage:
         return inside, matrix.base + matrix.addresses(m, n) + matrix.first(group.batch)
 
     def _operand(self, name: str, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """Read the elements of an operand that the threads need for an epilogue tile: (threads, registers, CTAs).
+        """Read the elements of an epilogue operand, such as a bias, for one epilogue tile of each CTA.
 
-        For a row with the N columns of a gated B, the shape is (2, threads, registers, CTAs): elements for gate and for
-        up.
-
-        name     name of the operand
-        origin   row and column of the epilogue tile's first element in each CTA: two arrays (CTAs,)
-        group    the CTAs, which have the batch index
+        name      name of the operand
+        origin    row and column in D of the epilogue tile's first element, for each CTA: two arrays (CTAs,)
+        group     the CTAs, with the index of each one's batch
+        returns   array (threads, registers, CTAs). For a row vector of a gated epilogue, with elements for gate and up
+                  columns, (2, threads, registers, CTAs): first those for gates, then those for ups
         """
         matrix, by = self.task.matrices[name], self.plan.operands.matrix(name).gated
         if not by:
@@ -324,8 +323,8 @@ class EpiStageStorage:
         the matrix are 0.
 
         matrix   a matrix with the extents of D, or a row or column with strides of 0
-        origin   row and column of the epilogue tile's first element in each CTA: two arrays (CTAs,)
-        group    the CTAs, which have the batch index
+        origin   row and column in D of the epilogue tile's first element, for each CTA: two arrays (CTAs,)
+        group    the CTAs, with the index of each one's batch
         """
         inside, index = self._places_in(matrix, origin, group)
         out = np.zeros(index.shape, matrix.buffer.dtype)

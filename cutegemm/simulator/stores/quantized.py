@@ -22,7 +22,7 @@ def quantize_tile(player: Player, quantize: QuantizeTile, number: int, process: 
     quantize   the step, which names the result that holds the scales
     number     index of `process` in the list of all simulated processes
     process    the simulated consumer (a warp role of one CTA) that executes the step
-    op         the simulated operation that wraps the step; `op.tag[0]` is the tile
+    op         entry of the process's list of operations that contains the step; `op.tag[0]` is the tile
     """
     storage, epilogue = player.storage, player.plan.epilogue
     group, values = player.own_group(process, op.tag[0]), epilogue.expression
@@ -48,7 +48,7 @@ def _store(player: Player, name: str, scales: np.ndarray, group: CtaGroup, first
     player    simulator of all warp roles
     name      name of the result that holds the scales
     scales    (CTAs, rows, blocks of 128 columns)
-    group     the CTAs, whose coordinates count tiles of the consumer
+    group     the simulated CTAs, with the coordinates of each one's tile, counted in tiles of a consumer
     first_n   first column in D of each CTA's tile: (CTAs,)
     """
     result, (rows, blocks) = player.storage.aux[name], scales.shape[1:]

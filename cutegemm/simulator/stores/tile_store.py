@@ -26,14 +26,14 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 
 class TileStore:
-    """Simulated stores of whole tiles of D, from registers or through shared memory, with checks of each element.
+    """Simulates stores of whole tiles of D, from registers or through shared memory, and checks each element.
 
     `write` applies the epilogue to the accumulators of some CTAs and stores the results. It counts how often each
     element of D is written.
 
     task       the simulation
-    elements   position in the tile of the element of each accumulator: (rest_m, rest_n, value, thread), where rest_m
-               and rest_n count the MMA atoms of a thread along M and N
+    elements   position in the tile of the element of each accumulator. Axes: MMA atoms of a thread along M, the same
+               along N, registers of an atom, threads
     apply      epilogue to apply to the accumulators; None: the plan's
     """
 
@@ -63,7 +63,8 @@ class TileStore:
     def write(self, accumulators: np.ndarray, group: CtaGroup) -> None:
         """Apply the epilogue to the accumulators of some CTAs, and store all results to simulated global memory.
 
-        accumulators   (rest_m, rest_n, value * thread * CTA), where rest_m and rest_n count the MMA atoms of a thread
+        accumulators   axes: MMA atoms of a thread along M, the same along N, registers of an atom in all threads of all
+                       CTAs (the CTA fastest)
         group          the CTAs, with their tile coordinates
         """
         m0, n0 = [at * step for at, step in zip((group.m_tile, group.n_tile), self.plan.d_tile, strict=True)]
@@ -164,15 +165,15 @@ class TileStore:
         m0: np.ndarray,
         n0: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Write tiles of D to simulated shared memory, and read them as the copy from there to D does.
+        """Simulate the way of D's tiles through shared memory: the writes by threads, and the reads by the copy to D.
 
         out       results for the accumulators that are inside of D
         where     index that selects these accumulators: slice(None) for all, or a boolean array of shape `shape`
         shape     (number of accumulators of a CTA, number of CTAs)
         group     the CTAs, with their tile coordinates
-        m0, n0    row and column in D of each tile's first element: (CTA,)
-        returns   for the E elements that the copy moves: their values, whether they are inside of D, and their indices
-                  in D's memory, each (E, CTA)
+        m0, n0    row and column in D of each tile's first element: (CTAs,)
+        returns   (values, inside, index) for the elements that the copy moves, each an array (elements, CTAs): their
+                  values, whether they are inside of D, and their indices in D's memory
         """
         through = self.through
         assert through is not None
@@ -224,7 +225,7 @@ class TileStore:
         """Return the index in a matrix's memory of the element that belongs to each accumulator: (accumulators, CTA).
 
         matrix   D, or an operand or result of the epilogue with its extents
-        group    the CTAs, which have the batch index
+        group    the CTAs, with the index of each one's batch
         m0, n0   row and column in D of each tile's first element: (CTA,)
         """
         start = matrix.base + matrix.addresses(m0, n0) + matrix.first(group.batch)
@@ -297,7 +298,10 @@ class _Through:
         self.lead = (lead % bm, lead // bm)
 
     def accumulator_index(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the shared-memory offsets of elements of D's tile, by their rows and columns in the tile."""
+        """Return the shared-memory offsets where threads write elements of D's tile from their accumulators.
+
+        rows, columns   integer arrays: coordinates of the elements in the tile
+        """
         out: np.ndarray = self.places[rows + self.rows_of_tile * columns]
         return out
 
@@ -305,9 +309,11 @@ class _Through:
 def _gates(plan: GemmPlan, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return which accumulators are gate and up of the same element of D (gated epilogue), and where that element is.
 
-    elements   position in the tile of each accumulator: (rest_m, rest_n, value, thread)
-    returns    flat indices in `elements` of the gates and of their ups: (2, pairs); position in D's tile of the element
-               of each pair: (rest_m, rest_n, value, thread)
+    elements   position in the tile of each accumulator. Axes: MMA atoms of a thread along M, the same along N,
+               registers of an atom, threads
+    returns    (indices, positions). The indices, an array (2, pairs), are those of the gates and of their ups in the
+               flattened `elements`. The positions are those of the pairs' elements in D's tile, with the axes of
+               `elements`
     """
     glu, pairs, bm = plan.glu, plan.pairs, plan.cta_tile[0]
     assert glu is not None
@@ -325,11 +331,12 @@ def _gates(plan: GemmPlan, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
     """Group an array over accumulators by the accesses that store them: add a last axis of `vector` entries.
 
-    An access stores values of one MMA atom if `vector` divides their number. Otherwise it stores values of neighbouring
-    atoms along D's contiguous mode.
+    An access stores registers of one MMA atom if `vector` divides their number. Otherwise it stores registers of
+    neighbouring atoms along D's contiguous mode.
 
-    table    (rest_m, rest_n, value, thread, ...), where rest_m and rest_n count the MMA atoms of a thread
-    vector   elements of an access
+    table    array with an entry for each accumulator. Axes: MMA atoms of a thread along M, the same along N, registers
+             of an atom, threads, and perhaps more
+    vector   number of elements that an access stores
     major    majorness of D: "m" or "n"
     """
     values = table.shape[2]
@@ -343,8 +350,9 @@ def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
 
     An access is executed if its first element is inside of D.
 
-    elements   position in the tile of each accumulator: (rest_m, rest_n, value, thread)
-    vector     elements of an access
+    elements   position in the tile of each accumulator. Axes: MMA atoms of a thread along M, the same along N,
+               registers of an atom, threads
+    vector     number of elements that an access stores
     major      majorness of D: "m" or "n"
     """
     values = elements.shape[2]
@@ -354,7 +362,7 @@ def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
 
 
 class AuxOutput:
-    """Simulated auxiliary output of an epilogue: stores to its memory, with counts of the writes of each element.
+    """Simulates stores of an epilogue's auxiliary output, and counts the writes of each element.
 
     matrix   simulated global memory of the output
     report   collects faults
