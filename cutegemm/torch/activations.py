@@ -147,8 +147,10 @@ def dgated(name: str, scaled: bool = False, with_sums: bool = False) -> str:
 def _derivatives(body: str, names: list[str], scaled: bool, with_sums: bool) -> str:
     """Return an epilogue as text with these results: acc times each derivative of an expression, and the expression.
 
+    The text is a lambda, as `gemm` takes it; acc is the accumulator. It serves as the epilogue of a backward pass.
+
     body        text of the expression, such as "silu(gate) * up"
-    names       names of its operands, such as ["gate", "up"], in the order of the derivatives
+    names       operands to differentiate by, such as ["gate", "up"]: one result for each, in this order
     scaled      True if all these results are multiplied by the operand named `SCALE`
     with_sums   True for one more result: the row sums of acc times the expression, without the scale
     """

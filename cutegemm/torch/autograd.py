@@ -41,12 +41,14 @@ Times = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Call:
-    """The options of a GEMM with an epilogue. Its gradients are computed from them and from saved tensors.
+    """Holds the options of a GEMM with an epilogue, apart from its tensors, for the autograd function that computes it.
+
+    The backward pass derives the gradients from these options and from the tensors that the forward pass saved.
 
     text        the epilogue as text, e.g. "lambda acc, bias: relu(acc + bias)"
-    scalars     values of the epilogue's numbers, which are its last operands
-    out_dtype   types of the results: one torch dtype for all, or a sequence with one or None each; None: the default
-    how         other options of `gemm`, such as the plan, as a `How`
+    scalars     values of the numbers that the epilogue takes after its tensors
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
+    how         other options of `gemm`, such as the plan and the kind of accumulation
     """
 
     text: str
@@ -229,13 +231,15 @@ def gated_backward(
 
 
 class Recorded(torch.autograd.Function):  # type: ignore[misc]
-    """The autograd function of a GEMM with an epilogue in eager mode: computes it forward, and its gradients backward.
+    """Computes a GEMM with an epilogue in eager mode so that torch records it, and its gradients in the backward pass.
 
-    `apply(call, parts, a, *b, *operands)` returns the results of the epilogue. The kernel is launched directly, without
-    torch's dispatcher.
+    `Recorded.apply(call, parts, a, *b, *operands)` returns the results of the epilogue. It launches the kernel
+    directly, without torch's dispatcher.
 
-    call    options of the GEMM: epilogue, its numbers, types of the results
-    parts   number of tensors in `b`: 1, or 2 for gate and up weights that stand side by side
+    call       options of the GEMM: text of the epilogue, its numbers, types of the results
+    parts      number of tensors in `b`: 1, or 2 for gate and up weights, which form one matrix side by side
+    a, b       factors of the product a @ b
+    operands   tensors that the epilogue reads, such as a bias
     """
 
     @staticmethod
@@ -251,10 +255,11 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Transformed(Recorded):
-    """The autograd function of a GEMM with an epilogue that torch.func can transform, e.g. by vmap or grad.
+    """Computes a GEMM with an epilogue, and its gradients, in a form that torch.func can transform by vmap or grad.
 
-    Forward and backward pass are operators of torch.library, which the dispatcher of torch sees. `apply` has the
-    arguments of `Recorded`, the function for calls that torch.func does not transform.
+    For this, the forward and the backward pass call operators of torch.library instead of launching a kernel directly.
+    `Transformed.apply(call, parts, a, *b, *operands)` returns the results of the epilogue: `call` has the options,
+    `parts` is the number of tensors in `b`, and `operands` are the epilogue's tensors.
     """
 
     generate_vmap_rule = True
@@ -275,10 +280,11 @@ class Transformed(Recorded):
 
 @dataclass(frozen=True)
 class Needed:
-    """Names of the values that the backward pass of an epilogue reads, so that the forward pass must save them.
+    """Tells which values the backward pass of an epilogue reads, so that the forward pass saves them and no others.
 
-    names     names of operands; "acc" if the accumulator is needed, so that the GEMM has to be computed again
-    results   indices of results of the forward pass
+    names     names of the operands to save, e.g. {"bias"}. "acc" among them means that the accumulator is read, so that
+              the backward pass has to compute the GEMM again
+    results   indices of the forward pass's results to save; 0 is D
     """
 
     names: frozenset[str]
@@ -353,7 +359,7 @@ def with_saved(text: str, operands: int) -> str:
 
 
 def _wanted(call: Call, needs: Sequence[bool], parts: int) -> frozenset[str]:
-    """Return the names of the operands to differentiate an epilogue by; "acc" if gradients of a or b are wanted.
+    """Return the names of the epilogue's operands whose gradients are wanted, and "acc" if those of a or b are wanted.
 
     call    epilogue and options
     needs   for a, each tensor of b and each operand: True if its gradient is wanted
@@ -366,7 +372,7 @@ def _wanted(call: Call, needs: Sequence[bool], parts: int) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Extents:
-    """Shape, type and memory order of a forward pass's argument; the backward pass needs them even if it is not saved.
+    """Describes a tensor of the forward pass without keeping it, so that the backward pass can shape its gradient.
 
     shape        shape of the tensor
     dtype        its torch dtype
@@ -467,15 +473,17 @@ def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch
 def _derivatives(
     ctx: Any, saved: Gradients, upstream: Gradients, wanted: frozenset[str], times: Times
 ) -> dict[str, Any]:
-    """Return the gradients of a GEMM's operands and accumulator from those of its results: name -> tensor.
+    """Return the gradients of an epilogue's operands and of the accumulator, as a dict from name to tensor.
 
-    The accumulator's name is "acc".
+    They are computed from the gradients of the GEMM's results. The accumulator's name is "acc".
 
     ctx        context that `save` has filled in the forward pass
     saved      tensors and results that `save` has saved; None for a tensor that is not read
     upstream   gradients of the results; None if a result has no gradient
     wanted     names of the operands to differentiate by; "acc" for the accumulator
-    times      function (x, y, type of the result) -> x @ y, called if the accumulator has to be computed again
+    times      function that multiplies two matrices: times(x, y, dtype, by_rows) returns x @ y with elements of type
+               `dtype`; by_rows is True if its rows are those of a. It is called if the accumulator has to be computed
+               again
     """
     call, parts, extents = ctx.call, ctx.parts, ctx.extents
     read = formula(call.text)
@@ -516,7 +524,8 @@ def gradient_by_a(
     g                 gradient of A @ B, M x N
     parts             matrices that stand side by side as the columns of B: one, or gate and up
     a                 shape, type and memory order of A
-    times             function (x, y, type of the result, True if its rows are those of A) -> x @ y
+    times             function that multiplies two matrices: times(x, y, dtype, by_rows) returns x @ y with elements of
+                      type `dtype`; by_rows is True if the rows of the result are the rows of A
     batch_invariant   True if rows of the result must have the same bits in every batch. Then the result is row-major
                       instead of in the memory order of A
     """
@@ -535,7 +544,7 @@ def gradients_by_b(a: torch.Tensor, g: torch.Tensor, parts: Sequence[Extents], t
     a       A, M x K
     g       gradient of A @ B, M x N
     parts   shape, type and memory order of each tensor that is a range of B's columns
-    times   function (x, y, type of the result) -> x @ y
+    times   function that multiplies two matrices: times(x, y, dtype) returns x @ y with elements of type `dtype`
     """
     whole = times(g.mT, a, g.dtype).mT if parts[0].by_columns else times(a.mT, g, g.dtype)
     return torch.split(whole, [part.shape[-1] for part in parts], -1) if len(parts) > 1 else [whole]
@@ -544,6 +553,7 @@ def gradients_by_b(a: torch.Tensor, g: torch.Tensor, parts: Sequence[Extents], t
 def with_memory(g: torch.Tensor) -> torch.Tensor:
     """Return a gradient as a tensor whose elements all have memory of their own, so that a kernel can load it.
 
-    Autograd may pass a single number that is expanded to a matrix, for example as the gradient of a sum.
+    Autograd may pass a single number that is expanded to a matrix (strides 0), for example as the gradient of a sum.
+    Such a tensor is copied; any other is returned unchanged.
     """
     return g if g.stride(-1) == 1 or g.stride(-2) == 1 else g.contiguous()

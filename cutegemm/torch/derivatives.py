@@ -24,10 +24,10 @@ Term = tuple[Expression, Callable[[], Any]]
 
 
 class ExpressionRules:
-    """The operations on symbolic expressions that build an epilogue's derivatives, in addition to + - * / etc.
+    """Functions, such as tanh, that build the derivative of an epilogue as a symbolic expression.
 
-    With them, the derivative of an epilogue is an expression too, which can be the epilogue of a backward pass. A
-    subclass has the same operations on tensors.
+    The chain rule uses + - * / and the methods of this class. Its result is then an expression, which a kernel for the
+    backward pass can compute. With the subclass `TensorRules`, which has the same methods, its result is a tensor.
     """
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
@@ -53,7 +53,8 @@ class ExpressionRules:
         An expression has no columns, so the result is the sum of both. It reads the same operands as the gradient,
         which is enough to find out which values the backward pass needs.
 
-        halves   pairs of a `Half`, which selects the gate or the up columns, and its gradient
+        halves   a pair for each half: an expression of the class `Half`, which selects the gate or the up columns of
+                 its argument, and the gradient of these columns
         """
         return sum([g for _, g in halves[1:]], halves[0][1])
 
@@ -77,9 +78,10 @@ class ExpressionRules:
 
 
 class TensorRules(ExpressionRules):
-    """The operations on tensors that derivatives of an epilogue are computed by, in addition to + - * / etc.
+    """Functions, such as tanh, that compute the derivative of an epilogue as torch tensors.
 
-    If torch has an operation for a whole derivative, it is used, in one pass over memory.
+    The chain rule uses + - * / and the methods of this class. If torch has one operation for a whole derivative, such
+    as that of gelu, the operation is used, in one pass over memory.
 
     shape   extents of D; needed only for reductions
     """

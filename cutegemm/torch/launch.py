@@ -348,11 +348,14 @@ def dgated_by_torch(
 
 @dataclass(frozen=True)
 class Lowered:
-    """A gated epilogue rewritten for a kernel, which stores and reads gate and up columns as separate tensors.
+    """Holds a gated (GLU) epilogue after rewriting it for a kernel that handles gate and up columns as two tensors.
 
-    read          the epilogue, with each result and each M x N operand that has all columns of A @ B replaced by two:
-                  its gate columns and its up columns. `_gate_and_up_names` are the names of the two operands
-    interleaved   True if gate and up are adjacent columns, False if they are two halves; None if nothing was replaced
+    A kernel stores no result that is wider than D, and D is half as wide as A @ B. So each wider result, and each
+    operand of the shape of A @ B, is replaced by two: its gate columns and its up columns.
+
+    read          the rewritten epilogue; an operand "c" has become "c_gate" and "c_up"
+    interleaved   True if gate and up are columns 2j and 2j + 1 of A @ B, False if they are its left and right half;
+                  None if nothing was replaced
     """
 
     read: Formula
@@ -364,7 +367,7 @@ def _lowered(text: str, tiles: tuple[str, ...]) -> Lowered:
     """Return a gated epilogue in the form that a kernel computes, with gate and up as separate results and operands.
 
     text    the epilogue as text
-    tiles   names of M x N operands with all columns of A @ B whose gate and up columns the epilogue reads separately
+    tiles   names of the operands of the shape of A @ B that are replaced by their gate and their up columns
 
     >>> _lowered("lambda acc, c: (reglu(acc + c), acc + c)", ("c",)).read.text
     'lambda acc, c_gate, c_up: (relu(halves(acc)[0] + c_gate) * ..., halves(acc)[0] + c_gate, halves(acc)[1] + c_up)'
@@ -414,10 +417,10 @@ def split_results(results: Sequence[Expression]) -> list[Expression]:
 def split_operands(results: Sequence[Expression], tiles: Sequence[str]) -> list[Expression]:
     """Return results of a gated epilogue after replacing each wide operand by two: its gate and its up columns.
 
-    For example, `c` inside halves() (the two halves of the columns) becomes `c_gate` and `c_up`.
+    For example, an operand `c` of the shape of A @ B becomes the operands `c_gate` and `c_up`, with half the columns.
 
     results   expressions of the epilogue
-    tiles     names of M x N operands with all columns of A @ B
+    tiles     names of the wide operands, which have the shape of A @ B
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(*split_operands([Half(Accumulator() + Tensor("c"), 1, False)], ["c"]))
@@ -447,10 +450,12 @@ def _gate_and_up_names(name: str) -> tuple[str, str]:
 def names_in_halves(text: str) -> frozenset[str]:
     """Return the names of operands of a gated epilogue that a kernel reads as two operands: gate and up columns.
 
-    They are inside halves() or pairs(), which split columns into gate and up, or in a result with all columns of A @
-    B.
+    In a gated (GLU) epilogue, half of the columns of A @ B are gates. halves(x) splits x into its left and right half,
+    pairs(x) into its even and odd columns. An operand is in the result if the epilogue splits an expression that
+    contains it, as `c` in "swiglu(acc + c)". It is also in the result if it occurs in an output as wide as A @ B,
+    because a kernel stores the two parts of such an output separately.
 
-    text   the epilogue as text
+    text   the epilogue as text, a lambda of the accumulator and the operands
 
     >>> sorted(names_in_halves("lambda acc, c, r: (swiglu(acc + c) + r, acc + c)"))
     ['c']
@@ -465,7 +470,8 @@ def names_in_halves(text: str) -> frozenset[str]:
 def _tiles_in_halves(text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor]) -> tuple[str, ...]:
     """Return the names of M x N operands that a kernel reads as two operands: gate and up columns.
 
-    For M = 1, a kernel reads these operands as rows instead, and the result is empty.
+    These are the operands of the shape of A @ B that a gated epilogue splits into gate and up. For M = 1, a kernel
+    reads such operands as rows instead, and the result is empty.
 
     text       the epilogue as text
     a, b       factors, whose shapes give M and N
@@ -494,10 +500,10 @@ def _by_halves(
     A result that is as wide as A @ B is stored as gate and up, into the two halves of one tensor. If gate and up
     columns alternate, two tensors are stored and then joined by a copy.
 
-    lowered     the epilogue that the kernel computes
+    lowered     the epilogue that the kernel computes: gate and up are separate results and operands
     a, b        the factors
-    read        the epilogue of the call
-    operands    tensors and numbers of `read`
+    read        the epilogue as the caller wrote it
+    operands    tensors and numbers of the caller's epilogue, in order
     out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
     how         options of `gemm`
     outs        the caller's tensor for each result, or None

@@ -152,11 +152,15 @@ def _composed(activation: str, interleaved: bool, how: How, parts: int, tensors:
 
 
 class Mlp(torch.autograd.Function):  # type: ignore[misc]
-    """The autograd function of an MLP: y = act(x @ up + up_bias) @ down + down_bias.
+    """Computes an MLP, y = act(x @ up + up_bias) @ down + down_bias, so that torch records it as one node of its graph.
 
-    It is called as apply(activation, interleaved, batch_invariant, parts, x, *up, down, up_bias, down_bias). `parts` is
-    the number of weights of the first layer. x is T x K. Weights are transposed: K x H (one or two; K x 2H if
-    interleaved) and H x N. The result is T x N.
+    It is called as apply(activation, interleaved, batch_invariant, parts, x, *up, down, up_bias, down_bias), and
+    returns y, T x N for T tokens.
+
+    parts   number of weights in `up`: 1, or 2 for gate and up
+    x       T x K
+    up      K x H, one or two of them; or one of K x 2H if gate and up are interleaved columns
+    down    H x N
     """
 
     @staticmethod

@@ -105,12 +105,11 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
 
 
 class JoinedWeights(Unscriptable):
-    """A module that keeps the weights of `gate_proj` and `up_proj` adjacent in memory, so that one kernel reads both.
+    """Base class of gated MLPs that keep the weights of gate and up adjacent in memory, so that one kernel reads both.
 
-    They remain two parameters with their names and identity. `load_state_dict` fills them in place. `.to()`,
-    `.half()`, `.cuda()`, and `load_state_dict` with `assign=True` move them; then they are joined again. If anything
-    else separates them (a deep copy, a new tensor in `weight.data`), the next eager call joins them again, and a
-    compiled call copies them until then.
+    The weights of `gate_proj` and `up_proj` remain two parameters. `load_state_dict` fills them in place. After
+    `.to()`, `.half()`, `.cuda()`, or `load_state_dict` with `assign=True`, they are made adjacent again. After a deep
+    copy or a new tensor in `weight.data`, the next eager call makes them adjacent; compiled calls copy them until then.
 
     Weights that are parts of larger memory, as with FSDP, or that other tensors or processes see, stay in place and
     are copied in each call. If gate or up is not a plain linear layer, because of an adapter, pruning, a
@@ -131,7 +130,14 @@ class JoinedWeights(Unscriptable):
             side_by_side(self.gate_proj.weight, self.up_proj.weight, is_new)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the state_dict of torch.nn.Module, with separate storages over the same memory for joined weights."""
+        """Return this MLP's state_dict, with gate and up weights as tensors that do not share a storage.
+
+        The two weights are adjacent in one storage. Libraries that save tensors, such as safetensors, reject tensors of
+        one storage. So each weight is returned with a storage object of its own, which covers the same memory: nothing
+        is copied, and changes are seen by the module.
+
+        args, kwargs   as for torch.nn.Module.state_dict
+        """
         state = super().state_dict(*args, **kwargs)
         prefix = args[1] if len(args) > 1 else kwargs.get("prefix", "")
         for part in ("gate_proj", "up_proj"):
@@ -325,10 +331,10 @@ def _store_alone(state: Any, name: str) -> None:
 
 
 def stored_alone(tensor: Any) -> Any:
-    """Return one of two adjacent weights as a tensor with a storage of its own, over the same memory.
+    """Return one of two adjacent weights as a tensor that does not share its storage object; nothing is copied.
 
-    Libraries that save tensors reject two that share a storage, as `safetensors.torch.save_model` does, or treat them
-    as one tensor, as accelerate does.
+    The new storage covers the memory of this weight only. Libraries that save tensors need that: safetensors rejects
+    two tensors that share a storage, and accelerate treats them as one tensor.
 
     tensor   the weight; a value that does not share a storage in this way is returned unchanged
 

@@ -205,10 +205,10 @@ def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[
 
 
 def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None]) -> list[str]:
-    """Return error messages for block scales that no kernel supports; empty for good ones.
+    """Return error messages for a use of block scales (one scale for 128 elements along K) that no kernel supports.
 
-    A block scale is one for 128 elements along K. Three uses are wrong: if only one of the two factors has block
-    scales, if the factors are int8, and if a tensor requires gradients.
+    The list is empty if the use is right. It is wrong if only one of the two factors has block scales, if the factors
+    are int8, or if a tensor requires gradients.
 
     tensors   tensors by argument name ("mat_a", "scale_a", "bias", ...); bias may be None
     recipes   "scale_a" and "scale_b" -> scaling recipe, such as "BlockWise1x128"; None for an unknown one
