@@ -56,17 +56,18 @@ def _operand_grid(
     color: str,
     threads: int,
 ) -> Grid:
-    """Return the `Grid` (table of cells) of an MMA's operand: each element with the thread and value that hold it.
+    """Return the table of cells to draw for one operand of an MMA: a cell "T4 V1" is value 1 of thread 4.
 
-    The cells are empty if the instruction reads the operand from shared memory.
+    A value is a register of a thread that holds an element of the operand. The cells are empty if the instruction reads
+    the operand from shared memory.
 
     operand    "a", "b" or "c"
-    table      array (threads, values): the index of the element that each value of each thread holds
-    tile       extents of the operand's two modes
+    table      array (threads, values): the index in the tile of the element that each value of each thread holds
+    tile       extents of the operand's two modes, such as (M, K)
     names      names of these modes, one letter each, such as "mk"
-    source     "register" or "shared": where the instruction reads the operand
-    color      "lane", "warp" or "none"
     subtitle   second line of the heading, such as the layout
+    source     "register" or "shared": where the instruction reads the operand
+    color      what the colour of a cell shows: "lane" or "warp" of the thread, or "none"
     threads    number of threads of the MMA
     """
     title = "C, D" if operand == "c" else operand.upper()
