@@ -47,20 +47,26 @@ _AS_NAMED = ("wgmma", "tma", "st.async")
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """One kind of access of a CTA to one buffer in shared memory: which elements each lane accesses, and how often.
+    """Describes one kind of shared-memory access of a CTA, such as "read A": which elements each lane accesses.
+
+    From it and a layout of the buffer follow addresses, wavefronts and bank conflicts.
 
     name           description of the access, such as "read A"
     buffer         "a", "b", "d" or "accumulators"
     op             operation, such as "load", "ldmatrix" or "cp.async"
-    elements       index in the tile of each value of each lane: (warps, lanes, values). There are fewer than 32 lanes
-                   if the instruction does not use the addresses of the others
+    elements       integer array with axes for warps, lanes of a warp and values of a lane: the index in the tile of the
+                   element that each value is. It has fewer than 32 lanes if only those supply addresses (ldmatrix)
     element_bits   bits of an element
     bits           bits that a lane accesses per instruction; None: the widest vector that the layout allows
     per            "k-tile" or "tile": a CTA executes the access once for each; "ragged tile": once for each tile that
                    reaches past an edge
-    sources        cp.async: byte offsets in global memory, (warps, accesses of a warp, lanes); else None
+    sources        for cp.async, array (warps, accesses of a warp, lanes): byte offset that each lane reads in global
+                   memory; None for other operations
     times          repetitions of the access: wgmma reads an operand again for each instruction along the other
                    operand
+    matrix         name of the matrix in global memory whose ragged or misaligned tiles cost less or more; None if all
+                   tiles cost the same
+    rotated        function from the misalignment of a tile in bytes to its `elements`; None if they do not depend on it
     """
 
     name: str
@@ -295,9 +301,12 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 
 
 def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
-    """Return how often a CTA that multiplies `k_tiles` k-tiles executes a shared-memory access, by counting its steps.
+    """Return how often a CTA that multiplies `k_tiles` k-tiles executes a shared-memory access.
 
-    The steps of the threads are counted for one and for two k-tiles; each further k-tile adds the difference.
+    The executions are counted for one and for two k-tiles; each further k-tile adds the difference.
+
+    plan     the plan, whose threads execute the access in their mainloop
+    access   the access, such as "read A"
     """
     if k_tiles == 0 or plan.body.has_roles:
         return float(k_tiles)
@@ -340,16 +349,16 @@ def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple
 def _rotated_vectors(
     plan: GemmPlan, tile: tuple[int, int], elements: np.ndarray, memory: np.ndarray, phase: int
 ) -> np.ndarray:
-    """Return the elements of an epilogue tile that each lane stores, if rows that are not aligned are rotated.
+    """Return which elements of an epilogue tile each lane stores to D, if the rows of D are not aligned.
 
-    Without rotation, neighbouring lanes store neighbouring vectors from the start of a row on. If the row does not
-    start at an aligned address, the vectors are shifted along the lanes, and around the end of the row, so that each
-    run of lanes stores an aligned block.
+    In an aligned row, lane i stores vector i of the row. In a row that starts s vectors after an aligned address, the
+    vectors are rotated: lane i stores vector i - s, modulo the row's length. So neighbouring lanes store the vectors of
+    one aligned block of memory.
 
     tile       (M, N) of the epilogue tile
-    elements   indices in the tile of the elements that lanes store without rotation: (warps, lanes, values). The values
-               of a lane are one or more vectors
-    memory     byte offset in D of each element of the tile, by index in the tile: (elements,)
+    elements   integer array (warps, lanes, values): index in the tile of each element that a lane stores without
+               rotation. The values of a lane form one or more vectors
+    memory     array with one entry for each element of the tile: its byte offset in D
     phase      bytes from the start of a cache line to the tile's first element
     returns    indices of the elements with rotation, of the shape of `elements`
     """
@@ -454,7 +463,10 @@ def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
 
 
 def _written(plan: GemmPlan) -> Access:
-    """Return the shared-memory access that writes the accumulators of a tile of D before they are stored."""
+    """Return the shared-memory access that writes a tile of D from registers, before D is stored to global memory.
+
+    The result tells which elements each lane writes, and with which instruction. It serves to count bank conflicts.
+    """
     bits, copy = plan.operands.d.dtype.bits, plan.store.stage_copy
     if copy is None:
         return Access("store D", "d", "store", stored_by_lanes(plan), bits, plan.store.atom.bits, "tile")

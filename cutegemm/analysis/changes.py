@@ -30,7 +30,7 @@ _BINDING = 0.1  # the binding level is not reported if it exceeds the next one b
 
 @dataclass(frozen=True)
 class Change:
-    """A flaw of a plan with its cost, and the change that repairs it, for a report.
+    """A piece of advice in the report on a plan: a flaw, such as bank conflicts, its cost, and how to repair it.
 
     loss     share of the predicted time that the flaw costs; 0 if another level of the roofline is the bottleneck
     hidden   share of the time of the affected roofline level (such as shared memory) that the flaw costs

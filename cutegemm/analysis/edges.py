@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """Tiles of one matrix for which every access costs the same: equal ragged edges, and equal cache-line offset.
+    """A group of tiles of one matrix for which every memory access costs the same, so that one stands for all.
 
-    All these tiles have the same elements inside the matrix, and start equally far from a cache line.
+    All tiles of the group have the same elements inside the matrix, and start equally far from a cache line.
 
     first, last   elements from `first` up to, but without, `last` are inside: (mn, k) in a tile of A or B, (m, n) in
                   D

@@ -33,9 +33,9 @@ _TYPE = re.compile(r"Value type:\s*(\w+)")
 
 @dataclass(frozen=True)
 class Part:
-    """The elements of a tile that each thread accesses, converted from the layout of any supported library.
+    """Tells which element of a tile each value of each thread is, whichever library the layout came from.
 
-    places   position in the tile of each value of each thread: (threads, values)
+    places   integer array with axes for threads and values of a thread: position of the element in the tile
     tile     extents of the tile that positions refer to; None: all of shared memory
     bits     bits of an element; None if the layout does not name an element type
     """
@@ -217,7 +217,13 @@ def _table(layout: Layout | ComposedLayout) -> np.ndarray:
 
 
 def _first_stage(layout: Layout | ComposedLayout) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return the offsets of a shared-memory layout as a 2-D array, without its stages, and the extents of the array."""
+    """Return the offsets of one pipeline stage of a shared-memory layout, and the stage's numbers of rows and columns.
+
+    The first two modes of the layout are rows and columns. A third one, the stages, may follow.
+
+    returns   (array of the offsets of the first stage in column-major order, (rows, columns))
+    raises    LayoutError for a layout with one mode
+    """
     extents = [product(mode) for mode in _modes(layout)]
     if len(extents) < 2:
         raise LayoutError(

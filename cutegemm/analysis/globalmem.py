@@ -56,15 +56,13 @@ _NOWHERE = np.iinfo(np.int64).max  # stands for the sector of an inactive lane
 
 @dataclass(frozen=True)
 class GridSectors:
-    """Cost of one global-memory access of a plan, added over all tiles of a problem, including ragged ones.
-
-    A sector is 32 bytes.
+    """Counts what one global-memory access of a plan, such as "load A", costs for all tiles of a problem together.
 
     requests   warp instructions with at least one active lane
-    sectors    sectors that these instructions touch, added over instructions
-    arriving   sectors that are sent from L2 to multiprocessors. This may differ from `sectors`: L1 joins loads of the
-               same sector by a CTA in one k-tile. A 16-byte cp.async gets a sector twice if its two halves are written
-               to different sectors of shared memory
+    sectors    32-byte sectors that these instructions touch, added over instructions
+    arriving   32-byte sectors that are sent from L2 to multiprocessors. They are fewer than `sectors` if L1 joins loads
+               of one sector by a CTA. They are more if 16-byte cp.async copies write the two halves of a sector to
+               different sectors of shared memory, because such a sector is sent twice
     """
 
     requests: int
@@ -74,23 +72,20 @@ class GridSectors:
 
 @dataclass(frozen=True)
 class Sectors:
-    """Cost of one access of a plan to global memory, such as "load A", for one CTA and a full tile.
-
-    A sector is 32 bytes.
+    """Counts what one access of a plan to global memory, such as "load A", costs one CTA for a full tile.
 
     name          description of the access
-    instruction   SASS mnemonic with the bits of a lane, such as LDG.128; or TMA
-    op            "ld", "ldgsts" (cp.async), "st" or "tma"; names the hardware counter to compare with
+    instruction   SASS mnemonic with its width, such as LDG.128; or TMA
+    op            "ld", "ldgsts" (cp.async), "st" or "tma", as hardware counters name it
     requests      warp instructions
-    sectors       sectors that the instructions touch
+    sectors       32-byte sectors that they touch
     ideal         fewest sectors that contain the requested bytes
     bits          bits that a lane accesses per instruction
-    usable_bits   bits of the widest access that the alignment of the matrix allows
-    per           what the counts are for: "k-tile", "32 k-tiles", "tile" or "K split" (one range of K of a tile)
-    in_grid       cost of all tiles of the problem; None without a problem, and for accumulators of K splits
-    by_l1         True if loaded data are kept in L1
-    is_torn       True if a multicast load gets more sectors than it touches, because its rows are not whole 128-byte
-                  lines that start at multiples of 64 bytes
+    usable_bits   bits of the widest access that the matrix's alignment allows
+    per           requests and sectors are counted for one "k-tile", "tile", range of K ("K split") or "32 k-tiles"
+    in_grid       counts for all tiles together; None without a problem, and for accumulators of K splits
+    by_l1         True if L1 keeps the loaded data
+    is_torn       True if a multicast load receives more sectors than it touches, because its rows are misaligned
     """
 
     name: str

@@ -35,7 +35,7 @@ REGISTER_STEP = 8  # registers of a thread are allocated in multiples of this
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many CTAs of a kernel a multiprocessor holds at once, and which resources limit their number.
+    """Tells how many CTAs of a kernel a multiprocessor holds at once, and which resources limit their number.
 
     ctas         number of CTAs
     limits       number of CTAs that each resource alone allows: "threads", "registers", "shared memory", "blocks"
@@ -140,7 +140,7 @@ def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: Resou
 
 @dataclass(frozen=True)
 class Waves:
-    """How a grid of CTAs is executed on a device in waves, i.e. in rounds of CTAs that run at once.
+    """Tells how well a grid of CTAs fills a device, which executes it in waves, i.e. in rounds of CTAs.
 
     ctas         CTAs of the grid: one for each tile of D, or for each K split of a tile. If the CTAs of a cluster
                  split K, all of them count, also those whose own columns of D lie outside of D

@@ -38,14 +38,14 @@ _MATRIX_ROWS, _ROW_BITS = 8, 128  # rows of a matrix of ldmatrix and stmatrix: e
 
 @dataclass(frozen=True)
 class Rules:
-    """A model of when shared memory serves two groups of lanes in one wavefront.
+    """A model of how shared memory serves wide loads, to predict wavefronts.
 
-    Wide accesses are served in phases, groups of lanes that access at most 128 bytes together. The model says when two
-    phases of a load are merged into one.
+    A 64-bit or 128-bit access is served in phases: groups of lanes that access at most 128 bytes together. The model
+    says when two phases of a load are merged into one wavefront.
 
     name           name of the model
-    merges_pairs   masks m: two phases of a load are merged if lanes i and i ^ m access the same address in every pair
-                   of lanes, for one of these masks; empty: never
+    merges_pairs   masks such as (1, 2): two phases are merged if, for one mask m, each lane i accesses the same address
+                   as lane i ^ m. Empty: phases are never merged
     source         source of the model
     """
 
@@ -61,7 +61,7 @@ DEFAULT_RULES = UNIFORM_PAIRS
 
 @dataclass(frozen=True)
 class Collision:
-    """The worst bank conflict of an access: lanes of one warp that access different words of one bank together.
+    """Describes the worst bank conflict of an access: which lanes of a warp access different words of one bank.
 
     warp      index of the warp
     request   index of the warp's instruction
@@ -88,7 +88,7 @@ class Collision:
 
 @dataclass(frozen=True)
 class Wavefronts:
-    """Cost of shared-memory instructions: requests, wavefronts and the worst bank conflict.
+    """Counts what shared-memory instructions cost: requests, wavefronts, and their worst bank conflict.
 
     requests     warp instructions
     wavefronts   wavefronts of these instructions: the cycles that shared memory needs for them

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpcReads:
-    """Bytes of A and B that CTAs request, and the least that must come from L2.
+    """Tells how many bytes of A and B CTAs request, and how few L2 has to deliver if SMs share deliveries.
 
     A GPC is a group of SMs. If several SMs of a GPC request the same data at the same time, L2 may be read only once.
 

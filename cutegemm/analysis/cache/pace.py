@@ -36,7 +36,7 @@ WAIT = 0.1  # relative increase of the time of a tile if all that it reads comes
 
 @dataclass(frozen=True)
 class Pace:
-    """Times that clusters of CTAs take for a tile, as the input of a simulation of L2.
+    """Tells how long clusters of CTAs take for a tile, and how much that varies, as the input of a simulation of L2.
 
     time     time of each cluster for a tile, relative to the time of the MMAs alone; array over the clusters
     jitter   relative standard deviation of a tile's time

@@ -49,7 +49,7 @@ _READ_OF_TORN = 0.4  # largest share of partially written sectors of D that L2 r
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one GEMM moves through L2 and DRAM.
+    """Predicts how many bytes one GEMM moves through L2 and DRAM, for one order of its tiles.
 
     raster                order of the tiles
     waves                 number of waves of CTAs
