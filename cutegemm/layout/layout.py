@@ -313,10 +313,11 @@ class Layout(hooks.Shown):
             )
 
     def offsets(self) -> np.ndarray:
-        """Return the offset of every coordinate of this layout, in colexicographic order.
+        """Return the offsets of all coordinates of this layout, as an array in colexicographic order.
 
-        returns   int64 array (size,); an object array of Python integers if 64 bits are too few; for a layout
-                  of coordinates an array (size, leaves of the coordinate)
+        The array has one axis and the type int64, or holds Python integers if 64 bits are too few. If the layout
+        returns coordinates, there is one row for each, with a column for each entry.
+
         raises    LayoutError for more than 2**28 coordinates, or 2**20 if the offsets do not fit 64 bits
 
         >>> Layout((2, 3), (3, 1)).offsets()
@@ -459,7 +460,7 @@ def _plain_offset(coord: Any, layout: Layout) -> int | None:
 
 
 def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
-    """Return the offset of a tuple of coordinates by a fast path; None if `Layout.offset_of` has to compute it.
+    """Return the offset of a coordinate that is a tuple, by a fast path; None if the general method has to compute it.
 
     coord           tuple of integers
     shape, stride   shape and integer strides of the layout

@@ -149,9 +149,9 @@ def _log2_ratio(old_bits: int, new_bits: int) -> int:
 
 
 class ComposedLayout(hooks.Shown):
-    """The function c -> inner(offset + outer(c)), with a swizzle or a layout as `inner`.
+    """Maps a coordinate c to inner(offset + outer(c)), such as a layout whose offsets are swizzled.
 
-    The operations of the algebra act on `outer`, which has the shape, and keep `inner` and `offset`.
+    Operations such as divide act on `outer`, which has the shape, and keep `inner` and `offset`.
 
     inner    Swizzle or Layout
     offset   integer, added to the offset of `outer`; a coordinate if `outer` returns coordinates
@@ -283,11 +283,12 @@ class ComposedLayout(hooks.Shown):
         return int(self.offsets().max()) + 1
 
     def offsets(self) -> np.ndarray:
-        """Return the offset of every coordinate of this composed layout, in colexicographic order.
+        """Return the offsets of all coordinates of this composed layout, as an array in colexicographic order.
 
-        returns   int64 array (size,); an object array of Python integers if 64 bits are too few; for a layout
-                  of coordinates an array (size, leaves of the coordinate)
-        raises    LayoutError for more than 2**28 coordinates, or 2**20 if 64 bits are too few
+        The array has one axis and the type int64, or holds Python integers if 64 bits are too few. If the layout
+        returns coordinates, there is one row for each, with a column for each entry.
+
+        raises   LayoutError if the layout has more than 2**28 coordinates, or 2**20 if 64 bits are too few
         """
         if self.outer.is_integral and isinstance(self.offset, int):
             before = self.outer.offsets()
