@@ -91,9 +91,10 @@ class Access:
     def addresses(self, layout: Layout | ComposedLayout) -> tuple[np.ndarray, int]:
         """Return the byte addresses of this access for a layout of the tile, and the bits per lane and instruction.
 
-        The addresses are an array (warps, requests, lanes). A request is one execution of the instruction.
+        The addresses are an array with axes for warps, requests of a warp and lanes. A request is one execution of
+        the instruction. From the addresses and the bits, bank conflicts are counted.
 
-        Together, the array and the number of bits are the first two arguments of `shared.cost`.
+        layout   layout of the tile in shared memory
         """
         table = layout.offsets()
         bits = self.width(table)
@@ -219,9 +220,10 @@ def _is_async(copy: TiledCopy | TmaBox) -> bool:
 
 
 def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
-    """Return True if threads, not TMA, load tiles of A or B that reach past an edge of the problem.
+    """Return True if tiles of A or B reach past an edge of the matrix, and threads load them.
 
-    With TMA the result is False, because TMA fills such tiles with zeros.
+    The threads have to fill the rest of such tiles with zeros in shared memory. If TMA loads the tiles, the result is
+    False, because TMA does that itself.
     """
     extents = (problem.m, problem.n, problem.k)
     tile = (*plan.d_tile, plan.cta_tile[2])
@@ -231,8 +233,11 @@ def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
 def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
     """Return the number of work tiles (a tile of D with a range of K) that reach past an edge of the problem.
 
-    Their CTAs first write zeros to the stages, because their copies skip elements outside of the matrices. If bK does
-    not divide K, every work tile counts.
+    Before such a tile, threads write zeros to the shared-memory stages, because their copies skip elements outside of
+    the matrices. If bK does not divide K, every work tile counts.
+
+    plan      the plan, whose threads load A and B
+    problem   extents of the GEMM
     """
     work = plan.work(problem)
     assignment = work.assignment().work_tile
@@ -378,11 +383,11 @@ def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:
 
 
 def by_warps(offsets: np.ndarray) -> np.ndarray:
-    """Return an array (threads, values, ...) as (warps, lanes, values), with 32 lanes in a warp.
+    """Split the axis of threads of an array into warps and their 32 lanes, and return the array.
 
-    If there are more axes than two, they are flattened into the values, the second axis fastest.
-
-    offsets   element offsets or indices
+    offsets   array of offsets or indices with an axis for threads and one or more for values of a thread
+    returns   array with three axes: warps, lanes of a warp, values of a lane. Several axes of values are flattened to
+              one, the first of them fastest
     """
     flat = offsets.reshape(offsets.shape[0], -1, order="F")
     return flat.reshape(-1, min(WARP_THREADS, flat.shape[0]), flat.shape[1])
@@ -480,7 +485,9 @@ def _written(plan: GemmPlan) -> Access:
 
 
 def stored_by_lanes(plan: GemmPlan, major: str | None = None) -> np.ndarray:
-    """Return the elements of D that each lane stores from registers, as indices in the tile: (warps, lanes, elements).
+    """Return which elements of a tile of D each lane stores from registers.
+
+    The result is an integer array with axes for warps, lanes of a warp and elements of a lane: indices in the tile.
 
     The elements of a lane are in the order of their addresses, so that a vector consists of neighbours in D, whatever
     the order of the accumulators is.
@@ -496,12 +503,13 @@ def stored_by_lanes(plan: GemmPlan, major: str | None = None) -> np.ndarray:
 
 
 def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
-    """Return the elements of a broadcast epilogue operand that each lane reads: (warps, lanes, elements).
+    """Return which elements of a broadcast epilogue operand, such as a bias, each lane reads.
 
     A thread reads an element once for all elements of D that it computes together.
 
     name      name of the operand: a row, a column or a single element
-    returns   indices in the tile of D, with coordinate 0 along modes that the operand does not depend on
+    returns   integer array with axes for warps, lanes and elements of a lane: indices in the tile of D, with
+              coordinate 0 along modes that the operand does not depend on
     """
     by_part = spread_at_hand(plan, name)
     elements = np.moveaxis(by_part, 0, 1).reshape(by_part.shape[1], -1)
@@ -511,13 +519,14 @@ def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
 
 
 def core_matrices(tile: tuple[int, int], major: str, element_bits: int, extent: int | None = None) -> np.ndarray:
-    """Return wgmma's core matrices, 8 rows of 16 bytes that it reads together: (matrices, 8 rows, elements of a row).
+    """Return which elements of a tile form wgmma's core matrices, the blocks of 8 rows of 16 bytes that it reads.
 
     tile           extents (M, K) or (N, K) of the tile in shared memory
     major          "k": rows lie along K, one for each m or n; "mn": rows lie along M or N, one for each k
     element_bits   bits of an element
     extent         number of rows of A or columns of B, from the first one on, that are read; None: all
-    returns        indices in the tile
+    returns        integer array with axes for core matrices, their 8 rows and the elements of a row: the index of each
+                   element in the tile
 
     >>> core_matrices((64, 16), "k", 16).shape, core_matrices((64, 16), "k", 16)[0, 1, :2].tolist()
     ((16, 8, 8), [1, 65])

@@ -131,7 +131,11 @@ def _candidates(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict
 
 
 def _fits(tile: tuple[int, int], warp: tuple[int, int]) -> bool:
-    """Return True if warp tiles `warp` divide a CTA's tile `tile`, both (M, N), into at most `_MOST_WARPS` warps."""
+    """Return True if a CTA's tile of D can be divided evenly into the tiles of at most `_MOST_WARPS` warps.
+
+    tile   (M, N) of the CTA's tile
+    warp   (M, N) of the tile of one warp
+    """
     if tile[0] % warp[0] or tile[1] % warp[1]:
         return False
     return tile[0] // warp[0] * (tile[1] // warp[1]) <= _MOST_WARPS

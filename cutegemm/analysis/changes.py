@@ -87,10 +87,11 @@ _IMPLEMENTS_MORE = {
 
 
 def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list[Change]) -> list[Change]:
-    """Return a list with the change that relieves the slowest roofline level; empty if that would help little.
+    """Return a list with the change that relieves the slowest level of the roofline, such as shared memory.
 
-    The excess of this level is its time beyond the next level, as a share of its time. The list is empty if
-    arithmetic is the slowest, if the excess is below 10%, or if one of `flaws` costs over half of the excess.
+    The excess of a level is how much longer it takes than the second slowest one, as a share of its time. The list is
+    empty if arithmetic is the slowest level, if the excess is below 10%, or if a flaw that was found already costs
+    over half of the excess.
 
     roof    the roofline of the plan
     flaws   other changes that were found already
@@ -276,9 +277,10 @@ def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
 
 
 def _memory_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
-    """Return changes for an order of tiles that reads more from DRAM than another, and for poor global accesses.
+    """Return changes that save global-memory traffic: a better order of tiles, and better accesses.
 
-    Poor accesses are uncoalesced, or narrower than the alignment allows.
+    An order of tiles is reported if another one reads less from DRAM. An access is reported if it is not coalesced, or
+    narrower than the alignment allows.
 
     known   the analysis without its roofline and changes
     roof    the roofline, which gives the time that is lost

@@ -71,7 +71,7 @@ def copy_wavefronts(
 
 
 def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
-    """Return the wavefronts of each request of 16-byte cp.async copies, which bypass L1: an array (requests,).
+    """Return the wavefronts of 16-byte cp.async copies, which bypass L1, as an array with an entry for each request.
 
     table   byte address in shared memory that each lane writes: (requests, lanes)
     read    byte address in global memory that each lane reads, same shape
@@ -124,7 +124,9 @@ def _one_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
 
 
 def _passes(addresses: Sequence[int], words: int) -> list[int]:
-    """Assign each lane to a pass, i.e. the first one that has all banks of the lane's words free; return their indices.
+    """Assign lanes to passes so that no two lanes of a pass use one bank; return the index of each lane's pass.
+
+    In the order of the lanes, each gets the first pass in which all banks of its words are free.
 
     addresses   byte address of each lane
     words       4-byte words that a lane accesses

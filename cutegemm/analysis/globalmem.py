@@ -229,6 +229,9 @@ def _scales_of_d(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
 
     A warp instruction stores the scales of 8 rows, which are one sector of 32 bytes. The model assumes that columns of
     scales begin at sectors.
+
+    name      name of the result that has the scales
+    problem   problem for the cost in the whole grid; None for one CTA only
     """
     bits, (rows, columns) = plan.operands.matrix(name).dtype.bits, plan.d_tile
     of_each = SECTOR_BYTES * 8 // bits
@@ -381,8 +384,8 @@ def _sectors(
     elements       index in the tile of each value of each lane: (warps, lanes, values)
     bits           bits of a lane per instruction
     per            "k-tile" or "tile"
-    rotated        function that rotates the lanes of rows that start within a cache line, so that stores are aligned;
-                   None: no rotation
+    rotated        function from the misalignment of a tile in bytes to other `elements`, with which lanes store aligned
+                   blocks; None if lanes never change
     """
     count = max(1, bits // operand.dtype.bits)
     memory = global_table(plan, operand_name, problem)
@@ -391,7 +394,9 @@ def _sectors(
     written = _written(plan, operand_name, problem) if past_l1 else None
 
     def firsts(phase: int) -> np.ndarray:
-        """Return the index in the tile of each access's first element: (requests, lanes).
+        """Return the index in the tile of the first element that each lane accesses, for each warp instruction.
+
+        The result is an array with an axis for requests (warp instructions) and one for lanes.
 
         phase   bytes from the start of a cache line to the tile's first element
         """
@@ -454,14 +459,15 @@ def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
 
 
 def torn(read: np.ndarray, written: np.ndarray, unit: int, active: np.ndarray | None = None) -> int:
-    """Return how many 32-byte sectors cp.async fetches, counting each once per unit of shared memory it is written to.
+    """Return how many 32-byte sectors cp.async fetches, if a sector is fetched again for each unit it is written to.
 
-    For example, a sector whose bytes are written to two lines of shared memory counts twice.
+    A unit is a line or a sector of shared memory. A sector whose bytes are written to two lines counts twice.
 
-    read      byte addresses in global memory: (requests, lanes)
-    written   byte addresses in shared memory: (requests, lanes)
-    unit      bytes of a unit of shared memory: a line or a sector
-    active    bool, same shape: lanes that copy; None: all
+    read      array with a row for each request (warp instruction) and a column for each lane: byte addresses in global
+              memory
+    written   array of the same shape: byte addresses in shared memory
+    unit      bytes of a unit of shared memory
+    active    boolean array of the same shape: True for lanes that copy; None: all copy
 
     >>> read = np.arange(32)[None] * 16
     >>> torn(read, read, 32), torn(read, read + 16, 32)

@@ -180,7 +180,7 @@ class Waves:
 
 
 def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves:
-    """Return the waves (rounds of CTAs that run at once) of a problem's grid on a device with `sms` multiprocessors.
+    """Return how the grid of a plan fills a device: the number of CTAs, and of those that run at once (in a wave).
 
     sms           number of multiprocessors
     ctas_per_sm   CTAs that a multiprocessor holds at once

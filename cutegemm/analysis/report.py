@@ -420,9 +420,9 @@ def _check_problem(plan: GemmPlan, problem: Problem) -> None:
 
 
 def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any], search: bool) -> Analysis:
-    """Return the analysis of a plan for a problem on a device.
+    """Return the whole analysis of a plan for a problem on a device: traffic, waves, roofline and suggested changes.
 
-    common   fields of the analysis that do not depend on the problem
+    common   the fields of the result that do not depend on the problem, by name
     search   True to simulate other rasters (orders of the tiles) too
     """
     fits: Occupancy = common["occupancy"]

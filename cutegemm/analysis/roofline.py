@@ -103,6 +103,8 @@ def roofline(
 ) -> Roofline:
     """Return the roofline of a plan for a problem: the least time that each level of the machine needs.
 
+    Levels are the MMAs, the issue of instructions, registers, shared memory, L2, DRAM and the epilogue.
+
     wavefronts     wavefronts in shared memory, of the whole grid
     instructions   warp instructions that access memory, of the whole grid
     traffic        bytes through L2 and DRAM

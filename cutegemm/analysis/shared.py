@@ -165,7 +165,9 @@ def wavefronts(
 
 
 def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.ndarray | None = None) -> np.ndarray:
-    """Return a boolean for each request (warp instruction): True if two of its phases (groups of lanes) are merged.
+    """Return for each warp instruction (request) whether two of its phases are merged into one wavefront.
+
+    A phase is a group of lanes that shared memory serves together. The result is a boolean array, one entry a request.
 
     table    byte address of each lane: (requests, lanes)
     bits     bits that a lane accesses
@@ -226,7 +228,9 @@ def _phases(lanes: int, bits: int) -> np.ndarray:
 
 
 def _words(table: np.ndarray, bits: int) -> np.ndarray:
-    """Return the indices of the 4-byte words that each lane accesses: (requests, lanes, words of a lane).
+    """Return the indices of the 4-byte words that each lane accesses.
+
+    The result is an integer array with axes for requests (warp instructions), lanes, and words of a lane.
 
     table   byte address of each lane: (requests, lanes)
     bits    bits that a lane accesses
@@ -236,7 +240,10 @@ def _words(table: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray, active: np.ndarray | None = None) -> np.ndarray:
-    """Return the number of different words that active lanes access in the busiest bank: (requests, phases).
+    """Return how many different words lanes access in the busiest bank, for each phase of each warp instruction.
+
+    The result is an integer array with an axis for requests (warp instructions) and one for phases (groups of lanes
+    that are served together).
 
     table    byte address of each lane: (requests, lanes)
     bits     bits that a lane accesses
@@ -442,7 +449,9 @@ def _address_lanes(elements: np.ndarray) -> int:
 
 
 def byte_addresses(table: np.ndarray, elements: np.ndarray, element_bits: int, bits: int) -> np.ndarray:
-    """Return the byte address of each vector that a lane accesses: (warps, vectors of a lane, lanes).
+    """Return the byte address of each vector that each lane accesses in shared memory.
+
+    The result is an integer array with axes for warps, vectors of a lane, and lanes.
 
     table          offset of each tile index, in elements
     elements       index in the tile of each value of each lane: (warps, lanes, values)

@@ -118,7 +118,7 @@ def k_ranges_of(work: Work, work_tile: WorkTile) -> tuple[np.ndarray, np.ndarray
 def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
     """Return what one call writes to and reads from its workspace in global memory, as a `Pass` for each use.
 
-    Uses are copies of A or B before the GEMM, and accumulators of K splits.
+    Uses are copies of A or B before the GEMM (repacking), and accumulators of K splits.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands, Problem

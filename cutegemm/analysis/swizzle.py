@@ -154,8 +154,10 @@ def smem_major(layout: Layout | ComposedLayout) -> str:
 
 
 def _plain(tile: tuple[int, int], major: str, pad: int = 0) -> Layout:
-    """Return the plain layout of a tile, without swizzle, with `pad` unused elements after each row.
+    """Return the layout of a tile in shared memory without swizzle, with unused elements (padding) after each row.
 
+    tile    extents of the two modes of the tile
+    pad     unused elements after each row
     major   "mn" if the first mode is contiguous, "k" if the second mode is
     """
     return Layout(tile, (1, tile[0] + pad) if major == "mn" else (tile[1] + pad, 1))
@@ -210,7 +212,9 @@ def _swizzles(elements: int, unit: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _cost(access: Access, layout: Layout | ComposedLayout, width: int, rules: Rules) -> Wavefronts | None:
-    """Return the cost of an access for a layout; None if the layout makes its vectors narrower or not contiguous.
+    """Return the wavefronts of a shared-memory access with a layout of its tile, to compare layouts.
+
+    The result is None if the layout makes the vectors of the access narrower, or not contiguous.
 
     width   bits of the access with the plain layout
     rules   model of shared memory: which groups of lanes are served together

@@ -159,7 +159,7 @@ def lines_of(grid: Grid, width: int, rows: int, short: bool = False, cell: int =
 
 
 def _kept(gap: int, count: int, most: int) -> list[int]:
-    """Return the row or column indices that a grid shows as text. The marker _GAP stands for omitted ones.
+    """Return the indices of the rows or columns that a grid shows as text; a marker stands for omitted ones.
 
     gap     position before which the grid itself leaves out indices, or 0 for none
     count   number of rows or columns of the grid

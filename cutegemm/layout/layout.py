@@ -384,7 +384,9 @@ def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
 
 
 def _is_plain(shape: Any, stride: Any, depth: int = 0) -> bool:
-    """Return True if shape and stride are valid as they are: congruent nested tuples of int, without negative extents.
+    """Return True if a shape and a stride make a layout as they are, without conversion or further checks.
+
+    They must be congruent nested tuples of Python integers, and no extent may be negative.
 
     depth   number of tuples around these values
     """
@@ -403,7 +405,9 @@ def _is_plain(shape: Any, stride: Any, depth: int = 0) -> bool:
 
 
 def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
-    """Return shape and stride as tuples of Python integers, with compact strides in place of None.
+    """Check the shape and stride that a user passed to `Layout`; return them as nested tuples of Python integers.
+
+    A stride of None becomes the compact strides.
 
     raises   LayoutError for a shape and strides that make no layout
     """

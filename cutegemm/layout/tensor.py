@@ -230,7 +230,11 @@ class Tensor(hooks.Shown):
 
 
 def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
-    """Return the smallest and the largest offset of a layout; (0, -1) if it is empty."""
+    """Return the smallest and the largest index that a tensor of this layout accesses; (0, -1) if it is empty.
+
+    layout   layout of the tensor
+    offset   index of the element at coordinate 0, added to the layout's offsets
+    """
     if product(layout.shape) == 0:
         return 0, -1
     if isinstance(layout, ComposedLayout) or layout.is_xor:

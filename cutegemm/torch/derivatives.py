@@ -31,7 +31,7 @@ class ExpressionRules:
     """
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
-        """Return an expression for x where the condition holds and y elsewhere."""
+        """Return an expression whose value is x where a condition holds, and y elsewhere, like torch.where."""
         return functions.where(condition, x, y)
 
     def function(self, name: str, x: Any) -> Any:

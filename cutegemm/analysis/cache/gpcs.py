@@ -56,7 +56,9 @@ class GpcReads:
 
 
 def gpc_reads(plan: GemmPlan, problem: Problem, device: Device, raster: Raster | None = None) -> GpcReads | None:
-    """Return the bytes of A and B that a persistent grid requests, in total and if each GPC joins equal requests.
+    """Return the bytes of A and B that a persistent grid requests, in total and if SMs share what they load.
+
+    A GPC is a group of SMs. The second number counts data once that several SMs of a GPC request at the same time.
 
     raster    tile order to use instead of the plan's; None: the plan's
     returns   None if the GPC of each CTA is not known: if the device has no `tpc_rounds`, if clusters have more than
