@@ -180,7 +180,7 @@ class Waves:
 
 
 def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves:
-    """Return how the grid of a plan fills a device: the number of CTAs, and of those that run at once (in a wave).
+    """Return how the grid of a plan fills a device: its CTAs, the CTAs that run at once (a wave), and the waste.
 
     sms           number of multiprocessors
     ctas_per_sm   CTAs that a multiprocessor holds at once

@@ -77,10 +77,10 @@ def product(
     a           M x K, or a batch of such matrices
     b           tuple of one K x N matrix or batch, or of several that stand side by side as columns of one (gate and
                 up)
-    text        the epilogue as text, a lambda
+    text        the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     operands    tensors of the epilogue, which broadcast to D; `scalars` come after them
     scalars     numbers of the epilogue
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     how         options of `gemm`; None: its defaults, batch invariant inside of `cutegemm.batch_invariant()`
     outs        for each result a tensor to write it to, or None for a new one; None: all new. With `outs`, no tensor
                 may require gradients
@@ -126,10 +126,11 @@ def _into(
 
     outs        for each result the caller's tensor, or None for a new one
     a           M x K, or a batch of such matrices
-    b           tuple of matrices K x N_i that stand side by side as the columns of one
-    text        the epilogue as text, a lambda; `operands` are its tensors, and `scalars` its numbers
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
-    how         options of `gemm`
+    b           tuple of matrices K x N_i that form one matrix side by side, e.g. gate and up weights
+    text        the epilogue as text, e.g. "lambda acc, bias: acc + bias"; `operands` are its tensors, and `scalars` its
+                numbers
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
+    how         other options of `gemm`, such as the plan
     """
     written = [out for out in outs if out is not None]
     if route_of(a, *b, *written, *operands) is Route.DIRECT:
@@ -160,10 +161,11 @@ def by_operator(
     """Compute a @ b with an epilogue by an operator of torch.library, which a graph of torch.compile can contain.
 
     a        M x K, or a batch of such matrices
-    b        matrices K x N_i that stand side by side as the columns of one
-    text     the epilogue as text, a lambda; `operands` are its tensors, and `scalars` its numbers
-    dtype    torch dtype of the results, or one or None for each; None: the default of `gemm`
-    how      options of `gemm`
+    b        matrices K x N_i that form one matrix side by side, e.g. gate and up weights
+    text     the epilogue as text, e.g. "lambda acc, bias: acc + bias"; `operands` are its tensors, and `scalars` its
+             numbers
+    dtype    torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
+    how      other options of `gemm`, such as the plan
     raises   UnsupportedError if `how` has a plan without a name: a graph contains names only
     """
     is_plain = text == PLAIN and len(b) == 1 and how in (AS_CHOSEN, OF_LAYER)
@@ -215,7 +217,7 @@ def gated_backward(
     a, b         factors whose product a @ b is the gradient of the gated values act(gate) * up
     preact       argument of the activation: gate columns in the left half, up columns in the right half
     activation   name of the gated activation, such as "swiglu"
-    how          options of `gemm`
+    how          other options of `gemm`, such as the plan
     """
     route = route_of(a, b, preact)
     if route is Route.DECOMPOSED:
@@ -297,7 +299,7 @@ def needed(text: str, wanted: frozenset[str]) -> Needed:
 
     For D = tanh(acc + bias) this is D alone, because the derivative is 1 - D**2.
 
-    text     the epilogue as text
+    text     the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     wanted   names of the operands to differentiate by; "acc" for the accumulator
 
     >>> needed("lambda acc, bias: gelu(acc + bias)", frozenset({"acc", "bias"}))
@@ -334,7 +336,7 @@ def with_saved(text: str, operands: int) -> str:
     Then the backward pass does not compute the GEMM again. The epilogue is returned unchanged if its derivatives do not
     need the accumulator.
 
-    text       the epilogue as text, a lambda
+    text       the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     operands   number of its operands that are tensors, and so may have gradients
 
     >>> with_saved("lambda acc, bias: gelu(acc + bias)", 1)
@@ -361,7 +363,7 @@ def with_saved(text: str, operands: int) -> str:
 def _wanted(call: Call, needs: Sequence[bool], parts: int) -> frozenset[str]:
     """Return the names of the epilogue's operands whose gradients are wanted, and "acc" if those of a or b are wanted.
 
-    call    epilogue and options
+    call    epilogue, its numbers, types of the results and other options of `gemm`
     needs   for a, each tensor of b and each operand: True if its gradient is wanted
     parts   number of tensors of b: 1, or 2 for gate and up side by side
     """
@@ -393,7 +395,7 @@ def save(ctx: Any, call: Call, parts: int, tensors: Tensors, results: Tensors, n
     """Save in `ctx` what the backward pass of a GEMM with an epilogue reads.
 
     ctx       context of the autograd function
-    call      epilogue and options
+    call      epilogue, its numbers, types of the results and other options of `gemm`
     parts     number of tensors of b: 1, or 2 for gate and up side by side
     tensors   a, the tensors of b, and the operands
     results   results of the forward pass
@@ -408,7 +410,7 @@ def save(ctx: Any, call: Call, parts: int, tensors: Tensors, results: Tensors, n
 def _saved(call: Call, tensors: Tensors, results: Tensors, needs: Sequence[bool], parts: int) -> Gradients:
     """Return the tensors and results of a GEMM call that its backward pass reads; None stands for each of the others.
 
-    call      epilogue and options
+    call      epilogue, its numbers, types of the results and other options of `gemm`
     tensors   a, the tensors of b, and the operands
     results   results of the forward pass
     needs     for each of `tensors`, True if it needs a gradient

@@ -119,10 +119,10 @@ def scaled_product(
 
     a, b        factors in float8
     scales      float32 scales of a, (M, K / 128) or (M / 128, K / 128), and of b, (K / 128, N) or (K / 128, N / 128)
-    text        the epilogue as text, a lambda
+    text        the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     operands    its tensors; `scalars` come after them
     scalars     its numbers
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     how         options of `gemm`; in a graph, `plan` is a name or None
     """
     if route_of(a, b, *scales, *operands) is Route.DIRECT:

@@ -383,7 +383,7 @@ def _forward(
                                                   of b, False for two halves
     dtypes                                        types of preact and postact; None for the defaults
     outs                                          tensors to write preact and postact to, or None
-    how                                           options of `gemm`
+    how                                           other options of `gemm`, such as the plan
     """
     is_gated = interleaved is not None
     a, bias, c, *parts = as_autocast(a, bias, c, *parts)  # type: ignore[assignment]

@@ -168,7 +168,7 @@ def _reductions(text: str) -> str:
     The line is the reduction (sum or maximum over D) if the result is one, a text for the scales of a quantized D, or
     empty for any other result.
 
-    text   the epilogue as text
+    text   the epilogue as text, e.g. "lambda acc, bias: acc + bias"
 
     >>> _reductions("lambda acc: (acc, row_sum(acc))")
     '\nrow_sum(acc)'

@@ -34,7 +34,7 @@ OF_LAYER = How(varying_rows=True)  # the weight stays, and the number of rows va
 def in_mode(how: How, batch_invariant: bool | None = None) -> How:
     """Return the options of a GEMM call, with `batch_invariant` set if the call or an enclosing context asks for it.
 
-    how               options of `gemm`
+    how               other options of `gemm`, such as the plan
     batch_invariant   argument of the call: True if each row must have the same bits in every batch; None: True inside
                       of the context `cutegemm.batch_invariant()`
 
@@ -168,7 +168,7 @@ def factors_read(
 
     a         the first factor
     b         tuple of matrices that stand side by side as the columns of the second factor
-    text      the epilogue as text
+    text      the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     scalars   numbers of the epilogue; alpha is the first of them for `SCALED` and `LINEAR`
     """
     if text not in (SCALED, LINEAR) or scalars[0] != 0:
@@ -188,8 +188,8 @@ def allocated(a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: 
 
     a           M x K, or a batch of such matrices
     b           matrices K x N_i that stand side by side as the columns of B
-    text        the epilogue as text
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    text        the epilogue as text, e.g. "lambda acc, bias: acc + bias"
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     """
     read, n = formula(text), sum(part.shape[-1] for part in b)
     dtypes = result_dtypes(a, read.results, out_dtype)
@@ -214,11 +214,11 @@ def compute(
     """Return the results of an epilogue of a @ b, D first: by a kernel for CUDA tensors, else by torch.
 
     a           M x K, or a batch of L such matrices
-    b           K x N matrices that stand side by side as the columns of one
+    b           matrices K x N_i that form one matrix side by side, e.g. gate and up weights
     text        the epilogue as text, e.g. "lambda acc, bias: relu(acc + bias)"
     operands    tensors of the epilogue, in the order of its parameters; `scalars` come after them
     scalars     numbers of the epilogue
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     how         options of `gemm`: plan, accumulation, tuning
     outs        for each result a tensor to write it to, or None for a new one; None: all are new
     scales      float32 block scales of a and of b; None without them
@@ -247,8 +247,8 @@ def scaled_by_torch(
     a, b        factors in float8
     scales      float32 block scales of a and of b, one for 128 elements along K and 1 or 128 rows or columns
     read        the epilogue
-    operands    its tensors and numbers, in order
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    operands    tensors and numbers of the epilogue, in the order of its parameters
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     outs        for each result a tensor to write it to, or None for a new one; None: all are new
     """
     dtypes = tuple(result_dtypes(a, read.results, out_dtype, outs))
@@ -271,9 +271,10 @@ def by_gemm(
 
     a           M x K, or a batch of such matrices
     b           one K x N matrix, or a batch
-    text        the epilogue as text; `operands` are its tensors, and `scalars` its numbers
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
-    how         options of `gemm`
+    text        the epilogue as text, e.g. "lambda acc, bias: acc + bias"; `operands` are its tensors, and `scalars` its
+                numbers
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
+    how         other options of `gemm`, such as the plan
     outs        for each result a tensor to write it to, or None for a new one; None: all are new
     scales      block scales of a and of b; None without them
     """
@@ -315,7 +316,7 @@ def dgated_of(
     a, b         factors whose product a @ b is the gradient of the gated values
     preact       argument of the activation: gate columns in the left half, up columns in the right half
     activation   name of the gated activation, such as "swiglu"
-    how          options of `gemm`
+    how          other options of `gemm`, such as the plan
     returns      (gradient of `preact`, of its shape; the gated values)
     """
     if not a.is_cuda:
@@ -366,7 +367,7 @@ class Lowered:
 def _lowered(text: str, tiles: tuple[str, ...]) -> Lowered:
     """Return a gated epilogue in the form that a kernel computes, with gate and up as separate results and operands.
 
-    text    the epilogue as text
+    text    the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     tiles   names of the operands of the shape of A @ B that are replaced by their gate and their up columns
 
     >>> _lowered("lambda acc, c: (reglu(acc + c), acc + c)", ("c",)).read.text
@@ -473,7 +474,7 @@ def _tiles_in_halves(text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequ
     These are the operands of the shape of A @ B that a gated epilogue splits into gate and up. For M = 1, a kernel
     reads such operands as rows instead, and the result is empty.
 
-    text       the epilogue as text
+    text       the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     a, b       factors, whose shapes give M and N
     operands   tensors of the epilogue, in order
     """
@@ -504,8 +505,8 @@ def _by_halves(
     a, b        the factors
     read        the epilogue as the caller wrote it
     operands    tensors and numbers of the caller's epilogue, in order
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
-    how         options of `gemm`
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
+    how         other options of `gemm`, such as the plan
     outs        the caller's tensor for each result, or None
     """
     dtypes, interleaved = result_dtypes(a, read.results, out_dtype, outs), lowered.interleaved

@@ -142,7 +142,7 @@ def _composed(activation: str, interleaved: bool, how: How, parts: int, tensors:
 
     activation    name such as "gelu" or "swiglu"
     interleaved   True if columns 2j and 2j + 1 of `up` are gate and up
-    how           options of `gemm`
+    how           other options of `gemm`, such as the plan
     parts         number of weights of the first layer: 1, or 2 for gate and up
     tensors       (x, *up, down, up_bias, down_bias); weights are transposed, and a bias may be None
     """
@@ -229,7 +229,7 @@ def _times(
 
     dtype     type of the result
     by_rows   True if the rows of the result are the rows (tokens) of the MLP's input; only then `how` is used
-    how       options of `gemm`
+    how       other options of `gemm`, such as the plan
     """
     return product(x, (y,), out_dtype=dtype, how=how if by_rows else AS_CHOSEN)[0]
 

@@ -271,7 +271,7 @@ def result_dtypes(
 
     a           the first factor
     results     expressions of the results, D first
-    out_dtype   a torch dtype, None for the default of `gemm`, or a sequence with one of these for each result
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     outs        for each result a tensor to write it to, whose type takes precedence, or None; None: all are new
     raises      UnsupportedError if no kernel multiplies the type of `a`
     """
@@ -328,8 +328,8 @@ def by_torch(
 
     a, b        factors
     read        the epilogue
-    operands    its tensors and numbers, in order
-    out_dtype   a torch dtype, None for the default of `gemm`, or a sequence with one of these for each result
+    operands    tensors and numbers of the epilogue, in the order of its parameters
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     outs        for each result a tensor to write it to, or None for a new one; None: all are new
     """
     rows, columns = a.shape[:-1], b.shape[-1]
