@@ -79,9 +79,9 @@ def tv_table(layout_tv: Layout) -> np.ndarray:
 
 
 def colour_by(color: str, threads: int) -> str:
-    """Return what the colours of a picture stand for, "lane", "warp" or "none": `color`, with "auto" resolved.
+    """Return what the colours of a picture stand for: "lane", "warp" or "none".
 
-    "auto" is "lane" for at most one warp of threads, and "warp" for more.
+    It is the user's option `color`; "auto" becomes "lane" for at most one warp of threads, and "warp" for more.
 
     color     "lane", "warp", "none" or "auto"
     threads   number of threads in the picture

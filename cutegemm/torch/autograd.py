@@ -408,7 +408,7 @@ def save(ctx: Any, call: Call, parts: int, tensors: Tensors, results: Tensors, n
 
 
 def _saved(call: Call, tensors: Tensors, results: Tensors, needs: Sequence[bool], parts: int) -> Gradients:
-    """Return the tensors and results of a GEMM call that its backward pass reads; None stands for each of the others.
+    """Return which arguments and results of a GEMM call its backward pass reads, in a list with None for all others.
 
     call      epilogue, its numbers, types of the results and other options of `gemm`
     tensors   a, the tensors of b, and the operands
@@ -441,7 +441,8 @@ def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch
 
     ctx        context that `save` has filled in the forward pass
     upstream   gradients of the results; None if a result has no gradient
-    needs      for each of these tensors, True if its gradient is wanted; they were also wanted in the call of `save`
+    needs      for a, each tensor of b and each operand: True if its gradient is wanted. It must have been wanted in the
+               forward pass too, so that what it needs was saved
     """
     call, parts, extents = ctx.call, ctx.parts, ctx.extents
     saved = ctx.saved_tensors  # a checkpoint unpacks them only once

@@ -87,7 +87,10 @@ def wrong_derivatives(tensors: Mapping[str, Any], why: str = _WITHOUT) -> list[s
 def as_in_gemm(
     scales: Mapping[str, torch.Tensor], recipes: Mapping[str, str | None], k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return torch's block scales of a and of b as views in the orientation that `gemm` takes, that of mat_a and mat_b.
+    """Return torch's block scales of a and of b, transposed where needed for `gemm`, as views.
+
+    `gemm` takes scales of a with rows along M and columns along K, and scales of b with rows along K and columns along
+    N, as the factors have. Torch has some scales transposed.
 
     scales    "scale_a" and "scale_b", which `wrong_block_scale` accepts
     recipes   "scale_a" and "scale_b" -> "BlockWise1x128" or "BlockWise128x128"

@@ -82,10 +82,10 @@ def is_replaced_forward(kind: type) -> bool:
 
 
 def is_left_to_torch(x: Any, weight: Any, bias: Any = None) -> bool:
-    """Return True if torch itself, instead of a kernel of cutegemm, has to compute a layer of these tensors.
+    """Return True if torch itself, instead of a kernel of cutegemm, has to compute a layer of given tensors.
 
-    This is so if `why_left_to_torch` gives a reason for a tensor, under torch.jit.trace, which records only torch's
-    own operations, and if torch.fx traces into a layer.
+    There are three cases: no kernel can read one of the tensors, e.g. a sparse, quantized or distributed one;
+    torch.jit.trace is active, which records only torch's own operations; or torch.fx traces into a layer.
 
     x              input of the layer
     weight, bias   parameters of the layer; bias may be None

@@ -164,12 +164,14 @@ def _are_adjacent(b: Sequence[torch.Tensor]) -> bool:
 def factors_read(
     a: torch.Tensor, b: tuple[torch.Tensor, ...], text: str, scalars: Sequence[float]
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Return the factors as a kernel reads them: with K = 0 if alpha is 0, so that a NaN in them has no effect.
+    """Return the factors as a kernel reads them: unchanged, but without columns of a and rows of b if alpha is 0.
+
+    As in BLAS, the factors are not read if alpha is 0, so that a NaN in them has no effect.
 
     a         the first factor
     b         tuple of matrices that stand side by side as the columns of the second factor
     text      the epilogue as text, e.g. "lambda acc, bias: acc + bias"
-    scalars   numbers of the epilogue; alpha is the first of them for `SCALED` and `LINEAR`
+    scalars   numbers of the epilogue; for alpha * acc and alpha * acc + beta * c, the first one is alpha
     """
     if text not in (SCALED, LINEAR) or scalars[0] != 0:
         return a, b
@@ -246,7 +248,7 @@ def scaled_by_torch(
 
     a, b        factors in float8
     scales      float32 block scales of a and of b, one for 128 elements along K and 1 or 128 rows or columns
-    read        the epilogue
+    read        the parsed epilogue
     operands    tensors and numbers of the epilogue, in the order of its parameters
     out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     outs        for each result a tensor to write it to, or None for a new one; None: all are new

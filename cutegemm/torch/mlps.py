@@ -121,7 +121,7 @@ def is_recorded(parts: int, *tensors: torch.Tensor | None) -> bool:
     It is True if gradients pass the activation, in eager mode or under torch.compile.
 
     parts     number of weights of the first layer: 1, or 2 for gate and up
-    tensors   x, the weights of the first layer, and the others; None for a bias that is not there
+    tensors   x, the weights of the first layer, the weight of the second layer, and the biases or None
 
     >>> x, w = torch.ones(1, 2), torch.ones(2, 2, requires_grad=True)
     >>> is_recorded(1, x, w, w), is_recorded(1, x, w.detach(), w)

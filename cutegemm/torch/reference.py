@@ -327,7 +327,7 @@ def by_torch(
     """Compute a @ b with an epilogue by operations of torch, which can be differentiated and transformed.
 
     a, b        factors
-    read        the epilogue
+    read        the parsed epilogue
     operands    tensors and numbers of the epilogue, in the order of its parameters
     out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     outs        for each result a tensor to write it to, or None for a new one; None: all are new

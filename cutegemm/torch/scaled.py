@@ -155,10 +155,10 @@ def _text(names: tuple[str, ...], result: str, dtype: torch.dtype | None) -> str
 
 
 def _wrong_quantize(quantize: Any, dtype: torch.dtype | None) -> list[str]:
-    """Return error messages, in a list, for a size of blocks that no kernel quantizes by, or for another type.
+    """Return a list of error messages if `scaled_mm` cannot quantize its result as the caller asks; else [].
 
-    quantize   argument of `scaled_mm`
-    dtype      type of the result
+    quantize   the argument of `scaled_mm`: rows and columns of a block of the result that shares a scale; or None
+    dtype      type of the result, which must be a float8 type if `quantize` is not None
     """
     if quantize is None:
         return []

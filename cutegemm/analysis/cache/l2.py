@@ -225,7 +225,7 @@ class _Ends:
     def _each(self, touch: Callable[..., None], tile: int, k_split: int, here: int, size: float) -> None:
         """Read or write accumulators of a K split in the simulated L2, with equal shares in all its partitions.
 
-        touch     `_Cache.read` or `_Cache.write`
+        touch     method of the simulated cache, `read` or `write`, that is called for each partition
         tile      index of the tile of D
         k_split   index of the K split
         here      L2 partition of the multiprocessor that reads or writes

@@ -449,10 +449,14 @@ def _based_on(own: type, kind: type, before: type) -> type:
 
 @cache
 def _derived(replacement: Any, original: Any) -> Any:
-    """Return the class that a replaced module gets: bases `replacement` and `original`, and the name of the original.
+    """Return the class that a replaced module gets: its bases are `replacement` and the module's original class.
 
-    Its objects are copied and pickled by naming the two classes. If any other attribute than a child, the mode or a
-    private one is set in a replaced MLP, the original forward may compute something else. From then on it is called.
+    It has the name of the original class. Its objects can be copied and pickled. If a public attribute of a replaced
+    MLP is set later, such as a factor that the original forward reads, the original forward computes the MLP from then
+    on; new children and the training mode do not count.
+
+    replacement   class of cutegemm that computes the module
+    original      class of the module before
     """
 
     def reduced(self: Any, protocol: int) -> tuple[Any, ...]:
