@@ -111,9 +111,9 @@ class Executed:
         """Count one instruction that accesses shared memory.
 
         bits      bits that a lane accesses
-        table     byte addresses in shared memory: (warps, lanes)
+        table     byte address in shared memory of each thread; a row for each warp, a column for each lane
         sources   cp.async: byte addresses in global memory
-        active    bool (warps, lanes): lanes that execute the instruction
+        active    boolean array of the same shape: True for lanes that execute the instruction
         op        load, store, ldmatrix, stmatrix or cp.async
         line      line of the PTX
         """
@@ -128,9 +128,9 @@ class Executed:
         """Count one instruction that accesses global memory.
 
         bits      bits that a lane accesses
-        table     byte addresses in global memory: (warps, lanes)
+        table     byte address in global memory of each thread; a row for each warp, a column for each lane
         written   cp.async: byte addresses in shared memory
-        active    bool (warps, lanes): lanes that execute the instruction
+        active    boolean array of the same shape: True for lanes that execute the instruction
         op        load, store or cp.async
         """
         if op == "cp.async" and bits == _LINE_COPY_BITS:

@@ -209,7 +209,7 @@ def _modes(layout: Layout | ComposedLayout) -> tuple[Any, ...]:
 
 
 def _table(layout: Layout | ComposedLayout) -> np.ndarray:
-    """Return the offsets of a (thread, value) layout as an array (threads, values)."""
+    """Return the offsets of a thread-value layout as an array with a row for each thread, a column for each value."""
     modes = _modes(layout)
     if len(modes) != 2:
         raise LayoutError(f"check_part: {layout} has {len(modes)} modes instead of two, (thread, value).")
@@ -236,10 +236,10 @@ def _first_stage(layout: Layout | ComposedLayout) -> tuple[np.ndarray, tuple[int
 def _over_all(places: np.ndarray, tile: tuple[int, int], extents: tuple[int, int]) -> np.ndarray:
     """Return the positions in shared memory of each thread's elements, if threads repeat a tile over all of it.
 
-    places    positions in the tile: (threads, values)
+    places    array of positions in the tile; a row for each thread, a column for each value of a thread
     tile      extents of the tile
     extents   extents of shared memory
-    returns   int array (threads, values), with more values than `places`
+    returns   integer array with a row for each thread, and more columns (values of a thread) than `places`
     """
     if any(e % t for e, t in zip(extents, tile, strict=True)):
         raise LayoutError(

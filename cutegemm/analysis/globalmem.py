@@ -110,10 +110,10 @@ class Sectors:
 def sectors(addresses: Any, bits: int, active: Any = None) -> np.ndarray:
     """Return the number of distinct 32-byte sectors that each request (warp instruction) touches.
 
-    addresses   byte addresses: (requests, lanes)
+    addresses   byte address of each lane; a row for each request (warp instruction), a column for each lane
     bits        bits that a lane accesses
-    active      bool (requests, lanes): lanes that execute the access; None: all
-    returns     int array (requests,)
+    active      boolean array of the same shape: True for lanes that execute the access; None: all lanes
+    returns     integer array with an entry for each request
 
     >>> lanes = np.arange(32)
     >>> sectors([lanes * 4, lanes * 8, lanes * 128], 32).tolist()
@@ -381,7 +381,8 @@ def _sectors(
     label          name of the access
     operand        type, majorness and alignment of the matrix
     op             "ld", "ldgsts" or "st"
-    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    elements       array with axes for warps, lanes of a warp and values of a lane: index in the tile of the element
+                   that is this value
     bits           bits of a lane per instruction
     per            "k-tile" or "tile"
     rotated        function from the misalignment of a tile in bytes to other `elements`, with which lanes store aligned
@@ -447,7 +448,9 @@ def _sectors(
 
 
 def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
-    """Return the byte addresses in shared memory that the cp.async of A or B writes: array (requests, lanes).
+    """Return the byte addresses in shared memory that the cp.async copies of A or B write.
+
+    The result is an array with a row for each request (warp instruction) and a column for each lane.
 
     name      "a" or "b"
     problem   problem that gives the strides of the matrices; None: large compact matrices

@@ -129,14 +129,15 @@ def wavefronts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the wavefronts of each request (warp instruction) in shared memory, and the ideal without bank conflicts.
 
-    addresses   byte addresses: (requests, lanes). At most 32 lanes; fewer are the first lanes of a warp
+    addresses   byte address of each lane; a row for each request (warp instruction), a column for each lane. There are
+                at most 32 lanes; fewer are the first lanes of a warp
     bits        bits that a lane accesses
     op          load, store, ldmatrix, stmatrix or wgmma (128 bits: a lane has the address of a row), cp.async or tma;
                 st.async: a store, in the shared memory of the CTA that receives it
     sources     cp.async: byte addresses in global memory that the lanes read; None: contiguous
     rules       model of shared memory: when two phases (groups of lanes) are merged
-    active      bool (requests, lanes): lanes that execute the access; None: all
-    returns     (wavefronts, ideal), both of shape (requests,)
+    active      boolean array of the same shape: True for lanes that execute the access; None: all lanes
+    returns     (wavefronts, ideal), two arrays with an entry for each request
     raises      LayoutError for an unknown operation or width, or if an address is not aligned to the width
 
     >>> lanes = np.arange(32)
@@ -169,11 +170,11 @@ def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.n
 
     A phase is a group of lanes that shared memory serves together. The result is a boolean array, one entry a request.
 
-    table    byte address of each lane: (requests, lanes)
+    table    byte address of each lane; a row for each request (warp instruction), a column for each lane
     bits     bits that a lane accesses
     op       operation, such as "load" or "ldmatrix"
     rules    model of shared memory: when two phases are merged
-    active   bool, same shape: lanes that execute the access; None: all
+    active   boolean array of the same shape: True for lanes that execute the access; None: all lanes
     """
     uniform = np.zeros(len(table), bool)
     if op == "load" and bits > 32 and table.shape[1] == WARP_THREADS:
@@ -189,7 +190,7 @@ def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.n
 def _checked(addresses: Any, bits: int, op: str) -> np.ndarray:
     """Return byte addresses as an integer array, after checking operation, width and alignment.
 
-    addresses   byte addresses: (requests, lanes)
+    addresses   byte address of each lane; a row for each request (warp instruction), a column for each lane
     bits        bits that a lane accesses
     op          operation, such as "load" or "ldmatrix"
     raises      LayoutError for an unknown operation or width, or if an address is not aligned to the width
@@ -232,7 +233,7 @@ def _words(table: np.ndarray, bits: int) -> np.ndarray:
 
     The result is an integer array with axes for requests (warp instructions), lanes, and words of a lane.
 
-    table   byte address of each lane: (requests, lanes)
+    table   byte address of each lane; a row for each request (warp instruction), a column for each lane
     bits    bits that a lane accesses
     """
     count = max(1, bits // 32)
@@ -245,10 +246,10 @@ def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray, active: np.nd
     The result is an integer array with an axis for requests (warp instructions) and one for phases (groups of lanes
     that are served together).
 
-    table    byte address of each lane: (requests, lanes)
+    table    byte address of each lane; a row for each request (warp instruction), a column for each lane
     bits     bits that a lane accesses
     phase    index of the phase (group of lanes that are served together) of each lane
-    active   bool, same shape: lanes that execute the access; None: all
+    active   boolean array of the same shape: True for lanes that execute the access; None: all lanes
     """
     requests, phases = len(table), int(phase[-1]) + 1
     words = _words(table, bits)
@@ -275,12 +276,12 @@ def cost(
 ) -> Wavefronts:
     """Return the cost of the requests of several warps together, with the worst bank conflict among them.
 
-    addresses   byte addresses: (warps, requests of a warp, lanes)
+    addresses   array of byte addresses with axes for warps, requests (instructions) of a warp, and lanes
     bits        bits that a lane accesses
     op          operation, such as "load", "store" or "ldmatrix"
-    sources     cp.async: byte addresses in global memory, same shape; None: contiguous
+    sources     for cp.async, byte addresses in global memory, in an array of the same shape; None: contiguous
     rules       model of shared memory: when two phases (groups of lanes) are merged
-    active      bool, same shape: lanes that execute the access; None: all
+    active      boolean array of the same shape: True for lanes that execute the access; None: all lanes
     """
     requests, lanes = addresses.shape[1:]
     table = addresses.reshape(-1, lanes)
@@ -354,8 +355,8 @@ def bank_conflicts(
     """Return requests, wavefronts and bank conflicts of threads that read or write a tile in shared memory.
 
     layout         layout of the tile: index in the tile -> offset in elements
-    tv             thread-value layout: (thread, value) -> colexicographic index in the tile; or its table, an array
-                   (threads, values)
+    tv             thread-value layout: (thread, value) -> colexicographic index in the tile; or an array of these
+                   indices with a row for each thread and a column for each value of a thread
     element_bits   bits of an element
     access_bits    bits that a lane accesses per instruction. None: one element, or the widest form of ldmatrix and
                    stmatrix
@@ -405,7 +406,8 @@ def tile_cost(
     repeat those of the first 8 or 16, the instruction is .x1 or .x2; else it is .x4.
 
     table          array: offset in elements of each index in the tile
-    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    elements       array with axes for warps, lanes of a warp and values of a lane: index in the tile of the element
+                   that is this value
     element_bits   bits of an element
     access_bits    bits that a lane accesses with one instruction, None for the widest that the layout permits. For
                    ldmatrix and stmatrix, bits of a lane's registers: 32 for .x1, 64 for .x2, 128 for .x4
@@ -439,7 +441,8 @@ def _address_lanes(elements: np.ndarray) -> int:
 
     This tells .x1, .x2 and .x4 of ldmatrix and stmatrix apart.
 
-    elements   index in the tile of each value of each lane: (warps, lanes, values)
+    elements   array with axes for warps, lanes of a warp and values of a lane: index in the tile of the element that is
+               this value
     """
     lanes = elements.shape[1]
     for first in (8, 16):
@@ -454,7 +457,8 @@ def byte_addresses(table: np.ndarray, elements: np.ndarray, element_bits: int, b
     The result is an integer array with axes for warps, vectors of a lane, and lanes.
 
     table          offset of each tile index, in elements
-    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    elements       array with axes for warps, lanes of a warp and values of a lane: index in the tile of the element
+                   that is this value
     element_bits   bits of an element
     bits           bits of a vector; a lane has values * element_bits / bits vectors
     raises         LayoutError if the elements of a vector are not contiguous
@@ -479,7 +483,8 @@ def widest_access(table: np.ndarray, elements: np.ndarray, element_bits: int, mo
     `autovec_copy` of CuTe uses the same width.
 
     table          offset of each tile index, in elements
-    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    elements       array with axes for warps, lanes of a warp and values of a lane: index in the tile of the element
+                   that is this value
     element_bits   bits of an element
     most           largest width that is tried, in bits
 

@@ -26,7 +26,7 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
     tile that each CTA multiplies, with its accumulators instead of D.
 
     problem   problem for the description in the text; None for a description of the plan alone
-    color     meaning of the colours of D: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
+    color     meaning of the colours of D: "lane", "warp", "none" or "auto" (lanes if there is one warp, else warps)
     title     heading; the name of the plan if empty
 
     >>> from cutegemm.build import simt_plan

@@ -45,7 +45,7 @@ def wrong_block_scale(name: str, scale: torch.Tensor, recipe: str, extent: int, 
 
     name     name of the argument for messages: "scale_a" or "scale_b"
     scale    the caller's tensor
-    recipe   a key of `RECIPES`: "BlockWise1x128" or "BlockWise128x128"
+    recipe   torch's name for the block of elements that shares a scale: "BlockWise1x128" or "BlockWise128x128"
     extent   M for scale_a, N for scale_b
     k        extent K
     """

@@ -243,9 +243,9 @@ class _Table:
             row[list(by_sample)] = list(by_sample.values())
 
     def _plan(self, sample: Sample, recipe: Recipe) -> GemmPlan | None:
-        """Return the cached plan that a recipe (named plan options) gives for a sample; None if it is not valid.
+        """Return the plan that named options (a recipe) give for a sampled call; None if the plan is not valid.
 
-        Plans do not depend on extents, so all samples of the group share them.
+        Plans are cached: they do not depend on extents, so all calls of the group share them.
         """
         key = recipe, sample.question.extents[0] >= _MANY_ROWS
         if key not in self._plans:
@@ -253,10 +253,10 @@ class _Table:
         return self._plans[key]
 
     def search(self) -> Selection:
-        """Select a few recipes (named plan options) with a low mean slowdown over all samples.
+        """Select a few plans with which all calls of this group are nearly as fast as with their best plans.
 
-        Greedy: the recipe that lowers the mean slowdown most is added until it lowers it by less than `LEAST_GAIN`.
-        At most `MOST_PLANS` are selected, and at most one for `SAMPLES_PER_PLAN` samples.
+        Plans are added one by one: each time the plan that lowers the mean slowdown of the calls most, until that is
+        less than 0.06% (`LEAST_GAIN`). At most 64 plans are selected, and at most one for 4 sampled calls.
         """
         most = min(MOST_PLANS, -(-len(self.samples) // SAMPLES_PER_PLAN), len(self.recipes))
         chosen, fastest = list[int](), np.full(len(self.samples), _UNSERVED, np.float32)
