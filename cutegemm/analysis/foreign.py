@@ -234,7 +234,9 @@ def _first_stage(layout: Layout | ComposedLayout) -> tuple[np.ndarray, tuple[int
 
 
 def _over_all(places: np.ndarray, tile: tuple[int, int], extents: tuple[int, int]) -> np.ndarray:
-    """Return the positions in shared memory of each thread's elements, if threads repeat a tile over all of it.
+    """Return where the elements of each thread are in shared memory, if the memory consists of several tiles.
+
+    The threads access each tile in the same way, one after the other, so that each thread has more values.
 
     places    array of positions in the tile; a row for each thread, a column for each value of a thread
     tile      extents of the tile

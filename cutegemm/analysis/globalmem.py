@@ -404,7 +404,7 @@ def _sectors(
         return planned if rotated is None else rotated(planned, memory + phase, plan.d_tile, operand.major)
 
     def costs(phase: int, inside: np.ndarray | None) -> tuple[int, int, int]:
-        """Return (requests, sectors, arriving sectors) of a tile that starts `phase` bytes into a cache line.
+        """Return the cost of accessing one tile: (warp instructions, 32-byte sectors they touch, sectors sent from L2).
 
         phase    bytes from the start of a cache line to the tile's first element
         inside   bool over the elements of the tile: True inside of the matrix; None: all are

@@ -277,7 +277,9 @@ class Job:
 
 
 def _gate_and_up(columns: np.ndarray, order: str) -> np.ndarray:
-    """Separate the gate and up columns of a gated (GLU) GEMM: return an array of shape (2, ..., N / 2), gate first.
+    """Separate the gate and up columns of a gated (GLU) GEMM: return both in one array with a new first axis.
+
+    Entry 0 of that axis has the N / 2 gate columns, entry 1 the N / 2 up columns.
 
     columns   array of shape (..., N)
     order     "pairs" if gate and up columns alternate, "halves" if all gate columns come first

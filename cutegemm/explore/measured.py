@@ -133,7 +133,7 @@ def _key(name: str, dtype: str, layout: str, problem: str) -> str:
 def _compared(selected: Chosen, entry: Mapping[str, Any]) -> Comparison:
     """Compare recorded hardware counters with the present predictions for the selected plan and problem.
 
-    entry   the recorded measurement: device, registers and counters
+    entry   the recorded measurement, a dict with the device, the kernel's registers and the value of each ncu metric
     """
     plan, problem = selected.plan, selected.problem
     assert plan is not None

@@ -127,8 +127,8 @@ def _moment(
 def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
     """Return the content of the buffers for accumulators that consumers receive from other CTAs.
 
-    Each entry is (content by sending CTA, number of roles that read the buffer), for the simulated CTA. The result is
-    empty without cluster split-K.
+    The result has an entry for each buffer of CTA 0: a dict from sending CTA to a text such as "of tile 1", and the
+    number of warp roles that read the buffer now. It is empty without cluster split-K.
 
     machine   the simulation
     """

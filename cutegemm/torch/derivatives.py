@@ -204,7 +204,7 @@ def pullback(
     upstream   gradient of each result, of its shape; None if a result has no gradient
     value      function that returns the value of a subexpression; called only for values that the rules read
     wanted     names of the operands to differentiate by
-    f          operations on these values: `ExpressionRules` or `TensorRules`
+    f          functions such as tanh for these values: `ExpressionRules` (symbolic) or `TensorRules` (tensors)
     returns    operand name -> derivative, of the shape of D; derivatives that are zero everywhere are left out
 
     >>> from cutegemm.torch.epilogue import formula
@@ -265,7 +265,7 @@ def _terms(node: Expression, g: Any, value: Value, f: ExpressionRules) -> Iterat
     node    the operation
     g       gradient of the value of `node`
     value   function that returns the value of a subexpression
-    f       operations on the values: for expressions or for tensors
+    f       functions such as tanh for these values: `ExpressionRules` (symbolic) or `TensorRules` (tensors)
     """
     if isinstance(node, nodes.Add):
         yield node.left, lambda: g
@@ -319,7 +319,7 @@ def _of_extreme(node: Any, child: Expression, other: Expression, g: Any, value: 
     child, other   the argument whose gradient is wanted, and the other one
     g              gradient of the value of `node`
     value          function that returns the value of a subexpression
-    f              operations on the values: for expressions or for tensors
+    f              functions such as tanh for these values: `ExpressionRules` (symbolic) or `TensorRules` (tensors)
     """
     x, y = value(child), value(other)
     if isinstance(node, nodes.Maximum):

@@ -112,7 +112,7 @@ def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor (..., K) of any rank as a matrix (rows, K).
+    """Return a tensor (..., K) of any rank as a matrix (rows, K), where rows is the product of the other extents.
 
     >>> rows_of(torch.zeros(2, 3, 0)).shape, rows_of(torch.zeros(4)).shape
     (torch.Size([6, 0]), torch.Size([1, 4]))

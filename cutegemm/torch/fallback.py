@@ -68,12 +68,19 @@ _FORWARDS: dict[type, Any] = {nn.Linear: nn.Linear.forward if _is_original else 
 
 
 def note_forward(kind: type) -> None:
-    """Record the `forward` that a class has now, so that `is_replaced_forward` notices if it is replaced later."""
+    """Remember which `forward` a class of modules has now, to notice if the user replaces it afterwards.
+
+    A kernel may compute a module only as long as its class has the original `forward`.
+
+    kind   the class, such as torch.nn.Linear
+    """
     _FORWARDS[kind] = kind.forward  # type: ignore[attr-defined]
 
 
 def is_replaced_forward(kind: type) -> bool:
-    """Return True if the `forward` of a class has been replaced since `note_forward` was called for it.
+    """Return True if the `forward` of a class of modules is not the one that `note_forward` has remembered for it.
+
+    It is False for a class without a remembered `forward`.
 
     >>> is_replaced_forward(nn.Linear), is_replaced_forward(nn.SiLU)
     (False, False)

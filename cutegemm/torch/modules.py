@@ -263,7 +263,7 @@ class GatedMLP(JoinedWeights):
 
 
 def are_side_by_side(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return True if the rows of the second weight follow those of the first in memory, in one storage.
+    """Return True if two weights are adjacent in one storage: the second one begins where the first one ends.
 
     >>> whole = torch.zeros(4, 3)
     >>> are_side_by_side(whole[:2], whole[2:]), are_side_by_side(whole[2:], whole[:2])
@@ -309,7 +309,7 @@ def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter, is_new: 
 
 
 def separate(first: Any, second: Any) -> None:
-    """Give two weights that are adjacent in one storage a storage each. Weights that are not adjacent stay in place.
+    """Copy two weights that are adjacent in one storage, so that each has its own. Other weights stay in place.
 
     >>> gate, up = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.zeros(2, 3))
     >>> side_by_side(gate, up), separate(gate, up), are_side_by_side(gate, up)

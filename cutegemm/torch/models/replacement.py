@@ -226,10 +226,13 @@ class ReplacedConv1D(Replacement):
 
 
 def _may_compute(layer: Any, x: Any) -> bool:
-    """Return True if a kernel may compute a replaced Conv1D for the input x, False if the original forward has to.
+    """Return True if a kernel may compute a replaced Conv1D, False if the module's original forward has to.
 
-    It may not if gradients are recorded and the weight is an inference tensor: the transpose of such a tensor does not
-    require gradients, even if the tensor does.
+    It is False if no kernel can read the tensors, or if the class's `forward` was replaced. It is also False if
+    gradients are recorded and the weight is an inference tensor, because torch records none through its transpose.
+
+    layer   the replaced Conv1D, with its weight and bias
+    x       input of the layer
     """
     weight = layer.weight
     if is_replaced_forward(layer._cutegemm_original) or is_left_to_torch(x, weight, layer.bias):
