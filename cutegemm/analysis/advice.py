@@ -54,7 +54,9 @@ def with_tile(plan: GemmPlan, problem: Problem, tile_mn: tuple[int, int]) -> str
 
 
 def stored_together(plan: GemmPlan) -> tuple[int, int]:
-    """Return the (M, N) of D that a CTA stores, or that the CTAs of a cluster store together if they split K.
+    """Return (M, N), the size of the part of D that CTAs compute and store together.
+
+    It is the tile of one CTA. If the CTAs of a cluster split K, each stores a part, and the result is the whole tile.
 
     >>> from cutegemm.build import sm90_plan
     >>> stored_together(sm90_plan(tile=(64, 64, 64), cluster_k=4))

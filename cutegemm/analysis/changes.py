@@ -191,7 +191,7 @@ def _conflict_advice(plan: GemmPlan, known: Analysis, access: AccessCost) -> str
 
 
 def _room(plan: GemmPlan) -> int:
-    """Return the bytes of shared memory that a CTA of the plan may use beyond those that it uses already."""
+    """Return the bytes of shared memory that a plan leaves unused per CTA, e.g. for more stages or padding."""
     return arch_named(plan.arch).smem_of_each_bytes(plan.ctas_per_sm) - sum(plan.smem_bytes().values())
 
 

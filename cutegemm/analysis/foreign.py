@@ -156,7 +156,10 @@ def _linear(part: Any) -> Part:
         raise LayoutError(f"check_part: the linear layout has {len(sizes)} outputs instead of two, rows and columns.")
 
     def columns(name: str) -> list[int]:
-        """Return the tile position that each bit of one input of a Triton layout, such as "lane", is mapped to."""
+        """Return the tile position that each bit of one input of a Triton linear layout stands for, lowest bit first.
+
+        name   the input: "lane", "warp" or "register"
+        """
         return [row + sizes[0] * column for row, column in bases.get(name, ())]
 
     threads, values = [*columns("lane"), *columns("warp")], columns("register")
@@ -197,7 +200,7 @@ def _in_elements(layout: ComposedLayout, bits: int) -> ComposedLayout:
 
 
 def _extent(mode: Any) -> int:
-    """Return the extent that one entry of a tiler selects: an integer is its own extent, a layout has its size."""
+    """Return how many elements along one mode an entry of a tiler selects: an integer itself, or a layout's size."""
     if isinstance(mode, int):
         return mode
     return product(_layout(mode).shape)

@@ -327,7 +327,7 @@ def _row_grid(
 
 
 def _top(layout: AnyLayout) -> int:
-    """Return the largest offset of a layout, but at least 1, as the end of a colour scale from light to dark."""
+    """Return the offset that a picture of a layout draws in the darkest colour: the largest one, but at least 1."""
     return max(1, int(layout.offsets().max()))
 
 

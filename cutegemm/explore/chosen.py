@@ -221,7 +221,7 @@ def _option(recipe: Recipe, name: str, value: str) -> Html:
 
 
 def verdict(selected: Chosen) -> Html:
-    """Return HTML that lists the rules that the selected plan breaks, or says that it keeps all rules."""
+    """Return HTML with the hardware rules that the selected plan breaks, or with a note that it breaks none."""
     if not selected.violations:
         return el("p", "all rules kept", class_="kept")
     count = len(selected.violations)

@@ -693,6 +693,6 @@ def concatenate(layouts: Iterable[Layout]) -> Layout:
 
 
 def regroup(parts: Iterable[Layout]) -> Layout:
-    """Return the layout whose modes are the given layouts, which all come from one layout and are not checked again."""
+    """Return the layout whose modes are the given layouts, without checks; they are modes of one valid layout."""
     parts = tuple(parts)
     return Layout._unchecked(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))

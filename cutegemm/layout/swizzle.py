@@ -80,7 +80,7 @@ class Swizzle(hooks.Shown):
             raise wrong_kind(f"{self}(offset): offset", offset, "an integer or an integer array") from None
 
     def _swizzled(self, offset: Any) -> Any:
-        """Return the swizzled offset of an integer, or of each element of an integer array with enough bits."""
+        """Return an offset after this swizzle, or the offsets in an integer array whose type has enough bits."""
         field = (1 << self.bits) - 1
         if self.shift >= 0:
             return offset ^ ((offset & (field << (self.base + self.shift))) >> self.shift)
@@ -132,7 +132,7 @@ class Swizzle(hooks.Shown):
 
 
 def _log2_ratio(old_bits: int, new_bits: int) -> int:
-    """Return log2(old_bits / new_bits).
+    """Return log2(old_bits / new_bits): how far a swizzle's bit positions move if the element width changes.
 
     raises   LayoutError if the ratio of the widths is not a power of two
     """

@@ -35,7 +35,7 @@ class ExpressionRules:
         return functions.where(condition, x, y)
 
     def function(self, name: str, x: Any) -> Any:
-        """Return the expression that applies a function of one argument, such as "tanh", to x."""
+        """Return the symbolic expression name(x), such as tanh(x), of a function with one argument."""
         return getattr(functions, name)(x)
 
     def fused(self, name: str) -> Fused | None:
@@ -253,7 +253,7 @@ def nodes_of(results: Sequence[Expression]) -> Iterator[Expression]:
 
 
 def _leaf(node: Expression) -> str:
-    """Return the name of the operand that a node of an expression is; "acc" for the accumulator; "" for other nodes."""
+    """Return the name of an operand in an expression tree, "acc" for the accumulator, and "" for an operation."""
     return ACC if isinstance(node, nodes.Accumulator) else node.name if isinstance(node, nodes.Input) else ""
 
 

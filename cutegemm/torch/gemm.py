@@ -179,7 +179,7 @@ def _reductions(text: str) -> str:
 
 @constant
 def _quantizes(text: str) -> str:
-    """Return "yes" if an epilogue quantizes D, else "".
+    """Return "yes" if an epilogue, given as text, quantizes D to float8 with block scales, else "".
 
     >>> _quantizes("lambda acc: quantize(acc)"), _quantizes("lambda acc: acc")
     ('yes', '')

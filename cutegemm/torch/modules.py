@@ -33,7 +33,7 @@ from cutegemm.torch.mlps import mlp
 
 
 def mode_of(module: Any) -> AbstractContextManager[None]:
-    """Return a context manager for a module's calls: batch invariant if its attribute `batch_invariant` is True."""
+    """Return a context manager in which a module's calls are batch invariant if its `batch_invariant` is True."""
     return calls.batch_invariant() if module.batch_invariant else nullcontext()
 
 
@@ -200,7 +200,7 @@ def is_plain(layer: nn.Module) -> bool:
 
 
 def join_after_load(module: JoinedWeights, _: Any) -> None:
-    """Make the gate and up weights of a module adjacent in memory after `load_state_dict`; registered as its hook."""
+    """Make the gate and up weights of an MLP adjacent in memory; torch calls this hook after `load_state_dict`."""
     module.join(is_new=True)
 
 

@@ -57,5 +57,5 @@ def questions_of(model: Any, rows: Sequence[int]) -> list[tuple[Question, Sequen
 
 
 def _weight(layer: Any) -> torch.Tensor:
-    """Return the first parameter of a layer or of its children that is a matrix: the weight."""
+    """Return the weight of a layer or MLP: the first parameter of it or of its children that is a matrix."""
     return next(each for each in layer.parameters() if each.dim() == 2)

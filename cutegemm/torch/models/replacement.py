@@ -211,7 +211,7 @@ class Replacement(fallback.Unscriptable):
         return super().forward(*args, **kwargs) if y is None else y
 
     def _computed(self, x: Any) -> torch.Tensor | None:
-        """Return the result of this replaced module for x; None if the original forward has to compute it."""
+        """Return this replaced module's result for the input x, by kernels; None if no kernel can compute it."""
         raise NotImplementedError
 
 
