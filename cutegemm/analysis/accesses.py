@@ -48,20 +48,26 @@ _AS_NAMED = ("wgmma", "tma", "st.async")
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """One kind of access of a CTA to one buffer in shared memory: which elements each lane accesses, and how often.
+    """Describes one kind of shared-memory access of a CTA, such as "read A": which elements each lane accesses.
+
+    From it and a layout of the buffer follow addresses, wavefronts and bank conflicts.
 
     name           description of the access, such as "read A"
     buffer         "a", "b", "d" or "accumulators"
     op             operation, such as "load", "ldmatrix" or "cp.async"
-    elements       index in the tile of each value of each lane: (warps, lanes, values). There are fewer than 32 lanes
-                   if the instruction does not use the addresses of the others
+    elements       integer array with axes for warps, lanes of a warp and values of a lane: the index in the tile of the
+                   element that each value is. It has fewer than 32 lanes if only those supply addresses (ldmatrix)
     element_bits   bits of an element
     bits           bits that a lane accesses per instruction; None: the widest vector that the layout allows
     per            "k-tile" or "tile": a CTA executes the access once for each; "ragged tile": once for each tile that
                    reaches past an edge
-    sources        cp.async: byte offsets in global memory, (warps, accesses of a warp, lanes); else None
+    sources        for cp.async, array (warps, accesses of a warp, lanes): byte offset that each lane reads in global
+                   memory; None for other operations
     times          repetitions of the access: wgmma reads an operand again for each instruction along the other
                    operand
+    matrix         name of the matrix in global memory whose ragged or misaligned tiles cost less or more; None if all
+                   tiles cost the same
+    rotated        function from the misalignment of a tile in bytes to its `elements`; None if they do not depend on it
     """
 
     name: str
@@ -86,9 +92,10 @@ class Access:
     def addresses(self, layout: Layout | ComposedLayout) -> tuple[np.ndarray, int]:
         """Return the byte addresses of this access for a layout of the tile, and the bits per lane and instruction.
 
-        The addresses are an array (warps, requests, lanes). A request is one execution of the instruction.
+        The addresses are an array with axes for warps, requests of a warp and lanes. A request is one execution of
+        the instruction. From the addresses and the bits, bank conflicts are counted.
 
-        Together, the array and the number of bits are the first two arguments of `shared.cost`.
+        layout   layout of the tile in shared memory
         """
         table = layout.offsets()
         bits = self.width(table)
@@ -215,9 +222,10 @@ def _is_async(copy: TiledCopy | TmaBox) -> bool:
 
 
 def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
-    """Return True if threads, not TMA, load tiles of A or B that reach past an edge of the problem.
+    """Return True if tiles of A or B reach past an edge of the matrix, and threads load them.
 
-    With TMA the result is False, because TMA fills such tiles with zeros.
+    The threads have to fill the rest of such tiles with zeros in shared memory. If TMA loads the tiles, the result is
+    False, because TMA does that itself.
     """
     extents = (problem.m, problem.n, problem.k)
     tile = (*plan.d_tile, plan.cta_tile[2])
@@ -227,8 +235,11 @@ def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
 def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
     """Return the number of work tiles (a tile of D with a range of K) that reach past an edge of the problem.
 
-    Their CTAs first write zeros to the stages, because their copies skip elements outside of the matrices. If bK does
-    not divide K, every work tile counts.
+    Before such a tile, threads write zeros to the shared-memory stages, because their copies skip elements outside of
+    the matrices. If bK does not divide K, every work tile counts.
+
+    plan      the plan, whose threads load A and B
+    problem   extents of the GEMM
     """
     work = plan.work(problem)
     assignment = work.assignment().work_tile
@@ -297,9 +308,12 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 
 
 def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
-    """Return how often a CTA that multiplies `k_tiles` k-tiles executes a shared-memory access, by counting its steps.
+    """Return how often a CTA that multiplies `k_tiles` k-tiles executes a shared-memory access.
 
-    The steps of the threads are counted for one and for two k-tiles; each further k-tile adds the difference.
+    The executions are counted for one and for two k-tiles; each further k-tile adds the difference.
+
+    plan     the plan, whose threads execute the access in their mainloop
+    access   the access, such as "read A"
     """
     if k_tiles == 0 or plan.body.has_roles:
         return float(k_tiles)
@@ -343,16 +357,16 @@ def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple
 def _rotated_vectors(
     plan: GemmPlan, tile: tuple[int, int], elements: np.ndarray, memory: np.ndarray, phase: int
 ) -> np.ndarray:
-    """Return the elements of an epilogue tile that each lane stores, if rows that are not aligned are rotated.
+    """Return which elements of an epilogue tile each lane stores to D, if the rows of D are not aligned.
 
-    Without rotation, neighbouring lanes store neighbouring vectors from the start of a row on. If the row does not
-    start at an aligned address, the vectors are shifted along the lanes, and around the end of the row, so that each
-    run of lanes stores an aligned block.
+    In an aligned row, lane i stores vector i of the row. In a row that starts s vectors after an aligned address, the
+    vectors are rotated: lane i stores vector i - s, modulo the row's length. So neighbouring lanes store the vectors of
+    one aligned block of memory.
 
     tile       (M, N) of the epilogue tile
-    elements   indices in the tile of the elements that lanes store without rotation: (warps, lanes, values). The values
-               of a lane are one or more vectors
-    memory     byte offset in D of each element of the tile, by index in the tile: (elements,)
+    elements   integer array (warps, lanes, values): index in the tile of each element that a lane stores without
+               rotation. The values of a lane form one or more vectors
+    memory     array with one entry for each element of the tile: its byte offset in D
     phase      bytes from the start of a cache line to the tile's first element
     returns    indices of the elements with rotation, of the shape of `elements`
     """
@@ -372,11 +386,11 @@ def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:
 
 
 def by_warps(offsets: np.ndarray) -> np.ndarray:
-    """Return an array (threads, values, ...) as (warps, lanes, values), with 32 lanes in a warp.
+    """Split the axis of threads of an array into warps and their 32 lanes, and return the array.
 
-    If there are more axes than two, they are flattened into the values, the second axis fastest.
-
-    offsets   element offsets or indices
+    offsets   array of offsets or indices with an axis for threads and one or more for values of a thread
+    returns   array with three axes: warps, lanes of a warp, values of a lane. Several axes of values are flattened to
+              one, the first of them fastest
     """
     flat = offsets.reshape(offsets.shape[0], -1, order="F")
     return flat.reshape(-1, min(WARP_THREADS, flat.shape[0]), flat.shape[1])
@@ -457,7 +471,10 @@ def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
 
 
 def _written(plan: GemmPlan) -> Access:
-    """Return the shared-memory access that writes the accumulators of a tile of D before they are stored."""
+    """Return the shared-memory access that writes a tile of D from registers, before D is stored to global memory.
+
+    The result tells which elements each lane writes, and with which instruction. It serves to count bank conflicts.
+    """
     bits, copy = plan.operands.d.dtype.bits, plan.store.stage_copy
     if copy is None:
         return Access("store D", "d", "store", stored_by_lanes(plan), bits, plan.store.atom.bits, "tile")
@@ -471,7 +488,9 @@ def _written(plan: GemmPlan) -> Access:
 
 
 def stored_by_lanes(plan: GemmPlan, major: str | None = None) -> np.ndarray:
-    """Return the elements of D that each lane stores from registers, as indices in the tile: (warps, lanes, elements).
+    """Return which elements of a tile of D each lane stores from registers.
+
+    The result is an integer array with axes for warps, lanes of a warp and elements of a lane: indices in the tile.
 
     The elements of a lane are in the order of their addresses, so that a vector consists of neighbours in D, whatever
     the order of the accumulators is.
@@ -487,12 +506,13 @@ def stored_by_lanes(plan: GemmPlan, major: str | None = None) -> np.ndarray:
 
 
 def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
-    """Return the elements of a broadcast epilogue operand that each lane reads: (warps, lanes, elements).
+    """Return which elements of a broadcast epilogue operand, such as a bias, each lane reads.
 
     A thread reads an element once for all elements of D that it computes together.
 
     name      name of the operand: a row, a column or a single element
-    returns   indices in the tile of D, with coordinate 0 along modes that the operand does not depend on
+    returns   integer array with axes for warps, lanes and elements of a lane: indices in the tile of D, with
+              coordinate 0 along modes that the operand does not depend on
     """
     by_part = spread_at_hand(plan, name)
     elements = np.moveaxis(by_part, 0, 1).reshape(by_part.shape[1], -1)
@@ -502,13 +522,14 @@ def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
 
 
 def core_matrices(tile: tuple[int, int], major: str, element_bits: int, extent: int | None = None) -> np.ndarray:
-    """Return wgmma's core matrices, 8 rows of 16 bytes that it reads together: (matrices, 8 rows, elements of a row).
+    """Return which elements of a tile form wgmma's core matrices, the blocks of 8 rows of 16 bytes that it reads.
 
     tile           extents (M, K) or (N, K) of the tile in shared memory
     major          "k": rows lie along K, one for each m or n; "mn": rows lie along M or N, one for each k
     element_bits   bits of an element
     extent         number of rows of A or columns of B, from the first one on, that are read; None: all
-    returns        indices in the tile
+    returns        integer array with axes for core matrices, their 8 rows and the elements of a row: the index of each
+                   element in the tile
 
     >>> core_matrices((64, 16), "k", 16).shape, core_matrices((64, 16), "k", 16)[0, 1, :2].tolist()
     ((16, 8, 8), [1, 65])

@@ -54,7 +54,9 @@ def with_tile(plan: GemmPlan, problem: Problem, tile_mn: tuple[int, int]) -> str
 
 
 def stored_together(plan: GemmPlan) -> tuple[int, int]:
-    """Return the (M, N) of D that a CTA stores, or that the CTAs of a cluster store together if they split K.
+    """Return (M, N), the size of the part of D that CTAs compute and store together.
+
+    It is the tile of one CTA. If the CTAs of a cluster split K, each stores a part, and the result is the whole tile.
 
     >>> from cutegemm.build import sm90_plan
     >>> stored_together(sm90_plan(tile=(64, 64, 64), cluster_k=4))
@@ -131,7 +133,11 @@ def _candidates(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict
 
 
 def _fits(tile: tuple[int, int], warp: tuple[int, int]) -> bool:
-    """Return True if warp tiles `warp` divide a CTA's tile `tile`, both (M, N), into at most `_MOST_WARPS` warps."""
+    """Return True if a CTA's tile of D can be divided evenly into the tiles of at most `_MOST_WARPS` warps.
+
+    tile   (M, N) of the CTA's tile
+    warp   (M, N) of the tile of one warp
+    """
     if tile[0] % warp[0] or tile[1] % warp[1]:
         return False
     return tile[0] // warp[0] * (tile[1] // warp[1]) <= _MOST_WARPS

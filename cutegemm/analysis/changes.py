@@ -30,7 +30,7 @@ _BINDING = 0.1  # the binding level is not reported if it exceeds the next one b
 
 @dataclass(frozen=True)
 class Change:
-    """A flaw of a plan with its cost, and the change that repairs it, for a report.
+    """A piece of advice in the report on a plan: a flaw, such as bank conflicts, its cost, and how to repair it.
 
     loss     share of the predicted time that the flaw costs; 0 if another level of the roofline is the bottleneck
     hidden   share of the time of the affected roofline level (such as shared memory) that the flaw costs
@@ -87,10 +87,11 @@ _IMPLEMENTS_MORE = {
 
 
 def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list[Change]) -> list[Change]:
-    """Return a list with the change that relieves the slowest roofline level; empty if that would help little.
+    """Return a list with the change that relieves the slowest level of the roofline, such as shared memory.
 
-    The excess of this level is its time beyond the next level, as a share of its time. The list is empty if
-    arithmetic is the slowest, if the excess is below 10%, or if one of `flaws` costs over half of the excess.
+    The excess of a level is how much longer it takes than the second slowest one, as a share of its time. The list is
+    empty if arithmetic is the slowest level, if the excess is below 10%, or if a flaw that was found already costs
+    over half of the excess.
 
     roof    the roofline of the plan
     flaws   other changes that were found already
@@ -190,7 +191,7 @@ def _conflict_advice(plan: GemmPlan, known: Analysis, access: AccessCost) -> str
 
 
 def _room(plan: GemmPlan) -> int:
-    """Return the bytes of shared memory that a CTA of the plan may use beyond those that it uses already."""
+    """Return the bytes of shared memory that a plan leaves unused per CTA, e.g. for more stages or padding."""
     return arch_named(plan.arch).smem_of_each_bytes(plan.ctas_per_sm) - sum(plan.smem_bytes().values())
 
 
@@ -276,9 +277,10 @@ def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
 
 
 def _memory_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
-    """Return changes for an order of tiles that reads more from DRAM than another, and for poor global accesses.
+    """Return changes that save global-memory traffic: a better order of tiles, and better accesses.
 
-    Poor accesses are uncoalesced, or narrower than the alignment allows.
+    An order of tiles is reported if another one reads less from DRAM. An access is reported if it is not coalesced, or
+    narrower than the alignment allows.
 
     known   the analysis without its roofline and changes
     roof    the roofline, which gives the time that is lost

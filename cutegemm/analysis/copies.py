@@ -37,11 +37,12 @@ def copy_wavefronts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the shared-memory wavefronts (cycles) of each cp.async request, and the fewest that its bytes allow.
 
-    table     byte address in shared memory that each lane writes: (requests, lanes)
-    sources   byte address in global memory that each lane reads, same shape; None: contiguous
+    table     byte address in shared memory that each lane writes; a row for each request (warp instruction), a column
+              for each lane
+    sources   byte address in global memory that each lane reads, in an array of the same shape; None: contiguous
     bits      bits that a lane copies: 32, 64 or 128
-    active    bool, same shape: lanes that copy; None: all
-    returns   (wavefronts, fewest wavefronts), both of shape (requests,)
+    active    boolean array of the same shape: True for lanes that copy; None: all lanes
+    returns   (wavefronts, fewest wavefronts), two arrays with an entry for each request
 
     Lanes that write 16 bytes each, contiguously and with gaps of 16 bytes:
 
@@ -71,11 +72,12 @@ def copy_wavefronts(
 
 
 def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
-    """Return the wavefronts of each request of 16-byte cp.async copies, which bypass L1: an array (requests,).
+    """Return the wavefronts of 16-byte cp.async copies, which bypass L1, as an array with an entry for each request.
 
-    table   byte address in shared memory that each lane writes: (requests, lanes)
-    read    byte address in global memory that each lane reads, same shape
-    on      bool, same shape: True for lanes that copy
+    table   byte address in shared memory that each lane writes; a row for each request (warp instruction), a column for
+            each lane
+    read    byte address in global memory that each lane reads, in an array of the same shape
+    on      boolean array of the same shape: True for lanes that copy
     """
     requests, lanes = table.shape
     lane = np.arange(lanes)
@@ -83,9 +85,9 @@ def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
     move = source ^ target
 
     def alike(values: np.ndarray) -> np.ndarray:
-        """Return a boolean array (requests, lanes, lanes): True for pairs of lanes of a request that have equal values.
+        """Return which pairs of lanes of a request have equal values: an array with axes for requests, lanes and lanes.
 
-        values   one value per lane: (requests, lanes)
+        values   a value for each lane; a row for each request, a column for each lane
         """
         return np.asarray(values[:, :, None] == values[:, None, :])
 
@@ -124,7 +126,9 @@ def _one_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
 
 
 def _passes(addresses: Sequence[int], words: int) -> list[int]:
-    """Assign each lane to a pass, i.e. the first one that has all banks of the lane's words free; return their indices.
+    """Assign lanes to passes so that no two lanes of a pass use one bank; return the index of each lane's pass.
+
+    In the order of the lanes, each gets the first pass in which all banks of its words are free.
 
     addresses   byte address of each lane
     words       4-byte words that a lane accesses

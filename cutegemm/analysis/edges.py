@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """Tiles of one matrix for which every access costs the same: equal ragged edges, and equal cache-line offset.
+    """A group of tiles of one matrix for which every memory access costs the same, so that one stands for all.
 
-    All these tiles have the same elements inside the matrix, and start equally far from a cache line.
+    All tiles of the group have the same elements inside the matrix, and start equally far from a cache line.
 
     first, last   elements from `first` up to, but without, `last` are inside: (mn, k) in a tile of A or B, (m, n) in
                   D
@@ -74,7 +74,7 @@ def strides_of(plan: GemmPlan, name: str, problem: Problem) -> tuple[int, int, i
 
 
 def grid_of_clusters(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
-    """Return the number of tiles along M, N and the batch, rounded up to whole clusters.
+    """Return (tiles along M, tiles along N, batches) of a problem's grid, with tiles rounded up to whole clusters.
 
     CTAs whose tiles lie outside of D multiply all k-tiles as well. They load the last tile of A or B.
 
@@ -89,7 +89,7 @@ def grid_of_clusters(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
 
 
 def grid_of_loads(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
-    """Return the number of tiles that are loaded along M, N and the batch, rounded up to whole clusters.
+    """Return (tiles along M, tiles along N, batches) that CTAs load, with tiles rounded up to whole clusters.
 
     CTAs whose tiles lie outside of D load tiles too.
     """
@@ -169,7 +169,9 @@ class _Run:
     count: int
 
     def residues(self, stride: int, modulus: int) -> np.ndarray:
-        """Return how many tiles of this run start at each element of a cache line, as an array of Python integers.
+        """Return how many tiles of this run start at each position within a cache line.
+
+        The result is an array with a count for each element of a cache line, as Python integers.
 
         stride    stride of the mode in elements
         modulus   number of elements of a cache line
@@ -227,7 +229,9 @@ def _joined(
     bits: int,
     times: int,
 ) -> list[Kind]:
-    """Combine tiles along two modes to tiles of a matrix, grouped by the part inside and by their cache-line offset.
+    """Combine tiles along the two modes of a matrix to two-dimensional tiles, and group those of equal cost.
+
+    Tiles of a group have the same part inside of the matrix, and the same offset within a cache line.
 
     modes   runs of equally spaced tiles along the first and along the second mode
     steps   strides of both modes and of the batch, in elements

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """A matrix in memory that the epilogue reads, or an auxiliary output that it stores, with its cost.
+    """Tells the cost of one matrix that the epilogue reads, such as a bias, or of an auxiliary output that it stores.
 
     what          kind: "row of N", "column of M", "one element", "tile" or "result"
     dtype         type of the elements
@@ -58,7 +58,9 @@ class Part:
 
 @dataclass(frozen=True)
 class EpilogueCost:
-    """Cost of a plan's epilogue. Steps that are unnecessary for some values of the scalars (beta = 0) do not count.
+    """Predicts what a plan's epilogue costs: instructions, clocks, memory and time.
+
+    Steps that some values of the scalars make unnecessary, such as reading C if beta is 0, do not count.
 
     expression      the expression that is counted
     fp32, special   instructions per element of D: of the f32 pipe, and of the special-function unit

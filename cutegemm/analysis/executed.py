@@ -38,7 +38,7 @@ class ExecutedAccesses:
 
 @dataclass(frozen=True)
 class GlobalCount:
-    """Cost of global-memory accesses of an executed kernel.
+    """Counts the global-memory accesses of a kernel that was executed on the CPU, for one operation such as "load".
 
     requests   warp instructions with at least one active lane
     sectors    32-byte sectors that these instructions touch
@@ -49,11 +49,13 @@ class GlobalCount:
 
 
 class Executed:
-    """Memory accesses of an executed kernel, added up by operation: load, store, ldmatrix, stmatrix and cp.async.
+    """Adds up the memory accesses of a kernel while the emulator executes its PTX on the CPU.
 
-    shared    requests, wavefronts and fewest wavefronts in shared memory, by operation
-    global_   requests and sectors in global memory, by operation
-    lines     the values of `shared` by instruction of the code: (line, operation, bits of a lane)
+    The operations are "load", "store", "ldmatrix", "stmatrix" and "cp.async".
+
+    shared    dict from operation to requests, wavefronts and fewest wavefronts in shared memory
+    global_   dict from operation to requests and 32-byte sectors in global memory
+    lines     dict from (PTX line, operation, bits of a lane) to the same counts as in `shared`, for that instruction
 
     >>> executed, lanes = Executed(), np.arange(32)
     >>> executed.seen("load", "shared", 32, lanes, lanes * 8)
@@ -109,9 +111,9 @@ class Executed:
         """Count one instruction that accesses shared memory.
 
         bits      bits that a lane accesses
-        table     byte addresses in shared memory: (warps, lanes)
+        table     byte address in shared memory of each thread; a row for each warp, a column for each lane
         sources   cp.async: byte addresses in global memory
-        active    bool (warps, lanes): lanes that execute the instruction
+        active    boolean array of the same shape: True for lanes that execute the instruction
         op        load, store, ldmatrix, stmatrix or cp.async
         line      line of the PTX
         """
@@ -126,9 +128,9 @@ class Executed:
         """Count one instruction that accesses global memory.
 
         bits      bits that a lane accesses
-        table     byte addresses in global memory: (warps, lanes)
+        table     byte address in global memory of each thread; a row for each warp, a column for each lane
         written   cp.async: byte addresses in shared memory
-        active    bool (warps, lanes): lanes that execute the instruction
+        active    boolean array of the same shape: True for lanes that execute the instruction
         op        load, store or cp.async
         """
         if op == "cp.async" and bits == _LINE_COPY_BITS:

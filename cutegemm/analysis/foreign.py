@@ -33,9 +33,9 @@ _TYPE = re.compile(r"Value type:\s*(\w+)")
 
 @dataclass(frozen=True)
 class Part:
-    """The elements of a tile that each thread accesses, converted from the layout of any supported library.
+    """Tells which element of a tile each value of each thread is, whichever library the layout came from.
 
-    places   position in the tile of each value of each thread: (threads, values)
+    places   integer array with axes for threads and values of a thread: position of the element in the tile
     tile     extents of the tile that positions refer to; None: all of shared memory
     bits     bits of an element; None if the layout does not name an element type
     """
@@ -156,7 +156,10 @@ def _linear(part: Any) -> Part:
         raise LayoutError(f"check_part: the linear layout has {len(sizes)} outputs instead of two, rows and columns.")
 
     def columns(name: str) -> list[int]:
-        """Return the tile position that each bit of one input of a Triton layout, such as "lane", is mapped to."""
+        """Return the tile position that each bit of one input of a Triton linear layout stands for, lowest bit first.
+
+        name   the input: "lane", "warp" or "register"
+        """
         return [row + sizes[0] * column for row, column in bases.get(name, ())]
 
     threads, values = [*columns("lane"), *columns("warp")], columns("register")
@@ -197,7 +200,7 @@ def _in_elements(layout: ComposedLayout, bits: int) -> ComposedLayout:
 
 
 def _extent(mode: Any) -> int:
-    """Return the extent that one entry of a tiler selects: an integer is its own extent, a layout has its size."""
+    """Return how many elements along one mode an entry of a tiler selects: an integer itself, or a layout's size."""
     if isinstance(mode, int):
         return mode
     return product(_layout(mode).shape)
@@ -209,7 +212,7 @@ def _modes(layout: Layout | ComposedLayout) -> tuple[Any, ...]:
 
 
 def _table(layout: Layout | ComposedLayout) -> np.ndarray:
-    """Return the offsets of a (thread, value) layout as an array (threads, values)."""
+    """Return the offsets of a thread-value layout as an array with a row for each thread, a column for each value."""
     modes = _modes(layout)
     if len(modes) != 2:
         raise LayoutError(f"check_part: {layout} has {len(modes)} modes instead of two, (thread, value).")
@@ -217,7 +220,13 @@ def _table(layout: Layout | ComposedLayout) -> np.ndarray:
 
 
 def _first_stage(layout: Layout | ComposedLayout) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return the offsets of a shared-memory layout as a 2-D array, without its stages, and the extents of the array."""
+    """Return the offsets of one pipeline stage of a shared-memory layout, and the stage's numbers of rows and columns.
+
+    The first two modes of the layout are rows and columns. A third one, the stages, may follow.
+
+    returns   (array of the offsets of the first stage in column-major order, (rows, columns))
+    raises    LayoutError for a layout with one mode
+    """
     extents = [product(mode) for mode in _modes(layout)]
     if len(extents) < 2:
         raise LayoutError(
@@ -228,12 +237,14 @@ def _first_stage(layout: Layout | ComposedLayout) -> tuple[np.ndarray, tuple[int
 
 
 def _over_all(places: np.ndarray, tile: tuple[int, int], extents: tuple[int, int]) -> np.ndarray:
-    """Return the positions in shared memory of each thread's elements, if threads repeat a tile over all of it.
+    """Return where the elements of each thread are in shared memory, if the memory consists of several tiles.
 
-    places    positions in the tile: (threads, values)
+    The threads access each tile in the same way, one after the other, so that each thread has more values.
+
+    places    array of positions in the tile; a row for each thread, a column for each value of a thread
     tile      extents of the tile
     extents   extents of shared memory
-    returns   int array (threads, values), with more values than `places`
+    returns   integer array with a row for each thread, and more columns (values of a thread) than `places`
     """
     if any(e % t for e, t in zip(extents, tile, strict=True)):
         raise LayoutError(

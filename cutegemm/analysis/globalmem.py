@@ -57,15 +57,13 @@ _NOWHERE = np.iinfo(np.int64).max  # stands for the sector of an inactive lane
 
 @dataclass(frozen=True)
 class GridSectors:
-    """Cost of one global-memory access of a plan, added over all tiles of a problem, including ragged ones.
-
-    A sector is 32 bytes.
+    """Counts what one global-memory access of a plan, such as "load A", costs for all tiles of a problem together.
 
     requests   warp instructions with at least one active lane
-    sectors    sectors that these instructions touch, added over instructions
-    arriving   sectors that are sent from L2 to multiprocessors. This may differ from `sectors`: L1 joins loads of the
-               same sector by a CTA in one k-tile. A 16-byte cp.async gets a sector twice if its two halves are written
-               to different sectors of shared memory
+    sectors    32-byte sectors that these instructions touch, added over instructions
+    arriving   32-byte sectors that are sent from L2 to multiprocessors. They are fewer than `sectors` if L1 joins loads
+               of one sector by a CTA. They are more if 16-byte cp.async copies write the two halves of a sector to
+               different sectors of shared memory, because such a sector is sent twice
     """
 
     requests: int
@@ -75,23 +73,20 @@ class GridSectors:
 
 @dataclass(frozen=True)
 class Sectors:
-    """Cost of one access of a plan to global memory, such as "load A", for one CTA and a full tile.
-
-    A sector is 32 bytes.
+    """Counts what one access of a plan to global memory, such as "load A", costs one CTA for a full tile.
 
     name          description of the access
-    instruction   SASS mnemonic with the bits of a lane, such as LDG.128; or TMA
-    op            "ld", "ldgsts" (cp.async), "st" or "tma"; names the hardware counter to compare with
+    instruction   SASS mnemonic with its width, such as LDG.128; or TMA
+    op            "ld", "ldgsts" (cp.async), "st" or "tma", as hardware counters name it
     requests      warp instructions
-    sectors       sectors that the instructions touch
+    sectors       32-byte sectors that they touch
     ideal         fewest sectors that contain the requested bytes
     bits          bits that a lane accesses per instruction
-    usable_bits   bits of the widest access that the alignment of the matrix allows
-    per           what the counts are for: "k-tile", "32 k-tiles", "tile" or "K split" (one range of K of a tile)
-    in_grid       cost of all tiles of the problem; None without a problem, and for accumulators of K splits
-    by_l1         True if loaded data are kept in L1
-    is_torn       True if a multicast load gets more sectors than it touches, because its rows are not whole 128-byte
-                  lines that start at multiples of 64 bytes
+    usable_bits   bits of the widest access that the matrix's alignment allows
+    per           requests and sectors are counted for one "k-tile", "tile", range of K ("K split") or "32 k-tiles"
+    in_grid       counts for all tiles together; None without a problem, and for accumulators of K splits
+    by_l1         True if L1 keeps the loaded data
+    is_torn       True if a multicast load receives more sectors than it touches, because its rows are misaligned
     """
 
     name: str
@@ -116,10 +111,10 @@ class Sectors:
 def sectors(addresses: Any, bits: int, active: Any = None) -> np.ndarray:
     """Return the number of distinct 32-byte sectors that each request (warp instruction) touches.
 
-    addresses   byte addresses: (requests, lanes)
+    addresses   byte address of each lane; a row for each request (warp instruction), a column for each lane
     bits        bits that a lane accesses
-    active      bool (requests, lanes): lanes that execute the access; None: all
-    returns     int array (requests,)
+    active      boolean array of the same shape: True for lanes that execute the access; None: all lanes
+    returns     integer array with an entry for each request
 
     >>> lanes = np.arange(32)
     >>> sectors([lanes * 4, lanes * 8, lanes * 128], 32).tolist()
@@ -236,6 +231,9 @@ def _scales_of_d(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
 
     A warp instruction stores the scales of 8 rows, which are one sector of 32 bytes. The model assumes that columns of
     scales begin at sectors.
+
+    name      name of the result that has the scales
+    problem   problem for the cost in the whole grid; None for one CTA only
     """
     bits, (rows, columns) = plan.operands.matrix(name).dtype.bits, plan.d_tile
     of_each = SECTOR_BYTES * 8 // bits
@@ -385,11 +383,12 @@ def _sectors(
     label          name of the access
     operand        type, majorness and alignment of the matrix
     op             "ld", "ldgsts" or "st"
-    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    elements       array with axes for warps, lanes of a warp and values of a lane: index in the tile of the element
+                   that is this value
     bits           bits of a lane per instruction
     per            "k-tile" or "tile"
-    rotated        function that rotates the lanes of rows that start within a cache line, so that stores are aligned;
-                   None: no rotation
+    rotated        function from the misalignment of a tile in bytes to other `elements`, with which lanes store aligned
+                   blocks; None if lanes never change
     """
     count = max(1, bits // operand.dtype.bits)
     memory = global_table(plan, operand_name, problem)
@@ -398,14 +397,16 @@ def _sectors(
     written = _written(plan, operand_name, problem) if past_l1 else None
 
     def firsts(phase: int) -> np.ndarray:
-        """Return the index in the tile of each access's first element: (requests, lanes).
+        """Return the index in the tile of the first element that each lane accesses, for each warp instruction.
+
+        The result is an array with an axis for requests (warp instructions) and one for lanes.
 
         phase   bytes from the start of a cache line to the tile's first element
         """
         return planned if rotated is None else rotated(planned, memory + phase, plan.d_tile, operand.major)
 
     def costs(phase: int, inside: np.ndarray | None) -> tuple[int, int, int]:
-        """Return (requests, sectors, arriving sectors) of a tile that starts `phase` bytes into a cache line.
+        """Return the cost of accessing one tile: (warp instructions, 32-byte sectors they touch, sectors sent from L2).
 
         phase    bytes from the start of a cache line to the tile's first element
         inside   bool over the elements of the tile: True inside of the matrix; None: all are
@@ -449,7 +450,9 @@ def _sectors(
 
 
 def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
-    """Return the byte addresses in shared memory that the cp.async of A or B writes: array (requests, lanes).
+    """Return the byte addresses in shared memory that the cp.async copies of A or B write.
+
+    The result is an array with a row for each request (warp instruction) and a column for each lane.
 
     name      "a" or "b"
     problem   problem that gives the strides of the matrices; None: large compact matrices
@@ -461,14 +464,15 @@ def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
 
 
 def torn(read: np.ndarray, written: np.ndarray, unit: int, active: np.ndarray | None = None) -> int:
-    """Return how many 32-byte sectors cp.async fetches, counting each once per unit of shared memory it is written to.
+    """Return how many 32-byte sectors cp.async fetches, if a sector is fetched again for each unit it is written to.
 
-    For example, a sector whose bytes are written to two lines of shared memory counts twice.
+    A unit is a line or a sector of shared memory. A sector whose bytes are written to two lines counts twice.
 
-    read      byte addresses in global memory: (requests, lanes)
-    written   byte addresses in shared memory: (requests, lanes)
-    unit      bytes of a unit of shared memory: a line or a sector
-    active    bool, same shape: lanes that copy; None: all
+    read      array with a row for each request (warp instruction) and a column for each lane: byte addresses in global
+              memory
+    written   array of the same shape: byte addresses in shared memory
+    unit      bytes of a unit of shared memory
+    active    boolean array of the same shape: True for lanes that copy; None: all copy
 
     >>> read = np.arange(32)[None] * 16
     >>> torn(read, read, 32), torn(read, read + 16, 32)

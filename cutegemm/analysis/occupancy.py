@@ -36,7 +36,7 @@ REGISTER_STEP = 8  # registers of a thread are allocated in multiples of this
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many CTAs of a kernel a multiprocessor holds at once, and which resources limit their number.
+    """Tells how many CTAs of a kernel a multiprocessor holds at once, and which resources limit their number.
 
     ctas         number of CTAs
     limits       number of CTAs that each resource alone allows: "threads", "registers", "shared memory", "blocks"
@@ -141,7 +141,7 @@ def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: Resou
 
 @dataclass(frozen=True)
 class Waves:
-    """How a grid of CTAs is executed on a device in waves, i.e. in rounds of CTAs that run at once.
+    """Tells how well a grid of CTAs fills a device, which executes it in waves, i.e. in rounds of CTAs.
 
     ctas         CTAs of the grid: one for each tile of D, or for each K split of a tile. If the CTAs of a cluster
                  split K, all of them count, also those whose own columns of D lie outside of D
@@ -181,7 +181,7 @@ class Waves:
 
 
 def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves:
-    """Return the waves (rounds of CTAs that run at once) of a problem's grid on a device with `sms` multiprocessors.
+    """Return how the grid of a plan fills a device: its CTAs, the CTAs that run at once (a wave), and the waste.
 
     sms           number of multiprocessors
     ctas_per_sm   CTAs that a multiprocessor holds at once

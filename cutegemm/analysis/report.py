@@ -49,7 +49,7 @@ _MOST_TILES = 1 << 20  # more tiles take over a minute to simulate
 
 @dataclass(frozen=True)
 class AccessCost:
-    """Cost of one kind of access to shared memory, for one tile and in the whole grid.
+    """Counts what one kind of shared-memory access, such as "read A", costs for one tile and in the whole grid.
 
     name          description of the access, such as "read A"
     instruction   SASS mnemonic
@@ -72,16 +72,18 @@ class AccessCost:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Predictions for a plan on a device. Fields from `problem` on are None, 0 or empty if no problem was passed.
+    """Holds what is predicted for a kernel plan on a device: conflicts, traffic, occupancy, time and advice.
+
+    Fields from `problem` on are None, 0 or empty if the plan was analysed without a problem size.
 
     plan         name of the plan; `summary` describes it
     arch         name of the architecture
-    rules        name of the model of shared memory (how lanes are grouped) that was applied
+    rules        model of shared memory that predicts wavefronts
     violations   rules that the plan violates
-    shared       accesses to shared memory
-    global_      accesses to global memory
+    shared       costs of accesses to shared memory
+    global_      costs of accesses to global memory
     occupancy    CTAs that a multiprocessor holds
-    launches     kernels of a call by name -> True if the kernel starts before its predecessor has ended
+    launches     dict from kernel name to True if the kernel starts before its predecessor has ended (PDL)
     epilogue     cost of the epilogue; None if it computes nothing
     problem      text of the problem
     tiles        number of tiles of D
@@ -424,9 +426,9 @@ def _check_problem(plan: GemmPlan, problem: Problem) -> None:
 
 
 def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any], search: bool) -> Analysis:
-    """Return the analysis of a plan for a problem on a device.
+    """Return the whole analysis of a plan for a problem on a device: traffic, waves, roofline and suggested changes.
 
-    common   fields of the analysis that do not depend on the problem
+    common   the fields of the result that do not depend on the problem, by name
     search   True to simulate other rasters (orders of the tiles) too
     """
     fits: Occupancy = common["occupancy"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Level:
-    """One level of the machine in a roofline, such as DRAM: its work for a GEMM, and the least time that this takes.
+    """Tells how much work a GEMM is for one part of the machine, such as DRAM, and the least time that it takes.
 
     name        "compute", "issue", "register", "shared", "L2", "DRAM" or "epilogue"
     amount      FLOPs, warp instructions or bytes
@@ -48,7 +48,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Roofline of one GEMM: the work of each level of the machine, and the least time that follows.
+    """Predicts the least time of a GEMM, as that of the slowest level of the machine (MMAs, shared memory, L2, DRAM).
 
     flops    FLOPs of the problem, without those of tile elements outside of D
     levels   from the arithmetic out to DRAM; then the epilogue's arithmetic, if it has any
@@ -103,6 +103,8 @@ def roofline(
     epilogue: EpilogueCost | None = None,
 ) -> Roofline:
     """Return the roofline of a plan for a problem: the least time that each level of the machine needs.
+
+    Levels are the MMAs, the issue of instructions, registers, shared memory, L2, DRAM and the epilogue.
 
     wavefronts     wavefronts in shared memory, of the whole grid
     instructions   warp instructions that access memory, of the whole grid
@@ -170,7 +172,10 @@ def roofline(
 
 
 def register_bytes(plan: GemmPlan) -> float:
-    """Return the bytes of registers that the MMA instruction reads and writes per multiply-add of two elements.
+    """Return the bytes that an MMA instruction reads from and writes to registers, divided by its multiply-adds.
+
+    An instruction for a tile of M x N x K has M * N * K multiply-adds. It reads and writes the accumulators, and reads
+    A and B if they are in registers.
 
     >>> from cutegemm.build import simt_plan
     >>> register_bytes(simt_plan())

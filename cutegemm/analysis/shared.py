@@ -38,14 +38,14 @@ _MATRIX_ROWS, _ROW_BITS = 8, 128  # rows of a matrix of ldmatrix and stmatrix: e
 
 @dataclass(frozen=True)
 class Rules:
-    """A model of when shared memory serves two groups of lanes in one wavefront.
+    """A model of how shared memory serves wide loads, to predict wavefronts.
 
-    Wide accesses are served in phases, groups of lanes that access at most 128 bytes together. The model says when two
-    phases of a load are merged into one.
+    A 64-bit or 128-bit access is served in phases: groups of lanes that access at most 128 bytes together. The model
+    says when two phases of a load are merged into one wavefront.
 
     name           name of the model
-    merges_pairs   masks m: two phases of a load are merged if lanes i and i ^ m access the same address in every pair
-                   of lanes, for one of these masks; empty: never
+    merges_pairs   masks such as (1, 2): two phases are merged if, for one mask m, each lane i accesses the same address
+                   as lane i ^ m. Empty: phases are never merged
     source         source of the model
     """
 
@@ -61,7 +61,7 @@ DEFAULT_RULES = UNIFORM_PAIRS
 
 @dataclass(frozen=True)
 class Collision:
-    """The worst bank conflict of an access: lanes of one warp that access different words of one bank together.
+    """Describes the worst bank conflict of an access: which lanes of a warp access different words of one bank.
 
     warp      index of the warp
     request   index of the warp's instruction
@@ -88,7 +88,7 @@ class Collision:
 
 @dataclass(frozen=True)
 class Wavefronts:
-    """Cost of shared-memory instructions: requests, wavefronts and the worst bank conflict.
+    """Counts what shared-memory instructions cost: requests, wavefronts, and their worst bank conflict.
 
     requests     warp instructions
     wavefronts   wavefronts of these instructions: the cycles that shared memory needs for them
@@ -129,14 +129,15 @@ def wavefronts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the wavefronts of each request (warp instruction) in shared memory, and the ideal without bank conflicts.
 
-    addresses   byte addresses: (requests, lanes). At most 32 lanes; fewer are the first lanes of a warp
+    addresses   byte address of each lane; a row for each request (warp instruction), a column for each lane. There are
+                at most 32 lanes; fewer are the first lanes of a warp
     bits        bits that a lane accesses
     op          load, store, ldmatrix, stmatrix or wgmma (128 bits: a lane has the address of a row), cp.async or tma;
                 st.async: a store, in the shared memory of the CTA that receives it
     sources     cp.async: byte addresses in global memory that the lanes read; None: contiguous
     rules       model of shared memory: when two phases (groups of lanes) are merged
-    active      bool (requests, lanes): lanes that execute the access; None: all
-    returns     (wavefronts, ideal), both of shape (requests,)
+    active      boolean array of the same shape: True for lanes that execute the access; None: all lanes
+    returns     (wavefronts, ideal), two arrays with an entry for each request
     raises      LayoutError for an unknown operation or width, or if an address is not aligned to the width
 
     >>> lanes = np.arange(32)
@@ -165,13 +166,15 @@ def wavefronts(
 
 
 def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.ndarray | None = None) -> np.ndarray:
-    """Return a boolean for each request (warp instruction): True if two of its phases (groups of lanes) are merged.
+    """Return for each warp instruction (request) whether two of its phases are merged into one wavefront.
 
-    table    byte address of each lane: (requests, lanes)
+    A phase is a group of lanes that shared memory serves together. The result is a boolean array, one entry a request.
+
+    table    byte address of each lane; a row for each request (warp instruction), a column for each lane
     bits     bits that a lane accesses
     op       operation, such as "load" or "ldmatrix"
     rules    model of shared memory: when two phases are merged
-    active   bool, same shape: lanes that execute the access; None: all
+    active   boolean array of the same shape: True for lanes that execute the access; None: all lanes
     """
     uniform = np.zeros(len(table), bool)
     if op == "load" and bits > 32 and table.shape[1] == WARP_THREADS:
@@ -187,7 +190,7 @@ def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.n
 def _checked(addresses: Any, bits: int, op: str) -> np.ndarray:
     """Return byte addresses as an integer array, after checking operation, width and alignment.
 
-    addresses   byte addresses: (requests, lanes)
+    addresses   byte address of each lane; a row for each request (warp instruction), a column for each lane
     bits        bits that a lane accesses
     op          operation, such as "load" or "ldmatrix"
     raises      LayoutError for an unknown operation or width, or if an address is not aligned to the width
@@ -226,9 +229,11 @@ def _phases(lanes: int, bits: int) -> np.ndarray:
 
 
 def _words(table: np.ndarray, bits: int) -> np.ndarray:
-    """Return the indices of the 4-byte words that each lane accesses: (requests, lanes, words of a lane).
+    """Return the indices of the 4-byte words that each lane accesses.
 
-    table   byte address of each lane: (requests, lanes)
+    The result is an integer array with axes for requests (warp instructions), lanes, and words of a lane.
+
+    table   byte address of each lane; a row for each request (warp instruction), a column for each lane
     bits    bits that a lane accesses
     """
     count = max(1, bits // 32)
@@ -236,12 +241,15 @@ def _words(table: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray, active: np.ndarray | None = None) -> np.ndarray:
-    """Return the number of different words that active lanes access in the busiest bank: (requests, phases).
+    """Return how many different words lanes access in the busiest bank, for each phase of each warp instruction.
 
-    table    byte address of each lane: (requests, lanes)
+    The result is an integer array with an axis for requests (warp instructions) and one for phases (groups of lanes
+    that are served together).
+
+    table    byte address of each lane; a row for each request (warp instruction), a column for each lane
     bits     bits that a lane accesses
     phase    index of the phase (group of lanes that are served together) of each lane
-    active   bool, same shape: lanes that execute the access; None: all
+    active   boolean array of the same shape: True for lanes that execute the access; None: all lanes
     """
     requests, phases = len(table), int(phase[-1]) + 1
     words = _words(table, bits)
@@ -268,12 +276,12 @@ def cost(
 ) -> Wavefronts:
     """Return the cost of the requests of several warps together, with the worst bank conflict among them.
 
-    addresses   byte addresses: (warps, requests of a warp, lanes)
+    addresses   array of byte addresses with axes for warps, requests (instructions) of a warp, and lanes
     bits        bits that a lane accesses
     op          operation, such as "load", "store" or "ldmatrix"
-    sources     cp.async: byte addresses in global memory, same shape; None: contiguous
+    sources     for cp.async, byte addresses in global memory, in an array of the same shape; None: contiguous
     rules       model of shared memory: when two phases (groups of lanes) are merged
-    active      bool, same shape: lanes that execute the access; None: all
+    active      boolean array of the same shape: True for lanes that execute the access; None: all lanes
     """
     requests, lanes = addresses.shape[1:]
     table = addresses.reshape(-1, lanes)
@@ -347,8 +355,8 @@ def bank_conflicts(
     """Return requests, wavefronts and bank conflicts of threads that read or write a tile in shared memory.
 
     layout         layout of the tile: index in the tile -> offset in elements
-    tv             thread-value layout: (thread, value) -> colexicographic index in the tile; or its table, an array
-                   (threads, values)
+    tv             thread-value layout: (thread, value) -> colexicographic index in the tile; or an array of these
+                   indices with a row for each thread and a column for each value of a thread
     element_bits   bits of an element
     access_bits    bits that a lane accesses per instruction. None: one element, or the widest form of ldmatrix and
                    stmatrix
@@ -398,7 +406,8 @@ def tile_cost(
     repeat those of the first 8 or 16, the instruction is .x1 or .x2; else it is .x4.
 
     table          array: offset in elements of each index in the tile
-    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    elements       array with axes for warps, lanes of a warp and values of a lane: index in the tile of the element
+                   that is this value
     element_bits   bits of an element
     access_bits    bits that a lane accesses with one instruction, None for the widest that the layout permits. For
                    ldmatrix and stmatrix, bits of a lane's registers: 32 for .x1, 64 for .x2, 128 for .x4
@@ -432,7 +441,8 @@ def _address_lanes(elements: np.ndarray) -> int:
 
     This tells .x1, .x2 and .x4 of ldmatrix and stmatrix apart.
 
-    elements   index in the tile of each value of each lane: (warps, lanes, values)
+    elements   array with axes for warps, lanes of a warp and values of a lane: index in the tile of the element that is
+               this value
     """
     lanes = elements.shape[1]
     for first in (8, 16):
@@ -442,10 +452,13 @@ def _address_lanes(elements: np.ndarray) -> int:
 
 
 def byte_addresses(table: np.ndarray, elements: np.ndarray, element_bits: int, bits: int) -> np.ndarray:
-    """Return the byte address of each vector that a lane accesses: (warps, vectors of a lane, lanes).
+    """Return the byte address of each vector that each lane accesses in shared memory.
+
+    The result is an integer array with axes for warps, vectors of a lane, and lanes.
 
     table          offset of each tile index, in elements
-    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    elements       array with axes for warps, lanes of a warp and values of a lane: index in the tile of the element
+                   that is this value
     element_bits   bits of an element
     bits           bits of a vector; a lane has values * element_bits / bits vectors
     raises         LayoutError if the elements of a vector are not contiguous
@@ -470,7 +483,8 @@ def widest_access(table: np.ndarray, elements: np.ndarray, element_bits: int, mo
     `autovec_copy` of CuTe uses the same width.
 
     table          offset of each tile index, in elements
-    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    elements       array with axes for warps, lanes of a warp and values of a lane: index in the tile of the element
+                   that is this value
     element_bits   bits of an element
     most           largest width that is tried, in bits
 

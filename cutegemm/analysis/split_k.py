@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ends:
-    """How often CTAs store D, move accumulators and use semaphores at the end of work tiles, over the whole GEMM.
+    """Counts stores of D, moves of accumulators and uses of semaphores at the end of work tiles, over the whole GEMM.
 
-    A work tile is a tile of D with a range of K.
+    A work tile is a tile of D, or one of the ranges of K (K splits) that several CTAs compute for a tile of D.
 
     stores       number of stores of a tile of D
     writes       number of writes of the accumulators of a K split to the workspace
@@ -41,7 +41,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Pass:
-    """Data that one use of the workspace in global memory moves: a copy of an operand, or accumulators of K splits.
+    """Counts the bytes of one use of the workspace in global memory: a copied operand, or accumulators of K splits.
 
     name          "repack A", "repack B" (copies before the GEMM) or "accumulators"
     write_bytes   bytes written to the workspace
@@ -118,7 +118,7 @@ def k_ranges_of(work: Work, work_tile: WorkTile) -> tuple[np.ndarray, np.ndarray
 def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
     """Return what one call writes to and reads from its workspace in global memory, as a `Pass` for each use.
 
-    Uses are copies of A or B before the GEMM, and accumulators of K splits.
+    Uses are copies of A or B before the GEMM (repacking), and accumulators of K splits.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands, Problem

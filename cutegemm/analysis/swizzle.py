@@ -27,13 +27,13 @@ _ROUND_BYTES = SMEM_BANKS * SMEM_BANK_BYTES  # addresses at this distance share 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout of a shared-memory tile, and the cost of each access to the tile with it.
+    """A layout to try for a tile in shared memory, with the wavefronts that each access to the tile takes with it.
 
-    layout        layout of a tile (extent, bK) of A or B, or (bM, bN) of D
+    layout        layout of a tile of A, B or D, e.g. (bM, bK) for A
     how           description: "plain", "swizzle S<3,3,3>", "padding of 4 elements", "128B atom"
-    extra_bytes   bytes of shared memory in addition to the elements
-    costs         cost of each access, in the order of the accesses; None if the layout makes vectors of the access
-                  narrower
+    extra_bytes   bytes of padding
+    costs         for each access, such as "read A", its wavefronts and bank conflicts; None if the layout allows only
+                  narrower vectors than the plain layout
     """
 
     layout: Layout | ComposedLayout
@@ -43,23 +43,29 @@ class Candidate:
 
     @property
     def is_free(self) -> bool:
-        """True if all accesses to the buffer are free of bank conflicts with this layout."""
+        """True if no access to the shared-memory tile, such as the writes and reads of A, has bank conflicts.
+
+        This holds for the layout that this object describes. An access that gets narrower vectors counts as False.
+        """
         return all(cost is not None and cost.conflicts == 0 for cost in self.costs)
 
     @property
     def wavefronts(self) -> int:
-        """Number of shared-memory wavefronts of all accesses to the buffer with this layout, added."""
+        """Sum of the shared-memory wavefronts of all accesses to the tile, such as the writes and reads of A.
+
+        They are those with the layout that this object describes.
+        """
         return sum(cost.wavefronts for cost in self.costs if cost is not None)
 
 
 @dataclass(frozen=True)
 class SwizzleSearch:
-    """Result of a search for a shared-memory layout without bank conflicts.
+    """Holds what a search for a shared-memory layout without bank conflicts has found.
 
-    swizzle   the smallest swizzle without conflicts, or the plain layout if it has no conflicts; None if all conflict
+    swizzle   the smallest swizzle without conflicts, or the plain layout if it has none; None if all swizzles conflict
     padding   the smallest padding without conflicts; None if every padding conflicts
-    least     the layout with the fewest wavefronts among those that do not make accesses narrower; None if all do
-    reason    why every candidate conflicts; "" unless they all do
+    least     the layout with the fewest wavefronts of those with full vector width; None if there is none
+    reason    why all tried layouts have conflicts; "" if one has none
     tried     number of candidates that were evaluated
     """
 
@@ -148,8 +154,10 @@ def smem_major(layout: Layout | ComposedLayout) -> str:
 
 
 def _plain(tile: tuple[int, int], major: str, pad: int = 0) -> Layout:
-    """Return the plain layout of a tile, without swizzle, with `pad` unused elements after each row.
+    """Return the layout of a tile in shared memory without swizzle, with unused elements (padding) after each row.
 
+    tile    extents of the two modes of the tile
+    pad     unused elements after each row
     major   "mn" if the first mode is contiguous, "k" if the second mode is
     """
     return Layout(tile, (1, tile[0] + pad) if major == "mn" else (tile[1] + pad, 1))
@@ -204,7 +212,9 @@ def _swizzles(elements: int, unit: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _cost(access: Access, layout: Layout | ComposedLayout, width: int, rules: Rules) -> Wavefronts | None:
-    """Return the cost of an access for a layout; None if the layout makes its vectors narrower or not contiguous.
+    """Return the wavefronts of a shared-memory access with a layout of its tile, to compare layouts.
+
+    The result is None if the layout makes the vectors of the access narrower, or not contiguous.
 
     width   bits of the access with the plain layout
     rules   model of shared memory: which groups of lanes are served together

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Section:
-    """One section of a report, independent of its format: a title, sentences and a table.
+    """Holds one section of a report before it is printed as text or HTML: a title, sentences and a table.
 
     title     may be ""
     columns   (name, "left" or "right") of each column of the table

@@ -47,9 +47,9 @@ Tuned = Annotated[Path | None, typer.Option(help="A file of `cutegemm tune` for 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a CSV file of GEMM shapes, for which kernels are tuned or compiled.
+    """A GEMM, or a layer of a model, from one line of a CSV file; kernels are tuned or compiled for it.
 
-    rows       M: one number, or a range for a layer whose number of rows varies from call to call
+    rows       M as an integer, or a range of M for a layer whose number of rows varies from call to call
     columns    (N, K), or (N, K, L) for a batch
     operands   A, B, C and D with their element types and majorness
     """

@@ -28,9 +28,9 @@ _SHALLOW = (1 / 16, 1 / 4, 1 / 2)  # tried only if all of _DEPTHS exceed the lim
 
 @dataclass(frozen=True)
 class Corner:
-    """A smaller problem that is simulated instead of a large one, because it exercises the same features in less time.
+    """Describes a small GEMM that is simulated instead of a large one, because it tests the same cases in less time.
 
-    Features are, e.g., ragged tiles, or more k-tiles than pipeline stages.
+    Such cases (features) are, e.g., ragged tiles, or more k-tiles than pipeline stages.
 
     plan            the plan of the large problem, on a smaller persistent grid
     extents         M, N, K and the batch of the smaller problem
@@ -89,10 +89,10 @@ def corner_of(plan: GemmPlan, problem: Problem, extents: Extents, most: int) -> 
 
 
 class _Execution:
-    """How a plan executes a problem: its output tiles, K splits, and the work tiles of each cluster of CTAs.
+    """Derives how a plan executes a GEMM: numbers of output tiles and K splits, and the work of each cluster of CTAs.
 
-    It is computed for a large problem and for a smaller one, to see whether the smaller one exercises the same
-    features, e.g. ragged tiles, and can be simulated instead.
+    The values of a large problem are compared with those of a small one. If both have the same features, e.g. ragged
+    tiles, the small problem is simulated instead of the large one.
     """
 
     def __init__(self, plan: GemmPlan, problem: Problem) -> None:
@@ -115,9 +115,9 @@ class _Execution:
 
     @property
     def ragged(self) -> set[str]:
-        """Modes, out of "M", "N" and "K", along which this problem has at least one whole tile and a partial last one.
+        """Modes ("M", "N", "K") along which this problem is at least one tile long and its last tile is partial.
 
-        The tile is that of a cluster of CTAs.
+        Tiles are those of a cluster of CTAs.
         """
         extents = zip("MNK", self.problem_mnk, cluster_tile(self.plan), strict=True)
         return {mode for mode, extent, tile in extents if extent > tile and extent % tile}
@@ -146,8 +146,8 @@ class _Feature:
 
     The smaller problem is simulated instead of the large one.
 
-    occurs   function (smaller, large) of the executions (`_Execution`) of two problems; True if the smaller one has the
-             feature
+    occurs   function of two executions (how a plan executes the smaller problem, and the large one), in this order;
+             True if the smaller problem has the feature
     text     function of one execution that returns the description to print, such as "several batches"
     """
 

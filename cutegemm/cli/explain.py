@@ -54,9 +54,9 @@ def explain(
 ) -> None:
     """List the candidate kernel plans for D[M,N] = A[M,K] @ B[K,N] by predicted time, and what limits each.
 
-    The first plan that is not refused is the one that `gemm` uses for the same types and layout. The times are
-    predicted by a model for a call after a flush of the L2 cache. The last line is the chosen plan's order of adding
-    products: plans with the same order give the same bits.
+    Candidates that cannot be built for this GEMM are listed with the rule that they break. `gemm` uses the first of
+    the other candidates. The times are predicted by a model for a call after a flush of the L2 cache. The last line
+    describes the order in which the chosen plan adds products; plans with the same order give the same bits.
     """
     complaints = Complaints("explain")
     kind = complaints.attempt(lambda: DType.parse(dtype or ("f32" if groups is None else "bf16")))
@@ -92,7 +92,9 @@ def explain(
 def _outcomes(
     operands: Operands, problem: Problem, device: Device, accumulate: str, batch_invariant: bool
 ) -> Iterator[tuple[Candidate, GemmPlan | PlanError]]:
-    """Yield (candidate, its plan or the error that refuses it), lowest predicted time first.
+    """Yield (candidate, plan) for each candidate kernel plan of a GEMM, lowest predicted time first.
+
+    If the plan cannot be built, the PlanError that says why is yielded in its place.
 
     operands, problem   the GEMM
     device              device whose rates predict the times

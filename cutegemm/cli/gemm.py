@@ -256,7 +256,7 @@ def _machine(arch: str, on_cpu: str, emulated: bool) -> _Machine:
 
 @dataclass(frozen=True)
 class _Request:
-    """The GEMM that a user asked for on the command line, checked as far as possible without a plan.
+    """Holds the GEMM that a user asked for on the command line, after the checks that need no kernel plan.
 
     extents       M, N, K and the batch, and the matrices that were read from files
     operands      element types and majorness of A, B, C and D

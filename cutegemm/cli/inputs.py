@@ -69,7 +69,7 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Extents:
-    """The extents of a GEMM D = A @ B, and those of its matrices that a user gave as files.
+    """Holds the extents of a GEMM D = A @ B that a user stated, and the matrices that the user gave as files.
 
     m, n, k   A is (m, k), B is (k, n), D is (m, n)
     batch     number of matrices; None if the arrays have no batch axis

@@ -41,10 +41,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A GEMM that `cutegemm gemm` computes with a plan, on the GPU or on the CPU.
+    """Computes one GEMM for `cutegemm gemm`, on the GPU or simulated on the CPU, and checks the result.
 
-    It is D = alpha * A @ B + beta * C, or another epilogue. If the recipe (named options of the plan) swaps A and B,
-    all fields describe D^T = alpha * B^T A^T + beta * C^T.
+    It is D = alpha * A @ B + beta * C, or another epilogue. If the plan swaps A and B, all fields describe the
+    transposed GEMM, D^T = alpha * B^T A^T + beta * C^T.
 
     problem    the problem that the plan solves
     matrices   A, B and C as arrays, of the problem or of `corner`
@@ -186,11 +186,11 @@ class Job:
         return played.interleavings
 
     def _agreement(self, results: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Compare all results of this GEMM with float64 references; return the comparison of the least accurate one.
+        """Compare D and the other outputs of this GEMM with float64 references; return the worst comparison.
 
-        results   D as "d", and the auxiliary outputs and reductions, by name
-        returns   "relative_error" (of the Frobenius norm), "tolerance" (the largest correct error) and "correct" (True
-                  or False)
+        results   dict of output arrays: D as "d", auxiliary outputs and reductions of the epilogue by their names
+        returns   a dict for the output with the largest error: "relative_error" (norm of the difference divided by the
+                  norm of the reference), "tolerance" (largest error that counts as correct), "correct" (True or False)
         """
         expected = self._expected()
         of = self._written()
@@ -304,7 +304,9 @@ class Job:
 
 
 def _gate_and_up(columns: np.ndarray, order: str) -> np.ndarray:
-    """Separate the gate and up columns of a gated (GLU) GEMM: return an array of shape (2, ..., N / 2), gate first.
+    """Separate the gate and up columns of a gated (GLU) GEMM: return both in one array with a new first axis.
+
+    Entry 0 of that axis has the N / 2 gate columns, entry 1 the N / 2 up columns.
 
     columns   array of shape (..., N)
     order     "pairs" if gate and up columns alternate, "halves" if all gate columns come first

@@ -25,7 +25,7 @@ _OTHERS = 2  # number of next-best candidates to print
 
 @dataclass(frozen=True)
 class Why:
-    """Why `cutegemm gemm` uses a plan for a problem, and the plan's predicted speed.
+    """Explains to the user why `cutegemm gemm` uses a plan for a problem, and how fast it should be.
 
     reason       why this plan is used, as text for the user, e.g. "lowest predicted time of 40 plans"
     us           predicted time in microseconds; None if the problem has too many tiles to be analysed
@@ -46,7 +46,10 @@ class Why:
     stand_in: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields of this object, such as the reason and the predicted time, as a dict for JSON."""
+        """Return this explanation as a dict for JSON: why a plan is used, and its predicted time, speed and bottleneck.
+
+        The keys are "reason", "us", "tflops", "bound", "is_at_most", "device" and "stand_in".
+        """
         return dict(vars(self))
 
     def __str__(self) -> str:
@@ -105,7 +108,8 @@ def why(
 def _roofline(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tuple[float | None, str]:
     """Return the roofline of a plan (a lower bound of its time) in microseconds, and the name of what limits it.
 
-    (None, "") if the problem has too many tiles to be analysed.
+    The limit is a level of the machine, such as "DRAM". The result is (None, "") if the problem has too many tiles to
+    be analysed.
     """
     try:
         roof = check(plan, problem, arch, device, search=False).roofline

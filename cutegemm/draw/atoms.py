@@ -18,7 +18,7 @@ from cutegemm.tile.tiled_mma import TiledMma
 def atom_picture(atom: MmaAtom, *, color: str = "auto", title: str = "") -> Picture:
     """Return the picture of an MMA atom: A, B and C, each element with the thread and value that hold it.
 
-    color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
+    color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes if there is one warp, else warps)
     title   heading; the name of the atom if empty
 
     >>> from cutegemm.dtypes import f16
@@ -56,17 +56,19 @@ def _operand_grid(
     color: str,
     threads: int,
 ) -> Grid:
-    """Return the `Grid` (table of cells) of an MMA's operand: each element with the thread and value that hold it.
+    """Return the table of cells to draw for one operand of an MMA: a cell "T4 V1" is value 1 of thread 4.
 
-    The cells are empty if the instruction reads the operand from shared memory.
+    A value is a register of a thread that holds an element of the operand. The cells are empty if the instruction reads
+    the operand from shared memory.
 
     operand    "a", "b" or "c"
-    table      array (threads, values): the index of the element that each value of each thread holds
-    tile       extents of the operand's two modes
+    table      array with a row for each thread and a column for each value of a thread: index of the element in the
+               tile
+    tile       extents of the operand's two modes, such as (M, K)
     names      names of these modes, one letter each, such as "mk"
-    source     "register" or "shared": where the instruction reads the operand
-    color      "lane", "warp" or "none"
     subtitle   second line of the heading, such as the layout
+    source     "register" or "shared": where the instruction reads the operand
+    color      what the colour of a cell shows: "lane" or "warp" of the thread, or "none"
     threads    number of threads of the MMA
     """
     title = "C, D" if operand == "c" else operand.upper()
@@ -88,7 +90,7 @@ def tiled_mma_picture(
     """Return the picture of a tiled MMA: A, B and C, each element with the thread and value that hold it.
 
     tile    extents (M, N, K) of the tile that is partitioned; None for the tile that the threads cover once
-    color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
+    color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes if there is one warp, else warps)
     title   heading; "tiled MMA of" and the name of the atom if empty
 
     >>> from cutegemm.build import simt_plan
@@ -111,12 +113,13 @@ def tiled_mma_picture(
 
 
 def mma_table(mma: TiledMma, operand: str, extents: tuple[int, int]) -> np.ndarray:
-    """Return the elements of an operand's tile in each thread of a TiledMma, as an array (threads, values) of indices.
+    """Return which elements of an operand's tile each thread of a tiled MMA holds, as an array of indices.
 
     mma       the tiled MMA
     operand   "a", "b" or "c"
     extents   extents of the tile's two modes; an element's index is column-major in the tile
-    returns   int array (threads, values); values are numbered as in a compact fragment (value, rest_m, rest_n)
+    returns   integer array with a row for each thread and a column for each value of a thread. The values of
+              one MMA come first, then those of its repetitions along the first mode, then along the second mode
     """
     split = getattr(mma, f"offsets_{operand}")(Layout(extents))
     return np.asarray(split.reshape(split.shape[0], -1, order="F"))
@@ -128,7 +131,7 @@ def copy_picture(copy: TiledCopy | CopyAtom, *, color: str = "auto", title: str 
     One grid of cells shows both, source and destination, if each thread writes the elements that it reads.
 
     copy    TiledCopy or CopyAtom to draw
-    color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
+    color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes if there is one warp, else warps)
     title   heading; the name of the atom, or "tiled copy of" and that name, if empty
 
     >>> from cutegemm.dtypes import f16

@@ -33,7 +33,7 @@ _STYLE = (
 
 
 class Canvas:
-    """An SVG document under construction; methods append elements, and `finish` returns the text.
+    """Builds an SVG document: methods append rectangles and texts, and `finish` returns the document as text.
 
     parts           SVG elements in drawing order
     right, bottom   largest x and y coordinates that elements reach, in pixels

@@ -135,10 +135,10 @@ def _cells(colours: np.ndarray, prefix: str, cell_w: int, cell_h: int) -> str:
 
 
 def _strokes(strokes: list[tuple[int, int, int]], turned: bool) -> str:
-    """Return the SVG path data of strokes (wide lines that colour a run of cells), with relative moves to be short.
+    """Return the SVG path data of wide lines; each line colours a run of neighbouring cells of a row or column.
 
-    strokes   (line, start, length) of each run of cells: its row, first column and number of columns
-    turned    True if the runs are vertical: (column, first row, number of rows)
+    strokes   (row, first column, number of columns) of each run; if `turned`, (column, first row, number of rows)
+    turned    True if the runs are vertical
     """
     out, x, y = [], 0, 0
     for line, start, length in strokes:
@@ -259,7 +259,7 @@ def _fits(content: str, size: float, region: tuple[int, int, int, int, int], cel
 
     content          the text
     size             font size in pixels
-    region (owner, row, column, rows, columns) of the rectangle, in cells; only the numbers of rows and columns count
+    region           the rectangle: (owner, first row, first column, number of rows, number of columns), in cells
     cell_w, cell_h   extents of a cell in pixels
     """
     _, _, _, rows, cols = region

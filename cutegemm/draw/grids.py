@@ -23,7 +23,7 @@ NO_LINE, FINE, MEDIUM, HEAVY = 0, 1, 2, 3
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    r"""A table of cells to draw, such as a matrix with the thread that holds each element.
+    r"""Describes a table of coloured cells to draw, such as a matrix with the thread that holds each element.
 
     title, subtitle          heading, and a second line such as the layout in CuTe's notation
     labels                   text of each cell: array (rows, cols) of strings; "\n" separates two lines
@@ -73,11 +73,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Legend:
-    """The meaning of the colours of a picture.
+    """Lists the colours of a picture with their meanings, e.g. bank 0, bank 1 and so on.
 
     name      quantity that the colours show, such as "bank"
-    entries   pairs (index in the palette or the ramp, text)
-    ramp      True if the indices are those of a ramp from light to dark; False for the palette of distinct colours
+    entries   pairs (index of a colour, text)
+    ramp      True if colours are numbered along a ramp from light to dark; False for distinct colours
     """
 
     name: str
@@ -87,16 +87,18 @@ class Legend:
 
 @dataclass(frozen=True, eq=False)
 class Picture(hooks.Shown):
-    """One or more grids with a heading, legends and notes.
+    """Describes a drawing, before it is written as SVG, HTML or plain text: grids of cells with heading and notes.
 
-    arrangement   `beside`: next to each other
-                  `gemm`: the grids are A, B and C; B is above C, and A is to the left of C
-    joints        symbols between grids that are side by side, such as ("o", "=")
-    notes         lines below the grids in every format
-    color_notes   lines of the SVG only, which explain its colours
-    mark_notes    lines of the text only, which explain its marks
-    text          description that the text shows instead of the title and subtitle; empty for none
-    text_grids    grids that the text shows instead of `grids`; None for `grids`
+    title, subtitle   two lines of heading
+    grids             tables of cells
+    arrangement       `beside`: the grids are side by side. `gemm`: A is to the left of C, and B above C
+    joints            symbols between grids that are side by side, such as ("o", "=")
+    legends           meanings of the colours
+    notes             lines below the grids in every format
+    color_notes       lines of the SVG only, which explain its colours
+    mark_notes        lines of the plain text only, which explain its marks
+    text              heading of the plain text; "" for title and subtitle
+    text_grids        grids of the plain text; None for `grids`
     """
 
     title: str

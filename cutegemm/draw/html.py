@@ -267,9 +267,10 @@ def _held_by(plan: GemmPlan) -> str:
 
 
 def _what_is_held(plan: GemmPlan) -> str:
-    """Return "of D" or "accumulators", the words for what a thread holds at the end of a plan's mainloop.
+    """Return "of D" or "accumulators", which complete the phrase "64 ... each" about the values that a thread holds.
 
-    It is "accumulators" if the CTAs of a cluster split K, so that no thread holds finished values of D.
+    The phrase is on a plan's page. It is "64 accumulators each" if the CTAs of a cluster split K, because then no
+    thread holds finished values of D.
     """
     return "of D" if plan.cluster_k == 1 else "accumulators"
 

@@ -327,7 +327,7 @@ def _row_grid(
 
 
 def _top(layout: AnyLayout) -> int:
-    """Return the largest offset of a layout, but at least 1, as the end of a colour scale from light to dark."""
+    """Return the offset that a picture of a layout draws in the darkest colour: the largest one, but at least 1."""
     return max(1, int(layout.offsets().max()))
 
 
@@ -366,11 +366,11 @@ def _layout_labels(
 
 
 def _layout_legends(grids: list[Grid], color: str, layout: AnyLayout) -> tuple[Legend, ...]:
-    """Return the legends of the colours of a layout's grids (banks or offsets) as a tuple; () if no grid is coloured.
+    """Return the legend of the colours of a drawn layout (banks or offsets) in a tuple; () if no grid is coloured.
 
-    grids    grids of the layout
+    grids    the drawn tables of cells
     color    what a colour stands for: "bank", "offset" or "none"
-    layout   the layout, whose largest offset is the end of the scale
+    layout   the layout. For "offset", the colours from light to dark stand for offsets from 0 to its largest one
     """
     if color == "none" or all(g.colours is None for g in grids):
         return ()

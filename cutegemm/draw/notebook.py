@@ -20,7 +20,9 @@ _KINDS = {
 
 
 def described(thing: Any) -> str | None:
-    """Return the HTML that a notebook shows for an object described by text; None for an object of another type.
+    """Return the HTML that a Jupyter notebook shows for an epilogue, a program or a simulation's result.
+
+    Objects of these types are shown as formatted text, not as a drawing. For other objects the result is None.
 
     thing   any object; an Expression, Epilogue, Program, ThreadSchedule or SimulationResult has such HTML
 

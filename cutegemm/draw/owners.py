@@ -16,10 +16,11 @@ _LANES = Legend("lane", tuple((t, str(t)) for t in range(WARP_THREADS)))
 def holders(table: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the thread and value that hold each element of a tile, and the number of threads that hold it.
 
-    table     array (threads, values): the index of the element that each value of each thread holds
+    table     array with a row for each thread and a column for each value of a thread: index of the element in the tile
     size      number of elements of the tile
-    returns   three arrays (size,): the lowest thread that holds the element, the index of the value in that thread,
-              and the number of threads. They are -1, -1 and 0 for an element that no thread holds
+    returns   three arrays with an entry for each element of the tile: the lowest thread that holds the element, the
+              index of the value in that thread, and the number of threads. They are -1, -1 and 0 for an element that no
+              thread holds
     raises    LayoutError if an index is not in [0, size)
 
     >>> [x.tolist() for x in holders(np.array([[0, 1], [0, 3]]), 4)]
@@ -49,7 +50,7 @@ def tv_picture(
 
     layout_tv   layout (thread, value) -> column-major index in the tile
     tile        number of rows and columns
-    color       meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
+    color       meaning of the colours: "lane", "warp", "none" or "auto" (lanes if there is one warp, else warps)
     title       heading; "thread-value layout" if empty
     names       names of the modes of the tile
     raises      LayoutError if `layout_tv` does not have two modes, or reaches outside the tile
@@ -71,7 +72,7 @@ def tv_picture(
 
 
 def tv_table(layout_tv: Layout) -> np.ndarray:
-    """Return the elements that each thread holds, as an array (threads, values) of element indices.
+    """Return which element each value of each thread is, as indices: a row for each thread, a column for each value.
 
     layout_tv   layout (thread, value) -> column-major index of the element
     """
@@ -79,9 +80,9 @@ def tv_table(layout_tv: Layout) -> np.ndarray:
 
 
 def colour_by(color: str, threads: int) -> str:
-    """Return what the colours of a picture stand for, "lane", "warp" or "none": `color`, with "auto" resolved.
+    """Return what the colours of a picture stand for: "lane", "warp" or "none".
 
-    "auto" is "lane" for at most one warp of threads, and "warp" for more.
+    It is the user's option `color`; "auto" becomes "lane" for at most one warp of threads, and "warp" for more.
 
     color     "lane", "warp", "none" or "auto"
     threads   number of threads in the picture
@@ -145,7 +146,8 @@ def owner_grid(
 ) -> Grid:
     """Return the grid (table of cells) of a tile; each cell shows the thread and value that hold the element.
 
-    table      array (threads, values): the index of the element that each value of each thread holds
+    table      array with a row for each thread and a column for each value of a thread: index of the element in the
+               tile
     tile       extents of the two modes
     title      heading of the grid
     subtitle   second line of the heading, such as the layout

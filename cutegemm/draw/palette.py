@@ -99,9 +99,9 @@ NAMED = {
 
 
 def stylesheet(scope: str, used: frozenset[str] | set[str]) -> str:
-    """Return the CSS of the colour classes in `used`, also those of `NAMED`, for light and dark themes.
+    """Return the CSS rules of the colour classes that a drawing uses, for light and dark themes.
 
-    A class sets `color`. Shapes fill or stroke with `currentColor`.
+    A class sets the CSS property `color`; shapes are filled or stroked with `currentColor`.
 
     scope   CSS selector that precedes each class
     used    names of classes: c0 to c31 for distinct colours, s0 to s15 for a ramp from light to dark; other names are

@@ -26,7 +26,7 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
     tile that each CTA multiplies, with its accumulators instead of D.
 
     problem   problem for the description in the text; None for a description of the plan alone
-    color     meaning of the colours of D: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
+    color     meaning of the colours of D: "lane", "warp", "none" or "auto" (lanes if there is one warp, else warps)
     title     heading; the name of the plan if empty
 
     >>> from cutegemm.build import simt_plan
@@ -103,10 +103,10 @@ def _maps(thread: np.ndarray, mma: TiledMma) -> tuple[Grid, ...]:
 
 
 def _map(title: str, table: np.ndarray, at_row: np.ndarray, at_col: np.ndarray) -> Grid:
-    """Return the grid (table of cells) of the warp or lane that holds each element, without repeated rows and columns.
+    """Return the table of cells to draw that shows which warp, or which lane, holds each element of a tile.
 
-    A run of equal rows or columns becomes one, whose index label is the first of the run. A cell that no thread holds
-    shows ".".
+    Neighbouring rows with equal cells are drawn as one row, with the index of the first, and so are columns. A cell
+    that no thread holds shows ".".
 
     title            heading of the grid
     table            array (rows, cols) of warps or lanes; -1 for none

@@ -18,7 +18,7 @@ _EPI_STAGE_OPS = (LoadEpiStage, WriteEpiStage, StoreEpiStage)
 
 @dataclass(frozen=True)
 class Durations:
-    """Times of the operations of a warp-specialised GEMM in a simulation, all in the same arbitrary unit.
+    """Sets how long operations of a warp-specialised GEMM take in a simulation, all in one arbitrary unit.
 
     load           from the issue of a bulk copy of A, B or C until its data has arrived (the issue itself takes 1);
                    also the time until accumulators that are sent to another CTA have arrived
@@ -36,7 +36,7 @@ class Durations:
 
 @dataclass(frozen=True)
 class Played:
-    """One step of a simulation over time: an operation of one warp role of a CTA, or the arrival of a bulk copy.
+    """Records one step of a simulation over time: an operation of a warp role of a CTA, or the arrival of a bulk copy.
 
     Times are in the unit of the simulation's `Durations`.
 
@@ -115,7 +115,7 @@ def _multiplies(op: Op) -> TypeGuard[Compute]:
 
 
 class _OpTimes:
-    """Times of single operations in a simulation, derived from the times of whole tiles and k-tiles.
+    """Computes how long a single operation takes in a simulation, from the times of whole tiles and k-tiles.
 
     The operations of a tile or k-tile share its time equally: if a tile is stored in 4 steps, each takes a quarter.
 

@@ -146,8 +146,10 @@ def _stacked(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
 def _gemm(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
     """Draw the grids of A, B and C, B above C and A to the left of C, from `y` on. Return the y coordinate below them.
 
-    canvas   SVG document under construction
-    size     (width of a cell, height of a cell, True if cells have text), in pixels
+    canvas    SVG document under construction
+    picture   picture with exactly three grids, in the order A, B, C
+    size      (width of a cell, height of a cell, True if cells have text), in pixels
+    y         y coordinate of the upper edge, in pixels
     """
     a, b, c = picture.grids
     cell_w, cell_h, _ = size
@@ -164,7 +166,12 @@ def _gemm(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
 
 
 def _legends(canvas: Canvas, legends: tuple[Legend, ...], y: float) -> float:
-    """Draw the legends of the colours on a canvas from `y` on, and return the y coordinate below them, in pixels."""
+    """Draw the legends of a picture's colours on an SVG canvas, and return the y coordinate below them, in pixels.
+
+    canvas    SVG document under construction
+    legends   each is a row of colours with their meanings
+    y         y coordinate of the upper edge, in pixels
+    """
     for legend in legends:
         prefix, x = "s" if legend.ramp else "c", float(PAD)
         strip = len(legend.entries) > 16 or legend.ramp

@@ -159,9 +159,9 @@ def lines_of(grid: Grid, width: int, rows: int, short: bool = False, cell: int =
 
 
 def _kept(gap: int, count: int, most: int) -> list[int]:
-    """Return the row or column indices that a grid shows as text. The marker _GAP stands for omitted ones.
+    """Return the indices of the rows or columns that a grid shows as text; a marker stands for omitted ones.
 
-    gap     position before which the grid itself leaves out indices, or 0 for none
+    gap     position before which the grid already leaves out rows or columns of the matrix; 0 if it has all
     count   number of rows or columns of the grid
     most    maximum number of rows or columns that are shown
     """

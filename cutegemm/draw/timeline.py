@@ -26,7 +26,7 @@ _WIDE = 1080
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a warp role in a timeline: an operation, or a wait.
+    """A bar of a timeline: an operation or a wait of one warp role, from its start to its end.
 
     role         name of the role, such as "producer"
     event        name of the operation; a name that starts with wait, acquire, blocked or idle is a wait
@@ -48,7 +48,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline(hooks.Shown):
-    """The operations and waits of all warp roles over time, which `draw` shows with one line per role.
+    """Describes a drawing of what each warp role does over time: one line per role, one bar per operation or wait.
 
     events   list of `Event`, or of tuples (role, name, stage or None, start, end)
     title    heading

@@ -26,11 +26,11 @@ OF_PLAN = ("plan", "dtype", "layout", "problem", "device", "epilogue", "operands
 
 @dataclass(frozen=True)
 class Chosen:
-    """The kernel plan, problem and device that a user has selected on the web page.
+    """Holds the kernel plan, the problem and the device that a user has selected on the explorer's web page.
 
-    plan         None if it cannot be built
-    problem      None if none was typed, or the plan cannot be built
-    device       None if its name is unknown
+    plan         the plan; None if it cannot be built
+    problem      extents and operands of the GEMM; None if none was typed, or the plan cannot be built
+    device       the GPU whose rates are used; None if its name is unknown
     violations   one message for each rule that the plan or the typed text breaks; empty if all rules are kept
     """
 
@@ -55,6 +55,14 @@ def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilo
     """Build the plan, problem and device from the texts that a user has typed; report rules that they break.
 
     Each argument is the text of one input field, unchanged. Recent results are cached.
+
+    name       plan name, such as "sm90_pingpong"
+    dtype      element type of A and B, such as "bf16"; "" for the plan's default
+    layout     BLAS letters of A and B, such as "nt"
+    problem    extents such as "4096x4096x512"; "" for no problem
+    device     device name, such as "h200"
+    epilogue   expression such as "relu(acc + bias)"; "" for alpha * acc + beta * c
+    operands   epilogue operands, such as "bias:row"
     """
     complaints = Complaints("explore")
     target = complaints.attempt(lambda: device_named(device))
@@ -97,13 +105,12 @@ def edited(state: State) -> State:
 
 @dataclass(frozen=True)
 class _Options:
-    """Options of a plan, such as "stages", as the form that edits them shows them.
+    """Holds a plan's options, such as stages = 3, for the form in which a user of the web page edits them.
 
-    recipe      the kernel family and the options that the plan's name describes; a plan follows from it when the types
-                of the operands are known
-    named       options that the plan's name sets, with their values as text
-    automatic   options that the name may leave out, with the values that the plan's builder uses, as text. They are
-                those of the last valid plan if this one cannot be built
+    recipe      kernel family and options, as the plan's name describes them; the plan is built from them
+    named       dict of the options that the plan's name sets, e.g. "stages" -> "3"
+    automatic   dict of the options that the name leaves out, with the values that the builder chooses, as text. If the
+                plan cannot be built, the values of the last plan that could
     """
 
     recipe: Recipe
@@ -175,7 +182,9 @@ def _names() -> tuple[tuple[str, str], ...]:
 
 
 def _editor(state: State, selected: Chosen) -> Html | None:
-    """Return an HTML form with a field for each option of the selected plan; None if it has no editable options.
+    """Return an HTML form with an input field for each option of the selected plan, such as its number of stages.
+
+    None if the plan has no options that can be edited.
 
     state      the user's choices on the web page
     selected   the plan that they select
@@ -212,7 +221,7 @@ def _option(recipe: Recipe, name: str, value: str) -> Html:
 
 
 def verdict(selected: Chosen) -> Html:
-    """Return HTML that lists the rules that the selected plan breaks, or says that it keeps all rules."""
+    """Return HTML with the hardware rules that the selected plan breaks, or with a note that it breaks none."""
     if not selected.violations:
         return el("p", "all rules kept", class_="kept")
     count = len(selected.violations)

@@ -66,7 +66,8 @@ def counts(value: Any, bits: int) -> dict[str, Wavefronts]:
 def _accesses(index: np.ndarray, bits: int) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield the typical accesses to a tile whose bank conflicts are counted: (name, operation, elements).
 
-    `elements` is an array (lanes, elements per lane) of element indices. Each 32 lanes are one warp.
+    `elements` is an array of element indices, with a row for each lane and a column for each element of the lane. Each
+    32 lanes are one warp.
 
     index   array (rows, columns) with the index of each element in the tile
     bits    bits of an element

@@ -27,9 +27,9 @@ _MOST_CALLS = 40  # limit of the operations of an expression
 
 @dataclass(frozen=True)
 class HeldBy:
-    """A thread-value layout with its tile: it tells which element of the tile a thread holds as which of its values.
+    """A thread-value layout together with its tile, so that a picture can show which thread holds each element.
 
-    It is the value of `tv(layout, tile)` in an expression that a user types.
+    It is the value of `tv(layout, tile)` in a layout expression that a user types into the explorer.
 
     layout   maps (thread, value) to the column-major index of the element in the tile
     tile     extents (M, N) of the tile
@@ -44,7 +44,7 @@ class HeldBy:
 
 @dataclass(frozen=True)
 class Call:
-    """One operation of a layout expression that a user typed, such as a composition, with its result.
+    """Records one evaluated operation of a layout expression that a user typed, such as a composition.
 
     text     the operation with its arguments as values, such as "composition(8:1, 4:2)"
     name     name of the operation; "" for a layout that was typed, or that was called with a coordinate

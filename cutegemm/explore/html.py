@@ -19,7 +19,7 @@ Child = Union[str, int, float, None, Iterable["Child"]]
 
 
 def joined(*children: Child) -> Html:
-    """Concatenate texts and HTML elements to HTML; plain text is escaped.
+    """Return texts and HTML elements as one piece of HTML, in their order; plain text is escaped.
 
     children   text and numbers (escaped), `Html` (inserted as it is), None (skipped), or iterables of these
 

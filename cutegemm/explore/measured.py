@@ -117,9 +117,12 @@ def _is_plan(plan: GemmPlan, entry: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=256)
 def _key(name: str, dtype: str, layout: str, problem: str) -> str:
-    """Return the key of the plan of a recorded measurement, which identifies it; "" if it cannot be built any more.
+    """Return a text that identifies the plan of a recorded measurement, or "" if this version cannot build the plan.
 
-    name, dtype, layout, problem   texts that describe the plan that was measured
+    name      name of the plan that was measured, such as "sm90_pingpong"
+    dtype     element type of A and B, such as "bf16"
+    layout    BLAS letters of A and B, such as "nt"
+    problem   extents, such as "4096x4096x512"
     """
     try:
         return described("explore", name, dtype, layout, problem)[0].key()
@@ -130,7 +133,7 @@ def _key(name: str, dtype: str, layout: str, problem: str) -> str:
 def _compared(selected: Chosen, entry: Mapping[str, Any]) -> Comparison:
     """Compare recorded hardware counters with the present predictions for the selected plan and problem.
 
-    entry   the recorded measurement: device, registers and counters
+    entry   the recorded measurement, a dict with the device, the kernel's registers and the value of each ncu metric
     """
     plan, problem = selected.plan, selected.problem
     assert plan is not None

@@ -26,19 +26,19 @@ _FLAGS = {op.LAST: "this is the last K split of the tile", op.KEPT: "a tile wait
 
 @dataclass(frozen=True)
 class Moment:
-    """One event of a simulated CTA, with the state of its barriers and stages right after it.
+    """Describes one event of a simulated CTA, and the state of its barriers and stages right after the event.
 
     An event is an operation of a warp role (producer or consumer), or the arrival of a bulk copy (TMA).
 
-    time           start of the event; the issue of a copy takes 1 unit
-    role           name of the warp role; None if a bulk copy has arrived
-    text           description of the event
-    at             program line that each role is at, by role name; None if its program has ended
+    time           start of the event, in units of the time that the issue of a copy takes
+    role           name of the warp role; None if the event is the arrival of a copy
+    text           description of the event, such as "passes full[2]"
+    at             dict from role name to the program line that the role is at; None if its program has ended
     waits          names of the roles that are blocked at a barrier
-    barriers       (phases completed, arrivals missing, bytes missing) by (name, index) of the barrier
-    stages         (content by operand, number of roles that read it) of each mainloop stage; an empty content is ""
-    accumulators   (content by sending CTA, number of roles that read it) of each buffer of received accumulators; ()
-                   without cluster split-K
+    barriers       dict from (barrier name, index) to (completed phases, missing arrivals, missing bytes)
+    stages         for each mainloop stage, ({operand: text of its content}, number of roles that read it now)
+    accumulators   for each buffer for accumulators of other CTAs, ({sending CTA: text}, number of roles that read it
+                   now); () without cluster split-K
     """
 
     time: float
@@ -96,17 +96,18 @@ def _moment(
     stages: tuple[Place, ...],
     accumulators: tuple[Place, ...],
 ) -> Moment:
-    """Return an event of the simulation, together with the state of CTA 0 after it.
+    """Return the record of one event of a simulation: the event, and the state of CTA 0 right after it.
 
-    A process is a warp role of one CTA, such as its producer.
+    Processes are warp roles of one CTA, such as the producer of CTA 0.
 
-    machine        the simulation, right after the event
+    machine        the simulation, stopped right after the event
     protocol       the processes that are simulated, and their barriers
-    did            the event: its process and its time
-    lines          process -> program line of each of its operations, for the processes of CTA 0
+    did            the event: index of the process that acted (None for the arrival of a copy), and start time
+    lines          for each process of CTA 0, by index: the program line of each of its operations
     text           description of the event
-    stages         content of each mainloop stage
-    accumulators   content of each buffer of received accumulators; empty without cluster split-K
+    stages         for each mainloop stage, its content by operand and the number of roles that read it
+    accumulators   for each buffer of accumulators from other CTAs, its content by sending CTA and the number of roles
+                   that read it; empty without cluster split-K
     """
     at: dict[str, int | None] = {}
     ready = set(machine.choices())
@@ -126,8 +127,8 @@ def _moment(
 def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
     """Return the content of the buffers for accumulators that consumers receive from other CTAs.
 
-    Each entry is (content by sending CTA, number of roles that read the buffer), for the simulated CTA. The result is
-    empty without cluster split-K.
+    The result has an entry for each buffer of CTA 0: a dict from sending CTA to a text such as "of tile 1", and the
+    number of warp roles that read the buffer now. It is empty without cluster split-K.
 
     machine   the simulation
     """
@@ -205,20 +206,20 @@ def told(each: op.Op | None, stages: int | None = None) -> str:
     return _words(type(each).__name__) if words is None else words(each)
 
 
-def _passes(each: Any) -> str:
-    """Describe a wait for a barrier that has ended, such as "passes full[2]".
+def _passes(wait: Any) -> str:
+    """Return the text for a warp role that has waited at a barrier and continues, such as "passes full[2]".
 
-    each   an operation that has a barrier and its index
+    wait   the operation of the role; its attributes `barrier` and `index` are "full" and 2 in this example
     """
-    return f"passes {each.barrier}[{each.index}]"
+    return f"passes {wait.barrier}[{wait.index}]"
 
 
-def _arrives(each: Any) -> str:
-    """Describe an arrival at a barrier, such as "arrives at empty[2]".
+def _arrives(arrival: Any) -> str:
+    """Return the text for a warp role that arrives at a barrier, such as "arrives at empty[2]".
 
-    each   an operation that has a barrier and its index
+    arrival   the operation of the role; its attributes `barrier` and `index` are "empty" and 2 in this example
     """
-    return f"arrives at {each.barrier}[{each.index}]"
+    return f"arrives at {arrival.barrier}[{arrival.index}]"
 
 
 _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {

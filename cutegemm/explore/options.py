@@ -73,9 +73,11 @@ def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
 
 
 def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
-    """Return options that a plan's name may leave open, by name, with the values that the builder chose.
+    """Return the values that the builder chose for options of a plan, such as {"stages": 4}, as a dict by option name.
 
-    family   family of the plan, such as "simt"; it decides which options there are
+    The result has the options that a plan's name may leave out, so that the builder has to choose them.
+
+    family   kernel family of the plan, such as "simt", which decides what options exist
     plan     the plan that was built
     """
     options: dict[str, Any] = {"tile" if family == "sm90" else "block": plan.mma_tile}

@@ -188,7 +188,7 @@ def _barriers(plan: GemmPlan, now: Moment) -> Html:
 
 
 def _scheduled(state: State, plan: GemmPlan, schedule: ThreadSchedule) -> Html:
-    """Return HTML with the thread schedule of a plan without warp roles, where the selected step is marked.
+    """Return HTML that lists the steps of each thread of a plan without warp roles, and marks the selected step.
 
     state      the user's choices on the web page; "t" is the index of the step
     schedule   the steps that every thread executes: a prologue, then the steps of each k-tile

@@ -41,7 +41,7 @@ EDIT = "o."  # prefix of the field names that edit options of a plan
 
 @dataclass(frozen=True)
 class State:
-    """A user's choices on the explorer's web page, such as view, plan and problem. They are the query of its URL.
+    """Holds a user's choices on the explorer's web page, such as view, plan and problem, as the URL's query has them.
 
     values   text of each choice by name, e.g. "view" -> "banks"; every choice has an entry
     edits    options of the plan that the user edited in a form: name -> text, e.g. "stages" -> "3"
@@ -90,9 +90,12 @@ class State:
             return otherwise
 
     def with_(self, **changes: str | int) -> State:
-        """Return a user's choices on the web page with some of them changed, and without edited options of the plan.
+        """Return a copy of a user's choices on the web page with some of them changed.
 
-        changes   new values by name
+        Plan options that the user edited in a form, such as stages=3, are not copied: they belong to the old page.
+
+        changes   new values by the names of choices, e.g. plan="simt_64x64". The names are the keys of `DEFAULTS`, such
+                  as "view", "plan", "problem" and "warp"
         """
         return State({**self.values, **{name: str(value) for name, value in changes.items()}}, {})
 

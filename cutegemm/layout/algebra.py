@@ -267,7 +267,10 @@ def require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:
 
 
 def _compose(a: Layout, b: Layout) -> Layout:
-    """Return A o B by CuTe's rules if strides and extents divide each other, else from a table of offsets.
+    """Return the composition A o B, which applies layout B first and then layout A.
+
+    CuTe's rules give its strides if the strides and extents of A and B divide each other. Otherwise it is found from a
+    table of its offsets.
 
     raises   LayoutError if no layout is A o B, ZeroDivisionError if A is empty, XorArithmetic for strides over F2,
              whose contributions are XORed
@@ -302,8 +305,8 @@ def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach:
     extents   extents of A, coalesced
     strides   strides of A, coalesced
     s, d      extent and stride of one leaf of B
-    reach     for each mode of A, the largest coordinate along it that the leaves of B handled so far reach together.
-              The function updates the list for this leaf
+    reach     for each mode of A, the largest coordinate that the leaves of B before this one reach together. This
+              function updates the list
     """
     if type(d) is not int:
         return None

@@ -315,8 +315,8 @@ def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
 def _contiguous_modes(modes: list[inverses.Mode]) -> list[str]:
     """Explain a right inverse, one line of text for each mode: modes are taken as long as offsets follow without a gap.
 
-    modes   (stride, index, extent) of each mode, sorted by stride; `index` is the layout's index of the mode's first
-            step
+    modes   (stride, step, extent) of each mode, sorted by stride; `step` is how far the index advances if the mode's
+            coordinate grows by 1
     """
     steps, current = [], 1
     for d, start, s in modes:
@@ -344,8 +344,8 @@ def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
 def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
     """Explain a left inverse, one line of text for each mode of the layout.
 
-    modes   (stride, index, extent) of each mode, sorted by stride; `index` is the layout's index of the mode's first
-            step
+    modes   (stride, step, extent) of each mode, sorted by stride; `step` is how far the index advances if the mode's
+            coordinate grows by 1
     """
     steps: list[str] = []
     before, extent, start = 1, 1, 0
@@ -366,7 +366,8 @@ def _mode_by_mode(operation: str, layout: Layout, steps_of: Callable[[list[inver
     """Explain an inverse of a layout as lines of text; for a layout of coordinates, each entry by itself.
 
     operation   "right_inverse" or "left_inverse", for error messages
-    steps_of    function from modes (stride, index of the first step, extent), sorted by stride, to lines of text
+    steps_of    function from a list of modes (stride, step, extent), sorted by stride, to lines of text; `step` is how
+                far the index advances if the mode's coordinate grows by 1
     """
     by_path = inverses.modes_by_path(operation, layout)
     if () in by_path:

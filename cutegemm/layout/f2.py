@@ -480,12 +480,13 @@ def right_inverse(layout: Layout) -> Layout:
 
 
 def common(first: Layout, second: Layout) -> Layout:
-    """Return the longest vector of elements that two layouts store alike, as a layout from an element to its index.
+    """Return the indices whose elements two layouts both store at offsets 0, 1, 2, ..., as a layout.
 
-    The vector has the elements at offsets 0, 1, 2, ... as long as both layouts have them at the same index.
+    The result maps an offset to the index that has this offset in both layouts. It is as long as the layouts agree, so
+    that its elements can be copied as one vector.
 
-    first, second   right inverses of the two layouts, which map an offset to an index; linear over F2 (bits, with XOR
-                    as addition) at least for the lowest bits
+    first, second   right inverses of the two layouts, which map an offset to an index. They need be linear over F2
+                    (bits, with XOR as addition) only for the lowest bits
     """
     columns: list[int] = []
     for a, b in zip(_from_zero(first), _from_zero(second), strict=False):
@@ -496,9 +497,10 @@ def common(first: Layout, second: Layout) -> Layout:
 
 
 def _from_zero(layout: Layout) -> Iterator[int]:
-    """Yield the offset of each bit of a layout's index, lowest bit first, until the layout is no longer linear over F2.
+    """Yield a layout's offsets of the indices 1, 2, 4, 8, ..., as long as the layout is linear over F2.
 
-    A layout is linear if the offset of an index is the XOR of the offsets of the index's bits.
+    It is linear up to an index if the offset of each smaller index is the XOR of the offsets of the index's bits: the
+    offset of 3 is that of 1 XOR that of 2. E.g. (4,4):(4,1) yields 4, 8, 1, 2.
     """
     union = 0
     for extent, stride in zip(*layout.flat(), strict=True):

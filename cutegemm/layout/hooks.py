@@ -11,7 +11,9 @@ from typing import Any
 
 
 class Hook:
-    """A function that one module calls and another module, imported later, provides. This avoids a cyclic import.
+    """Stands for a function that a module imported later provides, so that modules need not import each other.
+
+    Calls of the object are passed to the function that was registered; before that, they raise an error.
 
     name   name for the error message of a call before the registration
 
@@ -40,7 +42,7 @@ class Hook:
 
 
 class Shown:
-    """Base class of objects that a Jupyter notebook displays as a drawing or as formatted text."""
+    """Base class of objects, such as layouts, that a Jupyter notebook displays as a drawing or as formatted text."""
 
     __slots__ = ()
 
@@ -50,7 +52,7 @@ class Shown:
 
 
 class Listing(Shown):
-    """Base class of programs: a notebook displays their text with the first word of each line in bold."""
+    """Base class of warp programs: a Jupyter notebook displays their text with each line's first word in bold."""
 
     __slots__ = ()
 

@@ -139,7 +139,7 @@ def integer_of(value: Any) -> int | None:
 
 
 def _check_depth(what: str, depth: int) -> None:
-    """Raise LayoutError if tuples are nested more than 100 deep.
+    """Raise LayoutError if a user's argument has tuples nested more than 100 deep, so that no recursion overflows.
 
     what    the call and the argument as text for the message
     depth   number of tuples around the value

@@ -109,11 +109,13 @@ def _complement(layout: Layout, target: IntTuple, padded: bool) -> Layout:
 
 
 def _gaps(layout: Layout, total: int, padded: bool) -> tuple[list[int], list[int], int]:
-    """Return (extents, strides, period): the complement of a layout of offsets, and the distance of its copies.
+    """Return (extents, strides, period) of the complement of a layout, the starting offsets of copies of the layout.
 
-    The extents and strides are not coalesced.
+    Extents and strides are flat lists, which are not coalesced. The period is the distance of copies that lie beyond
+    the gaps of the layout: its largest stride times extent.
 
-    total    size of the space to cover
+    layout   layout of offsets
+    total    size of the space that the copies have to cover
     padded   True if the copies may leave gaps
     raises   LayoutError if the layout has no complement
     """
@@ -179,8 +181,8 @@ def right_inverse(layout: Layout) -> Layout:
 def _right_inverse(modes: list[Mode]) -> Layout:
     """Return the right inverse (offset -> index) of a layout that is given by its modes.
 
-    modes   (stride, index, extent) of each mode, sorted by stride; `index` is the layout's index of the mode's first
-            step
+    modes   (stride, step, extent) of each mode, sorted by stride; `step` is how far the index advances if the mode's
+            coordinate grows by 1
     """
     shape, stride, current = [], [], 1
     for d, start, s in modes:
@@ -197,8 +199,8 @@ def _inverse(operation: str, layout: Layout, invert: Callable[[list[Mode]], Layo
     """Return the right or left inverse of a layout; for a layout of coordinates, each entry is inverted by itself.
 
     operation   name of the operation, for messages
-    invert      function from the modes (stride, s, extent), sorted by stride, to the inverse layout; s is the index
-                of the layout at the mode's first step
+    invert      function from a list of modes (stride, step, extent), sorted by stride, to the inverse layout; `step`
+                is how far the index advances if the mode's coordinate grows by 1
     """
     if layout.is_integral:
         return invert(sorted(_positions(layout)))
@@ -207,8 +209,9 @@ def _inverse(operation: str, layout: Layout, invert: Callable[[list[Mode]], Layo
 
 
 def _positions(layout: Layout) -> list[tuple[Any, int, int]]:
-    """Return (stride, s, extent) for each mode of the coalesced layout; s is the index at the mode's first step.
+    """Return (stride, step, extent) for each mode of the coalesced layout, from left to right.
 
+    `step` is how far the index advances if the mode's coordinate grows by 1: the product of the extents to the left.
     For example, (4,8):(8,1) gives (8, 1, 4) and (1, 4, 8).
     """
     out, start = [], 1
@@ -219,12 +222,13 @@ def _positions(layout: Layout) -> list[tuple[Any, int, int]]:
 
 
 def modes_by_path(operation: str, layout: Layout) -> dict[coordinates.Path, list[Mode]]:
-    """Return the modes of a coalesced layout as (stride, s, extent), sorted by stride, for each mode of the coordinate.
+    """Return the modes of a coalesced layout as (stride, step, extent), sorted by stride, to invert the layout.
 
-    s is the index of the layout at the mode's first step: (4,8):(8,1) gives (1, 4, 8) and (8, 1, 4).
+    `step` is how far the index advances if the mode's coordinate grows by 1: (4,8):(8,1) gives (1, 4, 8) and (8, 1, 4).
 
-    operation   name of the operation, for messages
-    returns     path of a mode of the coordinate -> list; a layout of offsets has the only path ()
+    operation   name of the calling operation, for messages
+    returns     dict with such a list for each entry of the coordinates that the layout returns, by the entry's path.
+                For a layout that returns offsets, the only key is ()
     """
     if layout.is_integral:
         return {(): sorted(_positions(layout))}
@@ -261,8 +265,8 @@ def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
     """Return the left inverse (offset -> index) of a layout that is given by its modes.
 
     layout   the layout, for messages
-    modes    (stride, index, extent) of each mode, sorted by stride; `index` is the layout's index of the mode's first
-             step
+    modes    (stride, step, extent) of each mode, sorted by stride; `step` is how far the index advances if the mode's
+             coordinate grows by 1
     """
     modes = [mode for mode in modes if mode[0] != 0]
     if not modes:

@@ -313,10 +313,11 @@ class Layout(hooks.Shown):
             )
 
     def offsets(self) -> np.ndarray:
-        """Return the offset of every coordinate of this layout, in colexicographic order.
+        """Return the offsets of all coordinates of this layout, as an array in colexicographic order.
 
-        returns   int64 array (size,); an object array of Python integers if 64 bits are too few; for a layout
-                  of coordinates an array (size, leaves of the coordinate)
+        The array has one axis and the type int64, or holds Python integers if 64 bits are too few. If the layout
+        returns coordinates, there is one row for each, with a column for each entry.
+
         raises    LayoutError for more than 2**28 coordinates, or 2**20 if the offsets do not fit 64 bits
 
         >>> Layout((2, 3), (3, 1)).offsets()
@@ -383,7 +384,9 @@ def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
 
 
 def _is_plain(shape: Any, stride: Any, depth: int = 0) -> bool:
-    """Return True if shape and stride are valid as they are: congruent nested tuples of int, without negative extents.
+    """Return True if a shape and a stride make a layout as they are, without conversion or further checks.
+
+    They must be congruent nested tuples of Python integers, and no extent may be negative.
 
     depth   number of tuples around these values
     """
@@ -402,7 +405,9 @@ def _is_plain(shape: Any, stride: Any, depth: int = 0) -> bool:
 
 
 def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
-    """Return shape and stride as tuples of Python integers, with compact strides in place of None.
+    """Check the shape and stride that a user passed to `Layout`; return them as nested tuples of Python integers.
+
+    A stride of None becomes the compact strides.
 
     raises   LayoutError for a shape and strides that make no layout
     """
@@ -459,7 +464,7 @@ def _plain_offset(coord: Any, layout: Layout) -> int | None:
 
 
 def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
-    """Return the offset of a tuple of coordinates by a fast path; None if `Layout.offset_of` has to compute it.
+    """Return the offset of a coordinate that is a tuple, by a fast path; None if the general method has to compute it.
 
     coord           tuple of integers
     shape, stride   shape and integer strides of the layout
@@ -688,6 +693,6 @@ def concatenate(layouts: Iterable[Layout]) -> Layout:
 
 
 def regroup(parts: Iterable[Layout]) -> Layout:
-    """Return the layout whose modes are the given layouts, which all come from one layout and are not checked again."""
+    """Return the layout whose modes are the given layouts, without checks; they are modes of one valid layout."""
     parts = tuple(parts)
     return Layout._unchecked(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))

@@ -487,12 +487,14 @@ def require_coord(call: str, argument: str, coord: Any) -> None:
 
 
 def _pick(call: str, value: Any, coord: Any, keep_none: bool) -> Any:
-    """Select the entries of a nested tuple for which a coordinate has None, or those for which it has an integer.
+    """Return the entries of a nested tuple that a coordinate selects: those at None, or those at an integer.
 
-    call        text of the call, for messages
+    For example, of (4, 8) and the coordinate (2, None), the entry with None is 8, and that with an integer is 4.
+
+    call        text of the user's call, for messages
     value       nested tuple
     coord       nested tuple of integers and None
-    keep_none   True to keep the entries with None, False to keep those with an integer
+    keep_none   True to return the entries with None, False to return those with an integer
     """
     if isinstance(coord, tuple):
         if not isinstance(value, tuple) or len(value) != len(coord):

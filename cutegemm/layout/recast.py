@@ -65,7 +65,8 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
 def _narrowed(layout: Layout, ratio: int) -> Layout:
     """Return the layout of the same memory in elements that are `ratio` times narrower.
 
-    The new elements extend the leaf of stride 1 or, without one, become a leaf of extent 1.
+    For example, (4,8):(1,4) with ratio 2 becomes (8,8):(1,8). The new elements extend the leaf of stride 1; if there is
+    none, they become the extent of a leaf that had the extent 1.
 
     raises   LayoutError if the layout has neither a leaf of stride 1 nor one of extent 1
     """

@@ -13,7 +13,7 @@ _SPACE = re.compile(r"\s*")
 
 
 class Scanner:
-    """Base class of parsers: a text, and the position of the character that is read next.
+    """Base class of parsers: reads a text from left to right, and reports errors with a caret under the character.
 
     text        the text to read
     operation   name of the operation, for messages
@@ -39,14 +39,14 @@ class Scanner:
         return self.position
 
     def accept(self, symbol: str) -> bool:
-        """Move past a symbol if it comes next; return whether it does."""
+        """Move past a symbol, such as "(", if it comes next in the text; return True if it does."""
         if not self.text.startswith(symbol, self.here()):
             return False
         self.position += len(symbol)
         return True
 
     def expect(self, symbol: str, expected: str | None = None) -> None:
-        """Move past a symbol; raise LayoutError if it does not come next.
+        """Move past a symbol of the text, such as ")"; raise LayoutError if it does not come next.
 
         symbol     the symbol
         expected   description of it for the error; None: the symbol itself

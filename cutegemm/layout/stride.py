@@ -247,7 +247,7 @@ def _xor(a: Any, b: Any) -> F2:
 
 
 def _broadcast_zero(coordinate: tuple[Any, ...], offset: int) -> tuple[Any, ...]:
-    """Return `coordinate` if `offset` is 0, so that 0 may be added to a coordinate; raise LayoutError otherwise."""
+    """Return the sum of a coordinate and the offset 0: the coordinate. Raise LayoutError for another offset."""
     if offset != 0:
         raise LayoutError(f"a coordinate {coordinate} and an offset {offset} cannot be added.")
     return coordinate

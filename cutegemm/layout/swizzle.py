@@ -80,7 +80,7 @@ class Swizzle(hooks.Shown):
             raise wrong_kind(f"{self}(offset): offset", offset, "an integer or an integer array") from None
 
     def _swizzled(self, offset: Any) -> Any:
-        """Return the swizzled offset of an integer, or of each element of an integer array with enough bits."""
+        """Return an offset after this swizzle, or the offsets in an integer array whose type has enough bits."""
         field = (1 << self.bits) - 1
         if self.shift >= 0:
             return offset ^ ((offset & (field << (self.base + self.shift))) >> self.shift)
@@ -132,7 +132,7 @@ class Swizzle(hooks.Shown):
 
 
 def _log2_ratio(old_bits: int, new_bits: int) -> int:
-    """Return log2(old_bits / new_bits).
+    """Return log2(old_bits / new_bits): how far a swizzle's bit positions move if the element width changes.
 
     raises   LayoutError if the ratio of the widths is not a power of two
     """
@@ -149,9 +149,9 @@ def _log2_ratio(old_bits: int, new_bits: int) -> int:
 
 
 class ComposedLayout(hooks.Shown):
-    """The function c -> inner(offset + outer(c)), with a swizzle or a layout as `inner`.
+    """Maps a coordinate c to inner(offset + outer(c)), such as a layout whose offsets are swizzled.
 
-    The operations of the algebra act on `outer`, which has the shape, and keep `inner` and `offset`.
+    Operations such as divide act on `outer`, which has the shape, and keep `inner` and `offset`.
 
     inner    Swizzle or Layout
     offset   integer, added to the offset of `outer`; a coordinate if `outer` returns coordinates
@@ -283,11 +283,12 @@ class ComposedLayout(hooks.Shown):
         return int(self.offsets().max()) + 1
 
     def offsets(self) -> np.ndarray:
-        """Return the offset of every coordinate of this composed layout, in colexicographic order.
+        """Return the offsets of all coordinates of this composed layout, as an array in colexicographic order.
 
-        returns   int64 array (size,); an object array of Python integers if 64 bits are too few; for a layout
-                  of coordinates an array (size, leaves of the coordinate)
-        raises    LayoutError for more than 2**28 coordinates, or 2**20 if 64 bits are too few
+        The array has one axis and the type int64, or holds Python integers if 64 bits are too few. If the layout
+        returns coordinates, there is one row for each, with a column for each entry.
+
+        raises   LayoutError if the layout has more than 2**28 coordinates, or 2**20 if 64 bits are too few
         """
         if self.outer.is_integral and isinstance(self.offset, int):
             before = self.outer.offsets()

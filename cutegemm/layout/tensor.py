@@ -28,7 +28,7 @@ _CALL = "Tensor(array, layout, offset)"
 
 
 class Tensor(hooks.Shown):
-    """An array with a layout: the element at a coordinate c is array[offset + layout(c)].
+    """Accesses the elements of an array by coordinates of a layout: element c is array[offset + layout(c)].
 
     Slices and partitions are views, which share the array. Without an array, the element at a coordinate is the
     offset itself, or the coordinate that the layout returns.
@@ -184,8 +184,8 @@ class Tensor(hooks.Shown):
     def offsets(self) -> np.ndarray:
         """Return the offset of every element of this tensor, in colexicographic order.
 
-        returns   integer array (size,); without an array, the coordinates of a layout of coordinates as rows
-                  (size, leaves)
+        returns   integer array with an entry for each element. If the layout returns coordinates, a row for each
+                  element, with a column for each entry of the coordinate
         raises    LayoutError if an offset lies outside of the array
         """
         if self.array is None:
@@ -230,7 +230,11 @@ class Tensor(hooks.Shown):
 
 
 def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
-    """Return the smallest and the largest offset of a layout; (0, -1) if it is empty."""
+    """Return the smallest and the largest index that a tensor of this layout accesses; (0, -1) if it is empty.
+
+    layout   layout of the tensor
+    offset   index of the element at coordinate 0, added to the layout's offsets
+    """
     if product(layout.shape) == 0:
         return 0, -1
     if isinstance(layout, ComposedLayout) or layout.is_xor:
@@ -243,11 +247,13 @@ def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
 
 
 def _coordinates(tensor: Tensor) -> np.ndarray:
-    """Return what each element of a tensor without an array is, its coordinate or its offset, for all elements.
+    """Return all elements of a tensor without an array, such as an identity tensor, in colexicographic order.
 
-    tensor    tensor whose elements are the coordinates or offsets that its layout returns, plus the tensor's offset
-    returns   integer array, elements in colexicographic order: (size,) for offsets, (size, leaves of a coordinate) for
-              coordinates
+    An element of such a tensor is what the layout returns, a coordinate or an offset, plus the tensor's offset.
+
+    tensor    tensor without an array
+    returns   integer array with an entry for each element; for coordinates, a row for each element and a column for
+              each entry of the coordinate
     """
     layout = tensor.layout
     if isinstance(layout, ComposedLayout) or not isinstance(tensor.offset, tuple):

@@ -55,10 +55,12 @@ def parse(text: str) -> Layout | ComposedLayout:
 
 
 class _Reader(Scanner):
-    """Parser of a layout in CuTe's notation: a text, and the position of the next character.
+    """Parses a text such as "(4,8):(8,1)", or the Python source Layout((4, 8), (8, 1)), and returns the layout.
+
+    Each method reads one rule of the grammar at the current position and moves the position past it.
 
     start     position of the first character that is not a space
-    in_repr   whether Python's rules hold: (8) is 8, and (8,) the tuple
+    in_repr   True for Python source, where (8) is the integer 8; in CuTe's notation it is a tuple
     """
 
     def __init__(self, text: str) -> None:
@@ -66,7 +68,11 @@ class _Reader(Scanner):
         self.start, self.in_repr = self.here(), False
 
     def composed(self) -> Layout | ComposedLayout:
-        """Read a layout, or a composed layout such as "S<3,4,3> o 0 o (8,64):(64,1)", from the text."""
+        """Read a plain or composed layout at the current position of this parser's text, and return it.
+
+        It may be written in CuTe's notation, such as "(4,8):(8,1)" or "S<3,4,3> o 0 o (8,64):(64,1)", or as Python
+        source, such as "Layout((4, 8), (8, 1))". Text that follows is not read.
+        """
         start = self.here()
         if self.accept("ComposedLayout("):
             self.in_repr = True
@@ -79,12 +85,14 @@ class _Reader(Scanner):
         return self.composition(start, layout)
 
     def composition(self, start: int, inner: Any = None, separator: str = "o", end: str = "") -> ComposedLayout:
-        """Read a composed layout from the text: inner function, offset and outer layout.
+        """Read a composed layout, such as "S<3,4,3> o 0 o (8,64):(64,1)", at the current position, and return it.
 
-        start       position of its first character
-        inner       the inner function if it has been read; None: it is read first
-        separator   text between the three components
-        end         text after the last one
+        Its three components are the inner function, the offset and the outer layout.
+
+        start       position of its first character, for error messages
+        inner       the inner function if it has been read already; None to read it first
+        separator   text between the components: "o", or "," in Python source
+        end         text after the last component: "", or ")" in Python source
         """
         if inner is None:
             inner = self.inner()
@@ -110,9 +118,11 @@ class _Reader(Scanner):
         return self.layout("a swizzle or a layout")
 
     def layout(self, expected: str) -> Layout:
-        """Read a shape with optional strides, such as "(4,8):(8,1)", from the text.
+        """Read a plain layout at the current position of this parser's text: a shape with optional strides.
 
-        expected   description of what is missing, for the error message
+        For example "(4,8):(8,1)", "(4,8)" or, as Python source, "Layout((4, 8), (8, 1))".
+
+        expected   what the error message says is expected if there is no layout, such as "a layout"
         """
         is_repr = self.accept("Layout(")
         self.in_repr = self.in_repr or is_repr
@@ -127,10 +137,10 @@ class _Reader(Scanner):
         return self.build(start, Layout, shape, stride)
 
     def nested(self, leaf: Callable[[], Any], depth: int = 0) -> Any:
-        """Read one leaf, or a tuple of nested values in parentheses, from the text.
+        """Read one leaf such as 4, or a nested tuple such as (4,(2,8)), at the current position of this parser's text.
 
-        leaf    method that reads a leaf
-        depth   nesting of the parentheses around the value
+        leaf    method of this parser that reads a leaf
+        depth   number of parentheses that are open around the value; 0 for the outermost call. Used to limit nesting
         """
         start = self.here()
         if not self.accept("("):

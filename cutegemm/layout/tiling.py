@@ -174,6 +174,8 @@ def _opened(layout: Layout) -> list[Layout]:
 def _zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
     """Divide a plain layout (not a tensor or composed layout) into ((tile, ...), (rest, ...)).
 
+    The first mode is the layout within a tile, the second one the layout over the tiles.
+
     layout   the layout
     tiler    a layout, an integer, None, or a tuple of these, without lists
     """
@@ -314,6 +316,8 @@ def zipped_product(block: Target, tiler: Tiler) -> Target:
 
 def _zipped_product(block: Layout, tiler: Tiler) -> Layout:
     """Return copies of a plain layout (not a tensor or composed layout) as ((block, ...), (copies, ...)).
+
+    The first mode is the layout within a block, the second one the layout over the copies.
 
     block   the layout to copy
     tiler   a layout whose offsets number the copies, or a tuple of tilers without lists

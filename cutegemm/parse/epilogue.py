@@ -22,14 +22,16 @@ MOST_SCALAR = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class ParsedEpilogue(FusedEpilogue):
-    """The epilogue (operation on the accumulators before D is stored) that a user typed as command-line options.
+    """The epilogue that a user typed as command-line options, such as --epilogue "gelu(acc + bias)" --operand bias:row.
+
+    An epilogue computes D from the accumulators before D is stored. From this object, a plan with the epilogue and test
+    values of its operands can be made.
 
     epilogue   its expressions, such as gelu(acc + bias)
-    kinds      class of each operand by name. Row: one value per column of D, like a bias; Column: one value per row;
-               Tile: a matrix of D's shape; Element: a tensor of one value; Scalar: a number that is passed at the
-               launch
+    kinds      class of each operand by name. Row: one value per column of D, like a bias. Column: one value per row.
+               Tile: a matrix of D's shape. Element: a tensor of one value. Scalar: a number passed at the launch
     dtypes     element type of operands and results by name, if an option gives it
-    scalars    value of each scalar operand by name
+    scalars    value of each scalar operand by name, e.g. {"s": 0.5}
     """
 
     scalars: dict[str, float]

@@ -237,9 +237,12 @@ class Reader(Scanner):
         return tuple(values)
 
     def number(self, digits: str, start: int) -> Any:
-        """Return the value of an integer, or of a scaled basis vector if "@" and modes follow, as in 2@0@1.
+        """Return the value of an integer such as 2, or of a scaled basis vector such as 2@0@1 in CuTe's notation.
 
-        digits   text of the integer, which was already read
+        The parser has already read the digits. This method reads what follows them in the statement: nothing for an
+        integer, or "@" and a mode, once or several times, for a basis vector.
+
+        digits   text of the integer, such as "2"
         start    position of the integer in the statement, for error messages
         """
         value = self.value_of(digits, start)
@@ -377,10 +380,10 @@ class Reader(Scanner):
 
 
 class _Grouped(tuple[Any, ...]):
-    """One parsed value in parentheses, such as (8), before it is known whether it means 8 or the tuple (8,).
+    """Marks one parsed value in parentheses, such as (8), which can mean a tuple or an integer.
 
-    In shape:stride, such as (8):(1), it is a tuple of one entry, i.e. a mode of rank 1. Elsewhere it is the value
-    itself.
+    As the shape or stride of a layout, such as (8):(1), it means the tuple (8,), i.e. one mode. Elsewhere it means
+    the value 8. The parser decides when it has read what follows.
     """
 
 
@@ -394,7 +397,8 @@ def _plain(value: Any) -> Any:
 def _modes(value: Any) -> Any:
     """Return a parsed shape or strides as nested tuples, where (8) becomes the tuple (8,).
 
-    value   integer or nested tuple; its entry (8) is a `_Grouped` value
+    value   integer or nested tuple, as parsed. A single value in parentheses, such as (8), is an object of the class
+            `_Grouped`, which marks it
     """
     return tuple([_modes(entry) for entry in value]) if isinstance(value, tuple) else value
 

@@ -50,11 +50,12 @@ _BYTE_BITS = 8
 
 
 class PointerFlag:
-    """The value of `smem_ptr_flag_bits<bits>` in a typed layout: it marks a pointer to shared memory, as in C++ CuTe.
+    """Represents `smem_ptr_flag_bits<bits>` in a layout that a user pasted from C++ CuTe.
 
-    In Sw<3,4,3> o smem_ptr_flag_bits<16> o layout, the swizzle permutes byte addresses instead of element offsets.
+    CuTe prints it between a swizzle and a layout, as in Sw<3,4,3> o smem_ptr_flag_bits<16> o (8,64):(64,1). Then the
+    swizzle permutes byte addresses instead of element offsets.
 
-    bits   size in bits of the elements that the pointer points to
+    bits   size in bits of an element of the layout, e.g. 16
     """
 
     def __init__(self, bits: int) -> None:
@@ -136,17 +137,23 @@ def _scaled(value: int, *path: Any) -> Any:
 
 
 def _byte_flag() -> PointerFlag:
-    """Return the value of C++ CuTe's `smem_ptr_flag`: a mark for a shared-memory pointer to 8-bit elements."""
+    """Return the value of `smem_ptr_flag` in a printed C++ CuTe layout: the mark `smem_ptr_flag_bits<8>`.
+
+    Such a mark stands between a swizzle and a layout. It says that the layout's offsets count 8-bit elements, and that
+    the swizzle permutes byte addresses.
+    """
     return PointerFlag(_BYTE_BITS)
 
 
 def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
     """Return the layout that C++ CuTe writes as `Layout<shape, stride>` or `make_layout(...)`.
 
-    shape, stride   shape and strides; or both are layouts, which become modes of the result. As `stride`, LayoutLeft
-                    (or None) is compact column-major, and LayoutRight is CuTe's `compact_row_major`: strides grow from
-                    the last leaf of the whole shape to the first
-    others          further layouts that become modes of the result
+    If `shape` is a layout, all arguments are layouts, and they become the modes of the result.
+
+    shape    the shape, or the layout that becomes mode 0
+    stride   the strides; None or "LayoutLeft" for compact column-major strides, "LayoutRight" for compact row-major
+             strides, which grow from the last extent of the shape to the first. Or the layout that becomes mode 1
+    others   layouts that become modes 2, 3 and so on
     """
     if isinstance(shape, Layout):
         return make_layout([mode for mode in (shape, stride, *others) if mode is not None])
@@ -160,15 +167,16 @@ def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
 
 
 def _composed(lhs: Any, rhs: Any, outer: Layout | None = None) -> Any:
-    """Return the value of `composition(lhs, rhs)`, or of C++ CuTe's `ComposedLayout<lhs, rhs, outer>`.
+    """Return the layout that a user typed as `composition(lhs, rhs)` or as `ComposedLayout<lhs, rhs, outer>`.
 
-    With two arguments, both are layouts, or `rhs` is a tiler. With three, the result maps a coordinate to lhs(rhs +
-    outer(coordinate)).
+    With two arguments, it is the composition of `lhs` with the layout or tiler `rhs`. With three arguments, it is the
+    composed layout that maps a coordinate to lhs(rhs + outer(coordinate)).
 
-    lhs     a layout, or the inner function of a composed layout, such as a swizzle
-    rhs     with two arguments, a layout or tiler; with three, the offset, or a pointer mark (`PointerFlag`), which
-            means that the swizzle `lhs` permutes byte addresses
-    outer   outer layout of a composed layout; None for two arguments
+    lhs     a layout, or the inner function of a composed layout, such as Swizzle<3,4,3>
+    rhs     the second layout, or a tiler. With three arguments it is the offset: an integer, or the mark
+            smem_ptr_flag_bits<16>. The mark means offset 0, and that the swizzle permutes byte addresses of 16-bit
+            elements
+    outer   outer layout of a composed layout; None for a composition of two
     """
     if outer is None:
         return composition(lhs, rhs)
@@ -179,11 +187,12 @@ def _composed(lhs: Any, rhs: Any, outer: Layout | None = None) -> Any:
 
 
 def _tiled(block: Any, trg_shape: Any, order: Any = None) -> Any:
-    """Return C++ CuTe's `tile_to_shape`: the layout `block`, repeated until it fills a shape.
+    """Return C++ CuTe's `tile_to_shape(block, trg_shape, order)`: a layout, repeated until it fills a shape.
 
+    block       the layout to repeat
     trg_shape   shape of the result
-    order       modes in the order in which copies of the block are placed along them; None for C++'s default, the first
-                mode first
+    order       one number for each mode; copies are placed along the mode with the smallest number first, e.g. (1, 0)
+                to fill mode 1 first. None for C++'s default, mode 0 first
     """
     if order is None or order in _COLUMNS:
         order = tuple(range(len(trg_shape))) if isinstance(trg_shape, tuple) else 0
@@ -216,7 +225,10 @@ def _known(*values: Any) -> None:
 
 
 def _atom(major: str, kind: str) -> Callable[[str], ComposedLayout]:
-    """Return a function from an element type to a wgmma shared-memory layout, as `GMMA::Layout_K_SW128_Atom` is in C++.
+    """Return the value of a C++ name such as `GMMA::Layout_K_SW128_Atom`, a shared-memory layout for wgmma.
+
+    In C++, it is a template with one parameter, the element type. The value is a function that takes the name of that
+    type, such as "half_t", and returns the layout.
 
     major   contiguous mode, "K" or "MN"
     kind    swizzle in CuTe's names: "INTER", "SW32", "SW64" or "SW128"

@@ -107,9 +107,12 @@ def problem_of(m: int, n: int, k: int, batch: int, operands: Operands) -> Proble
 
 
 def as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
-    """Return the problem with the operand types that a plan's MMAs multiply.
+    """Return a GEMM problem with the types of A and B replaced by those that a plan's MMAs multiply.
 
-    They differ from those of the user for tf32 plans, which take f32 matrices and multiply tf32.
+    The types change only for tf32 plans, which take f32 matrices and multiply tf32.
+
+    problem   extents and operand types as the user stated them
+    plan      the plan that computes the problem
     """
     if plan.operands.a.dtype is not tf32:
         return problem
@@ -173,9 +176,12 @@ def described(
 
 
 def _ended(recipe: Recipe, operands: Operands, arch: str, ending: ParsedEpilogue | None) -> GemmPlan:
-    """Build a kernel plan from a recipe (a named set of build options) for given operands and an epilogue.
+    """Build a kernel plan from a named set of build options (a recipe), for some operands and an epilogue.
 
-    ending   the epilogue; None for the linear one, alpha * acc + beta * c
+    recipe     the options, e.g. those that the plan name "sm90_pingpong" stands for
+    operands   types, layouts and alignments of A, B, C and D
+    arch       architecture of the plan, such as "sm_90a"
+    ending     the epilogue; None for the linear one, alpha * acc + beta * c
     """
     if ending is None:
         return recipe.build(operands, arch=arch)

@@ -14,8 +14,8 @@ from cutegemm.profile.compare import METRICS
 class Launchable(Protocol):
     """Interface of an object whose kernel can be run under Nsight Compute (ncu) to collect hardware counters.
 
-    The object is pickled for a child process. There `prepared` returns a function without arguments, which is called
-    `launches` times, and each call launches the kernel once.
+    The object is pickled and sent to a child process, which runs under ncu. The child calls `prepared`, which returns a
+    function that launches the kernel once, and calls that function `launches` times.
     """
 
     @property

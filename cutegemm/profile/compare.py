@@ -31,18 +31,17 @@ _L2_READ_OF_L1 = "lts__t_sectors_srcunit_tex_op_read.sum"
 class Quantity:
     """A number that the analysis of a plan predicts and that Nsight Compute (ncu) measures, e.g. DRAM bytes read.
 
-    The measured value is the sum of `metrics` minus that of `less`. The prediction should agree with it within
-    `tolerance`, or the measured value should be in the range `between`. Nothing is promised if both are None, or if
-    `unless` is true.
+    It tells how to compute both values, and how far they may differ.
 
     name        name in tables, such as "shared load wavefronts"
-    metrics     ncu metrics to add. One that the GPU does not have is left out; at least one must exist
-    predicted   function from an analysis to the predicted value; None if it predicts none
-    tolerance   largest relative error, e.g. 0.02; None for no limit
-    why         reason that nothing is promised
-    less        ncu metrics to subtract; all must exist
-    unless      function from an analysis to True if nothing is promised for it
-    between     function from an analysis to the (lowest, highest) measured value; None for no range
+    metrics     ncu metrics whose sum is the measured value; those that the GPU does not have are left out
+    predicted   function from the analysis to the predicted value, or to None if there is no prediction
+    tolerance   largest relative error that is promised, e.g. 0.02; None if no accuracy is promised
+    why         reason that no accuracy is promised; "" for none
+    less        ncu metrics that are subtracted from the sum
+    unless      function from the analysis to True if, for that plan, no accuracy is promised after all
+    between     function from the analysis to the (lowest, highest) measured value. This range then replaces the
+                tolerance. None for no range
     """
 
     name: str
@@ -142,8 +141,10 @@ def _shares_tiles(a: Analysis) -> bool:
 def _waits_for_boxes(a: Analysis) -> bool:
     """Return True if ncu's counter of shared-memory loads also counts waits for wgmma or TMA, for the analysed plan.
 
-    The counter then says nothing about the loads themselves. This is so for all wgmma plans. It is also so for plans
-    with TMA whose only shared-memory loads read semaphore values or D.
+    The counter cannot be compared with a prediction of the loads then. This holds for all wgmma plans, and for plans
+    with TMA that load nothing but semaphores of split-K from shared memory by threads.
+
+    a   analysis of the plan
     """
     if a.counts("wgmma")[0]:
         return True
@@ -159,9 +160,11 @@ def _rewritten(a: Analysis) -> bool:
 
 
 def _not_as_executed(a: Analysis) -> bool:
-    """Return True if ncu's counter of shared-memory loads does not count exactly the predicted accesses.
+    """Return True if ncu's counter of shared-memory loads does not count exactly the accesses that are predicted.
 
-    Either ptxas merged accesses, or the counter also counts waits for wgmma or TMA.
+    Either ptxas merged accesses that are separate in the PTX, or the counter also counts waits for wgmma or TMA.
+
+    a   analysis of the plan, which predicts the accesses
     """
     return _rewritten(a) or _waits_for_boxes(a)
 
@@ -178,10 +181,12 @@ def _is_torn(a: Analysis) -> bool:
 
 
 def _arrives_otherwise(a: Analysis) -> bool:
-    """Return True if the number of sectors that arrive at SMs may differ from the prediction of the analysis `a`.
+    """Return True if the number of 32-byte sectors that arrive at SMs cannot be predicted exactly for a plan.
 
-    Fewer sectors arrive if L1 holds data that another CTA of the SM or the previous k-tile has read. More sectors
-    arrive if rows that are not sector-aligned are multicast, if registers spill, or if CTAs exchange partial results.
+    It is True if registers spill, if CTAs exchange partial results (split-K, stream-K), if rows that are not aligned
+    to sectors are multicast, or if L1 may already hold data that another CTA or the previous k-tile has read.
+
+    a   analysis of the plan and problem
     """
     if _shares_tiles(a) or a.traffic is None or a.spills:
         return True
@@ -335,7 +340,7 @@ METRICS = tuple(dict.fromkeys([*(name for q in QUANTITIES for name in (*q.metric
 
 @dataclass(frozen=True)
 class Row:
-    """The predicted and the measured value of one quantity of a kernel launch, such as "shared load wavefronts".
+    """Compares the predicted with the measured value of one quantity of a kernel, such as DRAM bytes read.
 
     name        name of the quantity
     predicted   predicted value, or None if the analysis has no prediction
@@ -374,10 +379,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Predicted and measured values of all quantities of one profiled kernel, i.e. of a plan for a problem.
+    """Compares predictions for one kernel with what Nsight Compute (ncu) measured, quantity by quantity.
 
-    case   name of the case, as the user chose it
-    what   name of the plan, and the problem
+    case   name that the user chose for this kernel launch
+    what   name of the kernel's plan, and the problem size, as text
     rows   one row per quantity, such as "DRAM bytes read"
     """
 
@@ -387,7 +392,10 @@ class Comparison:
 
     @property
     def misses(self) -> tuple[Row, ...]:
-        """Rows of this comparison whose prediction is less accurate than promised; () if all promises hold."""
+        """Rows of this comparison whose error exceeds their tolerance, or whose measured value is outside their range.
+
+        Rows without a tolerance, and rows with a missing value, are not among them. () if there are no such rows.
+        """
         return tuple(row for row in self.rows if row.holds is False)
 
 

@@ -32,8 +32,9 @@ class Counted:
 
     gpu        name of the GPU
     arch       architecture that the kernels were compiled for, such as sm_90a
-    launches   by name of the kernel, a list with one dict for each of its launches, from ncu metric to value
-    failed     error message of each kernel that was not launched, by name
+    launches   dict from kernel name to a list with one entry per launch of that kernel. An entry is a dict from ncu
+               metric to value, e.g. {"dram__bytes_read.sum": 4194304.0}
+    failed     dict from the name of each kernel that could not be launched to its error message
     """
 
     gpu: str

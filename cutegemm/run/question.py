@@ -67,8 +67,8 @@ class EpilogueSpec:
     def can_implement(self, plan: GemmPlan, rows: int) -> bool:
         """Return True if a plan is expected to be fast with this epilogue: no register spills, and enough overlap.
 
-        Only plans with warp roles are checked. The result is True for any other plan, unless the epilogue quantizes. The
-        conditions come from kernels that spilled or were slow, e.g. reductions next to an overlapped epilogue.
+        Only plans with warp roles are checked. For any other plan the result is True, unless the epilogue quantizes.
+        The conditions come from kernels that spilled or were slow, e.g. reductions next to an overlapped epilogue.
 
         plan   the plan
         rows   number of rows of D; with many rows, small tiles are excluded too

@@ -45,7 +45,7 @@ def wrong_activation(name: Any, known: Mapping[Any, str]) -> list[str]:
     """Return a list with one error message if the name of an activation is unknown; an empty list if it is known.
 
     name    the activation that the caller passed, such as "gelu" or None
-    known   the activations that the function supports: the keys of `ACTIVATIONS` or `GATED`
+    known   dict whose keys are the names of the activations that the called function supports
 
     >>> wrong_activation("swish", ACTIVATIONS), wrong_activation("swiglu", {"glu": ""})
     ([], ["activation = 'swiglu' is unknown. Use one of 'glu'."])
@@ -61,7 +61,7 @@ def activated(name: str | None, operands: tuple[str, ...], with_preact: bool = F
     """Return the epilogue act(acc + operands) as text, a lambda that `gemm` can use; acc is the accumulator of a GEMM.
 
     name          name of the activation; None for none
-    operands      names of the operands that are added, such as ("bias",); an operand named `SCALE` comes last and
+    operands      names of the operands that are added, such as ("bias",); an operand named "scale" comes last and
                   multiplies acc
     with_preact   True for a second result, the argument of the activation
 
@@ -80,7 +80,7 @@ def gated(name: str, operands: tuple[str, ...], interleaved: bool, with_preact: 
     """Return the epilogue act(gate) * up as text, a lambda; gate and up are half of the accumulator's columns each.
 
     name          name of the gated activation, such as "swiglu"
-    operands      names of the operands that are added to the accumulator; an operand named `SCALE` comes last and
+    operands      names of the operands that are added to the accumulator; an operand named "scale" comes last and
                   multiplies it
     interleaved   True: gate and up are columns 2j and 2j + 1; False: they are the left and the right half
     with_preact   True for a second result: gate and up, as one matrix
@@ -99,7 +99,7 @@ def gate_and_up(name: str, operands: tuple[str, ...], interleaved: bool) -> str:
     """Return the epilogue with the three results act(gate) * up, gate and up, as text: a lambda that `gemm` can use.
 
     name          name of the gated activation, such as "swiglu"
-    operands      names of the operands that are added to the accumulator; an operand named `SCALE` multiplies it
+    operands      names of the operands that are added to the accumulator; an operand named "scale" multiplies it
     interleaved   True: gate and up are columns 2j and 2j + 1; False: they are the left and the right half
 
     >>> gate_and_up("reglu", (), True)
@@ -116,7 +116,7 @@ def dactivated(name: str | None, scaled: bool = False, with_sums: bool = False) 
     The accumulator acc is the gradient of act(preact); preact, the argument of the activation, is an operand.
 
     name        name of the activation; None for none
-    scaled      True if both results are multiplied by the operand named `SCALE`
+    scaled      True if both results are multiplied by the operand named "scale"
     with_sums   True for a third result: the row sums of acc * act(preact), without the scale
 
     >>> dactivated("tanh")
@@ -135,7 +135,7 @@ def dgated(name: str, scaled: bool = False, with_sums: bool = False) -> str:
     derivative by gate, acc times the derivative by up, and act(gate) * up.
 
     name        name of the gated activation, such as "swiglu"
-    scaled      True if the results are multiplied by the operand named `SCALE`
+    scaled      True if the results are multiplied by the operand named "scale"
     with_sums   True for one more result: the row sums of acc * act(gate) * up, without the scale
 
     >>> dgated("reglu")
@@ -147,9 +147,11 @@ def dgated(name: str, scaled: bool = False, with_sums: bool = False) -> str:
 def _derivatives(body: str, names: list[str], scaled: bool, with_sums: bool) -> str:
     """Return an epilogue as text with these results: acc times each derivative of an expression, and the expression.
 
+    The text is a lambda, as `gemm` takes it; acc is the accumulator. It serves as the epilogue of a backward pass.
+
     body        text of the expression, such as "silu(gate) * up"
-    names       names of its operands, such as ["gate", "up"], in the order of the derivatives
-    scaled      True if all these results are multiplied by the operand named `SCALE`
+    names       operands to differentiate by, such as ["gate", "up"]: one result for each, in this order
+    scaled      True if all these results are multiplied by the operand named "scale"
     with_sums   True for one more result: the row sums of acc times the expression, without the scale
     """
     (y,) = formula(f"lambda acc, {', '.join(names)}: {body} + 0 * acc").results
@@ -188,7 +190,7 @@ def _of_one(name: str | None, x: str) -> str:
 
 
 def _preact(operands: Sequence[str]) -> str:
-    """Return the argument of an activation as text: the accumulator (times `SCALE` if it is an operand), plus operands.
+    """Return the argument of an activation as text: the accumulator (times "scale" if it is an operand), plus operands.
 
     operands   names of the operands: ("bias",) gives "acc + bias"
     """

@@ -41,12 +41,14 @@ Times = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Call:
-    """The options of a GEMM with an epilogue. Its gradients are computed from them and from saved tensors.
+    """Holds the options of a GEMM with an epilogue, apart from its tensors, for the autograd function that computes it.
+
+    The backward pass derives the gradients from these options and from the tensors that the forward pass saved.
 
     text        the epilogue as text, e.g. "lambda acc, bias: relu(acc + bias)"
-    scalars     values of the epilogue's numbers, which are its last operands
-    out_dtype   types of the results: one torch dtype for all, or a sequence with one or None each; None: the default
-    how         other options of `gemm`, such as the plan, as a `How`
+    scalars     values of the numbers that the epilogue takes after its tensors
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
+    how         other options of `gemm`, such as the plan and the kind of accumulation
     """
 
     text: str
@@ -75,10 +77,10 @@ def product(
     a           M x K, or a batch of such matrices
     b           tuple of one K x N matrix or batch, or of several that stand side by side as columns of one (gate and
                 up)
-    text        the epilogue as text, a lambda
+    text        the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     operands    tensors of the epilogue, which broadcast to D; `scalars` come after them
     scalars     numbers of the epilogue
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     how         options of `gemm`; None: its defaults, batch invariant inside of `cutegemm.batch_invariant()`
     outs        for each result a tensor to write it to, or None for a new one; None: all new. With `outs`, no tensor
                 may require gradients
@@ -124,10 +126,11 @@ def _into(
 
     outs        for each result the caller's tensor, or None for a new one
     a           M x K, or a batch of such matrices
-    b           tuple of matrices K x N_i that stand side by side as the columns of one
-    text        the epilogue as text, a lambda; `operands` are its tensors, and `scalars` its numbers
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
-    how         options of `gemm`
+    b           tuple of matrices K x N_i that form one matrix side by side, e.g. gate and up weights
+    text        the epilogue as text, e.g. "lambda acc, bias: acc + bias"; `operands` are its tensors, and `scalars` its
+                numbers
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
+    how         other options of `gemm`, such as the plan
     """
     written = [out for out in outs if out is not None]
     if route_of(a, *b, *written, *operands) is Route.DIRECT:
@@ -158,10 +161,11 @@ def by_operator(
     """Compute a @ b with an epilogue by an operator of torch.library, which a graph of torch.compile can contain.
 
     a        M x K, or a batch of such matrices
-    b        matrices K x N_i that stand side by side as the columns of one
-    text     the epilogue as text, a lambda; `operands` are its tensors, and `scalars` its numbers
-    dtype    torch dtype of the results, or one or None for each; None: the default of `gemm`
-    how      options of `gemm`
+    b        matrices K x N_i that form one matrix side by side, e.g. gate and up weights
+    text     the epilogue as text, e.g. "lambda acc, bias: acc + bias"; `operands` are its tensors, and `scalars` its
+             numbers
+    dtype    torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
+    how      other options of `gemm`, such as the plan
     raises   UnsupportedError if `how` has a plan without a name: a graph contains names only
     """
     is_plain = text == PLAIN and len(b) == 1 and how in (AS_CHOSEN, OF_LAYER)
@@ -213,7 +217,7 @@ def gated_backward(
     a, b         factors whose product a @ b is the gradient of the gated values act(gate) * up
     preact       argument of the activation: gate columns in the left half, up columns in the right half
     activation   name of the gated activation, such as "swiglu"
-    how          options of `gemm`
+    how          other options of `gemm`, such as the plan
     """
     route = route_of(a, b, preact)
     if route is Route.DECOMPOSED:
@@ -229,13 +233,15 @@ def gated_backward(
 
 
 class Recorded(torch.autograd.Function):  # type: ignore[misc]
-    """The autograd function of a GEMM with an epilogue in eager mode: computes it forward, and its gradients backward.
+    """Computes a GEMM with an epilogue in eager mode so that torch records it, and its gradients in the backward pass.
 
-    `apply(call, parts, a, *b, *operands)` returns the results of the epilogue. The kernel is launched directly, without
-    torch's dispatcher.
+    `Recorded.apply(call, parts, a, *b, *operands)` returns the results of the epilogue. It launches the kernel
+    directly, without torch's dispatcher.
 
-    call    options of the GEMM: epilogue, its numbers, types of the results
-    parts   number of tensors in `b`: 1, or 2 for gate and up weights that stand side by side
+    call       options of the GEMM: text of the epilogue, its numbers, types of the results
+    parts      number of tensors in `b`: 1, or 2 for gate and up weights, which form one matrix side by side
+    a, b       factors of the product a @ b
+    operands   tensors that the epilogue reads, such as a bias
     """
 
     @staticmethod
@@ -251,10 +257,11 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Transformed(Recorded):
-    """The autograd function of a GEMM with an epilogue that torch.func can transform, e.g. by vmap or grad.
+    """Computes a GEMM with an epilogue, and its gradients, in a form that torch.func can transform by vmap or grad.
 
-    Forward and backward pass are operators of torch.library, which the dispatcher of torch sees. `apply` has the
-    arguments of `Recorded`, the function for calls that torch.func does not transform.
+    For this, the forward and the backward pass call operators of torch.library instead of launching a kernel directly.
+    `Transformed.apply(call, parts, a, *b, *operands)` returns the results of the epilogue: `call` has the options,
+    `parts` is the number of tensors in `b`, and `operands` are the epilogue's tensors.
     """
 
     generate_vmap_rule = True
@@ -275,10 +282,11 @@ class Transformed(Recorded):
 
 @dataclass(frozen=True)
 class Needed:
-    """Names of the values that the backward pass of an epilogue reads, so that the forward pass must save them.
+    """Tells which values the backward pass of an epilogue reads, so that the forward pass saves them and no others.
 
-    names     names of operands; "acc" if the accumulator is needed, so that the GEMM has to be computed again
-    results   indices of results of the forward pass
+    names     names of the operands to save, e.g. {"bias"}. "acc" among them means that the accumulator is read, so that
+              the backward pass has to compute the GEMM again
+    results   indices of the forward pass's results to save; 0 is D
     """
 
     names: frozenset[str]
@@ -291,7 +299,7 @@ def needed(text: str, wanted: frozenset[str]) -> Needed:
 
     For D = tanh(acc + bias) this is D alone, because the derivative is 1 - D**2.
 
-    text     the epilogue as text
+    text     the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     wanted   names of the operands to differentiate by; "acc" for the accumulator
 
     >>> needed("lambda acc, bias: gelu(acc + bias)", frozenset({"acc", "bias"}))
@@ -328,7 +336,7 @@ def with_saved(text: str, operands: int) -> str:
     Then the backward pass does not compute the GEMM again. The epilogue is returned unchanged if its derivatives do not
     need the accumulator.
 
-    text       the epilogue as text, a lambda
+    text       the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     operands   number of its operands that are tensors, and so may have gradients
 
     >>> with_saved("lambda acc, bias: gelu(acc + bias)", 1)
@@ -353,9 +361,9 @@ def with_saved(text: str, operands: int) -> str:
 
 
 def _wanted(call: Call, needs: Sequence[bool], parts: int) -> frozenset[str]:
-    """Return the names of the operands to differentiate an epilogue by; "acc" if gradients of a or b are wanted.
+    """Return the names of the epilogue's operands whose gradients are wanted, and "acc" if those of a or b are wanted.
 
-    call    epilogue and options
+    call    epilogue, its numbers, types of the results and other options of `gemm`
     needs   for a, each tensor of b and each operand: True if its gradient is wanted
     parts   number of tensors of b: 1, or 2 for gate and up side by side
     """
@@ -366,7 +374,7 @@ def _wanted(call: Call, needs: Sequence[bool], parts: int) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Extents:
-    """Shape, type and memory order of a forward pass's argument; the backward pass needs them even if it is not saved.
+    """Describes a tensor of the forward pass without keeping it, so that the backward pass can shape its gradient.
 
     shape        shape of the tensor
     dtype        its torch dtype
@@ -387,7 +395,7 @@ def save(ctx: Any, call: Call, parts: int, tensors: Tensors, results: Tensors, n
     """Save in `ctx` what the backward pass of a GEMM with an epilogue reads.
 
     ctx       context of the autograd function
-    call      epilogue and options
+    call      epilogue, its numbers, types of the results and other options of `gemm`
     parts     number of tensors of b: 1, or 2 for gate and up side by side
     tensors   a, the tensors of b, and the operands
     results   results of the forward pass
@@ -400,9 +408,9 @@ def save(ctx: Any, call: Call, parts: int, tensors: Tensors, results: Tensors, n
 
 
 def _saved(call: Call, tensors: Tensors, results: Tensors, needs: Sequence[bool], parts: int) -> Gradients:
-    """Return the tensors and results of a GEMM call that its backward pass reads; None stands for each of the others.
+    """Return which arguments and results of a GEMM call its backward pass reads, in a list with None for all others.
 
-    call      epilogue and options
+    call      epilogue, its numbers, types of the results and other options of `gemm`
     tensors   a, the tensors of b, and the operands
     results   results of the forward pass
     needs     for each of `tensors`, True if it needs a gradient
@@ -433,7 +441,8 @@ def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch
 
     ctx        context that `save` has filled in the forward pass
     upstream   gradients of the results; None if a result has no gradient
-    needs      for each of these tensors, True if its gradient is wanted; they were also wanted in the call of `save`
+    needs      for a, each tensor of b and each operand: True if its gradient is wanted. It must have been wanted in the
+               forward pass too, so that what it needs was saved
     """
     call, parts, extents = ctx.call, ctx.parts, ctx.extents
     saved = ctx.saved_tensors  # a checkpoint unpacks them only once
@@ -467,15 +476,17 @@ def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch
 def _derivatives(
     ctx: Any, saved: Gradients, upstream: Gradients, wanted: frozenset[str], times: Times
 ) -> dict[str, Any]:
-    """Return the gradients of a GEMM's operands and accumulator from those of its results: name -> tensor.
+    """Return the gradients of an epilogue's operands and of the accumulator, as a dict from name to tensor.
 
-    The accumulator's name is "acc".
+    They are computed from the gradients of the GEMM's results. The accumulator's name is "acc".
 
     ctx        context that `save` has filled in the forward pass
     saved      tensors and results that `save` has saved; None for a tensor that is not read
     upstream   gradients of the results; None if a result has no gradient
     wanted     names of the operands to differentiate by; "acc" for the accumulator
-    times      function (x, y, type of the result) -> x @ y, called if the accumulator has to be computed again
+    times      function that multiplies two matrices: times(x, y, dtype, by_rows) returns x @ y with elements of type
+               `dtype`; by_rows is True if its rows are those of a. It is called if the accumulator has to be computed
+               again
     """
     call, parts, extents = ctx.call, ctx.parts, ctx.extents
     read = formula(call.text)
@@ -516,7 +527,8 @@ def gradient_by_a(
     g                 gradient of A @ B, M x N
     parts             matrices that stand side by side as the columns of B: one, or gate and up
     a                 shape, type and memory order of A
-    times             function (x, y, type of the result, True if its rows are those of A) -> x @ y
+    times             function that multiplies two matrices: times(x, y, dtype, by_rows) returns x @ y with elements of
+                      type `dtype`; by_rows is True if the rows of the result are the rows of A
     batch_invariant   True if rows of the result must have the same bits in every batch. Then the result is row-major
                       instead of in the memory order of A
     """
@@ -535,7 +547,7 @@ def gradients_by_b(a: torch.Tensor, g: torch.Tensor, parts: Sequence[Extents], t
     a       A, M x K
     g       gradient of A @ B, M x N
     parts   shape, type and memory order of each tensor that is a range of B's columns
-    times   function (x, y, type of the result) -> x @ y
+    times   function that multiplies two matrices: times(x, y, dtype) returns x @ y with elements of type `dtype`
     """
     whole = times(g.mT, a, g.dtype).mT if parts[0].by_columns else times(a.mT, g, g.dtype)
     return torch.split(whole, [part.shape[-1] for part in parts], -1) if len(parts) > 1 else [whole]
@@ -544,6 +556,7 @@ def gradients_by_b(a: torch.Tensor, g: torch.Tensor, parts: Sequence[Extents], t
 def with_memory(g: torch.Tensor) -> torch.Tensor:
     """Return a gradient as a tensor whose elements all have memory of their own, so that a kernel can load it.
 
-    Autograd may pass a single number that is expanded to a matrix, for example as the gradient of a sum.
+    Autograd may pass a single number that is expanded to a matrix (strides 0), for example as the gradient of a sum.
+    Such a tensor is copied; any other is returned unchanged.
     """
     return g if g.stride(-1) == 1 or g.stride(-2) == 1 else g.contiguous()

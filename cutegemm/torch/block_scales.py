@@ -45,7 +45,7 @@ def wrong_block_scale(name: str, scale: torch.Tensor, recipe: str, extent: int, 
 
     name     name of the argument for messages: "scale_a" or "scale_b"
     scale    the caller's tensor
-    recipe   a key of `RECIPES`: "BlockWise1x128" or "BlockWise128x128"
+    recipe   torch's name for the block of elements that shares a scale: "BlockWise1x128" or "BlockWise128x128"
     extent   M for scale_a, N for scale_b
     k        extent K
     """
@@ -87,7 +87,10 @@ def wrong_derivatives(tensors: Mapping[str, Any], why: str = _WITHOUT) -> list[s
 def as_in_gemm(
     scales: Mapping[str, torch.Tensor], recipes: Mapping[str, str | None], k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return torch's block scales of a and of b as views in the orientation that `gemm` takes, that of mat_a and mat_b.
+    """Return torch's block scales of a and of b, transposed where needed for `gemm`, as views.
+
+    `gemm` takes scales of a with rows along M and columns along K, and scales of b with rows along K and columns along
+    N, as the factors have. Torch has some scales transposed.
 
     scales    "scale_a" and "scale_b", which `wrong_block_scale` accepts
     recipes   "scale_a" and "scale_b" -> "BlockWise1x128" or "BlockWise128x128"
@@ -119,10 +122,10 @@ def scaled_product(
 
     a, b        factors in float8
     scales      float32 scales of a, (M, K / 128) or (M / 128, K / 128), and of b, (K / 128, N) or (K / 128, N / 128)
-    text        the epilogue as text, a lambda
+    text        the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     operands    its tensors; `scalars` come after them
     scalars     its numbers
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     how         options of `gemm`; in a graph, `plan` is a name or None
     """
     if route_of(a, b, *scales, *operands) is Route.DIRECT:

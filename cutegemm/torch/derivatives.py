@@ -24,18 +24,18 @@ Term = tuple[Expression, Callable[[], Any]]
 
 
 class ExpressionRules:
-    """The operations on symbolic expressions that build an epilogue's derivatives, in addition to + - * / etc.
+    """Functions, such as tanh, that build the derivative of an epilogue as a symbolic expression.
 
-    With them, the derivative of an epilogue is an expression too, which can be the epilogue of a backward pass. A
-    subclass has the same operations on tensors.
+    The chain rule uses + - * / and the methods of this class. Its result is then an expression, which a kernel for the
+    backward pass can compute. With the subclass `TensorRules`, which has the same methods, its result is a tensor.
     """
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
-        """Return an expression for x where the condition holds and y elsewhere."""
+        """Return an expression whose value is x where a condition holds, and y elsewhere, like torch.where."""
         return functions.where(condition, x, y)
 
     def function(self, name: str, x: Any) -> Any:
-        """Return the expression that applies a function of one argument, such as "tanh", to x."""
+        """Return the symbolic expression name(x), such as tanh(x), of a function with one argument."""
         return getattr(functions, name)(x)
 
     def fused(self, name: str) -> Fused | None:
@@ -53,7 +53,8 @@ class ExpressionRules:
         An expression has no columns, so the result is the sum of both. It reads the same operands as the gradient,
         which is enough to find out which values the backward pass needs.
 
-        halves   pairs of a `Half`, which selects the gate or the up columns, and its gradient
+        halves   a pair for each half: an expression of the class `Half`, which selects the gate or the up columns of
+                 its argument, and the gradient of these columns
         """
         return sum([g for _, g in halves[1:]], halves[0][1])
 
@@ -77,9 +78,10 @@ class ExpressionRules:
 
 
 class TensorRules(ExpressionRules):
-    """The operations on tensors that derivatives of an epilogue are computed by, in addition to + - * / etc.
+    """Functions, such as tanh, that compute the derivative of an epilogue as torch tensors.
 
-    If torch has an operation for a whole derivative, it is used, in one pass over memory.
+    The chain rule uses + - * / and the methods of this class. If torch has one operation for a whole derivative, such
+    as that of gelu, the operation is used, in one pass over memory.
 
     shape   extents of D; needed only for reductions
     """
@@ -202,7 +204,7 @@ def pullback(
     upstream   gradient of each result, of its shape; None if a result has no gradient
     value      function that returns the value of a subexpression; called only for values that the rules read
     wanted     names of the operands to differentiate by
-    f          operations on these values: `ExpressionRules` or `TensorRules`
+    f          functions such as tanh for these values: `ExpressionRules` (symbolic) or `TensorRules` (tensors)
     returns    operand name -> derivative, of the shape of D; derivatives that are zero everywhere are left out
 
     >>> from cutegemm.torch.epilogue import formula
@@ -251,7 +253,7 @@ def nodes_of(results: Sequence[Expression]) -> Iterator[Expression]:
 
 
 def _leaf(node: Expression) -> str:
-    """Return the name of the operand that a node of an expression is; "acc" for the accumulator; "" for other nodes."""
+    """Return the name of an operand in an expression tree, "acc" for the accumulator, and "" for an operation."""
     return ACC if isinstance(node, nodes.Accumulator) else node.name if isinstance(node, nodes.Input) else ""
 
 
@@ -263,7 +265,7 @@ def _terms(node: Expression, g: Any, value: Value, f: ExpressionRules) -> Iterat
     node    the operation
     g       gradient of the value of `node`
     value   function that returns the value of a subexpression
-    f       operations on the values: for expressions or for tensors
+    f       functions such as tanh for these values: `ExpressionRules` (symbolic) or `TensorRules` (tensors)
     """
     if isinstance(node, nodes.Add):
         yield node.left, lambda: g
@@ -317,7 +319,7 @@ def _of_extreme(node: Any, child: Expression, other: Expression, g: Any, value: 
     child, other   the argument whose gradient is wanted, and the other one
     g              gradient of the value of `node`
     value          function that returns the value of a subexpression
-    f              operations on the values: for expressions or for tensors
+    f              functions such as tanh for these values: `ExpressionRules` (symbolic) or `TensorRules` (tensors)
     """
     x, y = value(child), value(other)
     if isinstance(node, nodes.Maximum):

@@ -26,9 +26,11 @@ _VMAP_MODE, _BATCHED = _dispatch_key_parse("VmapMode"), _dispatch_key_parse("Bat
 
 
 class Route(Enum):
-    """How a call of a GEMM is made: directly, or in a form that torch can record, trace or transform.
+    """Names the five ways in which a GEMM call can reach its kernel, for torch to record, trace or transform the call.
 
-    The route depends on the state of torch (compiling, tracing, vmap, gradients) and on the kinds of tensors.
+    DIRECT launches the kernel. RECORDED uses an autograd function, TRANSFORMED one that torch.func can transform.
+    DECOMPOSED computes the GEMM by torch's own operations. OPERATOR calls an operator of torch.library, as in graphs of
+    torch.compile. The value of each member is a phrase for messages.
     """
 
     DIRECT = "nothing: the tensors are plain and no gradients are recorded"
@@ -110,7 +112,7 @@ def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor (..., K) of any rank as a matrix (rows, K).
+    """Return a tensor (..., K) of any rank as a matrix (rows, K), where rows is the product of the other extents.
 
     >>> rows_of(torch.zeros(2, 3, 0)).shape, rows_of(torch.zeros(4)).shape
     (torch.Size([6, 0]), torch.Size([1, 4]))

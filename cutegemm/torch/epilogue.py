@@ -69,12 +69,12 @@ def is_gated(result: Expression) -> bool:
 
 @dataclass(frozen=True)
 class Formula:
-    """An epilogue that was parsed from text such as "lambda acc, bias: relu(acc + bias)".
+    """Holds an epilogue in all forms that calls from torch need, parsed from a text.
 
-    text       the text
-    names      names of the operands, without the accumulator
-    function   function that `gemm` takes as its epilogue; the same object for the same text
-    results    expressions in the order of the function's results, D first. Every operand is a `Tensor`
+    text       the text, such as "lambda acc, bias: relu(acc + bias)"
+    names      names of the operands, such as ("bias",); the accumulator is not among them
+    function   Python function to pass to `gemm` as its epilogue; the same object for the same text
+    results    one symbolic expression for each result, D first
     """
 
     text: str

@@ -68,12 +68,19 @@ _FORWARDS: dict[type, Any] = {nn.Linear: nn.Linear.forward if _is_original else 
 
 
 def note_forward(kind: type) -> None:
-    """Record the `forward` that a class has now, so that `is_replaced_forward` notices if it is replaced later."""
+    """Remember which `forward` a class of modules has now, to notice if the user replaces it afterwards.
+
+    A kernel may compute a module only as long as its class has the original `forward`.
+
+    kind   the class, such as torch.nn.Linear
+    """
     _FORWARDS[kind] = kind.forward  # type: ignore[attr-defined]
 
 
 def is_replaced_forward(kind: type) -> bool:
-    """Return True if the `forward` of a class has been replaced since `note_forward` was called for it.
+    """Return True if the `forward` of a class of modules is not the one that `note_forward` has remembered for it.
+
+    It is False for a class without a remembered `forward`.
 
     >>> is_replaced_forward(nn.Linear), is_replaced_forward(nn.SiLU)
     (False, False)
@@ -82,10 +89,10 @@ def is_replaced_forward(kind: type) -> bool:
 
 
 def is_left_to_torch(x: Any, weight: Any, bias: Any = None) -> bool:
-    """Return True if torch itself, instead of a kernel of cutegemm, has to compute a layer of these tensors.
+    """Return True if torch itself, instead of a kernel of cutegemm, has to compute a layer of given tensors.
 
-    This is so if `why_left_to_torch` gives a reason for a tensor, under torch.jit.trace, which records only torch's
-    own operations, and if torch.fx traces into a layer.
+    There are three cases: no kernel can read one of the tensors, e.g. a sparse, quantized or distributed one;
+    torch.jit.trace is active, which records only torch's own operations; or torch.fx traces into a layer.
 
     x              input of the layer
     weight, bias   parameters of the layer; bias may be None

@@ -374,6 +374,8 @@ def _forward(
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
     """Check the arguments of `gemm_act` or `gemm_gated`, and return its results (preact, postact).
 
+    preact is the argument of the activation, and postact the activated values. preact is None if it is not stored.
+
     called                                        name of the function, for messages
     a, bias, c, activation, store_preact, alpha   arguments of that function
     parts                                         (b,), or (gate, up)
@@ -381,7 +383,7 @@ def _forward(
                                                   of b, False for two halves
     dtypes                                        types of preact and postact; None for the defaults
     outs                                          tensors to write preact and postact to, or None
-    how                                           options of `gemm`
+    how                                           other options of `gemm`, such as the plan
     """
     is_gated = interleaved is not None
     a, bias, c, *parts = as_autocast(a, bias, c, *parts)  # type: ignore[assignment]
@@ -533,6 +535,8 @@ def _backward(
     reduces: bool,
 ) -> tuple[torch.Tensor, ...]:
     """Check the arguments of `gemm_dact` or `gemm_dgated`, and return its results: dx, postact and perhaps row sums.
+
+    dx is the gradient of the activation's argument, and postact the activated values.
 
     called                     name of the function, for messages
     a, b, preact, activation   arguments of that function

@@ -168,7 +168,7 @@ def _reductions(text: str) -> str:
     The line is the reduction (sum or maximum over D) if the result is one, a text for the scales of a quantized D, or
     empty for any other result.
 
-    text   the epilogue as text
+    text   the epilogue as text, e.g. "lambda acc, bias: acc + bias"
 
     >>> _reductions("lambda acc: (acc, row_sum(acc))")
     '\nrow_sum(acc)'
@@ -179,7 +179,7 @@ def _reductions(text: str) -> str:
 
 @constant
 def _quantizes(text: str) -> str:
-    """Return "yes" if an epilogue quantizes D, else "".
+    """Return "yes" if an epilogue, given as text, quantizes D to float8 with block scales, else "".
 
     >>> _quantizes("lambda acc: quantize(acc)"), _quantizes("lambda acc: acc")
     ('yes', '')

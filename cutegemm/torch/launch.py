@@ -34,7 +34,7 @@ OF_LAYER = How(varying_rows=True)  # the weight stays, and the number of rows va
 def in_mode(how: How, batch_invariant: bool | None = None) -> How:
     """Return the options of a GEMM call, with `batch_invariant` set if the call or an enclosing context asks for it.
 
-    how               options of `gemm`
+    how               other options of `gemm`, such as the plan
     batch_invariant   argument of the call: True if each row must have the same bits in every batch; None: True inside
                       of the context `cutegemm.batch_invariant()`
 
@@ -164,12 +164,14 @@ def _are_adjacent(b: Sequence[torch.Tensor]) -> bool:
 def factors_read(
     a: torch.Tensor, b: tuple[torch.Tensor, ...], text: str, scalars: Sequence[float]
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Return the factors as a kernel reads them: with K = 0 if alpha is 0, so that a NaN in them has no effect.
+    """Return the factors as a kernel reads them: unchanged, but without columns of a and rows of b if alpha is 0.
+
+    As in BLAS, the factors are not read if alpha is 0, so that a NaN in them has no effect.
 
     a         the first factor
     b         tuple of matrices that stand side by side as the columns of the second factor
-    text      the epilogue as text
-    scalars   numbers of the epilogue; alpha is the first of them for `SCALED` and `LINEAR`
+    text      the epilogue as text, e.g. "lambda acc, bias: acc + bias"
+    scalars   numbers of the epilogue; for alpha * acc and alpha * acc + beta * c, the first one is alpha
     """
     if text not in (SCALED, LINEAR) or scalars[0] != 0:
         return a, b
@@ -188,8 +190,8 @@ def allocated(a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: 
 
     a           M x K, or a batch of such matrices
     b           matrices K x N_i that stand side by side as the columns of B
-    text        the epilogue as text
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    text        the epilogue as text, e.g. "lambda acc, bias: acc + bias"
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     """
     read, n = formula(text), sum(part.shape[-1] for part in b)
     dtypes = result_dtypes(a, read.results, out_dtype)
@@ -214,11 +216,11 @@ def compute(
     """Return the results of an epilogue of a @ b, D first: by a kernel for CUDA tensors, else by torch.
 
     a           M x K, or a batch of L such matrices
-    b           K x N matrices that stand side by side as the columns of one
+    b           matrices K x N_i that form one matrix side by side, e.g. gate and up weights
     text        the epilogue as text, e.g. "lambda acc, bias: relu(acc + bias)"
     operands    tensors of the epilogue, in the order of its parameters; `scalars` come after them
     scalars     numbers of the epilogue
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     how         options of `gemm`: plan, accumulation, tuning
     outs        for each result a tensor to write it to, or None for a new one; None: all are new
     scales      float32 block scales of a and of b; None without them
@@ -246,9 +248,9 @@ def scaled_by_torch(
 
     a, b        factors in float8
     scales      float32 block scales of a and of b, one for 128 elements along K and 1 or 128 rows or columns
-    read        the epilogue
-    operands    its tensors and numbers, in order
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
+    read        the parsed epilogue
+    operands    tensors and numbers of the epilogue, in the order of its parameters
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     outs        for each result a tensor to write it to, or None for a new one; None: all are new
     """
     dtypes = tuple(result_dtypes(a, read.results, out_dtype, outs))
@@ -271,9 +273,10 @@ def by_gemm(
 
     a           M x K, or a batch of such matrices
     b           one K x N matrix, or a batch
-    text        the epilogue as text; `operands` are its tensors, and `scalars` its numbers
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
-    how         options of `gemm`
+    text        the epilogue as text, e.g. "lambda acc, bias: acc + bias"; `operands` are its tensors, and `scalars` its
+                numbers
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
+    how         other options of `gemm`, such as the plan
     outs        for each result a tensor to write it to, or None for a new one; None: all are new
     scales      block scales of a and of b; None without them
     """
@@ -315,7 +318,7 @@ def dgated_of(
     a, b         factors whose product a @ b is the gradient of the gated values
     preact       argument of the activation: gate columns in the left half, up columns in the right half
     activation   name of the gated activation, such as "swiglu"
-    how          options of `gemm`
+    how          other options of `gemm`, such as the plan
     returns      (gradient of `preact`, of its shape; the gated values)
     """
     if not a.is_cuda:
@@ -348,11 +351,14 @@ def dgated_by_torch(
 
 @dataclass(frozen=True)
 class Lowered:
-    """A gated epilogue rewritten for a kernel, which stores and reads gate and up columns as separate tensors.
+    """Holds a gated (GLU) epilogue after rewriting it for a kernel that handles gate and up columns as two tensors.
 
-    read          the epilogue, with each result and each M x N operand that has all columns of A @ B replaced by two:
-                  its gate columns and its up columns. `_gate_and_up_names` are the names of the two operands
-    interleaved   True if gate and up are adjacent columns, False if they are two halves; None if nothing was replaced
+    A kernel stores no result that is wider than D, and D is half as wide as A @ B. So each wider result, and each
+    operand of the shape of A @ B, is replaced by two: its gate columns and its up columns.
+
+    read          the rewritten epilogue; an operand "c" has become "c_gate" and "c_up"
+    interleaved   True if gate and up are columns 2j and 2j + 1 of A @ B, False if they are its left and right half;
+                  None if nothing was replaced
     """
 
     read: Formula
@@ -363,8 +369,8 @@ class Lowered:
 def _lowered(text: str, tiles: tuple[str, ...]) -> Lowered:
     """Return a gated epilogue in the form that a kernel computes, with gate and up as separate results and operands.
 
-    text    the epilogue as text
-    tiles   names of M x N operands with all columns of A @ B whose gate and up columns the epilogue reads separately
+    text    the epilogue as text, e.g. "lambda acc, bias: acc + bias"
+    tiles   names of the operands of the shape of A @ B that are replaced by their gate and their up columns
 
     >>> _lowered("lambda acc, c: (reglu(acc + c), acc + c)", ("c",)).read.text
     'lambda acc, c_gate, c_up: (relu(halves(acc)[0] + c_gate) * ..., halves(acc)[0] + c_gate, halves(acc)[1] + c_up)'
@@ -414,10 +420,10 @@ def split_results(results: Sequence[Expression]) -> list[Expression]:
 def split_operands(results: Sequence[Expression], tiles: Sequence[str]) -> list[Expression]:
     """Return results of a gated epilogue after replacing each wide operand by two: its gate and its up columns.
 
-    For example, `c` inside halves() (the two halves of the columns) becomes `c_gate` and `c_up`.
+    For example, an operand `c` of the shape of A @ B becomes the operands `c_gate` and `c_up`, with half the columns.
 
     results   expressions of the epilogue
-    tiles     names of M x N operands with all columns of A @ B
+    tiles     names of the wide operands, which have the shape of A @ B
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(*split_operands([Half(Accumulator() + Tensor("c"), 1, False)], ["c"]))
@@ -447,10 +453,12 @@ def _gate_and_up_names(name: str) -> tuple[str, str]:
 def names_in_halves(text: str) -> frozenset[str]:
     """Return the names of operands of a gated epilogue that a kernel reads as two operands: gate and up columns.
 
-    They are inside halves() or pairs(), which split columns into gate and up, or in a result with all columns of A @
-    B.
+    In a gated (GLU) epilogue, half of the columns of A @ B are gates. halves(x) splits x into its left and right half,
+    pairs(x) into its even and odd columns. An operand is in the result if the epilogue splits an expression that
+    contains it, as `c` in "swiglu(acc + c)". It is also in the result if it occurs in an output as wide as A @ B,
+    because a kernel stores the two parts of such an output separately.
 
-    text   the epilogue as text
+    text   the epilogue as text, a lambda of the accumulator and the operands
 
     >>> sorted(names_in_halves("lambda acc, c, r: (swiglu(acc + c) + r, acc + c)"))
     ['c']
@@ -465,9 +473,10 @@ def names_in_halves(text: str) -> frozenset[str]:
 def _tiles_in_halves(text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor]) -> tuple[str, ...]:
     """Return the names of M x N operands that a kernel reads as two operands: gate and up columns.
 
-    For M = 1, a kernel reads these operands as rows instead, and the result is empty.
+    These are the operands of the shape of A @ B that a gated epilogue splits into gate and up. For M = 1, a kernel
+    reads such operands as rows instead, and the result is empty.
 
-    text       the epilogue as text
+    text       the epilogue as text, e.g. "lambda acc, bias: acc + bias"
     a, b       factors, whose shapes give M and N
     operands   tensors of the epilogue, in order
     """
@@ -494,12 +503,12 @@ def _by_halves(
     A result that is as wide as A @ B is stored as gate and up, into the two halves of one tensor. If gate and up
     columns alternate, two tensors are stored and then joined by a copy.
 
-    lowered     the epilogue that the kernel computes
+    lowered     the epilogue that the kernel computes: gate and up are separate results and operands
     a, b        the factors
-    read        the epilogue of the call
-    operands    tensors and numbers of `read`
-    out_dtype   torch dtype of the results, or one or None for each; None: the default of `gemm`
-    how         options of `gemm`
+    read        the epilogue as the caller wrote it
+    operands    tensors and numbers of the caller's epilogue, in order
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
+    how         other options of `gemm`, such as the plan
     outs        the caller's tensor for each result, or None
     """
     dtypes, interleaved = result_dtypes(a, read.results, out_dtype, outs), lowered.interleaved

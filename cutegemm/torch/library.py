@@ -191,10 +191,11 @@ def _batched_gemm(
     """
 
     def multiply(a: torch.Tensor, b: Tensors, operands: Tensors, shape: Sequence[int]) -> tuple[Any, Any]:
-        """Call cutegemm::gemm on tensors whose first dimension includes vmap's batch, and split it off in each result.
+        """Multiply tensors whose first dimension contains the batch of torch.vmap; return results with a batch axis 0.
 
-        a, b, operands   arguments of the operator cutegemm::gemm
-        shape            extents that replace the first dimension of each result
+        a, b, operands   factors and epilogue tensors of the operator cutegemm::gemm
+        shape            extents that the first dimension of each result is split into, such as (vmap batch, rows)
+        returns          the results, and for each result the axis of vmap's batch, 0
         """
         if text == PLAIN and len(b) == 1 and how == AS_CHOSEN.options:
             results = [torch.ops.cutegemm.mm(a, b[0], types_read(types))]

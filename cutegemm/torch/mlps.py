@@ -121,7 +121,7 @@ def is_recorded(parts: int, *tensors: torch.Tensor | None) -> bool:
     It is True if gradients pass the activation, in eager mode or under torch.compile.
 
     parts     number of weights of the first layer: 1, or 2 for gate and up
-    tensors   x, the weights of the first layer, and the others; None for a bias that is not there
+    tensors   x, the weights of the first layer, the weight of the second layer, and the biases or None
 
     >>> x, w = torch.ones(1, 2), torch.ones(2, 2, requires_grad=True)
     >>> is_recorded(1, x, w, w), is_recorded(1, x, w.detach(), w)
@@ -142,7 +142,7 @@ def _composed(activation: str, interleaved: bool, how: How, parts: int, tensors:
 
     activation    name such as "gelu" or "swiglu"
     interleaved   True if columns 2j and 2j + 1 of `up` are gate and up
-    how           options of `gemm`
+    how           other options of `gemm`, such as the plan
     parts         number of weights of the first layer: 1, or 2 for gate and up
     tensors       (x, *up, down, up_bias, down_bias); weights are transposed, and a bias may be None
     """
@@ -152,11 +152,15 @@ def _composed(activation: str, interleaved: bool, how: How, parts: int, tensors:
 
 
 class Mlp(torch.autograd.Function):  # type: ignore[misc]
-    """The autograd function of an MLP: y = act(x @ up + up_bias) @ down + down_bias.
+    """Computes an MLP, y = act(x @ up + up_bias) @ down + down_bias, so that torch records it as one node of its graph.
 
-    It is called as apply(activation, interleaved, batch_invariant, parts, x, *up, down, up_bias, down_bias). `parts` is
-    the number of weights of the first layer. x is T x K. Weights are transposed: K x H (one or two; K x 2H if
-    interleaved) and H x N. The result is T x N.
+    It is called as apply(activation, interleaved, batch_invariant, parts, x, *up, down, up_bias, down_bias), and
+    returns y, T x N for T tokens.
+
+    parts   number of weights in `up`: 1, or 2 for gate and up
+    x       T x K
+    up      K x H, one or two of them; or one of K x 2H if gate and up are interleaved columns
+    down    H x N
     """
 
     @staticmethod
@@ -225,7 +229,7 @@ def _times(
 
     dtype     type of the result
     by_rows   True if the rows of the result are the rows (tokens) of the MLP's input; only then `how` is used
-    how       options of `gemm`
+    how       other options of `gemm`, such as the plan
     """
     return product(x, (y,), out_dtype=dtype, how=how if by_rows else AS_CHOSEN)[0]
 

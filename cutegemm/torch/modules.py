@@ -33,7 +33,7 @@ from cutegemm.torch.mlps import mlp
 
 
 def mode_of(module: Any) -> AbstractContextManager[None]:
-    """Return a context manager for a module's calls: batch invariant if its attribute `batch_invariant` is True."""
+    """Return a context manager in which a module's calls are batch invariant if its `batch_invariant` is True."""
     return calls.batch_invariant() if module.batch_invariant else nullcontext()
 
 
@@ -105,12 +105,11 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
 
 
 class JoinedWeights(Unscriptable):
-    """A module that keeps the weights of `gate_proj` and `up_proj` adjacent in memory, so that one kernel reads both.
+    """Base class of gated MLPs that keep the weights of gate and up adjacent in memory, so that one kernel reads both.
 
-    They remain two parameters with their names and identity. `load_state_dict` fills them in place. `.to()`,
-    `.half()`, `.cuda()`, and `load_state_dict` with `assign=True` move them; then they are joined again. If anything
-    else separates them (a deep copy, a new tensor in `weight.data`), the next eager call joins them again, and a
-    compiled call copies them until then.
+    The weights of `gate_proj` and `up_proj` remain two parameters. `load_state_dict` fills them in place. After
+    `.to()`, `.half()`, `.cuda()`, or `load_state_dict` with `assign=True`, they are made adjacent again. After a deep
+    copy or a new tensor in `weight.data`, the next eager call makes them adjacent; compiled calls copy them until then.
 
     Weights that are parts of larger memory, as with FSDP, or that other tensors or processes see, stay in place and
     are copied in each call. If gate or up is not a plain linear layer, because of an adapter, pruning, a
@@ -131,7 +130,14 @@ class JoinedWeights(Unscriptable):
             side_by_side(self.gate_proj.weight, self.up_proj.weight, is_new)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the state_dict of torch.nn.Module, with separate storages over the same memory for joined weights."""
+        """Return this MLP's state_dict, with gate and up weights as tensors that do not share a storage.
+
+        The two weights are adjacent in one storage. Libraries that save tensors, such as safetensors, reject tensors of
+        one storage. So each weight is returned with a storage object of its own, which covers the same memory: nothing
+        is copied, and changes are seen by the module.
+
+        args, kwargs   as for torch.nn.Module.state_dict
+        """
         state = super().state_dict(*args, **kwargs)
         prefix = args[1] if len(args) > 1 else kwargs.get("prefix", "")
         for part in ("gate_proj", "up_proj"):
@@ -194,7 +200,7 @@ def is_plain(layer: nn.Module) -> bool:
 
 
 def join_after_load(module: JoinedWeights, _: Any) -> None:
-    """Make the gate and up weights of a module adjacent in memory after `load_state_dict`; registered as its hook."""
+    """Make the gate and up weights of an MLP adjacent in memory; torch calls this hook after `load_state_dict`."""
     module.join(is_new=True)
 
 
@@ -257,7 +263,7 @@ class GatedMLP(JoinedWeights):
 
 
 def are_side_by_side(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return True if the rows of the second weight follow those of the first in memory, in one storage.
+    """Return True if two weights are adjacent in one storage: the second one begins where the first one ends.
 
     >>> whole = torch.zeros(4, 3)
     >>> are_side_by_side(whole[:2], whole[2:]), are_side_by_side(whole[2:], whole[:2])
@@ -303,7 +309,7 @@ def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter, is_new: 
 
 
 def separate(first: Any, second: Any) -> None:
-    """Give two weights that are adjacent in one storage a storage each. Weights that are not adjacent stay in place.
+    """Copy two weights that are adjacent in one storage, so that each has its own. Other weights stay in place.
 
     >>> gate, up = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.zeros(2, 3))
     >>> side_by_side(gate, up), separate(gate, up), are_side_by_side(gate, up)
@@ -325,10 +331,10 @@ def _store_alone(state: Any, name: str) -> None:
 
 
 def stored_alone(tensor: Any) -> Any:
-    """Return one of two adjacent weights as a tensor with a storage of its own, over the same memory.
+    """Return one of two adjacent weights as a tensor that does not share its storage object; nothing is copied.
 
-    Libraries that save tensors reject two that share a storage, as `safetensors.torch.save_model` does, or treat them
-    as one tensor, as accelerate does.
+    The new storage covers the memory of this weight only. Libraries that save tensors need that: safetensors rejects
+    two tensors that share a storage, and accelerate treats them as one tensor.
 
     tensor   the weight; a value that does not share a storage in this way is returned unchanged
 

@@ -41,7 +41,9 @@ _MANY_ROWS = 1024  # smallest number of rows with more conditions in `EpilogueSp
 
 @dataclass(frozen=True)
 class Kind:
-    """One of the `gemm` calls that a layer makes, such as its forward pass or its weight gradient.
+    """Describes one kind of `gemm` call that a layer of a model makes, such as its forward pass or weight gradient.
+
+    A library of kernels is selected for such calls with all numbers of tokens.
 
     name    such as "forward" or "weight gradient"
     call    function without arguments that makes the call for one layer
@@ -57,10 +59,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Sample:
-    """A `gemm` call that a layer makes for one number of rows; kernels of a library are selected to suit such samples.
+    """A `gemm` call of a layer with one number of rows, to predict how fast each kernel of a library computes it.
 
     kind       name of the call, such as "forward"
-    question   what the choice of its plan depends on: types, strides, extents, epilogue
+    question   types, strides, extents and epilogue of the call; from them, plans and their times are predicted
     """
 
     kind: str
@@ -68,9 +70,9 @@ class Sample:
 
     @property
     def group(self) -> tuple[Any, ...]:
-        """Return what a kernel for this call is compiled for: types, memory orders, alignments and epilogue.
+        """Return what this call's kernel is compiled for, as a key: types, memory orders, alignments and epilogue.
 
-        Calls with an equal result can use the same kernels.
+        Calls with equal tuples can use the same kernels.
         """
         question = self.question
         epilogue = None if question.ending is None else question.ending.epilogue
@@ -198,13 +200,15 @@ def sampled_rows(model: Model, kind: Kind) -> list[int]:
 
 @dataclass(frozen=True)
 class Selection:
-    """The plans that were selected for a group of `gemm` calls that the same kernels can compute.
+    """Lists the plans that a library of kernels contains for a group of `gemm` calls, and how much slower they are.
+
+    All calls of a group have the same types, memory orders and epilogue, so that the same kernels can compute them.
 
     kinds     names of the calls in the group, such as "forward"
-    recipes   the selected recipes, i.e. named sets of options that give plans
-    plans     their plans for the operands of the group
-    loss      mean over all samples of (predicted time with these plans / least predicted time of any plan) - 1; a
-              sample that none of the plans can compute counts as 30%
+    recipes   the named set of options of each plan, e.g. tile and cluster size
+    plans     the plans
+    loss      mean slowdown of the calls with the best of these plans, compared with the best of all plans: 0.02 for 2%.
+              A call that none of the plans can compute counts as 30%
     """
 
     kinds: tuple[str, ...]
@@ -214,12 +218,12 @@ class Selection:
 
 
 class _Table:
-    """Predicted slowdown of each recipe, compared with the fastest one, for each sample of a group of `gemm` calls.
+    """Selects a few kernel plans with which all `gemm` calls of a group are nearly as fast as with their best plans.
 
-    A recipe is a named set of options that gives a plan. The slowdown is its predicted time divided by the least
-    predicted time of any recipe.
+    It has a table of predicted slowdowns: for each plan and each call, the predicted time divided by the least time of
+    any plan for that call.
 
-    samples   calls of one group, which the same kernels can compute
+    samples   the calls of the group, which the same kernels can compute; each has another size
     """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
@@ -239,9 +243,9 @@ class _Table:
             row[list(by_sample)] = list(by_sample.values())
 
     def _plan(self, sample: Sample, recipe: Recipe) -> GemmPlan | None:
-        """Return the cached plan that a recipe (named plan options) gives for a sample; None if it is not valid.
+        """Return the plan that named options (a recipe) give for a sampled call; None if the plan is not valid.
 
-        Plans do not depend on extents, so all samples of the group share them.
+        Plans are cached: they do not depend on extents, so all calls of the group share them.
         """
         key = recipe, sample.question.extents[0] >= _MANY_ROWS
         if key not in self._plans:
@@ -249,10 +253,10 @@ class _Table:
         return self._plans[key]
 
     def search(self) -> Selection:
-        """Select a few recipes (named plan options) with a low mean slowdown over all samples.
+        """Select a few plans with which all calls of this group are nearly as fast as with their best plans.
 
-        Greedy: the recipe that lowers the mean slowdown most is added until it lowers it by less than `LEAST_GAIN`.
-        At most `MOST_PLANS` are selected, and at most one for `SAMPLES_PER_PLAN` samples.
+        Plans are added one by one: each time the plan that lowers the mean slowdown of the calls most, until that is
+        less than 0.06% (`LEAST_GAIN`). At most 64 plans are selected, and at most one for 4 sampled calls.
         """
         most = min(MOST_PLANS, -(-len(self.samples) // SAMPLES_PER_PLAN), len(self.recipes))
         chosen, fastest = list[int](), np.full(len(self.samples), _UNSERVED, np.float32)
@@ -274,11 +278,11 @@ def _plan_of(sample: Sample, recipe: Recipe) -> GemmPlan | None:
 
 
 def _selection(samples: Sequence[Sample], recipes: tuple[Recipe, ...], loss: float) -> Selection:
-    """Return a `Selection` for a group of `gemm` calls: the selected recipes, their plans and their mean slowdown.
+    """Build the selected plans for a group of `gemm` calls, and return them with their options and mean slowdown.
 
-    samples   calls of the group. A recipe has the same plan for all of them that it can compute
-    recipes   the selected recipes (named plan options)
-    loss      mean slowdown of the selection, minus 1
+    samples   calls of the group; the plans are built for the smallest and the largest of them
+    recipes   the selected options (tile size, cluster size etc.), one set for each plan
+    loss      mean slowdown with these plans: 0.02 if calls take 2% longer than with their best plans
     """
     ends = [end(samples, key=lambda sample: sample.question.extents[0]) for end in (min, max)]
     plans = [_plan_of(sample, recipe) for recipe in recipes for sample in ends]

@@ -150,11 +150,13 @@ def _wrong_block(block: tuple[int, int]) -> list[str]:
 
 
 def from_deep_gemm(scales: torch.Tensor, block: tuple[int, int] = _ROW) -> torch.Tensor:
-    """Return block scales of DeepGEMM as `scaled_mm` takes them, as a view if their strides allow it.
+    """Convert block scales from DeepGEMM's form to the form that `scaled_mm` takes, without a copy if possible.
 
-    scales    float32. For the block (1, 128), (rows, K/128): those of `get_mn_major_tma_aligned_tensor` (formerly
-              `get_col_major_tma_aligned_tensor`), contiguous along the rows with a pitch that is a multiple of 4, are
-              returned as they are; row-major ones are copied. For (128, 128), (rows/128, K/128)
+    For the block (1, 128), scales are returned unchanged if they are contiguous along the rows and the distance between
+    columns is a multiple of 4, as in the result of DeepGEMM's `get_mn_major_tma_aligned_tensor`. Others are copied to
+    this form.
+
+    scales    float32: (rows, K/128) for the block (1, 128), (rows/128, K/128) for the block (128, 128)
     block     elements that share a scale: (1, 128) or (128, 128)
     returns   (rows, K/128) for the recipe BlockWise1x128; (K/128, rows/128), a view, for BlockWise128x128
     raises    UnsupportedError for scales of another type, such as the packed powers of two of Blackwell, or rank

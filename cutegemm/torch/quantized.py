@@ -27,9 +27,9 @@ def scales_of(tops: torch.Tensor, dtype: DType, power_of_two: bool) -> torch.Ten
 
 
 def evaluated(node: Blockwise, x: torch.Tensor) -> torch.Tensor:
-    """Return one result of a quantizing epilogue: the scaled values before they are rounded, or the scales of blocks.
+    """Return one of the two results of an epilogue that quantizes D: the scaled values before rounding, or the scales.
 
-    node   the result, which says which of the two it is, and the block that shares a scale
+    node   the expression of the result. It says which of the two it is, and how many rows and columns share a scale
     x      tensor to quantize, of the shape of D
 
     >>> from cutegemm.plan.epilogue import Accumulator

@@ -37,9 +37,9 @@ _COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": 
 
 
 class Values:
-    """Evaluates expressions of an epilogue by torch: calling the object with an expression returns its value, a tensor.
+    """Evaluates symbolic expressions of an epilogue by torch: `values(expression)` returns the tensor of its values.
 
-    Each value is computed at its first use, and then kept.
+    Each subexpression is computed only once.
 
     acc        function without arguments that returns the accumulator
     operands   tensors and numbers by name
@@ -186,7 +186,10 @@ def stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def half_of(x: torch.Tensor, node: Any) -> torch.Tensor:
-    """Return the gate columns or the up columns of x, whichever the expression `node` (a `Half`) selects.
+    """Return the gate columns or the up columns of a matrix x, i.e. half of its columns.
+
+    node   expression that selects the columns: `node.side` is 0 for gate and 1 for up. `node.interleaved` is True if
+           gate and up alternate, False if they are the left and the right half
 
     >>> [half_of(torch.arange(4), Half(Expression(), 1, interleaved)) for interleaved in (True, False)]
     [tensor([1, 3]), tensor([2, 3])]
@@ -219,11 +222,14 @@ def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def join_halves(halves: Sequence[tuple[Any, torch.Tensor]]) -> torch.Tensor:
-    """Return the gradient of a matrix with all columns of A @ B, from the gradients of its gate and up columns.
+    """Return the gradient of a matrix of the shape of A @ B, from the gradients of its gate and of its up columns.
 
-    Columns without a gradient are 0.
+    Gate and up are the left and the right half of the columns, or the even and the odd columns (interleaved). Columns
+    without a gradient get 0.
 
-    halves   pairs of a `Half`, which selects gate or up columns, and a tensor with as many columns
+    halves   pairs (half, gradient). `half` is an expression that selects one of the two sets of columns: its attribute
+             `side` is 0 for gate and 1 for up, and `interleaved` is True or False. `gradient` is a tensor with half
+             as many columns as the result
 
     >>> gate = Half(Expression(), 0, False)
     >>> join_halves([(gate, torch.tensor([1, 2]))])
@@ -265,7 +271,7 @@ def result_dtypes(
 
     a           the first factor
     results     expressions of the results, D first
-    out_dtype   a torch dtype, None for the default of `gemm`, or a sequence with one of these for each result
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     outs        for each result a tensor to write it to, whose type takes precedence, or None; None: all are new
     raises      UnsupportedError if no kernel multiplies the type of `a`
     """
@@ -321,9 +327,9 @@ def by_torch(
     """Compute a @ b with an epilogue by operations of torch, which can be differentiated and transformed.
 
     a, b        factors
-    read        the epilogue
-    operands    its tensors and numbers, in order
-    out_dtype   a torch dtype, None for the default of `gemm`, or a sequence with one of these for each result
+    read        the parsed epilogue
+    operands    tensors and numbers of the epilogue, in the order of its parameters
+    out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
     outs        for each result a tensor to write it to, or None for a new one; None: all are new
     """
     rows, columns = a.shape[:-1], b.shape[-1]

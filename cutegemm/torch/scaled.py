@@ -154,10 +154,10 @@ def _text(names: tuple[str, ...], result: str, dtype: torch.dtype | None) -> str
 
 
 def _wrong_quantize(quantize: Any, dtype: torch.dtype | None) -> list[str]:
-    """Return error messages, in a list, for a size of blocks that no kernel quantizes by, or for another type.
+    """Return a list of error messages if `scaled_mm` cannot quantize its result as the caller asks; else [].
 
-    quantize   argument of `scaled_mm`
-    dtype      type of the result
+    quantize   the argument of `scaled_mm`: rows and columns of a block of the result that shares a scale; or None
+    dtype      type of the result, which must be a float8 type if `quantize` is not None
     """
     if quantize is None:
         return []
@@ -211,10 +211,10 @@ def wrong_contraction(dims: Any) -> list[str]:
 
 
 def _wrong_blocks(tensors: Mapping[str, Any], recipes: Mapping[str, str | None]) -> list[str]:
-    """Return error messages for block scales that no kernel supports; empty for good ones.
+    """Return error messages for a use of block scales (one scale for 128 elements along K) that no kernel supports.
 
-    A block scale is one for 128 elements along K. Three uses are wrong: if only one of the two factors has block
-    scales, if the factors are int8, and if a tensor requires gradients.
+    The list is empty if the use is right. It is wrong if only one of the two factors has block scales, if the factors
+    are int8, or if a tensor requires gradients.
 
     tensors   tensors by argument name ("mat_a", "scale_a", "bias", ...); bias may be None
     recipes   "scale_a" and "scale_b" -> scaling recipe, such as "BlockWise1x128"; None for an unknown one

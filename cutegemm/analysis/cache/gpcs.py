@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpcReads:
-    """Bytes of A and B that CTAs request, and the least that must come from L2.
+    """Tells how many bytes of A and B CTAs request, and how few L2 has to deliver if SMs share deliveries.
 
     A GPC is a group of SMs. If several SMs of a GPC request the same data at the same time, L2 may be read only once.
 
@@ -57,7 +57,9 @@ class GpcReads:
 
 
 def gpc_reads(plan: GemmPlan, problem: Problem, device: Device, raster: Raster | None = None) -> GpcReads | None:
-    """Return the bytes of A and B that a persistent grid requests, in total and if each GPC joins equal requests.
+    """Return the bytes of A and B that a persistent grid requests, in total and if SMs share what they load.
+
+    A GPC is a group of SMs. The second number counts data once that several SMs of a GPC request at the same time.
 
     raster    tile order to use instead of the plan's; None: the plan's
     returns   None if the GPC of each CTA is not known: if the device has no `tpc_rounds`, if clusters have more than

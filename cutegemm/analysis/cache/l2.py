@@ -39,12 +39,15 @@ _known: dict[bytes, Moved] = {}
 
 @dataclass(frozen=True)
 class Work:
-    """Data that the work tiles of a grid (tiles of D with a range of K) read and write: input of a simulation of L2.
+    """Describes which data each work tile of a grid reads and writes, as the input of a simulation of the L2 cache.
 
-    clusters             index of the cluster that takes each work tile
-    tiles                index of the tile of D of each work tile; a tile here is that of a whole cluster
-    k_first, k_last      range of K of each work tile, as shares of K between 0 and 1
-    panels_a, panels_b   indices of the panels (rows of A, columns of B) that each work tile reads: (tiles, panels)
+    A work tile is a tile of D, computed by a cluster, with all of K or a range of K. The first six fields are arrays
+    with one entry for each work tile.
+
+    clusters             index of the cluster that computes the work tile
+    tiles                index of its tile of D
+    k_first, k_last      start and end of its range of K, as shares of K between 0 and 1
+    panels_a, panels_b   indices of the panels that it reads (blocks of rows of A, of columns of B); second axis: panels
     bytes_a, bytes_b     bytes of each panel
     bytes_d              bytes of D that a cluster writes for a tile
     bytes_partials       bytes of the accumulators that a cluster writes for a K split
@@ -69,7 +72,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes that a grid moves between DRAM, the L2 partitions and the multiprocessors.
+    """The result of a simulation of L2: bytes that a grid moves between DRAM, L2 partitions and multiprocessors.
 
     dram_bytes        bytes of A and B that come from DRAM
     far_bytes         bytes that pass from one partition of the L2 to another
@@ -186,7 +189,7 @@ def _by_cluster(clusters: np.ndarray) -> list[list[int]]:
 
 
 class _Ends:
-    """Simulates the end of work tiles in a model of L2: accumulators of K splits are written or read, and D is written.
+    """Simulates what CTAs do to the L2 cache at the end of a tile: move accumulators of K splits, and write D.
 
     work     data that the work tiles read and write
     splits   number of K splits of each tile of D
@@ -222,7 +225,7 @@ class _Ends:
     def _each(self, touch: Callable[..., None], tile: int, k_split: int, here: int, size: float) -> None:
         """Read or write accumulators of a K split in the simulated L2, with equal shares in all its partitions.
 
-        touch     `_Cache.read` or `_Cache.write`
+        touch     method of the simulated cache, `read` or `write`, that is called for each partition
         tile      index of the tile of D
         k_split   index of the K split
         here      L2 partition of the multiprocessor that reads or writes
@@ -233,7 +236,7 @@ class _Ends:
 
 
 class _Cache:
-    """The simulated L2: partitions that each evict the least recently used data, and counts of the bytes they fetch.
+    """Simulates an L2 cache whose partitions each evict the least recently used data, and counts the bytes fetched.
 
     partitions   number of partitions
     bytes_each   size of one partition

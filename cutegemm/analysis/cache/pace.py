@@ -36,7 +36,7 @@ WAIT = 0.1  # relative increase of the time of a tile if all that it reads comes
 
 @dataclass(frozen=True)
 class Pace:
-    """Times that clusters of CTAs take for a tile, as the input of a simulation of L2.
+    """Tells how long clusters of CTAs take for a tile, and how much that varies, as the input of a simulation of L2.
 
     time     time of each cluster for a tile, relative to the time of the MMAs alone; array over the clusters
     jitter   relative standard deviation of a tile's time
@@ -82,7 +82,9 @@ def demand(plan: GemmPlan, device: Device) -> float:
 
 
 def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
-    """Return the times of the clusters of a plan that run at once, relative to the time of the MMAs.
+    """Return how long each of the clusters that run at once takes for a tile, relative to the time of the MMAs.
+
+    Clusters differ because multiprocessors share their ports to L2. The result is an input of a simulation of L2.
 
     units   number of clusters that run at once on the device
     """
@@ -112,7 +114,7 @@ def tpc_of_ctas(device: Device, in_cluster: int) -> np.ndarray:
 
 
 def _sharing(plan: GemmPlan, device: Device, units: int) -> np.ndarray:
-    """Return, for each cluster, the number of multiprocessors that share its port to L2, as an array.
+    """Return an array with an entry for each cluster: the number of multiprocessors that share its port to L2.
 
     units   number of clusters that run at once
     """

@@ -50,7 +50,7 @@ _READ_OF_TORN = 0.4  # largest share of partially written sectors of D that L2 r
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one GEMM moves through L2 and DRAM.
+    """Predicts how many bytes one GEMM moves through L2 and DRAM, for one order of its tiles.
 
     raster                order of the tiles
     waves                 number of waves of CTAs
@@ -91,7 +91,9 @@ class Traffic:
 def traffic(
     plan: GemmPlan, problem: Problem, *, ctas_per_wave: int, l2_bytes: int, raster: Raster | None = None
 ) -> Traffic:
-    """Return the bytes that a plan moves for a problem, if the CTAs of a wave run in step and waves follow each other.
+    """Predict the bytes that a plan moves through L2 and DRAM, under the assumption that all CTAs run in step.
+
+    A wave of CTAs computes its tiles at the same time, and the next wave starts when all of them have ended.
 
     ctas_per_wave   CTAs that run at once
     l2_bytes        bytes of L2 that can keep A and B
@@ -145,7 +147,7 @@ def traffic(
 def traffic_in_time(
     plan: GemmPlan, problem: Problem, device: Device, *, ctas_per_wave: int, raster: Raster | None = None
 ) -> Traffic:
-    """Return the bytes that a plan moves for a problem on a device, by a simulation of L2 with CTAs of varying speed.
+    """Predict the bytes that a plan moves through L2 and DRAM, by a simulation of L2 with CTAs of varying speed.
 
     ctas_per_wave   CTAs that run at once
     raster          order of the tiles; None: the plan's
@@ -242,7 +244,10 @@ def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
 
 
 def _epilogue_bits(plan: GemmPlan, problem: Problem) -> int:
-    """Return the bits that pass L2 per element of D at the end of a tile: results, and matrices that are read."""
+    """Return the bits that pass L2 for each element of D in the epilogue of a tile.
+
+    They are those of D and auxiliary outputs, and of the matrices that the epilogue reads, such as C.
+    """
     tiles = [name for name in read_always(plan) if name in plan.epilogue.tiles]
     return sum(problem.operands.matrix(name).dtype.bits for name in (*plan.epilogue.outputs, *tiles))
 
@@ -263,7 +268,10 @@ def _simulate(
 ) -> tuple[float, list[int], list[int]]:
     """Return the bytes that CTAs running in step read from DRAM, and how many panels of A and B each wave uses.
 
-    tiles      indices (m, n) of the panels (rows of A, columns of B) of each tile, in the order of the raster
+    A panel is the block of rows of A, or of columns of B, that a tile of D needs.
+
+    tiles      array with a row for each tile of D, in the order of execution, and two columns: indices of its panels
+               of A and of B
     bytes_a    bytes of each panel of A
     bytes_b    bytes of each panel of B
     tile_d     bytes of D, and of what the epilogue reads, per tile
@@ -295,7 +303,10 @@ def _simulate(
 
 
 def _share_below(start: float, slope: float, bound: float) -> float:
-    """Return the share of the x in [0, 1] with start + slope * x <= bound."""
+    """Return the length of the part of the interval [0, 1] in which a straight line does not exceed a bound.
+
+    The line is start + slope * x. For example, start 0, slope 2 and bound 1 give 0.5.
+    """
     if slope == 0:
         return float(start <= bound)
     x = min(1.0, max(0.0, (bound - start) / slope))

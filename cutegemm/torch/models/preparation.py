@@ -17,11 +17,10 @@ from cutegemm.torch.modules import JoinedWeights, Linear
 
 
 def questions_of(model: Any, rows: Sequence[int]) -> list[tuple[Question, Sequence[int]]]:
-    """Return what is needed to choose the kernels for a model: one item for each different kind of layer.
+    """Return what is needed to choose the kernels for a model: one pair for each different kind of layer.
 
-    An item is a pair. Its first entry, a `Question`, has everything that the choice of a plan depends on: types,
-    strides, extents and epilogue. Its second entry is `rows`, unchanged, since each layer may get each of these numbers
-    of rows.
+    The first entry of a pair, a `Question`, describes the GEMM of the layer: types, strides, extents and epilogue. The
+    second entry is `rows`, the same for all layers: the numbers of rows that kernels are compiled for.
 
     model     a module, or several
     rows      numbers of rows that the inputs of layers may have
@@ -58,5 +57,5 @@ def questions_of(model: Any, rows: Sequence[int]) -> list[tuple[Question, Sequen
 
 
 def _weight(layer: Any) -> torch.Tensor:
-    """Return the first parameter of a layer or of its children that is a matrix: the weight."""
+    """Return the weight of a layer or MLP: the first parameter of it or of its children that is a matrix."""
     return next(each for each in layer.parameters() if each.dim() == 2)

@@ -49,12 +49,15 @@ def is_conv1d(module: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Parts:
-    """Names of the child modules of an MLP, by what they compute.
+    """Names of the child modules of an MLP, such as "gate_proj", by what each of them computes.
 
-    up     layers before the activation: one, or gate and up
-    act    the activation; in the table of known MLPs, all names that it may have
-    down   layer after the activation
-    last   modules that may come last, such as dropout
+    For an MLP class of a library, where the names vary, `act` and `last` list all names that occur. For one module,
+    they list the names that this module has.
+
+    up     names of the linear layers before the activation: one, or gate and up
+    act    name of the activation, in a tuple of one; or all its names that occur
+    down   name of the linear layer after the activation
+    last   names of modules that follow, such as dropout
     """
 
     up: tuple[str, ...]

@@ -39,7 +39,9 @@ _RECORD = "_cutegemm"  # attribute of a replaced MLP: a `Record`, or None after 
 
 @dataclass(frozen=True)
 class Record:
-    """What an MLP computed when `use` replaced it; a call compares it with the MLP's present state to notice changes.
+    """Remembers what an MLP computed when `cutegemm.use` replaced it, so that later calls notice if it was changed.
+
+    If it was changed, e.g. to another activation, the original forward computes the MLP again.
 
     parts        names of its children
     activation   name of the activation, such as "gelu" or "swiglu"
@@ -53,10 +55,10 @@ class Record:
 
 @dataclass
 class Replaced:
-    """The result of `cutegemm.use(model)`: which modules cutegemm now computes, and which ones it has left to torch.
+    """The result of `cutegemm.use(model)`: lists which modules cutegemm now computes, and which it left to torch.
 
-    replaced   name of a module -> description of what replaces it
-    left       name of a module -> reason why it was not replaced
+    replaced   dict from the name of each replaced module to a description of what replaces it
+    left       dict from the name of each other layer or MLP to the reason why it was not replaced
 
     `undo()` restores the model. Used as a context manager, this object calls `undo()` at the end.
     """
@@ -192,11 +194,11 @@ def is_replaced(module: nn.Module) -> bool:
 
 
 class Replacement(fallback.Unscriptable):
-    """Base of the classes that `use` gives to a model's modules, so that cutegemm computes them.
+    """Base class of model layers that `cutegemm.use(model)` has replaced: `forward` calls kernels of cutegemm.
 
-    A replaced module gets a class with two bases: this one, and its original class. If cutegemm cannot compute a call,
-    the original class's `forward` is called. If results must not depend on the batch (`batch_invariant`), an error is
-    raised instead.
+    `use` changes the class of a module to one with two bases: a subclass of this class, and the module's original
+    class. If no kernel can compute a call, `forward` calls that of the original class. But if results must not depend
+    on the batch (`batch_invariant`), it raises an error.
     """
 
     batch_invariant: bool | None = None
@@ -215,7 +217,7 @@ class Replacement(fallback.Unscriptable):
         return super().forward(*args, **kwargs) if y is None else y
 
     def _computed(self, x: Any) -> torch.Tensor | None:
-        """Return the result of this replaced module for x; None if the original forward has to compute it."""
+        """Return this replaced module's result for the input x, by kernels; None if no kernel can compute it."""
         raise NotImplementedError
 
 
@@ -223,17 +225,20 @@ class Replacement(fallback.Unscriptable):
 
 
 class ReplacedConv1D(Replacement):
-    """A Conv1D of transformers that `use` has replaced: returns x @ weight + bias, with a weight of K x N."""
+    """Computes a replaced Conv1D, the linear layer of transformers' GPT-2: x @ weight + bias. The weight is K x N."""
 
     def _computed(self, x: Any) -> torch.Tensor | None:
         return linear(x, _by_rows(self), self.bias) if _may_compute(self, x) else None
 
 
 def _may_compute(layer: Any, x: Any) -> bool:
-    """Return True if a kernel may compute a replaced Conv1D for the input x, False if the original forward has to.
+    """Return True if a kernel may compute a replaced Conv1D, False if the module's original forward has to.
 
-    It may not if gradients are recorded and the weight is an inference tensor: the transpose of such a tensor does not
-    require gradients, even if the tensor does.
+    It is False if no kernel can read the tensors, or if the class's `forward` was replaced. It is also False if
+    gradients are recorded and the weight is an inference tensor, because torch records none through its transpose.
+
+    layer   the replaced Conv1D, with its weight and bias
+    x       input of the layer
     """
     weight = layer.weight
     if is_replaced_forward(layer._cutegemm_original) or is_left_to_torch(x, weight, layer.bias):
@@ -287,7 +292,7 @@ def _why_not_tensors(layer: Any) -> str:
 
 
 class ReplacedGatedMLP(Replacement, JoinedWeights):
-    """A gated MLP that `use` has replaced: returns down(act(gate(x)) * up(x)), with gate and up in one kernel."""
+    """Computes a replaced gated MLP, down(act(gate(x)) * up(x)), with gate, up and activation in one kernel."""
 
     def _computed(self, x: Any) -> torch.Tensor | None:
         record = _unchanged(self)
@@ -295,7 +300,7 @@ class ReplacedGatedMLP(Replacement, JoinedWeights):
 
 
 class ReplacedMLP(Replacement):
-    """An MLP that `use` has replaced: returns down(act(up(x))), with the activation in the first layer's kernel."""
+    """Computes a replaced MLP, down(act(up(x))), with the activation in the kernel of the first layer."""
 
     def _computed(self, x: Any) -> torch.Tensor | None:
         record = _unchanged(self)
@@ -485,10 +490,14 @@ def _based_on(own: type, kind: type, before: type) -> type:
 
 @cache
 def _derived(replacement: Any, original: Any) -> Any:
-    """Return the class that a replaced module gets: bases `replacement` and `original`, and the name of the original.
+    """Return the class that a replaced module gets: its bases are `replacement` and the module's original class.
 
-    Its objects are copied and pickled by naming the two classes. If any other attribute than a child, the mode or a
-    private one is set in a replaced MLP, the original forward may compute something else. From then on it is called.
+    It has the name of the original class. Its objects can be copied and pickled. If a public attribute of a replaced
+    MLP is set later, such as a factor that the original forward reads, the original forward computes the MLP from then
+    on; new children and the training mode do not count.
+
+    replacement   class of cutegemm that computes the module
+    original      class of the module before
     """
 
     def reduced(self: Any, protocol: int) -> tuple[Any, ...]:
