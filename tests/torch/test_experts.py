@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import experts  # noqa: E402
-from cutegemm.torch.grouped.experts import Gathered, Summed, sorted_by_expert  # noqa: E402
+from cutegemm.torch.grouped.rows import Gathered, Summed, sorted_by_expert  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
 
 T, K, L, H, N, CHOSEN = 9, 6, 5, 4, 7, 2
@@ -90,6 +90,39 @@ def test_experts_on_other_devices_contribute_nothing(has_bias, activation, monke
     ours = experts(x, index, weights, up, down, activation, *biases, is_partial=True)
     theirs = by_loop(index, x, weights, up, down, *biases, lambda preact: GATED["swiglu"](*preact.chunk(2, -1)))
     compared(ours, theirs, (x, weights, up, down, *biases))
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("name", ["swiglu", "gelu"])
+def test_gradients_of_gradients(name, has_bias):
+    index, (x, weights, up, down, *biases) = inputs(is_gated=name in GATED, has_bias=has_bias)
+    tensors = [each for each in (x, weights, up, down, *biases) if each is not None]
+
+    def function(x, weights, up, down, *biases):
+        return experts(x, index, weights, up, down, name, *biases)
+
+    assert torch.autograd.gradgradcheck(function, tensors, atol=1e-4, fast_mode=True)
+
+
+def test_what_the_backward_pass_keeps():
+    """x, and gate and up of the rows: no gathered rows, hidden values or results."""
+    index, tensors = inputs()
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each.shape) or each, lambda each: each):
+        experts(tensors[0], index, *tensors[1:4])
+    assert [shape for shape in kept if shape[0] == T * CHOSEN and len(shape) == 2] == [(T * CHOSEN, H)] * 2
+
+
+def test_gradients_of_some_tensors():
+    index, tensors = inputs(has_bias=True)
+    ours, theirs = [
+        function(index, *[each.detach() for each in tensors[:4]], *tensors[4:])
+        for function in (
+            lambda index, x, *others: experts(x, index, *others[:3], "swiglu", *others[3:]),
+            lambda *args: by_loop(*args, lambda preact: GATED["swiglu"](*preact.chunk(2, -1))),
+        )
+    ]
+    compared(ours, theirs, tensors[4:])
 
 
 def test_narrow_types_and_wide_weights():

@@ -32,7 +32,7 @@ class Form:
 
     groups       the mode that groups divide: "m", "n" or "k"; "" for a batch, whose groups are matrices
     l, m, n, k   number of groups, and extents of a and b
-    is_padded    whether each group is a matrix of a, of which the first rows are valid
+    is_padded    whether each group is a matrix of a whose first rows are valid
     """
 
     groups: str
