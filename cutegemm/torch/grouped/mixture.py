@@ -131,7 +131,7 @@ class Mixture(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
         saved, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]  # a checkpoint unpacks them only once
-        function = _differentiable_backward if torch.is_grad_enabled() else _backward
+        function: Any = _differentiable_backward if torch.is_grad_enabled() else _backward
         return None, None, None, *function(*ctx.options, saved[:9], saved[9:], dy, needs)
 
 
