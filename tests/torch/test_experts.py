@@ -9,8 +9,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import experts  # noqa: E402
+from cutegemm.torch.grouped import launch, library  # noqa: E402
 from cutegemm.torch.grouped.rows import Gathered, Summed, sorted_by_expert  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
+from tests.torch.grouped_kernels import run_by  # noqa: E402
 
 T, K, L, H, N, CHOSEN = 9, 6, 5, 4, 7, 2
 
@@ -137,6 +139,27 @@ def test_narrow_types_and_wide_weights():
     ours = experts(x, index, weights.float(), up, down)
     assert ours.dtype == torch.bfloat16
     assert (ours - exact).norm() <= 2 * (theirs - exact).norm()
+
+
+def test_a_step_by_emulated_kernels(monkeypatch):
+    """All kernels of a forward and a backward pass, compiled for Hopper, on the emulator."""
+    pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+    pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+    shapes = (20, 64), (20, 2), (3, 128, 64), (3, 64, 64), (3, 128), (3, 64)
+    tensors = [(normal(*shape, seed=i) / 4).bfloat16() for i, shape in enumerate(shapes)]
+    index = torch.stack([torch.arange(20) % 3, (torch.arange(20) + 1) % 2], -1)
+
+    def run(dtype):
+        x, weights, up, down, *biases = found = [each.to(dtype, copy=True).requires_grad_() for each in tensors]
+        y = experts(x, index, weights, up, down, "swiglu_oai", *biases, interleaved=True)
+        return [y.detach(), *torch.autograd.grad(y.float().square().sum(), found)]
+
+    exact, theirs = run(torch.float64), run(torch.bfloat16)
+    plans = run_by(cutegemm.emulate, monkeypatch)
+    monkeypatch.setattr(library, "compute", launch.compute_grouped)
+    for right, other, one in zip(exact, theirs, run(torch.bfloat16), strict=True):
+        assert (one - right).norm() <= 1.1 * (other - right).norm()
+    assert [plan.operands.groups for plan in plans].count("k") == 2
 
 
 def test_order_of_rows():
