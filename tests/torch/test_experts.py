@@ -162,6 +162,19 @@ def test_a_step_by_emulated_kernels(monkeypatch):
     assert [plan.operands.groups for plan in plans].count("k") == 2
 
 
+@pytest.mark.filterwarnings("ignore::cutegemm.errors.CopyWarning")
+@pytest.mark.parametrize("compute", [None, launch.compute_grouped])
+def test_no_tokens(compute, monkeypatch):
+    if compute is not None:
+        run_by(cutegemm.simulate, monkeypatch)
+        monkeypatch.setattr(library, "compute", compute)
+    index, tensors = inputs(dtype=torch.bfloat16)
+    x, weights, up, down, *_ = tensors
+    y = experts(x[:0], index[:0], weights[:0], up, down)
+    assert y.shape == (0, N)
+    assert all(not g.any() for g in torch.autograd.grad(y.sum(), (x, weights, up, down)))
+
+
 def test_order_of_rows():
     index = torch.tensor([[3, 0], [0, 5], [2, 3]])
     order, ends = sorted_by_expert(index, 4)

@@ -31,6 +31,7 @@ from cutegemm.run.question import EpilogueSpec
 from cutegemm.run.views import ALIGN_BYTES, View
 from cutegemm.torch.epilogue import Formula, OutDtype, formula, is_gated, text_of
 from cutegemm.torch.grouped.forms import Form
+from cutegemm.torch.grouped.reference import grouped_by_torch
 from cutegemm.torch.launch import interleaving, split_results
 from cutegemm.torch.reference import interleave, result_dtypes
 
@@ -75,6 +76,8 @@ def compute_grouped(
     zeroed      whether elements of results that belong to no group are 0. Otherwise they are not written
     """
     form, read = Form.of(a, b, ends), formula(text)
+    if form.k == 0:  # factors without memory, which no kernel can load
+        return grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed)
     dtypes, shapes = result_dtypes(a, read.results, out_dtype), form.result_shapes(read)
     a, b = loadable("a", _flattened(a) if form.is_padded else a, form), loadable("b", b, form)
     stored = [
