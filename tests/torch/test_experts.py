@@ -178,7 +178,7 @@ def test_no_tokens(compute, monkeypatch):
 def test_order_of_rows():
     index = torch.tensor([[3, 0], [0, 5], [2, 3]])
     order, ends = sorted_by_expert(index, 4)
-    assert order.tolist() == [1, 2, 4, 0, 5, 3]  # 0 twice, 2, 3 twice; 5 is no expert
+    assert order.tolist() == [1, 2, 4, 0, 5, 3]  # experts 0, 0, 2, 3, 3; 5 is not one of them
     assert ends.tolist() == [2, 2, 3, 5]
 
 

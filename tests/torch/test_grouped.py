@@ -43,7 +43,7 @@ def offsets(ends):
 
 
 def by_loop(form, a, b, ends, function=lambda acc, group, rows: acc):
-    """The result of each group by torch, and 0 where there is no group.
+    """Return the result of each group by torch, and 0 for rows without a group.
 
     function   epilogue: of the group's product, its index, and the slice of its rows
     """
@@ -56,12 +56,12 @@ def by_loop(form, a, b, ends, function=lambda acc, group, rows: acc):
             product = a[part] @ b[g] if form == "m" else a[g] @ b[:, part]
             value = function(product, g, part)
             rows = rows.index_put((torch.arange(part.start, part.stop),), value if form == "m" else value.mT)
-    rows = rows + 0 * (a.sum() + b.sum())  # a gradient, also if there are no groups
+    rows = rows + 0 * (a.sum() + b.sum())  # a gradient, also if all groups are empty
     return rows if form == "m" else rows.mT
 
 
 def inside(form, result, ends):
-    """A result with 0 where there is no group, which is not written."""
+    """Return a result with 0 in the rows without a group, which are not written."""
     if form == "k":
         return result
     is_inside = torch.zeros(EXTENT, dtype=torch.bool)
@@ -82,7 +82,7 @@ def test_forms_and_ends_of_groups(form, ends):
 @pytest.mark.parametrize("ends", ENDS_OF_GROUPS.values(), ids=ENDS_OF_GROUPS)
 @pytest.mark.parametrize("form", ["m", "k"])
 def test_epilogues_have_gradients(form, ends):
-    """Of a bias of each group, a bias of all, a number for each row, and an operand of the shape of the result."""
+    """Operands are a bias of each group and of all, a number for each row, and a tensor like the result."""
     a, b = [normal(*shape, grad=True) for shape in SHAPES[form]]
     rows = EXTENT if form == "m" else 10
     bias, scale = normal(GROUPS, 12, seed=1, grad=True), normal(rows, 1, seed=2, grad=True)
@@ -263,7 +263,7 @@ EPILOGUES = {  # text, and shapes of operands
 
 @pytest.mark.parametrize(("text", "shapes"), EPILOGUES.values(), ids=EPILOGUES)
 def test_kernels(text, shapes, simulated):
-    """Of groups of rows: the results of the kernel, and nothing stored in rows of no group."""
+    """Kernels of groups of rows compute what torch does."""
     a, b = normal(40, 32, dtype=torch.bfloat16), normal(GROUPS, 64, 32, dtype=torch.bfloat16).mT
     operands = [normal(*shape, seed=i, dtype=torch.bfloat16) for i, shape in enumerate(shapes)]
     ends = [3, 3, 30, 37]
