@@ -1,4 +1,4 @@
-"""`grouped_mm` and `experts` on a GPU: random groups against float64, elements around results, repeats and graphs."""
+"""`grouped_mm` and `experts` on a GPU: random groups against float64, guard bands, repeats and graphs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cutegemm.torch.grouped.reference import grouped_by_torch  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("arch")]
 
-GUARD = 8  # elements around each row of a result, and rows before and after it
+GUARD = 8  # units of 16 bytes next to each row of a result, and rows before and after it
 POISON = -4096.0  # exact in every type
 PRIMES = (2, 3, 5, 7, 13, 31, 61, 127, 131, 251, 257)
 EXTENTS = ((1, 256, 64), (3, 520, 328), (8, 1024, 1000), (64, 136, 512))  # groups, N or M, K

@@ -9,8 +9,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import experts  # noqa: E402
-from cutegemm.torch.grouped.experts import Gathered, Summed, sorted_by_expert  # noqa: E402
+from cutegemm.torch.grouped import launch, library  # noqa: E402
+from cutegemm.torch.grouped.rows import Gathered, Summed, sorted_by_expert  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
+from tests.torch.grouped_kernels import run_by  # noqa: E402
 
 T, K, L, H, N, CHOSEN = 9, 6, 5, 4, 7, 2
 
@@ -92,6 +94,39 @@ def test_experts_on_other_devices_contribute_nothing(has_bias, activation, monke
     compared(ours, theirs, (x, weights, up, down, *biases))
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("name", ["swiglu", "gelu"])
+def test_gradients_of_gradients(name, has_bias):
+    index, (x, weights, up, down, *biases) = inputs(is_gated=name in GATED, has_bias=has_bias)
+    tensors = [each for each in (x, weights, up, down, *biases) if each is not None]
+
+    def function(x, weights, up, down, *biases):
+        return experts(x, index, weights, up, down, name, *biases)
+
+    assert torch.autograd.gradgradcheck(function, tensors, atol=1e-4, fast_mode=True)
+
+
+def test_what_the_backward_pass_keeps():
+    """x, and gate and up of the rows: no gathered rows, hidden values or results."""
+    index, tensors = inputs()
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each.shape) or each, lambda each: each):
+        experts(tensors[0], index, *tensors[1:4])
+    assert [shape for shape in kept if shape[0] == T * CHOSEN and len(shape) == 2] == [(T * CHOSEN, H)] * 2
+
+
+def test_gradients_of_some_tensors():
+    index, tensors = inputs(has_bias=True)
+    ours, theirs = [
+        function(index, *[each.detach() for each in tensors[:4]], *tensors[4:])
+        for function in (
+            lambda index, x, *others: experts(x, index, *others[:3], "swiglu", *others[3:]),
+            lambda *args: by_loop(*args, lambda preact: GATED["swiglu"](*preact.chunk(2, -1))),
+        )
+    ]
+    compared(ours, theirs, tensors[4:])
+
+
 def test_narrow_types_and_wide_weights():
     """The error of bfloat16 is at most twice that of torch's operations, one by one."""
     index, tensors = inputs(dtype=torch.bfloat16)
@@ -106,10 +141,44 @@ def test_narrow_types_and_wide_weights():
     assert (ours - exact).norm() <= 2 * (theirs - exact).norm()
 
 
+def test_a_step_by_emulated_kernels(monkeypatch):
+    """All kernels of a forward and a backward pass, compiled for Hopper, on the emulator."""
+    pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+    pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+    shapes = (20, 64), (20, 2), (3, 128, 64), (3, 64, 64), (3, 128), (3, 64)
+    tensors = [(normal(*shape, seed=i) / 4).bfloat16() for i, shape in enumerate(shapes)]
+    index = torch.stack([torch.arange(20) % 3, (torch.arange(20) + 1) % 2], -1)
+
+    def run(dtype):
+        x, weights, up, down, *biases = found = [each.to(dtype, copy=True).requires_grad_() for each in tensors]
+        y = experts(x, index, weights, up, down, "swiglu_oai", *biases, interleaved=True)
+        return [y.detach(), *torch.autograd.grad(y.float().square().sum(), found)]
+
+    exact, theirs = run(torch.float64), run(torch.bfloat16)
+    plans = run_by(cutegemm.emulate, monkeypatch)
+    monkeypatch.setattr(library, "compute", launch.compute_grouped)
+    for right, other, one in zip(exact, theirs, run(torch.bfloat16), strict=True):
+        assert (one - right).norm() <= 1.1 * (other - right).norm()
+    assert [plan.operands.groups for plan in plans].count("k") == 2
+
+
+@pytest.mark.filterwarnings("ignore::cutegemm.errors.CopyWarning")
+@pytest.mark.parametrize("compute", [None, launch.compute_grouped])
+def test_no_tokens(compute, monkeypatch):
+    if compute is not None:
+        run_by(cutegemm.simulate, monkeypatch)
+        monkeypatch.setattr(library, "compute", compute)
+    index, tensors = inputs(dtype=torch.bfloat16)
+    x, weights, up, down, *_ = tensors
+    y = experts(x[:0], index[:0], weights[:0], up, down)
+    assert y.shape == (0, N)
+    assert all(not g.any() for g in torch.autograd.grad(y.sum(), (x, weights, up, down)))
+
+
 def test_order_of_rows():
     index = torch.tensor([[3, 0], [0, 5], [2, 3]])
     order, ends = sorted_by_expert(index, 4)
-    assert order.tolist() == [1, 2, 4, 0, 5, 3]  # 0 twice, 2, 3 twice; there are 4 experts
+    assert order.tolist() == [1, 2, 4, 0, 5, 3]  # experts 0, 0, 2, 3, 3; 5 is not one of them
     assert ends.tolist() == [2, 2, 3, 5]
 
 

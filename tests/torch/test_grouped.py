@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -13,8 +11,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import cutegemm  # noqa: E402
 from cutegemm.epilogue import gelu, halves, pairs, row_sum, silu, tanh  # noqa: E402
 from cutegemm.errors import CopyWarning, UnsupportedError  # noqa: E402
-from cutegemm.machine.device import device_named  # noqa: E402
-from cutegemm.plan.memory.groups import ENDS  # noqa: E402
 from cutegemm.run.calls import How  # noqa: E402
 from cutegemm.simulator import simulate  # noqa: E402
 from cutegemm.torch import grouped_mm, scaled_grouped_mm  # noqa: E402
@@ -22,6 +18,7 @@ from cutegemm.torch.grouped import launch  # noqa: E402
 from cutegemm.torch.grouped.forms import bounds  # noqa: E402
 from cutegemm.torch.grouped.reference import grouped_by_torch  # noqa: E402
 from tests.torch.cases import close, gradients, normal  # noqa: E402
+from tests.torch.grouped_kernels import run_by  # noqa: E402
 
 EXTENT, GROUPS = 24, 4  # extent of the mode that groups divide
 ENDS_OF_GROUPS = {
@@ -46,7 +43,7 @@ def offsets(ends):
 
 
 def by_loop(form, a, b, ends, function=lambda acc, group, rows: acc):
-    """The result of each group by torch, and 0 outside of the groups.
+    """Return the result of each group by torch, and 0 for rows without a group.
 
     function   epilogue: of the group's product, its index, and the slice of its rows
     """
@@ -59,12 +56,12 @@ def by_loop(form, a, b, ends, function=lambda acc, group, rows: acc):
             product = a[part] @ b[g] if form == "m" else a[g] @ b[:, part]
             value = function(product, g, part)
             rows = rows.index_put((torch.arange(part.start, part.stop),), value if form == "m" else value.mT)
-    rows = rows + 0 * (a.sum() + b.sum())  # a gradient, also if there are no groups
+    rows = rows + 0 * (a.sum() + b.sum())  # a gradient, also if all groups are empty
     return rows if form == "m" else rows.mT
 
 
 def inside(form, result, ends):
-    """A result with 0 outside of the groups, which is not written."""
+    """Return a result with 0 in the rows without a group, which are not written."""
     if form == "k":
         return result
     is_inside = torch.zeros(EXTENT, dtype=torch.bool)
@@ -85,7 +82,7 @@ def test_forms_and_ends_of_groups(form, ends):
 @pytest.mark.parametrize("ends", ENDS_OF_GROUPS.values(), ids=ENDS_OF_GROUPS)
 @pytest.mark.parametrize("form", ["m", "k"])
 def test_epilogues_have_gradients(form, ends):
-    """Operands: a bias of each group, a bias of all, a number for each row, and a tensor of the shape of the result."""
+    """Operands are a bias of each group and of all, a number for each row, and a tensor like the result."""
     a, b = [normal(*shape, grad=True) for shape in SHAPES[form]]
     rows = EXTENT if form == "m" else 10
     bias, scale = normal(GROUPS, 12, seed=1, grad=True), normal(rows, 1, seed=2, grad=True)
@@ -243,47 +240,7 @@ def test_batch_invariance_is_refused():
 @pytest.fixture
 def simulated(monkeypatch):
     """Let kernels of grouped GEMMs run in the simulator, on tensors of the CPU. Returns the plans that ran."""
-    plans = []
-
-    def compile_plan(plan, arch):
-        names = (*plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
-
-        def function(a, b, *others):
-            given = dict(zip((*names, *plan.epilogue.scalars), others, strict=True))
-            read = {name: as_simulated(plan, name, x) for name, x in given.items() if name not in outputs}
-            found = simulate(plan, as_array(a), as_array(b), **read)
-            for name, array in {"d": found.d, **found.aux}.items():
-                is_written = torch.from_numpy(~np.isnan(array))
-                given[name][is_written] = torch.from_numpy(array).to(given[name].dtype)[is_written]
-
-        outputs = ("d", *plan.epilogue.beside)
-        plans.append(plan)
-        return SimpleNamespace(function=function)
-
-    monkeypatch.setattr(launch, "_calls", type(launch._calls)())
-    monkeypatch.setattr(launch, "compile_plan", compile_plan)
-    monkeypatch.setattr(launch, "on_device", lambda function: function)
-    monkeypatch.setattr(launch.torch_ops, "device_arch", lambda index: "sm_90a")
-    monkeypatch.setattr(launch.torch_ops, "device_of", lambda index: device_named("h100"))
-    return plans
-
-
-def as_array(x):
-    return x.double().numpy() if x.dtype.is_floating_point else x.numpy()
-
-
-def as_simulated(plan, name, x):
-    """An operand of a kernel as the simulator takes it: rows are (L, 1, N) or (1, N), columns (L, M, 1) or (M, 1)."""
-    if not isinstance(x, torch.Tensor):
-        return x
-    if name in (ENDS, "counts"):
-        return as_array(x)[:, 0]
-    broadcast = plan.operands.matrix(name).broadcast
-    rows, columns = ("n", "m") if plan.swap_ab else ("m", "n")
-    array = as_array(x)
-    if broadcast == (rows,):
-        return array[..., None, :]
-    return array[..., None] if broadcast == (columns,) else array
+    return run_by(simulate, monkeypatch)
 
 
 def kernel(a, b, offs, text, operands=(), out_dtype=None):
@@ -306,7 +263,7 @@ EPILOGUES = {  # text, and shapes of operands
 
 @pytest.mark.parametrize(("text", "shapes"), EPILOGUES.values(), ids=EPILOGUES)
 def test_kernels(text, shapes, simulated):
-    """Groups of rows: the results of the kernel, and nothing stored in rows of no group."""
+    """Kernels of groups of rows compute what torch does."""
     a, b = normal(40, 32, dtype=torch.bfloat16), normal(GROUPS, 64, 32, dtype=torch.bfloat16).mT
     operands = [normal(*shape, seed=i, dtype=torch.bfloat16) for i, shape in enumerate(shapes)]
     ends = [3, 3, 30, 37]
@@ -464,6 +421,22 @@ def test_kernels_with_counts(text, shapes, simulated):
     for group, count in enumerate(counts):
         close([each[group, :count] for each in ours], [each[group, :count] for each in theirs], 2.0**-7)
     assert simulated[0].scheduler.sizes == "counts"
+
+
+def test_an_emulated_kernel_with_counts(monkeypatch):
+    """The compiled kernel, with A and B swapped or not, writes the valid rows alone."""
+    pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+    pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+    plans = run_by(cutegemm.emulate, monkeypatch)
+    new_empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *args, **options: new_empty(*args, **options).fill_(-4096))
+    for rows in (24, 80):
+        a, b = normal(3, rows, 64, dtype=torch.bfloat16), normal(3, 64, 64, dtype=torch.bfloat16).mT
+        counts = offsets([rows, 0, 17])
+        (ours,), (theirs,) = kernel(a, b, counts, "lambda acc: acc"), launch_by_torch(a, b, counts, "lambda acc: acc")
+        close([ours], [theirs], 2.0**-7)
+        assert (ours[2, 17:] == -4096).all()
+    assert len(plans) == 2
 
 
 def test_matrices_with_gaps_are_copied(simulated):

@@ -1,25 +1,17 @@
-"""`experts`: the MLPs of a mixture of experts, as two grouped GEMMs over the rows of all experts.
-
-Rows are sorted by their expert on the device, and each token's results are added in a fixed order. Both are gathers,
-and so are their gradients. No atomics add, so that results and gradients have the same bits in each run.
-"""
+"""`experts`: the MLPs of a mixture of experts, as two grouped GEMMs over the rows of all experts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
-from cutegemm.plan.epilogue import Tensor
 from cutegemm.torch import checks
-from cutegemm.torch.activations import ACTIVATIONS, GATED, activated, gated, wrong_activation
+from cutegemm.torch.activations import ACTIVATIONS, GATED, wrong_activation
 from cutegemm.torch.dispatch import as_autocast
-from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of
-from cutegemm.torch.grouped.library import product, wrong_mode
-
-_WEIGHTED_BIAS = "lambda acc, weight, bias: acc + weight * bias"
-Activation: TypeAlias = str | Callable[[torch.Tensor], torch.Tensor] | None
+from cutegemm.torch.grouped.library import wrong_mode
+from cutegemm.torch.grouped.mixture import Activation, Mixture, composed, is_recorded
+from cutegemm.torch.grouped.rows import sorted_by_expert
 
 
 def experts(
@@ -61,90 +53,11 @@ def experts(
     _check(x, index, weights, up, down, activation, up_bias, down_bias, interleaved)
     order, ends = sorted_by_expert(index, up.shape[0])
     place = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
-    count = index.shape[1]
-    rows = Gathered.apply(x, order, place, count)
-    weight = Gathered.apply(weights.reshape(-1, 1), order, place, 1)
-    biases = [] if up_bias is None else [up_bias.unsqueeze(1)]
-    if callable(activation):
-        text = PLAIN if up_bias is None else "lambda acc, bias: acc + bias"
-        preact = product(rows, up.mT, ends, text, biases, zeroed=is_partial)[0]
-        hidden = (activation(preact) * weight).to(rows.dtype)
-    else:
-        text = _hidden(activation, up_bias is not None, interleaved)
-        hidden = product(rows, up.mT, ends, text, [*biases, weight])[0]
-    # The weights multiply the hidden values, so that the backward pass does not need the products by `down`.
-    bias, text = ([], PLAIN) if down_bias is None else ([weight, down_bias.unsqueeze(1)], _WEIGHTED_BIAS)
-    y = product(hidden, down.mT, ends, text, bias, zeroed=is_partial)[0]
-    return Summed.apply(y, order, place, count)
-
-
-def sorted_by_expert(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the order of the rows of a grouped GEMM, and where the rows of each expert end. The host does not wait.
-
-    index     (T, k) integers: the experts of each token. Numbers from `experts` on come last
-    experts   number of experts L
-    returns   (T * k,): the index in `index.flatten()` of each row; and (L,) int32 ends, as `grouped_mm` takes them
-
-    >>> sorted_by_expert(torch.tensor([[2, 0], [0, 2]]), 3)
-    (tensor([1, 2, 0, 3]), tensor([2, 2, 4], dtype=torch.int32))
-    """
-    values, order = index.flatten().to(torch.int32).sort(stable=True)
-    numbers = torch.arange(experts, device=index.device, dtype=torch.int32)
-    return order, torch.searchsorted(values, numbers, right=True, out_int32=True)
-
-
-class Gathered(torch.autograd.Function):  # type: ignore[misc]
-    """The autograd function that copies the rows of tokens: row i of the result is row order[i] // k of x.
-
-    It is called as apply(x, order, place, k), where `place` is the inverse of the permutation `order`.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: torch.Tensor, order: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
-        return x[order // k]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, order, place, ctx.k = inputs
-        ctx.save_for_backward(order, place)
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
-        return Summed.apply(g, *ctx.saved_tensors, ctx.k), None, None, None
-
-
-class Summed(torch.autograd.Function):  # type: ignore[misc]
-    """The autograd function that adds the k rows of each token: the transpose of `Gathered`, with its arguments."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(y: torch.Tensor, order: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
-        return y[place].unflatten(0, (-1, k)).sum(1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, order, place, ctx.k = inputs
-        ctx.save_for_backward(order, place)
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
-        return Gathered.apply(g, *ctx.saved_tensors, ctx.k), None, None, None
-
-
-@constant
-def _hidden(activation: str | None, has_bias: bool, interleaved: bool) -> str:
-    """Return the epilogue of the first product: the activation, times the weight of the row.
-
-    >>> _hidden("relu", True, False)
-    'lambda acc, bias, weight: relu(acc + bias) * weight'
-    """
-    names = ("bias",) if has_bias else ()
-    is_gated = activation in GATED
-    text = gated(activation, names, interleaved, False) if is_gated else activated(activation, names)
-    return text_of([formula(text).results[0] * Tensor("weight")], (*names, "weight"))
+    tensors = (x, order, place, ends, weights, up, down, up_bias, down_bias)
+    if callable(activation) or not is_recorded(tensors):
+        return composed(activation, interleaved, is_partial, tensors)
+    y: torch.Tensor = Mixture.apply(activation, interleaved, is_partial, *tensors)
+    return y
 
 
 def _check(

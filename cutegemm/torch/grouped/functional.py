@@ -43,8 +43,8 @@ def grouped_mm(
     | (L, M, K) | (L, K, N) | nothing: a batch, without `offs`  | (L, M, N) |
     | (L, M, K) | (L, K, N) | the rows of mat_a, with `counts`  | (L, M, N) |
 
-    offs        (L,) int32 on the device of mat_a: the end of each group. Groups may be empty. Rows and columns after
-                the last end are not written. The host does not read it
+    offs        (L,) int32 on the device of mat_a: the end of each group. Ends must not decrease; groups may be empty.
+                Rows and columns after the last end are not written. The host does not read it
     counts      (L,) int32: the number of valid rows of each matrix of mat_a, instead of `offs`. The other rows are not
                 written
     bias        (N,), or (L, N) for a bias of each group, added before the epilogue's function

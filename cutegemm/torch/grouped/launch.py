@@ -32,6 +32,7 @@ from cutegemm.run.question import EpilogueSpec
 from cutegemm.run.views import ALIGN_BYTES, View
 from cutegemm.torch.epilogue import Formula, OutDtype, formula, is_gated, text_of
 from cutegemm.torch.grouped.forms import Form
+from cutegemm.torch.grouped.reference import grouped_by_torch
 from cutegemm.torch.launch import interleaving, split_results
 from cutegemm.torch.reference import interleave, result_dtypes
 
@@ -78,6 +79,8 @@ def compute_grouped(
     scales      block scales of a and of b: (M, K/128), and (L, N, K/128) or (L, N/128, K/128); () without them
     """
     form, read = Form.of(a, b, ends), formula(text)
+    if form.k == 0:  # factors without memory, which no kernel can load
+        return grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed)
     dtypes, shapes = result_dtypes(a, read.results, out_dtype), form.result_shapes(read)
     a, b = loadable("a", _flattened(a) if form.is_padded else a, form), loadable("b", b, form)
     stored = [

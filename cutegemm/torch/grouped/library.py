@@ -184,8 +184,8 @@ def _backward(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, .
         derivatives: dict[str, Any] = {} if upstream[0] is None else {ACC: upstream[0]}
     else:
         shape = form.result_shapes(read)[0]
-        spread = [x if x is None else _spread(x, form, ends) for x in operands]
-        named = dict(zip(read.names, [*spread, *ctx.scalars], strict=True))
+        of_rows = [x if x is None else spread(x, form, ends) for x in operands]
+        named = dict(zip(read.names, [*of_rows, *ctx.scalars], strict=True))
         known = {node: x for node, x in reversed(list(zip(read.results, results, strict=True))) if x is not None}
         acc_dtype = accumulator_dtype(a.dtype)
         values = Values(lambda: product(a, b, ends, out_dtype=acc_dtype, zeroed=True)[0], named, shape, known)
@@ -198,13 +198,13 @@ def _backward(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, .
         if ctx.needs_input_grad[0]:
             by_a = product(g, b.to(dtype).mT, ends, out_dtype=dtype, zeroed=True)[0]
         if ctx.needs_input_grad[1] and form.is_padded:
-            a, g = [torch.where(_inside(form, ends), x.to(dtype), 0) for x in (a, g)]
+            a, g = [torch.where(inside(form, ends), x.to(dtype), 0) for x in (a, g)]
             by_b = batched_product(a.mT, (g,), out_dtype=dtype)[0]
         elif ctx.needs_input_grad[1]:
             by_b = product(a.to(dtype).mT, g, ends, out_dtype=dtype, zeroed=True)[0]
     names = read.names[: ctx.count]
     by_operands = [
-        _gathered(derivatives[name], shape, form, ends).to(dtype) if name in derivatives else None
+        sum_of_groups(derivatives[name], shape, form, ends).to(dtype) if name in derivatives else None
         for name, shape, dtype in zip(names, ctx.shapes, ctx.dtypes[2:], strict=True)
     ]
     scalars: Any = None if ctx.scalars else []
@@ -221,14 +221,14 @@ def _group_of(form: Form, ends: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(ends.cummax(0).values, index, right=True)
 
 
-def _inside(form: Form, ends: torch.Tensor) -> torch.Tensor:
+def inside(form: Form, ends: torch.Tensor) -> torch.Tensor:
     """Return which elements of D belong to a group, as booleans that broadcast to D."""
     if form.is_padded:
         return (torch.arange(form.m, device=ends.device) < ends.unsqueeze(1)).unsqueeze(2)
     return (_group_of(form, ends) < form.l).unsqueeze(1 if form.groups == "m" else 0)
 
 
-def _spread(x: torch.Tensor, form: Form, ends: torch.Tensor) -> torch.Tensor:
+def spread(x: torch.Tensor, form: Form, ends: torch.Tensor) -> torch.Tensor:
     """Return an operand of single groups as a tensor that broadcasts to D, if D has the rows of all groups."""
     if not form.has_groups(x) or form.groups == "k" or form.is_padded:
         return x
@@ -236,14 +236,14 @@ def _spread(x: torch.Tensor, form: Form, ends: torch.Tensor) -> torch.Tensor:
     return rows[:, 0] if form.groups == "m" else rows[..., 0].mT
 
 
-def _gathered(g: torch.Tensor, shape: torch.Size, form: Form, ends: torch.Tensor) -> torch.Tensor:
+def sum_of_groups(g: torch.Tensor, shape: torch.Size, form: Form, ends: torch.Tensor) -> torch.Tensor:
     """Return the gradient of an operand, of its shape: the sum of the derivatives over what it broadcasts to.
 
     g   derivative of each element of D by the operand
     """
     if form.groups == "k":
         return g.sum_to_size(shape)
-    g = torch.where(_inside(form, ends), g, 0)  # elements that belong to no group were not computed
+    g = torch.where(inside(form, ends), g, 0)  # elements that belong to no group were not computed
     if len(shape) != 3 or form.is_padded:
         return g.sum_to_size(shape)
     group = _group_of(form, ends)

@@ -16,7 +16,8 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.run.calls import Calls
 from cutegemm.torch.activations import GATED, gated_by_torch
 from cutegemm.torch.fallback import is_customized, why_left_to_torch
-from cutegemm.torch.grouped.experts import Activation, experts
+from cutegemm.torch.grouped.experts import experts
+from cutegemm.torch.grouped.mixture import Activation
 from cutegemm.torch.models.recognition import activation_of
 
 _MARKS = ("has_bias", "is_transposed", "_apply_gate", "down_proj")
