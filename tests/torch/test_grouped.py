@@ -359,7 +359,7 @@ def test_scaled_factors_with_other_strides_are_copied(simulated):
 
 A8, B8, ONE = torch.ones(8, 16).to(torch.float8_e4m3fn), torch.ones(3, 16, 6).to(torch.float8_e4m3fn), torch.ones(())
 SCALED_ERRORS = {
-    "block scales": ((A8, B8, ONE, "BlockWise1x128", ONE, "TensorWise"), "scale_recipe_a = 'BlockWise1x128' is not"),
+    "blocks of 32": ((A8, B8, ONE, "BlockWise1x32", ONE, "TensorWise"), "scale_recipe_a = 'BlockWise1x32' is not"),
     "type": ((A8.float(), B8.float(), ONE, "TensorWise", ONE, "TensorWise"), "mat_a is of torch.float32. Pass float8"),
     "rows": ((A8, B8, torch.ones(7), "RowWise", ONE, "TensorWise"), r"scale_a has shape \(7,\).*Pass shape \(8,\)"),
     "columns": ((A8, B8, ONE, "TensorWise", torch.ones(6), "RowWise"), r"scale_b has shape \(6,\).*shape \(3, 6\)"),
