@@ -72,7 +72,7 @@ class CompileError(CutegemmError):
 def how_to_install(*extras: str) -> str:
     """Return the sentence that tells a user how to install optional dependencies of this package.
 
-    extras   names of groups of optional dependencies, as in `pip install 'cutegemm[torch]'`
+    extras   names of groups of optional dependencies, such as "torch"
 
     >>> how_to_install("kernels", "torch")
     "Run pip install -e '.[kernels,torch]' in a clone of cutegemm."

@@ -273,8 +273,8 @@ def _is_spread(operand: Operand) -> bool:
 def _places(step: int, own: int, is_spread: bool) -> tuple[Layout, Layout]:
     """Return which rows of a warp tile each MMA atom multiplies, as two layouts (first, second) along M or N.
 
-    Row r of atom i is row first(r) + second(i) of the warp tile. In the example, rows 0 to 3 of atom 0 are rows 0 to 3
-    of the tile, and its rows 4 to 7 are rows 16 to 19. Along N, rows stand for columns.
+    Row r of atom i is row first(r) + second(i) of the warp tile. With `_places(8, 64, True)`, rows 0 to 3 of atom 0
+    are rows 0 to 3 of the tile, and its rows 4 to 7 are rows 16 to 19. Along N, rows stand for columns.
 
     step        rows of the MMA atom
     own         rows of a warp tile

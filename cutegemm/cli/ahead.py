@@ -60,12 +60,12 @@ class Line:
 
     @property
     def is_layer(self) -> bool:
-        """True if M of this line is a range: the calls of a layer have varying numbers of rows."""
+        """True if the M column of the file gives a range: the calls of a layer have varying numbers of rows."""
         return len(self.rows) > 1
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(M, N, K) of this line, or (M, N, K, L) for a batch. If M is a range, it is the smallest number of rows."""
+        """(M, N, K) of the GEMM, or (M, N, K, L) for a batch. If M is a range, its smallest value."""
         return (self.rows[0], *self.columns)
 
 

@@ -404,10 +404,10 @@ def _in_fitted_bands(
 
 
 def _bands_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) of the tile at position `linear`, for bands of tiles along M whose width is a divisor.
+    """Return (m_tile, n_tile) of the tile at position `linear`, for bands of tiles along M of a given width.
 
-    A band is a strip of tiles over all of N; within it, m_tile varies fastest. Its width depends on the grid, so it is
-    not the argument `group`, but one of `divisors`.
+    A band is a strip of tiles over all of N; within it, m_tile varies fastest. Its width is `divisors[2]`, which the
+    caller computes from the grid.
 
     grid_m, grid_n   number of tiles along M and N
     group            not used
@@ -419,10 +419,10 @@ def _bands_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *d
 
 
 def _bands_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) of the tile at position `linear`, for bands of tiles along N whose width is a divisor.
+    """Return (m_tile, n_tile) of the tile at position `linear`, for bands of tiles along N of a given width.
 
-    A band is a strip of tiles over all of M; within it, n_tile varies fastest. Its width depends on the grid, so it is
-    not the argument `group`, but one of `divisors`.
+    A band is a strip of tiles over all of M; within it, n_tile varies fastest. Its width is `divisors[2]`, which the
+    caller computes from the grid.
 
     grid_m, grid_n   number of tiles along M and N
     group            not used

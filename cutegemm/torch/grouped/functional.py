@@ -201,10 +201,11 @@ def _wrong_operands(form: Form, text: str, a: torch.Tensor, tensors: Sequence[to
 
 @constant
 def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...], int, bool]:
-    """Return what the checks of an epilogue need to know: constants, which a graph of torch.compile can hold.
+    """Read an epilogue and return the facts that the checks of its operands need.
 
-    returns   (names of the operands, those of rows with the columns of b, columns of b for each of D, whether it
-              reduces)
+    text      the epilogue, such as "relu(acc + bias)"
+    returns   (names of all operands, names of row operands with as many columns as b, number of columns of b per column
+              of D: 1 or 2, True if the epilogue reduces)
     """
     read = formula(text)
     wide = tuple([name for name in read.names if is_wide(read, name)])
