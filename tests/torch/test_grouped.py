@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -166,6 +169,47 @@ def test_torch_compile_with_a_dynamic_number_of_rows():
         a, offs = normal(rows, 10), offsets([5, 5, 20, rows])
         torch._dynamo.mark_dynamic(a, 0)
         close([compiled(a, b, offs)], [grouped_mm(a, b, offs=offs)])
+
+
+CHECKED = {  # ends of groups: the parts of the message, by hand for 24 rows
+    (5, 20, 31, 1000): ["offs[2] is 31. Pass 0 to 24"],
+    (9, 20, 11, 2): ["offs[2] is 11, less than offs[1], which is 20"],
+    (-3, -1, 4, 24): ["offs[0] is -3. Pass 0 to 24"],
+    (25, 3, 4, 24): ["2 rules", "offs[1] is 3, less than offs[0], which is 25", "offs[0] is 25"],
+}
+
+
+def test_the_environment_makes_calls_check_the_ends():
+    """In a process of its own, as the variable is read at the import."""
+    script = """if True:
+        import torch
+        from cutegemm.torch import grouped_mm
+
+        def rows(ends):
+            return grouped_mm(torch.ones(24, 4), torch.ones(4, 4, 8), offs=torch.tensor(ends, dtype=torch.int32))
+
+        def padded(counts):
+            return grouped_mm(torch.ones(2, 6, 4), torch.ones(2, 4, 8), counts=torch.tensor(counts, dtype=torch.int32))
+
+        compiled = torch.compile(rows, fullgraph=True, backend="aot_eager")
+        rows([0, 7, 7, 24]), compiled([0, 7, 7, 24]), padded([6, 0])
+        calls = [(call, list(ends)) for ends in ENDS for call in (rows, compiled)]
+        for call, ends in [*calls, (padded, [3, 7])]:
+            try:
+                call(ends)
+                print("no error")
+            except Exception as error:
+                print(type(error).__name__, " ".join(str(error).split()))
+    """
+    env = os.environ | {"CUTEGEMM_CHECK_GROUPS": "1"}
+    run = [sys.executable, "-c", script.replace("ENDS", str(list(CHECKED)))]
+    ran = subprocess.run(run, env=env, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    *lines, last = ran.stdout.splitlines()
+    for line, parts in zip(lines, [parts for parts in CHECKED.values() for _ in range(2)], strict=True):
+        assert line.startswith("UnsupportedError grouped_mm of mat_a (24, 4)")
+        assert [part for part in parts if part not in line] == []
+    assert "counts[1] is 7. Pass 0 to 6, the rows of each matrix." in last
 
 
 def test_the_operator_obeys_torch():

@@ -137,7 +137,35 @@ class Form:
         """
         if self.is_padded:
             return [(0, min(max(end, 0), self.m)) for end in ends]
-        return bounds(ends, {"m": self.m, "n": self.n, "k": self.k}[self.groups])
+        return bounds(ends, self.divided)
+
+    @property
+    def divided(self) -> Any:
+        """Extent of the mode that groups divide; of the rows of each matrix if the form is padded."""
+        return {"m": self.m, "n": self.n, "k": self.k}[self.groups]
+
+    def wrong_ends(self, ends: Sequence[int]) -> list[str]:
+        """Return an error message for each rule that the ends of groups violate. It names the first wrong element.
+
+        ends   as for `bounds`
+
+        >>> Form("m", 3, 6, 4, 4).wrong_ends([2, 9, 1])
+        ['offs[2] is 1, less than offs[1], which is 9. Ends of groups must not decrease.', \
+'offs[1] is 9. Pass 0 to 6, the extent that groups divide.']
+        """
+        name, rules = "counts" if self.is_padded else "offs", []
+        falls = [i for i in range(1, len(ends)) if ends[i] < ends[i - 1] and not self.is_padded]
+        if falls:
+            i = falls[0]
+            rules.append(
+                f"{name}[{i}] is {ends[i]}, less than {name}[{i - 1}], which is {ends[i - 1]}. Ends of groups must not "
+                "decrease."
+            )
+        outside = [i for i, end in enumerate(ends) if not 0 <= end <= self.divided]
+        if outside:
+            meaning = "the rows of each matrix" if self.is_padded else "the extent that groups divide"
+            rules.append(f"{name}[{outside[0]}] is {ends[outside[0]]}. Pass 0 to {self.divided}, {meaning}.")
+        return rules
 
 
 def bounds(ends: Sequence[int], extent: int) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ is A^T g, each in the form that its factors have: a group of rows becomes a grou
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch.utils.flop_counter import register_flop_formula
 
 from cutegemm.run.calls import How, is_batch_invariant
+from cutegemm.torch import checks
 from cutegemm.torch.autograd import needed, with_saved
 from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.derivatives import ACC, TensorRules, pullback
@@ -31,11 +33,11 @@ SCHEMA = (
     "str accumulate, bool zeroed) -> Tensor[]"
 )
 
-
 SCALED_SCHEMA = (
     "(Tensor a, Tensor b, Tensor ends, Tensor scale_a, Tensor scale_b, str epilogue, Tensor[] operands, "
     "float[] scalars, str? out_dtype, str? plan) -> Tensor[]"
 )
+CHECKS_ENDS = os.environ.get("CUTEGEMM_CHECK_GROUPS") == "1"  # whether each call checks the ends of groups
 
 
 def compute(
@@ -53,7 +55,12 @@ def compute(
     """Return the results of a grouped GEMM: by a kernel for CUDA tensors, else by torch.
 
     The arguments are those of `launch.compute_grouped`.
+
+    raises   UnsupportedError for ends of groups that decrease or exceed the extent, if the environment variable
+             CUTEGEMM_CHECK_GROUPS was "1" at the import. The host then waits for the ends in each call
     """
+    if CHECKS_ENDS:
+        checks.refuse("grouped_mm", {"mat_a": a, "mat_b": b}, Form.of(a, b, ends).wrong_ends(ends.tolist()))
     if not a.is_cuda:
         return grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed, scales)
     return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales)
