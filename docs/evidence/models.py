@@ -190,8 +190,6 @@ def table(name: str, found: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line of this module."""
-    from docs.evidence import decoders
-
     parser = argparse.ArgumentParser(
         prog="python -m docs.evidence models",
         description=__doc__,
@@ -208,12 +206,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write all numbers there")
     given = parser.parse_args(arguments)
     found: dict[str, Any] = {"machine": {}, "models": {}}
-    for name in given.model or decoders.names():
+    for name in given.model or _installed():
         found["models"][name] = run(name, given.tiny, given.seconds)
         found["machine"] = _machine(given.tiny)
         print(table(name, found["models"][name]), flush=True)
         if given.json:
             write_record(given.json, found)
+
+
+def _installed() -> list[str]:
+    """Return the names of the models that this installation has."""
+    from docs.evidence import decoders
+
+    return decoders.names()
 
 
 def _machine(is_tiny: bool) -> dict[str, str]:

@@ -42,7 +42,8 @@ def on_the_host(plan, question):
 
     @cute.jit
     def host(a: cute.Tensor, b: cute.Tensor, d: cute.Tensor):
-        answers.append(question(made, made.seen_as(a, 0, 1), made.seen_as(b, 1, 0), made.seen_as(d, 0, 1)))
+        seen = made.seen_as("a", a, 0, 1), made.seen_as("b", b, 1, 0), made.seen_as("d", d, 0, 1)
+        answers.append(question(made, *seen))
         raise _Enough
 
     names = [argument.name for argument in signature_of(plan)]
