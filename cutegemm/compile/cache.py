@@ -250,14 +250,23 @@ def dsl_version() -> str:
     try:
         return importlib.metadata.version("nvidia-cutlass-dsl")
     except importlib.metadata.PackageNotFoundError:
-        spec = importlib.util.find_spec("cutlass")
-        return f"at {spec.origin}" if spec else NO_DSL
+        path = _dsl()
+        return NO_DSL if path is None else f"at {path}"
+
+
+def _dsl() -> str | None:
+    """Return the path of the CuTe DSL's module `cutlass`, without importing it; None if it is not installed.
+
+    A folder named cutlass without such a module does not count: nvidia-cutlass-operators has one.
+    """
+    spec = importlib.util.find_spec("cutlass")
+    return None if spec is None else spec.origin
 
 
 @cache
 def has_dsl() -> bool:
     """Return True if the CuTe DSL can be imported, so that plans can be compiled. It is not imported here."""
-    return importlib.util.find_spec("cutlass") is not None
+    return _dsl() is not None
 
 
 @cache
@@ -266,9 +275,9 @@ def runtime_library() -> Path | None:
 
     The DSL is not imported.
     """
-    spec = importlib.util.find_spec("cutlass")
-    if spec is None or spec.origin is None:
+    path = _dsl()
+    if path is None:
         return None
-    root = Path(spec.origin).resolve().parents[2]
+    root = Path(path).resolve().parents[2]
     by_cuda_version = sorted(root.glob("cu*/lib/libcute_dsl_runtime.so"), reverse=True)
     return next(iter([*by_cuda_version, *root.glob("lib/libcute_dsl_runtime.so")]), None)

@@ -77,5 +77,6 @@ def _require(operation: str) -> None:
 
     operation   name of the function that needs the DSL, for the message
     """
-    if importlib.util.find_spec("cutlass") is None:
+    spec = importlib.util.find_spec("cutlass")
+    if spec is None or spec.origin is None:  # without an origin, a folder named cutlass that belongs to other software
         raise UnsupportedError(f"{operation}: the CuTe DSL is not installed. {how_to_install('kernels')}")

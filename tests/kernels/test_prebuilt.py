@@ -49,7 +49,7 @@ for rows, columns in ((64, 4096), (2048, 4096), (64, 4094)):
     except cutegemm.CutegemmError as error:
         print(str(error).splitlines()[0])
 try:
-    import cutlass
+    import cutlass.cute  # a folder of cutlass may be there without it: that of nvidia-cutlass-operators
 except ImportError as error:
     print(error)
 """
@@ -137,7 +137,7 @@ def test_gemm_needs_neither_the_dsl_nor_a_compiler(folder, tmp_path, of_package)
     )
     assert done.stderr == ""
     small, large, other, missing = done.stdout.splitlines()
-    assert missing == "No module named 'cutlass'"
+    assert missing in ("No module named 'cutlass'", "No module named 'cutlass.cute'")
     assert "by <CompiledKernel sm90_64x32_deep_1x2 for sm_90a>: " in small
     assert "by <CompiledKernel sm90_128x144_2x1 for sm_90a>: " in large
     assert "is neither in the cache nor among the loaded kernels. Compiling needs the CuTe DSL" in other
