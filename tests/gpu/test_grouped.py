@@ -13,8 +13,8 @@ import cutegemm  # noqa: E402
 from cutegemm.epilogue import gelu  # noqa: E402
 from cutegemm.run.calls import How  # noqa: E402
 from cutegemm.torch.grouped import launch  # noqa: E402
-from cutegemm.torch.grouped.forms import bounds  # noqa: E402
 from cutegemm.torch.grouped.reference import grouped_by_torch  # noqa: E402
+from tests.grouped import bounds  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("arch")]
 

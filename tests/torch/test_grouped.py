@@ -18,8 +18,8 @@ from cutegemm.run.calls import How  # noqa: E402
 from cutegemm.simulator import simulate  # noqa: E402
 from cutegemm.torch import grouped_mm, scaled_grouped_mm  # noqa: E402
 from cutegemm.torch.grouped import launch  # noqa: E402
-from cutegemm.torch.grouped.forms import bounds  # noqa: E402
 from cutegemm.torch.grouped.reference import grouped_by_torch  # noqa: E402
+from tests.grouped import bounds  # noqa: E402
 from tests.torch.cases import close, gradients, normal  # noqa: E402
 from tests.torch.grouped_kernels import run_by  # noqa: E402
 
@@ -169,6 +169,17 @@ def test_torch_compile_with_a_dynamic_number_of_rows():
         a, offs = normal(rows, 10), offsets([5, 5, 20, rows])
         torch._dynamo.mark_dynamic(a, 0)
         close([compiled(a, b, offs)], [grouped_mm(a, b, offs=offs)])
+
+
+@pytest.mark.parametrize("compute", [grouped_by_torch, launch.compute_grouped])
+def test_no_groups_at_all(compute):
+    """No row belongs to a group, and no kernel runs: a factor without memory has no tensor map."""
+    a, b, ends = torch.ones(EXTENT, 10), torch.ones(0, 10, 12), offsets([])
+    how = () if compute is grouped_by_torch else (How(),)
+    (result,) = compute(a, b, ends, "lambda acc: acc", (), (), None, *how, True)
+    assert (tuple(result.shape), result.count_nonzero().item()) == ((EXTENT, 12), 0)
+    assert grouped_mm(a, b, offs=ends).shape == (EXTENT, 12)
+    assert grouped_mm(a.mT, torch.ones(EXTENT, 12), offs=ends).shape == (0, 10, 12)
 
 
 CHECKED = {  # ends of groups: the parts of the message, by hand for 24 rows

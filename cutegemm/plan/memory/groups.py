@@ -77,7 +77,7 @@ def group_bounds(name: str, values: np.ndarray, extent: int) -> tuple[np.ndarray
         room = extent // max(1, len(values))
         return room * np.arange(len(values)), np.clip(values, 0, room)
     ends = np.clip(values, 0, extent)
-    begins = np.concatenate([[0], ends[:-1]])
+    begins = np.concatenate([np.zeros(1, ends.dtype), ends])[:-1]
     return begins, np.maximum(ends - begins, 0)
 
 

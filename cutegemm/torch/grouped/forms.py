@@ -18,9 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from cutegemm.plan.epilogue import Column, Element, Row, Tensor, Tile
+from cutegemm.plan.memory.groups import COUNTS, ENDS, group_bounds
 from cutegemm.torch.epilogue import Formula
 
 _GROUPS = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): ""}  # ranks of a and b -> the mode that groups divide
@@ -135,9 +137,10 @@ class Form:
         >>> Form("m", 2, 6, 4, 4).bounds([2, 9]), Form("m", 2, 6, 4, 4, is_padded=True).bounds([2, 9])
         ([(0, 2), (2, 6)], [(0, 2), (0, 6)])
         """
+        begins, sizes = group_bounds(COUNTS if self.is_padded else ENDS, np.array(ends, np.int64), self.flat.divided)
         if self.is_padded:
-            return [(0, min(max(end, 0), self.m)) for end in ends]
-        return bounds(ends, self.divided)
+            begins = 0 * begins
+        return list(zip(begins.tolist(), (begins + sizes).tolist(), strict=True))
 
     @property
     def divided(self) -> Any:
@@ -166,13 +169,3 @@ class Form:
             meaning = "the rows of each matrix" if self.is_padded else "the extent that groups divide"
             rules.append(f"{name}[{outside[0]}] is {ends[outside[0]]}. Pass 0 to {self.divided}, {meaning}.")
         return rules
-
-
-def bounds(ends: Sequence[int], extent: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of each group. Ends that decrease or exceed the extent give groups without elements.
-
-    >>> bounds([2, 2, 7], 6)
-    [(0, 2), (2, 2), (2, 6)]
-    """
-    clipped = [min(max(end, 0), extent) for end in ends]
-    return [(begin, max(begin, end)) for begin, end in zip([0, *clipped[:-1]], clipped, strict=True)]

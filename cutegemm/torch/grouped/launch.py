@@ -79,7 +79,7 @@ def compute_grouped(
     scales      block scales of a and of b: (M, K/128), and (L, N, K/128) or (L, N/128, K/128); () without them
     """
     form, read = Form.of(a, b, ends), formula(text)
-    if form.k == 0:  # factors without memory, which no kernel can load
+    if form.k == 0 or form.l == 0:  # factors without memory, which no kernel can load
         return grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed)
     dtypes, shapes = result_dtypes(a, read.results, out_dtype), form.result_shapes(read)
     a, b = loadable("a", _flattened(a) if form.is_padded else a, form), loadable("b", b, form)
