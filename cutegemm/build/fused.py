@@ -55,8 +55,7 @@ class FusedEpilogue:
     def reads_tiles(self) -> bool:
         """True if this epilogue reads a matrix of D's shape, such as a residual.
 
-        The kernel loads the first such matrix in the way in which it would load C, which is then not an operand of its
-        own.
+        The kernel loads the first such matrix as it loads C otherwise. Such a plan has no other C.
         """
         return bool(self.epilogue.tiles)
 

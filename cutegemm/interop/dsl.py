@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from typing import Any
 
+from cutegemm.compile.cache import has_dsl
 from cutegemm.errors import LayoutError, UnsupportedError, how_to_install
 from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle
 
@@ -77,6 +77,5 @@ def _require(operation: str) -> None:
 
     operation   name of the function that needs the DSL, for the message
     """
-    spec = importlib.util.find_spec("cutlass")
-    if spec is None or spec.origin is None:  # without an origin, a folder named cutlass that belongs to other software
+    if not has_dsl():
         raise UnsupportedError(f"{operation}: the CuTe DSL is not installed. {how_to_install('kernels')}")

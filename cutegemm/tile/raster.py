@@ -421,14 +421,7 @@ def _bands_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *d
 def _bands_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) of the tile at position `linear`, for bands of tiles along N of a given width.
 
-    A band is a strip of tiles over all of M; within it, n_tile varies fastest. Its width is `divisors[2]`, which the
-    caller computes from the grid.
-
-    grid_m, grid_n   number of tiles along M and N
-    group            not used
-    minimum          function that returns the smaller of two values
-    divisors         (tiles of a full band, width of the last band, width of a full band, tiles along a band), each an
-                     integer or an object that divides faster
+    This is `_bands_m` with M and N exchanged: a band is a strip of tiles over all of M, and n_tile varies fastest.
     """
     n_tile, m_tile = _in_fitted_bands(linear, grid_n, minimum, *divisors)
     return m_tile, n_tile

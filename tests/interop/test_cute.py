@@ -1,9 +1,11 @@
 """To the CuTe DSL and back, while it traces: held against its own offsets and its own text."""
 
 import importlib.util
+from importlib.machinery import ModuleSpec
 
 import pytest
 
+from cutegemm.compile.cache import has_dsl
 from cutegemm.errors import LayoutError, UnsupportedError
 from cutegemm.interop import from_cpp, from_cute, to_cute
 from cutegemm.layout import (
@@ -97,7 +99,12 @@ def test_strides_over_f2_are_refused() -> None:
             to_cute(thing)
 
 
-def test_without_the_dsl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UnsupportedError, match="pip install"):
-        to_cute(Layout(4))
+@pytest.mark.parametrize("found", [None, ModuleSpec("cutlass", None)], ids=["nothing", "a folder of other software"])
+def test_without_the_dsl(found: ModuleSpec | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
+    has_dsl.cache_clear()
+    try:
+        with pytest.raises(UnsupportedError, match="pip install"):
+            to_cute(Layout(4))
+    finally:
+        has_dsl.cache_clear()

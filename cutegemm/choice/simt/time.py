@@ -204,8 +204,8 @@ def _torn(plan: GemmPlan) -> tuple[float, float]:
     """Return how many partial writes of L2 sectors a plan needs per sector of D, as two numbers.
 
     A sector (32 bytes) that no single instruction writes as a whole is written in parts, which is slow. The first
-    number is for the way in which the plan stores D. The second one is for stores from registers, which stream-K always
-    uses. 0 means that all sectors are written whole.
+    number is for the store of the plan. The second one is for stores from registers, which stream-K always uses. 0
+    means that all sectors are written whole.
     """
     operand = plan.operands.d
     sector, vector = SECTOR_BYTES * 8 // operand.dtype.bits, ACCESS_BITS // operand.dtype.bits

@@ -1,4 +1,4 @@
-"""Cache lines that TMA boxes touch in L2, for rows of a matrix that begin at lines, and for rows that do not."""
+"""Cache lines that TMA boxes touch in L2, for rows of a matrix that begin at a line, and for other rows."""
 
 from __future__ import annotations
 

@@ -48,41 +48,38 @@ def sorted_by_expert(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, t
     return order, torch.searchsorted(values, numbers, right=True, out_int32=True)
 
 
-class Gathered(torch.autograd.Function):  # type: ignore[misc]
+class _Rows(torch.autograd.Function):  # type: ignore[misc]
+    """What both autograd functions of rows save for their gradients: order, place and k, see `Gathered`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _, order, place, ctx.k = inputs
+        ctx.save_for_backward(order, place)
+
+
+class Gathered(_Rows):
     """The autograd function that copies the rows of tokens: row i of the result is row order[i] // k of x.
 
     It is called as apply(x, order, place, k), where `place` is the inverse of the permutation `order`.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(x: torch.Tensor, order: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
         return gathered(x, order, k)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, order, place, ctx.k = inputs
-        ctx.save_for_backward(order, place)
-
-    @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
         return Summed.apply(g, *ctx.saved_tensors, ctx.k), None, None, None
 
 
-class Summed(torch.autograd.Function):  # type: ignore[misc]
+class Summed(_Rows):
     """The autograd function that adds the k rows of each token: the transpose of `Gathered`, with its arguments."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(y: torch.Tensor, order: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
         return summed(y, place, k)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        _, order, place, ctx.k = inputs
-        ctx.save_for_backward(order, place)
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
