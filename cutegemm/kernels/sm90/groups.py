@@ -56,7 +56,7 @@ def matrix_of(plan: GemmPlan, tensor: cute.Tensor, batch, tile: GroupTile) -> cu
 
 
 def tiles_along_k(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Tensor:
-    """Divide an operand whose k groups divide into tiles: (b_MN, bK, tiles, k, two modes that move the address).
+    """Tile an operand of a GEMM with groups along K: (b_MN, bK, tiles, k, two modes that move the address).
 
     Tiles start at any k. See `k_of` for the coordinates of a k-tile of a group.
 

@@ -66,9 +66,9 @@ def gradient_text(activation: str | None) -> str:
 
 
 def is_recorded(tensors: Inputs) -> bool:
-    """Return whether a mixture is one node of autograd's graph, instead of single operations.
+    """Return whether autograd records a mixture as one node of its graph, not as single operations.
 
-    It is if gradients are wanted, in eager mode or under torch.compile.
+    It does if gradients are wanted, in eager mode or under torch.compile.
     """
     present = [x for x in tensors if x is not None]
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in present):
