@@ -25,7 +25,10 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
     "m_along_n": ("m", {**_SMALL, "raster": "along_n"}, ""),
     "m_direct": ("m", {**_SMALL, "store": "direct", "epi_tile_n": None}, ""),
     "m_warps": ("m", {**_SMALL, "store": "tma_warp"}, ""),
+    "m_lines": ("m", {**_SMALL, "shared_d": "padded"}, ""),
+    "m_gated_lines": ("m", {**_SMALL, "shared_d": "padded"}, "geglu_bias"),
     "n": ("n", _SMALL, ""),
+    "n_lines": ("n", {**_SMALL, "shared_d": "padded"}, ""),
     "n_cooperative_1x2": ("n", {**_ONE_CONSUMER, "cluster": (1, 2)}, ""),
     "n_2x1": ("n", {**_SMALL, "cluster": (2, 1)}, ""),
     "k": ("k", _SMALL, ""),
@@ -38,6 +41,7 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
     "m_preact": ("m", _ONE_CONSUMER, "preact"),
     "n_weights": ("n", _SMALL, "scales"),
     "n_residual": ("n", {**_SMALL, "with_c": True}, "residual"),
+    "k_lines": ("k", {**_SMALL, "shared_d": "padded"}, ""),
     "k_bias": ("k", _SMALL, "bias_relu"),
     "k_residual": ("k", {**_ONE_CONSUMER, "with_c": True}, "residual"),
 }

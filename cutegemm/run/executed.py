@@ -47,13 +47,17 @@ def executed_accesses(
     arch      architecture that the plan is compiled for
     rules     how accesses of a warp are divided into wavefronts
     returns   counts of requests and wavefronts by operation (load, store, ldmatrix, stmatrix, cp.async). None if the
-              plan splits K or has groups, since its CTAs then differ, or if an extent is 0
+              plan splits K or has groups, since its CTAs then differ; if an extent is 0; or if the rows of one tile
+              are shorter than the alignment of D, so that it cannot be computed alone
     raises    CompileError if the plan does not compile; EmulationError if the kernel makes a faulty access
     """
     if plan.scheduler.split.is_split or plan.operands.groups or 0 in (problem.m, problem.n, problem.k, problem.l):
         return None
+    tiles, d = [*_cluster_tiles(plan, problem)], plan.operands.d
+    if any((m if d.major == "m" else n) % d.align_elems for _, m, n in tiles):
+        return None
     totals: dict[str, list[int]] = {}
-    for count, m, n in _cluster_tiles(plan, problem):
+    for count, m, n in tiles:
         for op, numbers in _count_for_tile(plan, problem, m, n, arch, rules).items():
             total = totals.setdefault(op, [0, 0, 0])
             for i, number in enumerate(numbers):

@@ -74,7 +74,7 @@ class Contest:
             self.a, of_a = quantize(self.x, (1, 128))
             weights = [quantize(torch.randn(n, k, **made), (128, 128)) for _ in range(groups)]
             self.b = torch.stack([values for values, _ in weights]).mT
-            self.scales = of_a, torch.stack([scale for _, scale in weights])
+            self.scales = of_a, torch.stack([scale.mT for _, scale in weights])
         else:
             self.a, self.b = self.x.t(), torch.randn(rows, n, **made)
         self.parts = list(pairwise([0, *self.ends]))

@@ -12,8 +12,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import cutegemm  # noqa: E402
 from cutegemm.epilogue import gelu  # noqa: E402
 from cutegemm.run.calls import How  # noqa: E402
+from cutegemm.torch import quantize, scaled_grouped_mm  # noqa: E402
 from cutegemm.torch.grouped import launch  # noqa: E402
 from cutegemm.torch.grouped.reference import grouped_by_torch  # noqa: E402
+from cutegemm.torch.reference import dequantized  # noqa: E402
 from tests.grouped import bounds  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("arch")]
@@ -24,6 +26,7 @@ PRIMES = (2, 3, 5, 7, 13, 31, 61, 127, 131, 251, 257)
 EXTENTS = ((1, 256, 64), (3, 520, 328), (8, 1024, 1000), (64, 136, 512))  # groups, N or M, K
 FORMS = ("m", "n", "k")
 SEEDS = range(12)
+VECTORS = 500  # of ends, for each form
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +124,40 @@ def test_random_groups(form, seed, guarded):
         assert (memory[~inside] == POISON).all()
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_many_vectors_of_ends(form, guarded):
+    """One kernel serves zeros, ones, primes and one giant group: accurate, and no other element is written."""
+    extent, count, n, k = 1024, 12, 136, 72
+    numbers, generator = random.Random(form), torch.Generator("cuda").manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, device="cuda", generator=generator).bfloat16()
+
+    factors = {
+        "m": lambda: (normal(extent, k), normal(count, n, k).mT),
+        "n": lambda: (normal(count, n, k), normal(extent, k).mT),
+        "k": lambda: (normal(extent, n).mT, normal(extent, n)),
+    }
+    a, b = factors[form]()
+    wide = a.double(), b.double()
+    for _ in range(VECTORS):
+        found = [numbers.choice((0, 1, numbers.choice(PRIMES))) for _ in range(count)]
+        if numbers.random() < 0.3:
+            found[numbers.randrange(count)] = extent - sum(found) if sum(found) < extent else 0
+        ends = [min(each, extent) for each in accumulate(found)]
+        offs = torch.tensor(ends, device="cuda", dtype=torch.int32)
+        parts = bounds(ends, extent)
+        guarded.clear()
+        ours = cutegemm.grouped_mm(a, b, offs=offs)
+        exact = by_torch(*wide, offs)
+        assert_accurate(form, [ours], [each.bfloat16() for each in exact], exact, parts)
+        ((memory, index),) = guarded
+        inside = torch.zeros_like(memory, dtype=torch.bool)
+        for part in of_groups("m" if form == "n" else form, inside[index], parts):
+            part.fill_(True)
+        assert (memory[~inside] == POISON).all()
+
+
 EPILOGUES = {
     "bias": ("lambda acc, bias: gelu(acc + bias)", lambda groups, m, n: [(groups, 1, n)]),
     "weights": ("lambda acc, weight, bias: acc + weight * bias", lambda groups, m, n: [(m, 1), (groups, 1, n)]),
@@ -201,6 +238,30 @@ def test_other_types(dtype):
         wide = (a.bfloat16(), b.bfloat16()) if dtype.itemsize == 1 else (a, b)
         theirs, exact = by_torch(*wide, ends), by_torch(a.double(), b.double(), ends)
         assert_accurate("m", ours, theirs, exact, parts)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_block_scales(seed, guarded):
+    """Float8 with a scale for each row of A and 128 of K, and for each row, or 128 x 128, of the weights."""
+    a, b, ends, parts = case("m", seed)
+    values, of_a = quantize(a.nan_to_num(), (1, 128))
+    of_rows = seed % 2 == 1
+    weights = [quantize(each, (1, 128) if of_rows else (128, 128)) for each in b.mT]
+    pairs = [(each, scale if of_rows else scale.mT) for each, scale in weights]
+    of_b = torch.stack([scale for _, scale in pairs])
+    ours = scaled_grouped_mm(
+        values,
+        torch.stack([each for each, _ in pairs]).mT,
+        of_a,
+        "BlockWise1x128",
+        of_b if of_rows else of_b.mT,
+        "BlockWise1x128" if of_rows else "BlockWise128x128",
+        offs=ends,
+        output_dtype=torch.bfloat16,
+    )
+    wide = torch.stack([dequantized(*pair) for pair in pairs]).double().mT
+    exact = by_torch(dequantized(values, of_a).double(), wide, ends)
+    assert_accurate("m", [ours], [each.bfloat16() for each in exact], exact, parts)
 
 
 def test_a_cuda_graph_takes_new_ends():

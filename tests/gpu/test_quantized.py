@@ -16,15 +16,17 @@ PROBLEMS, REPEATS = 6, 1000
 
 
 def arguments(plan: GemmPlan, m: int, n: int, k: int, seed: int, device: str = "cuda") -> tuple[list[Any], Any]:
-    """Return the tensors of a call before D, and the float32 matrix that is quantized.
+    """Return the tensors of a call before D, and the float32 matrix of m x n that is quantized.
 
-    The elements are small integers, so that every order of addition gives the same D. A row of A is 0.
+    A gated plan multiplies by 2n columns of B. The elements are small integers, so that every order of addition gives
+    the same D. A row of A is 0.
     """
     import torch
 
     from cutegemm.run.torch_ops import memory_of
 
     rng, kind = np.random.default_rng(seed), memory_of(plan.operands.a.dtype)
+    n *= 2 if plan.operands.gated else 1
     a, b, bias = [rng.integers(-4, 5, shape).astype(np.float32) for shape in ((m, k), (k, n), (n,))]
     a[m // 2], bias[: n // 2] = 0, 0
     wide = a @ b + bias

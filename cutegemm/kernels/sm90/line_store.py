@@ -8,6 +8,7 @@ from cutlass import Int32
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.sm90.epi_stage_lines import Lines
+from cutegemm.kernels.sm90.groups import matrix_of
 from cutegemm.kernels.sm90.staged_store import StagedStorage
 from cutegemm.kernels.sm90.storage import Storage
 from cutegemm.kernels.vectors import copy_vector
@@ -49,8 +50,8 @@ class LineStorage(StagedStorage):
         store, to = self.store, self.targets
         down, across = store.epi_tiles(self.tile)
         (m, n), (m_tile, n_tile, batch) = store.epi_tile_at(i, self.tile), own_mnl
-        extents, (_, mX) = to.mD.shape[:2], self.target_of(result)
-        tiles = [mX[None, None, batch], cute.make_identity_tensor(extents)]
+        extents, (_, mX) = self.extents, self.target_of(result)
+        tiles = [matrix_of(self.plan, mX, batch, self.work_tile), cute.make_identity_tensor(extents)]
         at = (m_tile * down + m, n_tile * across + n)
         gD, coords = [cute.local_tile(tensor, store.epi_tile, at) for tensor in tiles]
         own = lower.tiled_copy(store.copy).get_slice(self.tid)
