@@ -106,6 +106,7 @@ def all_gather(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16, **
     copy    follow stream main
     second  follow stream main
     copy    copy x[0:64] of rank 0 -> gathered[0:64] of rank 1
+    second  follow stream copy
     main    gemm x[0:64] of rank 0 -> d[0:64] of rank 0
     copy    signal rank 1, flag 0
     second  wait for rank 1, flag 0
@@ -132,12 +133,10 @@ def reduce_scatter(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16
     options   `out_dtype`, `form` and `is_captured` of `schedule_of`
 
     >>> print(reduce_scatter(2, 128, 64, 32).described(0))
-    second  follow stream main
-    main    gemm x[64:128] of rank 0 -> partials[0:64] of rank 1
-    main    signal rank 1, flag 0
-    second  wait for rank 1, flag 0
-    second  gemm x[0:64] of rank 0 + partials[0:64] of rank 0 -> d[0:64] of rank 0
-    main    follow stream second
+    main  gemm x[64:128] of rank 0 -> partials[0:64] of rank 1
+    main  signal rank 1, flag 0
+    main  wait for rank 1, flag 0
+    main  gemm x[0:64] of rank 0 + partials[0:64] of rank 0 -> d[0:64] of rank 0
     """
     return schedule_of("reduce_scatter", ranks, m, n, k, dtype, **options)
 
@@ -262,13 +261,15 @@ def _gather_whole(of: _Shape, rank: int) -> Iterator[Step]:
 def _gather_by_shard(of: _Shape, rank: int) -> Iterator[Step]:
     """Yield the steps of an all-gather with a GEMM for each shard.
 
-    The first copy is issued before the GEMM of the own rows, because the next GEMM of another rank needs it.
+    The first copy is issued before the GEMM of the own rows, because the next GEMM of another rank needs it. The first
+    wait follows it, so that the GEMM is running when the wait starts: see `_awaited`.
     """
     own = Region(rank, INPUT, 0, of.m // of.ranks)
     for distance in of.distances:
         to = of.rank(rank, -distance)
         yield Copy(COPY, own, of.rows_of(rank, "gathered", to))
         if distance == 1:
+            yield Follow(_lane(1), COPY)
             yield Gemm(_lane(0), own, of.rows_of(rank, OUTPUT, rank))
         yield Signal(COPY, to, _ARRIVED)
     for distance in of.distances:
@@ -293,10 +294,9 @@ def _partial_buffers(of: _Shape) -> Iterator[Buffer]:
 
 def _scatter_by_shard(of: _Shape, rank: int) -> Iterator[Step]:
     """Yield the steps of a reduce-scatter with a GEMM for each shard."""
-    stream = _lane(of.ranks - 1)
     yield from _sent(of, rank)
-    yield from _awaited(of, rank, stream)
-    yield from _reduced(of, rank, stream, 0, of.m // of.ranks, OUTPUT)
+    yield from _awaited(of, rank)
+    yield from _reduced(of, rank, MAIN, 0, of.m // of.ranks, OUTPUT)
 
 
 def _sent(of: _Shape, rank: int) -> Iterator[Step]:
@@ -305,12 +305,18 @@ def _sent(of: _Shape, rank: int) -> Iterator[Step]:
         owner, stream = of.rank(rank, distance), _lane(distance - 1)
         yield Gemm(stream, of.rows_of(owner, INPUT, rank), of.slot(owner, distance))
         yield Signal(stream, owner, _ARRIVED)
+    if of.ranks > 2:
+        yield Follow(MAIN, SECOND)
 
 
-def _awaited(of: _Shape, rank: int, stream: str) -> Iterator[Step]:
-    """Yield the waits for the partial results of all other ranks."""
+def _awaited(of: _Shape, rank: int) -> Iterator[Step]:
+    """Yield the waits for the partial results of all other ranks.
+
+    They start after the rank's own signals. A wait is a kernel that occupies a multiprocessor. A GEMM with a CTA for
+    each multiprocessor would not end before it, and neither would the waits of others for the result of that GEMM.
+    """
     for distance in of.distances:
-        yield Wait(stream, of.rank(rank, -distance), _ARRIVED)
+        yield Wait(MAIN, of.rank(rank, -distance), _ARRIVED)
 
 
 def _reduced(of: _Shape, rank: int, stream: str, first: int, rows: int, target: str) -> Iterator[Step]:
@@ -358,7 +364,7 @@ def _multiplied(of: _Shape, rank: int) -> Iterator[Step]:
     """Yield one GEMM of all rows, the signals that its product is complete, and the waits for the other products."""
     yield Gemm(MAIN, Region(rank, INPUT, 0, of.m), Region(rank, "product", 0, of.m))
     yield from [Signal(MAIN, of.rank(rank, distance), _ARRIVED) for distance in of.distances]
-    yield from _awaited(of, rank, MAIN)
+    yield from _awaited(of, rank)
 
 
 def _reduce_buffers(of: _Shape) -> Iterator[Buffer]:
@@ -371,16 +377,15 @@ def _reduce_buffers(of: _Shape) -> Iterator[Buffer]:
 def _reduce_by_shard(of: _Shape, rank: int) -> Iterator[Step]:
     """Yield the steps of an all-reduce by shard: reduce the own rows in chunks, and copy those of the other ranks."""
     yield from _sent(of, rank)
-    begin = of.ranks - 1  # launches so far
-    yield from _awaited(of, rank, _lane(begin))
+    yield from _awaited(of, rank)
     if of.chunks > 1:
-        yield Follow(_lane(begin + 1), _lane(begin))
+        yield Follow(SECOND, MAIN)
     for chunk in range(of.chunks):
-        stream = _lane(begin + chunk)
+        stream = _lane(chunk)
         yield from _reduced(of, rank, stream, *of.chunk(rank, chunk), "reduced")
         yield from [Signal(stream, of.rank(rank, distance), _REDUCED + chunk) for distance in of.distances]
-        yield of.collected(rank, rank, chunk, stream)
-    for chunk in range(of.chunks):
+        yield Follow(COPY, stream)
+        yield of.collected(rank, rank, chunk, COPY)
         for distance in of.distances:
             source = of.rank(rank, distance)
             yield Wait(COPY, source, _REDUCED + chunk)
