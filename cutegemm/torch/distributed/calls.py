@@ -12,10 +12,10 @@ import torch.distributed as dist
 
 from cutegemm.run.calls import How
 from cutegemm.torch.distributed.engine import Engine, Request
-from cutegemm.torch.distributed.groups import group_of, without_peer_access
+from cutegemm.torch.distributed.groups import gather_into, group_of, reduce_scatter_into, without_peer_access
 from cutegemm.torch.distributed.memory import SymmetricMemory
 from cutegemm.torch.distributed.work import Gathered, Reduced, new_results, new_sum
-from cutegemm.torch.epilogue import PLAIN, OutDtype
+from cutegemm.torch.epilogue import OutDtype
 from cutegemm.torch.launch import AS_CHOSEN
 
 FEW_ROWS = 512  # rows of a rank up to which one GEMM of all rows is faster than one for each shard
@@ -136,7 +136,7 @@ def reduce_scattered(
     else:
         product = new_sum(a, b)
         Reduced(a, b, None, product).multiply(a, None, 0, (), False)
-        dist.reduce_scatter_tensor(work.d, product, group=ranks.group)
+        reduce_scatter_into(work.d, product, group=ranks.group)
         _add_bias(work)
     return work.d
 
@@ -179,8 +179,5 @@ def all_rows(a: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     if group.size() == 1:
         return a
     rows = a.new_empty((a.shape[0] * group.size(), *a.shape[1:]))
-    dist.all_gather_into_tensor(rows, a, group=group)
+    gather_into(rows, a, group=group)
     return rows
-
-
-__all__ = ["PLAIN", "PeerWarning", "all_reduced", "all_rows", "gathered", "reduce_scattered"]

@@ -165,7 +165,9 @@ class Engine:
             start = offsets[region.buffer] + region.first_row * buffer.row_bytes
             return self.memory.matrix(region.rank, start, region.rows, buffer.columns, memory_of(buffer.dtype))
 
-        steps = [Issued(step, self._stream(step.stream), matrix, self._stream) for step in schedule.steps[self.memory.rank]]
+        steps = [
+            Issued(step, self._stream(step.stream), matrix, self._stream) for step in schedule.steps[self.memory.rank]
+        ]
         self._bound[key] = steps
         return steps
 
@@ -270,8 +272,8 @@ class Issued:
     step       the step of the schedule
     stream     its CUDA stream; None for the caller's
     followed   stream that a `Follow` waits for; None for the caller's
-    matrices   a matrix for each region: A, D and the added ones of a GEMM; the sources and the target of a sum or a copy.
-               None for a region of the caller's tensors
+    matrices   a matrix for each region: A, D and the added ones of a GEMM; the sources and the target of a sum or a
+               copy. None for a region of the caller's tensors
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Functions for tensor parallelism: a GEMM whose rows come from all ranks, or whose result is a sum over the ranks.
 
-The communication overlaps with the GEMM, or follows it, as a schedule says (`cutegemm.ranks`). All ranks of a group must
-make the same calls in the same order, with tensors of the same shapes and types. The functions work under autograd and
-torch.compile.
+The communication overlaps with the GEMM, or follows it, as a schedule says (`cutegemm.ranks`). All ranks of a group
+must make the same calls in the same order, with tensors of the same shapes and types. The functions work under autograd
+and torch.compile.
 
 On GPUs that can access each other's memory, ranks write to each other's buffers, which torch's symmetric memory
 provides. On a CPU, between hosts, and if there is no such memory, collectives of torch.distributed run before or after
@@ -156,8 +156,8 @@ def _columns(
     gathers   True if `a` has the rows of this rank
     others    arguments of the function
     """
-    weights = list(b) if isinstance(b, (list, tuple)) else [b]
-    names = ["b"] if weights[0] is b else [f"b[{i}]" for i in range(len(weights))]
+    weights: list[Any] = list(b) if isinstance(b, (list, tuple)) else [b]
+    names = ["b"] if not isinstance(b, (list, tuple)) else [f"b[{i}]" for i in range(len(weights))]
     tensors = {"a": a, **dict(zip(names, weights, strict=True)), "bias": bias}
     rules = checks.wrong_tensors(tensors, ("bias",)) or _wrong_rank(a)
     if not rules:
@@ -187,7 +187,7 @@ def _columns(
         results = results[: int(_count(text))]
     if a.dim() != 2:
         results = [reshaped(x, (*_scaled(a.shape, ranks), x.shape[-1])) for x in results]
-    if weights[0] is not b and isinstance(b, (list, tuple)):
+    if isinstance(b, (list, tuple)):
         return list(results)
     return results[0] if len(results) == 1 else tuple(results)
 
@@ -316,11 +316,13 @@ def _wrong_epilogue(
     if epilogue is not None and named:
         rules.append(f"epilogue and {' and '.join(named)} are passed. Pass one, or write both into the epilogue.")
     if epilogue is None and operands:
-        rules.append(f"{', '.join(operands)} belong to an epilogue, and none is passed. Pass epilogue, or leave them out.")
+        rules.append(
+            f"{', '.join(operands)} belong to an epilogue, and none is passed. Pass epilogue, or leave them out."
+        )
     if parts == 0:
         rules.append("b is an empty sequence. Pass a matrix, or a sequence of matrices.")
     if parts > 1 and (epilogue is not None or named):
-        rules.append(f"b has {parts} matrices, which have no epilogue. Pass one matrix, or no epilogue, bias and activation.")
+        rules.append(
+            f"b has {parts} matrices, which have no epilogue. Pass one matrix, or no epilogue, bias and activation."
+        )
     return rules
-
-

@@ -11,6 +11,10 @@ from torch.distributed import distributed_c10d as c10d
 
 from cutegemm.errors import UnsupportedError
 
+# Collectives by the names of torch 2.13, and of earlier versions.
+gather_into: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_into: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 def group_of(group: Any) -> dist.ProcessGroup:
     """Return the process group that a caller names.

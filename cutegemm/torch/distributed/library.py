@@ -257,8 +257,10 @@ def _backward_reduced(ctx: Any, g: torch.Tensor | None, scatters: bool) -> tuple
     g = with_memory(g.to(ctx.dtype))
     whole = _rows_of_all(g, ctx.name) if scatters and ctx.needs[1] else g
     if ctx.needs[0]:
-        by_a = gather_product(g, (b.mT,), PLAIN, (), (), g.dtype, scatters, ctx.name)[0] if scatters else _times(
-            g, b.mT, g.dtype
+        by_a = (
+            gather_product(g, (b.mT,), PLAIN, (), (), g.dtype, scatters, ctx.name)[0]
+            if scatters
+            else _times(g, b.mT, g.dtype)
         )
     if ctx.bias_dtype is not None:
         by_bias = g.sum(0, dtype=accumulator_dtype(g.dtype))

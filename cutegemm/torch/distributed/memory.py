@@ -62,6 +62,8 @@ class SymmetricMemory:
         self.group, self.device = group, device
         self.rank, self.ranks = group.rank(), group.size()
         self.size_bytes = 0
+        self._tensor: torch.Tensor | None = None
+        self._handle: Any = None
         self._kept: list[Any] = []
         self.reserve(_ALIGNMENT)
         for peer in self._peers():

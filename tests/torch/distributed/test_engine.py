@@ -118,7 +118,9 @@ def test_calls_of_different_shapes_follow_each_other():
             form = FORMS[call % 2]
             engine.run(Request("reduce_scatter", m, 3, k, x.dtype, x.dtype, form), Reduced(x, b, None, d))
             results = new_results(x, 2, [b], PLAIN, None)
-            engine.run(Request("all_gather", 2 * m, 3, k, x.dtype, x.dtype, form), Gathered(x, [b], PLAIN, (), (), results))
+            engine.run(
+                Request("all_gather", 2 * m, 3, k, x.dtype, x.dtype, form), Gathered(x, [b], PLAIN, (), (), results)
+            )
             found.append((d, results[0]))
         return found
 
