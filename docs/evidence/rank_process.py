@@ -35,7 +35,7 @@ from docs.evidence.measure import machine
 from docs.evidence.ranks import Problem
 
 _FLUSH_BYTES = 256 << 20
-_SLEEP_CYCLES = 500_000  # about 0.3 ms, in which the host issues a call
+_SLEEP_CYCLES = 500_000  # about 0.3 ms, enough for the host to issue a call
 _TIMEOUT_SECONDS = 25.0
 _CHECKED_ROWS = 64
 _LEAST_SAMPLES = 3
@@ -146,14 +146,17 @@ class Contest:
         return float((d[index].double() - wanted).abs().max() / wanted.abs().max())
 
 
-def timed(calls: dict[str, Call], rounds: int, group: dist.ProcessGroup, meet: Call) -> dict[str, float]:
-    """Return the microseconds of each call: the median of the slowest rank.
+def timed(
+    calls: dict[str, Call], rounds: int, group: dist.ProcessGroup, meet: Call
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the microseconds of each call, the median of the slowest rank, and those of the host of this rank.
 
     meet   launches a barrier of the ranks
     """
     order, chance, event = list(calls), random.Random(0), torch.cuda.Event
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     spans: dict[str, list[tuple[float, bool]]] = {name: [] for name in calls}
+    host: dict[str, list[float]] = {name: [] for name in calls}
     for name in order:
         calls[name]()
     for _ in range(rounds):
@@ -168,7 +171,9 @@ def timed(calls: dict[str, Call], rounds: int, group: dist.ProcessGroup, meet: C
                 torch.cuda._sleep(_SLEEP_CYCLES)
                 meet()
                 start.record()
+                called = time.perf_counter()
                 calls[name]()
+                host[name].append((time.perf_counter() - called) * 1e6)
                 end.record()
                 events.append((name, begun, start, end, time.perf_counter() - before))
             torch.cuda.synchronize()
@@ -183,7 +188,7 @@ def timed(calls: dict[str, Call], rounds: int, group: dist.ProcessGroup, meet: C
         us, hidden = slowest[:, i, :, 0].amax(0).tolist(), slowest[:, i, :, 1].amin(0).tolist()
         sample = [x for x, is_hidden in zip(us, hidden, strict=True) if is_hidden]
         found[name] = round(statistics.median(sample if len(sample) >= _LEAST_SAMPLES else us), 2)
-    return found
+    return found, {name: round(statistics.median(times), 1) for name, times in host.items()}
 
 
 def row_of(contest: Contest, rounds: int, meet: Call) -> dict[str, Any]:
@@ -211,13 +216,13 @@ def row_of(contest: Contest, rounds: int, meet: Call) -> dict[str, Any]:
             dist.all_reduce(worst, dist.ReduceOp.MAX, group=contest.group)
             off |= {form: float(f"{worst[0]:.2g}"), "nccl": float(f"{worst[1]:.2g}")}
             repeats[form] = not worst[2]
-    us = timed(calls, rounds, contest.group, meet)
+    us, host = timed(calls, rounds, contest.group, meet)
     alone = [us[name] for name in ("cublas", "gemm") if name in us]
     best = [us[name] for name in ("nccl", "symm_mem") if name in us]
     mine = us.get(f"{OURS} {row['form']}")
     if mine is not None:
         row |= {"of_gemm": round(mine / min(alone), 4), "of_best": round(mine / min(best), 4)}
-    return {**row, "us": us, "off": off, "repeats": repeats, **({"failed": failed} if failed else {})}
+    return {**row, "us": us, "host_us": host, "off": off, "repeats": repeats, **({"failed": failed} if failed else {})}
 
 
 def launch_gemms(problem: Problem, ranks: int) -> None:

@@ -6,7 +6,8 @@ python -m docs.evidence ranks --seed 1 --count 60 --budget 200
 
 One process for each GPU. M, N and K are those of the whole problem: an all-gather divides N by the ranks, the other two
 operations divide K. Rows are compared with float64. All calls of a problem alternate, after a write that flushes the
-L2 cache and a barrier on the GPUs. A time is the median, over the runs, of that of the slowest rank.
+L2 cache and a barrier on the GPUs. A time is the median of the runs, each as long as on
+the slowest rank.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from docs.evidence.files import write_record
 
 _ROW, _BEGUN, _MACHINE = "ROW ", "BEGUN ", "MACHINE "  # starts of lines that the first rank prints
 _SILENT_SECONDS = 90.0  # without a line from the first rank, the processes are stopped
-_START_SECONDS = 40.0  # of a start of the processes; with less left, they are not started again
+_START_SECONDS = 40.0  # least time for which the processes are started again
 _GRACE_SECONDS = 10.0
 _LEAST_ROWS, _MOST_ROWS = 16, 16384
 _LEAST_COLUMNS, _MOST_COLUMNS = 1024, 32768
@@ -198,7 +199,10 @@ def line_of(row: dict[str, Any]) -> str:
     times = "  ".join(f"{name} {us:.1f}" for name, us in row["us"].items())
     errors = "".join(f"; {name}: {text}" for name, text in row.get("failed", {}).items())
     ratios = "".join(f"  {key} {row[key]:.3f}" for key in ("of_gemm", "of_best") if key in row)
-    return f"{head}  {times}{ratios}  form {row['form']}  off {row['off']}  repeats {row['repeats']}{errors}"
+    host = max((us for name, us in row["host_us"].items() if name.startswith("ours")), default=0.0)
+    return (
+        f"{head}  {times}{ratios}  host {host}  form {row['form']}  off {row['off']}  repeats {row['repeats']}{errors}"
+    )
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -210,7 +214,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of random problems")
     parser.add_argument("--count", type=int, default=0, help="number of random problems")
     parser.add_argument("--ranks", type=int, default=2, help="number of GPUs")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds, in which each call runs twice")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds; each call runs twice in a round")
     parser.add_argument("--budget", type=float, default=240.0, help="seconds for all")
     parser.add_argument("--forms", action="store_true", help="time both forms of a schedule, not only the chosen one")
     parser.add_argument("--json", type=Path, help="file to write")

@@ -18,7 +18,7 @@ from cutegemm.torch.distributed.work import Gathered, Reduced, new_results, new_
 from cutegemm.torch.epilogue import OutDtype
 from cutegemm.torch.launch import AS_CHOSEN
 
-FEW_ROWS = 512  # rows of a rank up to which one GEMM of all rows is faster than one for each shard
+FEW_ROWS = 512  # rows of a rank; with more, one GEMM for each shard is faster than one GEMM
 
 
 class PeerWarning(UserWarning):

@@ -1,6 +1,6 @@
 """Execute the schedule of a rank: launches, copies, signals and waits on the streams of its GPU.
 
-A schedule (`cutegemm.ranks`) says what each rank issues, in which order. The engine gives its buffers memory and its
+A schedule (`cutegemm.ranks`) has the steps of each rank in order. The engine gives its buffers memory and its
 streams CUDA streams, and issues the steps. What a GEMM computes is a `Work`: the engine knows no epilogue.
 """
 

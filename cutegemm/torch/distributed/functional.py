@@ -5,7 +5,7 @@ must make the same calls in the same order, with tensors of the same shapes and 
 and torch.compile.
 
 On GPUs that can access each other's memory, ranks write to each other's buffers, which torch's symmetric memory
-provides. On a CPU, between hosts, and if there is no such memory, collectives of torch.distributed run before or after
+provides. On a CPU, between hosts, and without such memory, collectives of torch.distributed run before or after
 the GEMM.
 """
 
@@ -24,7 +24,7 @@ from cutegemm.torch import checks
 from cutegemm.torch.activations import ACTIVATIONS, GATED, activated, gated, wrong_activation
 from cutegemm.torch.dispatch import as_autocast, reshaped, rows_of
 from cutegemm.torch.distributed import library
-from cutegemm.torch.distributed.groups import group_of
+from cutegemm.torch.distributed.groups import group_of, traced_name_of
 from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of_function
 
 _WIDE = (Reduction, BlockScale, Quantized)  # results that depend on several rows or on blocks
@@ -224,8 +224,17 @@ def _sum(
 
 def _resolved(group: Any) -> tuple[str, int]:
     """Return the name and the number of ranks of a group."""
+    if torch.compiler.is_compiling():
+        name = traced_name_of(group)
+        return name, int(_size_text(name))
     found = group_of(group)
     return str(found.group_name), found.size()
+
+
+@constant
+def _size_text(name: str) -> str:
+    """Return the number of ranks of a group, as text."""
+    return str(group_of(name).size())
 
 
 def _scaled(shape: Sequence[int], ranks: int) -> tuple[int, ...]:
@@ -267,7 +276,7 @@ def _count(text: str) -> str:
 
 @constant
 def _wide_results(text: str) -> str:
-    """Return the results of an epilogue that are reductions or quantized, as text; "" if there are none.
+    """Return the results of an epilogue that are reductions or quantized, as text; "" without any.
 
     >>> _wide_results("lambda acc: (acc, row_sum(acc))"), _wide_results("lambda acc: acc")
     ('row_sum(acc)', '')

@@ -48,12 +48,16 @@ def group_of(group: Any) -> dist.ProcessGroup:
     )
 
 
-def name_of(group: Any) -> str:
-    """Return the name of the process group that a caller names, by which operators of torch.library know it.
+def traced_name_of(group: Any) -> str:
+    """Return the name of a group in a function that torch.compile traces; Dynamo knows a few types of groups.
 
     group   as in `group_of`
     """
-    return group if isinstance(group, str) else str(group_of(group).group_name)
+    if isinstance(group, str):
+        return group
+    own = dist.group.WORLD if group is None else group
+    name: str = (own.get_group() if isinstance(own, dist.DeviceMesh) else own).group_name
+    return name
 
 
 def without_peer_access(group: dist.ProcessGroup, device: torch.device) -> str:

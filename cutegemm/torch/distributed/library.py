@@ -205,7 +205,7 @@ def _by_factors(
 ) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
     """Return the gradients by `a` and by each of `b`.
 
-    gradients   for each of `b`, the gradient of the accumulator; None if there is none
+    gradients   for each of `b`, the gradient of the accumulator; None without one
     """
     by_b: list[torch.Tensor | None] = [None] * len(b)
     present = [i for i, g in enumerate(gradients) if g is not None]

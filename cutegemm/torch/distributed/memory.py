@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric
 from torch._C._distributed_c10d import _SymmetricMemory
 
 from cutegemm.errors import UnsupportedError
@@ -18,7 +19,7 @@ TIMEOUT_SECONDS = 600.0  # default of NCCL's process groups too
 _ALIGNMENT = 1024  # bytes between the starts of buffers, and multiples of sizes
 _BARRIER_CHANNEL, _FIRST_FLAG = 0, 1  # channels of torch's signal pad
 _FLAG_BYTES = 4
-_LEAST_PAD_BYTES = 2048  # of versions of torch that do not tell the size
+_LEAST_PAD_BYTES = 2048  # least size, if torch does not tell it
 
 _timeout_ms = int(TIMEOUT_SECONDS * 1000)
 
@@ -83,10 +84,9 @@ class SymmetricMemory:
         if keeps:
             self._kept.append((self._tensor, self._handle))
         size = aligned(-(-size_bytes // 2)) * 2  # two halves
-        self._tensor = _SymmetricMemory.empty_strided_p2p(
-            (size,), (1,), torch.uint8, self.device, str(self.group.group_name)
-        )
-        self._handle = _SymmetricMemory.rendezvous(self._tensor)
+        # Not `symmetric.empty`, whose memory of a pool may lie at an offset that `get_buffer` does not know.
+        self._tensor = _SymmetricMemory.empty_strided_p2p((size,), (1,), torch.uint8, self.device)
+        self._handle = symmetric.rendezvous(self._tensor, self.group.group_name)
         self.size_bytes = size
         self.barrier()  # also loads the kernel of torch's flags before anything waits
         torch.cuda.synchronize(self.device)
