@@ -185,14 +185,18 @@ class Engine:
     def _rehearse(self, steps: Sequence[Issued], work: Work) -> None:
         """Launch each GEMM and sum once without the other ranks, so that its kernel is compiled and loaded.
 
-        CUDA may wait for all running kernels when it loads another one. If one of these waits for a rank that waits for
-        this one, nothing would continue. So all kernels are loaded before the first wait.
+        CUDA may wait for all running kernels when it loads another one, or allocates memory. If one of these waits for
+        a rank that waits for this one, nothing would continue. So all kernels are loaded, and the workspaces of their
+        streams allocated, before the first wait.
 
         Nothing is written but the caller's result and this rank's own buffers, which the call overwrites.
         """
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         for issued in steps:
             if isinstance(issued.step, Gemm | Add):
-                self._compute(issued, work, is_rehearsal=True)
+                with nullcontext() if issued.stream is None else torch.cuda.stream(issued.stream):
+                    self._compute(issued, work, is_rehearsal=True)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 

@@ -1,4 +1,4 @@
-"""Ranks as processes of torch.distributed, with gloo on the CPU."""
+"""Ranks as processes of torch.distributed: with gloo on the CPU, or with NCCL, each on a GPU."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from cutegemm.compile.workers import Worker
 
 RANKS = 2
-_SECONDS = 60
+_SECONDS = 300
 
 
 class Ranks:
@@ -38,22 +39,30 @@ def guarded(task: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
         return None, traceback.format_exc()
 
 
-def start(rank: int, store: str) -> None:
+def start(rank: int, store: str, backend: str) -> None:
     """Initialize torch.distributed in a process."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+    device = torch.device("cuda", rank) if backend == "nccl" else None
+    if device is not None:
+        torch.cuda.set_device(device)
+    limit = timedelta(seconds=_SECONDS)
+    dist.init_process_group(
+        backend, init_method=f"file://{store}", rank=rank, world_size=RANKS, device_id=device, timeout=limit
+    )
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Ranks]:
+def running(folder: Path, backend: str = "gloo") -> Iterator[Ranks]:
     """Start the processes, and end them."""
     workers = [Worker() for _ in range(RANKS)]
     with ThreadPoolExecutor(RANKS) as pool:
         try:
-            futures = [pool.submit(worker, start, rank, str(folder / "store")) for rank, worker in enumerate(workers)]
+            futures = [
+                pool.submit(worker, start, rank, str(folder / "store"), backend) for rank, worker in enumerate(workers)
+            ]
             for future in futures:
                 future.result(_SECONDS)
             yield Ranks(workers, pool)

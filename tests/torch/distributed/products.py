@@ -11,12 +11,23 @@ from cutegemm.errors import CutegemmError
 from cutegemm.torch import distributed
 
 Pairs = dict[str, tuple[torch.Tensor, torch.Tensor]]
-M, N, K = 8, 12, 10
+EXTENTS = {"gloo": (8, 12, 10), "nccl": (256, 384, 320)}  # M, N, K
+
+
+def extents() -> tuple[int, int, int]:
+    """Return M, N and K of the whole problem."""
+    return EXTENTS[dist.get_backend()]
+
+
+def device() -> torch.device:
+    """Return the device of this rank."""
+    return torch.device("cuda", dist.get_rank()) if dist.get_backend() == "nccl" else torch.device("cpu")
 
 
 def whole(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """Return a matrix that is the same on all ranks."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return values.to(device(), dtype)
 
 
 def share(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -26,12 +37,11 @@ def share(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 def column_pairs(called: str, activation: str | None, has_bias: bool, dtype: torch.dtype = torch.float64) -> Pairs:
     """Compare results and gradients of `all_gather_mm` or `replicated_mm` with those of one process."""
-    a, b = whole(M, K, seed=0, dtype=dtype), whole(K, N, seed=1, dtype=dtype)
-    bias = whole(N, seed=2, dtype=dtype) if has_bias else None
+    m, n, k = extents()
+    a, b = whole(m, k, seed=0, dtype=dtype), whole(k, n, seed=1, dtype=dtype)
+    bias = whole(n, seed=2, dtype=dtype) if has_bias else None
     gathers = called == "all_gather_mm"
     mine_a = share(a, 0) if gathers else a.clone().requires_grad_()
-    if activation == "swiglu":  # the columns of a rank are gate and up
-        b, bias = of_ranks(b), None if bias is None else of_ranks(bias)
     mine_b, mine_bias = share(b, -1), None if bias is None else share(bias, -1)
     d = getattr(distributed, called)(mine_a, mine_b, mine_bias, activation)
     one_a, one_b = a.clone().requires_grad_(), b.clone().requires_grad_()
@@ -39,7 +49,7 @@ def column_pairs(called: str, activation: str | None, has_bias: bool, dtype: tor
     products = one_a.double() @ one_b.double() + (0.0 if one_bias is None else one_bias.double())
     parts = [_activated(activation, part) for part in products.chunk(dist.get_world_size(), 1)]
     width = parts[0].shape[1]
-    g = whole(M, width * len(parts), seed=3, dtype=dtype)
+    g = whole(m, width * len(parts), seed=3, dtype=dtype)
     wanted = torch.cat(parts, 1)
     (wanted * g).sum().backward()
     (d * g.chunk(len(parts), 1)[dist.get_rank()]).sum().backward()
@@ -51,11 +61,6 @@ def column_pairs(called: str, activation: str | None, has_bias: bool, dtype: tor
     if mine_bias is not None:
         pairs["bias"] = mine_bias.grad, part_of(one_bias.grad, 0)
     return {name: (x.detach(), y.detach()) for name, (x, y) in pairs.items()}
-
-
-def of_ranks(x: torch.Tensor) -> torch.Tensor:
-    """Return a copy: columns are assigned to ranks as they are."""
-    return x.clone()
 
 
 def part_of(x: torch.Tensor | None, dim: int) -> Any:
@@ -73,8 +78,9 @@ def _activated(name: str | None, x: torch.Tensor) -> torch.Tensor:
 
 def sum_pairs(called: str, has_bias: bool, dtype: torch.dtype = torch.float64) -> Pairs:
     """Compare results and gradients of `mm_reduce_scatter` or `mm_all_reduce` with those of one process."""
-    a, b = whole(M, K, seed=0, dtype=dtype), whole(K, N, seed=1, dtype=dtype)
-    bias = whole(N, seed=2, dtype=dtype) if has_bias else None
+    m, n, k = extents()
+    a, b = whole(m, k, seed=0, dtype=dtype), whole(k, n, seed=1, dtype=dtype)
+    bias = whole(n, seed=2, dtype=dtype) if has_bias else None
     scatters = called == "mm_reduce_scatter"
     mine_a, mine_b = share(a, 1), share(b, 0)
     mine_bias = None if bias is None else bias.clone().requires_grad_()
@@ -82,7 +88,7 @@ def sum_pairs(called: str, has_bias: bool, dtype: torch.dtype = torch.float64) -
     one_a, one_b = a.clone().requires_grad_(), b.clone().requires_grad_()
     one_bias = None if bias is None else bias.clone().requires_grad_()
     wanted = one_a.double() @ one_b.double() + (0.0 if one_bias is None else one_bias.double())
-    g = whole(M, N, seed=3, dtype=dtype)
+    g = whole(m, n, seed=3, dtype=dtype)
     (wanted * g).sum().backward()
     (d * (part_of(g, 0) if scatters else g)).sum().backward()
     pairs = {
@@ -97,8 +103,9 @@ def sum_pairs(called: str, has_bias: bool, dtype: torch.dtype = torch.float64) -
 
 def several_pairs() -> Pairs:
     """Compare `all_gather_mm` by three matrices; one of them gets no gradient."""
-    a = whole(M, K, seed=0)
-    parts = [whole(K, n, seed=10 + i) for i, n in enumerate((4, 2, 6))]
+    m, _, k = extents()
+    a = whole(m, k, seed=0)
+    parts = [whole(k, n, seed=10 + i) for i, n in enumerate((4, 2, 6))]
     mine_a, mine = share(a, 0), [share(part, 1) for part in parts]
     q, k, v = distributed.all_gather_mm(mine_a, mine)
     one_a, one = a.clone().requires_grad_(), [part.clone().requires_grad_() for part in parts]
@@ -114,9 +121,10 @@ def several_pairs() -> Pairs:
 
 def leading_pairs() -> Pairs:
     """Compare tensors of three dimensions: rows are those of the first one."""
-    a, b = whole(4, 3, K, seed=0), whole(K, N, seed=1)
+    _, n, k = extents()
+    a, b = whole(4, 3, k, seed=0), whole(k, n, seed=1)
     hidden = distributed.all_gather_mm(share(a, 0), share(b, 1))
-    c = whole(N, 6, seed=2)
+    c = whole(n, 6, seed=2)
     y = distributed.mm_reduce_scatter(hidden, share(c, 0))
     z = distributed.mm_all_reduce(hidden, share(c, 0))
     wanted = a @ b @ c
@@ -126,7 +134,8 @@ def leading_pairs() -> Pairs:
 
 def epilogue_pairs() -> Pairs:
     """Compare an epilogue of two results, with an operand that differs from row to row, and its gradients."""
-    a, b, r = whole(M, K, seed=0), whole(K, N, seed=1), whole(M, N, seed=2)
+    m, n, k = extents()
+    a, b, r = whole(m, k, seed=0), whole(k, n, seed=1), whole(m, n, seed=2)
     mine_a, mine_b, mine_r = share(a, 0), share(b, 1), share(r, 1)
 
     def epilogue(acc: Any, r: Any, factor: Any) -> Any:
@@ -156,8 +165,9 @@ def compiled_pairs(named_by: str) -> Pairs:
     """
     from torch.distributed.device_mesh import init_device_mesh
 
-    a, up, down = whole(M, K, seed=0), whole(K, N, seed=1), whole(N, K, seed=2)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    m, n, k = extents()
+    a, up, down = whole(m, k, seed=0), whole(k, n, seed=1), whole(n, k, seed=2)
+    mesh = init_device_mesh(device().type, (dist.get_world_size(),), mesh_dim_names=("tp",))
     own = mesh.get_group()
     group = {"name": own.group_name, "group": own, "mesh": mesh, "default": None}[named_by]
 
@@ -188,10 +198,10 @@ def groups() -> bool:
     """Return whether a group by each of its names gives the same result."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    mesh = init_device_mesh(device().type, (dist.get_world_size(),), mesh_dim_names=("tp",))
     group = mesh.get_group()
-    a, b = torch.ones(2, 3), torch.ones(3, 4)
+    a, b = torch.ones(2, 3, device=device()), torch.ones(3, 4, device=device())
     results = [
         distributed.mm_all_reduce(a, b, group=each) for each in (None, group, group.group_name, mesh, mesh["tp"])
     ]
-    return all(torch.equal(x, torch.full((2, 4), 6.0)) for x in results)
+    return all(torch.equal(x, torch.full_like(x, 6.0)) for x in results)
