@@ -91,7 +91,7 @@ def schedule_of(
     buffers_of, steps_of = _BUILDERS[operation, form]
     has_barrier = is_captured and not is_ordered
     steps = [tuple(_framed(list(steps_of(shape, rank)), has_barrier)) for rank in range(ranks)]
-    return Schedule(operation, form, ranks, m, n, k, tuple(buffers_of(shape)), tuple(steps), is_captured)
+    return Schedule(operation, form, ranks, m, n, k, tuple(buffers_of(shape)), tuple(steps), chunks, is_captured)
 
 
 def all_gather(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16, **options: Any) -> Schedule:
@@ -388,19 +388,16 @@ def _reduce_buffers(of: _Shape) -> Iterator[Buffer]:
 def _reduce_by_shard(of: _Shape, rank: int) -> Iterator[Step]:
     """Yield the steps of an all-reduce by shard: reduce the own rows in chunks, and copy those of the other ranks.
 
-    The GEMM of the next chunk follows the signals in one stream. Next to a GEMM, they would wait for its end.
+    The GEMM of the next chunk follows the signals and waits in one stream. Next to a GEMM, they would wait for its end.
     """
     yield from _sent(of, rank)
     yield from _awaited(of, rank)
     for chunk in range(of.chunks):
         yield from _reduced(of, rank, *of.chunk(rank, chunk), "reduced")
         yield from [Signal(MAIN, of.rank(rank, distance), _REDUCED + chunk) for distance in of.distances]
+        yield from [Wait(MAIN, of.rank(rank, distance), _REDUCED + chunk) for distance in of.distances]
         yield Follow(COPY, MAIN)
-        yield of.collected(rank, rank, chunk)
-        for distance in of.distances:
-            source = of.rank(rank, distance)
-            yield Wait(COPY, source, _REDUCED + chunk)
-            yield of.collected(rank, source, chunk)
+        yield from [of.collected(rank, of.rank(rank, distance), chunk) for distance in (*of.distances, 0)]
 
 
 def _reduce_whole_buffers(of: _Shape) -> Iterator[Buffer]:

@@ -63,6 +63,7 @@ class Schedule:
     n, k          columns and rows of the weights of one rank
     buffers       buffers that each rank has
     steps         steps of each rank
+    chunks        launches for the rows that a rank owns, of an all-reduce by shard
     is_captured   whether a CUDA graph can replay the schedule: each buffer has one copy
 
     >>> from cutegemm.ranks import all_reduce
@@ -81,10 +82,16 @@ class Schedule:
     k: int
     buffers: tuple[Buffer, ...]
     steps: tuple[tuple[Step, ...], ...]
+    chunks: int = 1
     is_captured: bool = False
 
     def __str__(self) -> str:
-        return f"{self.operation} {self.form}, {self.ranks} ranks: m={self.m} n={self.n} k={self.k}"
+        return f"{self.operation} {self.way}, {self.ranks} ranks: m={self.m} n={self.n} k={self.k}"
+
+    @property
+    def way(self) -> str:
+        """The form as text, with the number of chunks if there are several: "by_shard in 4 chunks"."""
+        return f"{self.form} in {self.chunks} chunks" if self.chunks > 1 else self.form
 
     def buffer(self, name: str) -> Buffer:
         """Return the buffer of a name.

@@ -22,8 +22,9 @@ from random import Random
 import numpy as np
 
 from cutegemm.dtypes import round_to
+from cutegemm.ranks.builders import schedule_of
 from cutegemm.ranks.schedule import INPUT, MAIN, OUTPUT, Schedule
-from cutegemm.ranks.steps import Add, Barrier, Copy, Follow, Gemm, Region, Signal, Step, Wait
+from cutegemm.ranks.steps import Add, Barrier, Copy, Gemm, Region, Signal, Step, Wait, followed
 from cutegemm.ranks.values import Values, added
 from cutegemm.simulator.report import Fault, Report
 
@@ -38,7 +39,7 @@ class ScheduleReport:
     interleavings   number of simulated interleavings
     calls           number of consecutive calls in each of them
     steps           number of executed steps, in all interleavings together
-    faults          one `Fault` for each kind, with examples; () if there are none
+    faults          one `Fault` for each kind, with examples; () without faults
     """
 
     interleavings: int
@@ -86,6 +87,21 @@ def simulate_schedule(schedule: Schedule, *, calls: int = 4, interleavings: int 
             for text in _wrong_values(values, call, rank, d, same_as):
                 report.add("result", text)
     return ScheduleReport(interleavings, calls, steps, report.faults())
+
+
+def miniature(schedule: Schedule) -> Schedule:
+    """Return a schedule with the same steps on few rows and columns, whose simulation is fast.
+
+    >>> from cutegemm.ranks import all_reduce
+    >>> print(miniature(all_reduce(2, 8191, 8192, 4096, chunks=4)))
+    all_reduce by_shard in 4 chunks, 2 ranks: m=17 n=8 k=16
+    """
+    ranks, chunks = schedule.ranks, schedule.chunks
+    m = min(schedule.m, 2 * ranks * chunks + schedule.m % ranks)
+    return schedule_of(
+        schedule.operation, ranks, m, min(schedule.n, 8), min(schedule.k, 16), schedule.buffer(INPUT).dtype,
+        schedule.buffer(OUTPUT).dtype, form=schedule.form, chunks=chunks, is_captured=schedule.is_captured,
+    )  # fmt: skip
 
 
 def _wrong_values(values: Values, call: int, rank: int, d: np.ndarray, same_as: np.ndarray) -> Iterator[str]:
@@ -188,8 +204,8 @@ class _Machine:
         self.results: dict[tuple[int, int], np.ndarray] = {}
         self.flags: dict[tuple[int, int, int], _Task] = {}  # (from, to, flag) -> signal that has set it
         self.sms = [_Sms() for _ in range(schedule.ranks)]
-        self.arrived: dict[tuple[int, int], list[_Task]] = {}  # (call, number in it) -> tasks at a barrier
-        self.barriers: dict[int, tuple[int, int]] = {}  # identity of a task -> its barrier
+        self.arrived: dict[int, list[_Task]] = {}  # number of a barrier -> tasks that have reached it
+        self.barriers: dict[int, int] = {}  # identity of a task -> number of its barrier
         self.queues = self._queues(calls)
         self.at = [0] * len(self.queues)
         self.borders = self._borders()
@@ -207,18 +223,15 @@ class _Machine:
         }
         queues: list[list[_Task]] = [[] for _ in places]
         for rank in range(self.schedule.ranks):
-            for call in range(calls):
-                barriers = 0
-                for step in self._called(rank):
-                    place = places[rank, step.stream]
-                    after = queues[place][-1:]
-                    if isinstance(step, Follow):
-                        after = after + queues[places[rank, step.after]][-1:]
-                    task = _Task(rank, call, step, after, place, np.zeros(len(places), np.int64))
-                    if isinstance(step, Barrier):
-                        self.barriers[id(task)] = (call, barriers)
-                        barriers += 1
-                    queues[place].append(task)
+            steps = [(call, step) for call in range(calls) for step in self._called(rank)]
+            tasks: list[_Task] = []
+            for (call, step), before in zip(steps, followed([step for _, step in steps]), strict=True):
+                place = places[rank, step.stream]
+                clock = np.zeros(len(places), np.int64)
+                tasks.append(_Task(rank, call, step, [tasks[index] for index in before], place, clock))
+                queues[place].append(tasks[-1])
+            barriers = [task for task in tasks if isinstance(task.step, Barrier)]
+            self.barriers |= {id(task): number for number, task in enumerate(barriers)}
         return queues
 
     def _called(self, rank: int) -> Iterator[Step]:
