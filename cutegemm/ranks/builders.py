@@ -6,7 +6,9 @@ rank sends to one rank and receives from one.
 A call need not wait until all ranks have entered it, because calls use two copies of the symmetric buffers in turn.
 Take a rank that writes to copy e % 2 of another rank's buffer in call e. In call e - 1 it has waited for a signal of
 that rank, which sends it after the end of its call e - 2. So that rank no longer reads the copy. A CUDA graph replays
-the same copy, so a captured schedule begins with a barrier instead.
+the same copy, so a captured schedule begins with a barrier instead. An all-reduce by shard needs neither. A rank that
+writes partial results in call e has copied the reduced rows of their owner in call e - 1, so the owner has read the
+partial results of that call; and a rank overwrites its reduced rows after it has received partial results of call e.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 
 from cutegemm.dtypes import DType, bf16
 from cutegemm.errors import PlanError
-from cutegemm.ranks.schedule import COPY, INPUT, MAIN, OUTPUT, SECOND, Buffer, Schedule, shard
+from cutegemm.ranks.schedule import COPY, INPUT, MAIN, OUTPUT, SECOND, SIGNAL, Buffer, Schedule, shard
 from cutegemm.ranks.steps import Add, Barrier, Copy, Follow, Gemm, Region, Signal, Step, Wait
 
 OPERATIONS = ("all_gather", "reduce_scatter", "all_reduce")
@@ -56,12 +58,10 @@ def schedule_of(
     raises        PlanError with every rule that the arguments break
 
     >>> print(schedule_of("reduce_scatter", 2, 128, 64, 32).described(1))
-    second  follow stream main
-    main    gemm x[0:64] of rank 1 -> partials[0:64] of rank 0
-    main    signal rank 0, flag 0
-    second  wait for rank 0, flag 0
-    second  gemm x[64:128] of rank 1 + partials[0:64] of rank 1 -> d[0:64] of rank 1
-    main    follow stream second
+    main  gemm x[0:64] of rank 1 -> partials[0:64] of rank 0
+    main  signal rank 0, flag 0
+    main  wait for rank 0, flag 0
+    main  gemm x[64:128] of rank 1 + partials[0:64] of rank 1 -> d[0:64] of rank 1
     """
     rules = [
         (operation not in OPERATIONS, f"operation = {operation!r} is unknown. Use {', '.join(OPERATIONS)}."),
@@ -86,10 +86,12 @@ def schedule_of(
         raise PlanError(f"schedule_of({operation!r}, ranks={ranks}, m={m}, n={n}, k={k})", broken)
     kind = DType.parse(dtype)
     result = kind if out_dtype is None else DType.parse(out_dtype)
-    shape = _Shape(ranks, m, n, k, kind, result, chunks, 1 if is_captured else 2)
+    is_ordered = (operation, form) == ("all_reduce", "by_shard")  # each call after the one before on all ranks
+    shape = _Shape(ranks, m, n, k, kind, result, chunks, 1 if is_captured or is_ordered else 2)
     buffers_of, steps_of = _BUILDERS[operation, form]
-    steps = [tuple(_framed(list(steps_of(shape, rank)), is_captured)) for rank in range(ranks)]
-    return Schedule(operation, form, ranks, m, n, k, tuple(buffers_of(shape)), tuple(steps), is_captured)
+    has_barrier = is_captured and not is_ordered
+    steps = [tuple(_framed(list(steps_of(shape, rank)), has_barrier)) for rank in range(ranks)]
+    return Schedule(operation, form, ranks, m, n, k, tuple(buffers_of(shape)), tuple(steps), chunks, is_captured)
 
 
 def all_gather(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16, **options: Any) -> Schedule:
@@ -104,14 +106,14 @@ def all_gather(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16, **
 
     >>> print(all_gather(2, 128, 64, 32).described(0))
     copy    follow stream main
-    second  follow stream main
     copy    copy x[0:64] of rank 0 -> gathered[0:64] of rank 1
+    signal  follow stream copy
+    signal  signal rank 1, flag 0
     second  follow stream copy
     main    gemm x[0:64] of rank 0 -> d[0:64] of rank 0
-    copy    signal rank 1, flag 0
     second  wait for rank 1, flag 0
     second  gemm gathered[64:128] of rank 0 -> d[64:128] of rank 0
-    main    follow stream copy
+    main    follow stream signal
     main    follow stream second
     """
     return schedule_of("all_gather", ranks, m, n, k, dtype, **options)
@@ -211,11 +213,11 @@ class _Shape:
         """Return (first row in the shard, number of rows) of a chunk of the rows that a rank owns."""
         return shard(shard(self.m, self.ranks, rank)[1], self.chunks, chunk)
 
-    def collected(self, rank: int, source: int, chunk: int, stream: str) -> Copy:
+    def collected(self, rank: int, source: int, chunk: int) -> Copy:
         """Return the copy of a reduced chunk of the rank `source` to the D of `rank`."""
         first, rows = self.chunk(source, chunk)
         begin = shard(self.m, self.ranks, source)[0]
-        return Copy(stream, Region(source, "reduced", first, rows), Region(rank, OUTPUT, begin + first, rows))
+        return Copy(COPY, Region(source, "reduced", first, rows), Region(rank, OUTPUT, begin + first, rows))
 
     @property
     def operand(self) -> Buffer:
@@ -228,14 +230,21 @@ def _lane(launch: int) -> str:
     return (MAIN, SECOND)[launch % 2]
 
 
-def _framed(steps: list[Step], is_captured: bool) -> Iterator[Step]:
-    """Yield steps between those that start all streams after the main one, and let the main one follow them all."""
-    others = [stream for stream in dict.fromkeys(step.stream for step in steps) if stream != MAIN]
-    if is_captured:
+def _framed(steps: list[Step], has_barrier: bool) -> Iterator[Step]:
+    """Yield steps between those that let other streams begin after the main one, and the main one end after them all.
+
+    has_barrier   True to begin with a barrier of all ranks
+    """
+    streams = [step.stream for step in steps]
+    first = {stream: streams.index(stream) for stream in dict.fromkeys(streams) if stream != MAIN}
+    if has_barrier:
         yield Barrier(MAIN)
-    yield from [Follow(stream, MAIN) for stream in others]
+    yield from [Follow(stream, MAIN) for stream, at in first.items() if not isinstance(steps[at], Follow)]
     yield from steps
-    yield from [Follow(MAIN, stream) for stream in others]
+    for stream in first:
+        last = len(streams) - 1 - streams[::-1].index(stream)
+        if not any(isinstance(step, Follow) and step.after == stream for step in steps[last:]):
+            yield Follow(MAIN, stream)
 
 
 def _gather_buffers(of: _Shape) -> Iterator[Buffer]:
@@ -261,17 +270,19 @@ def _gather_whole(of: _Shape, rank: int) -> Iterator[Step]:
 def _gather_by_shard(of: _Shape, rank: int) -> Iterator[Step]:
     """Yield the steps of an all-gather with a GEMM for each shard.
 
-    The first copy is issued before the GEMM of the own rows, because the next GEMM of another rank needs it. The first
-    wait follows it, so that the GEMM is running when the wait starts: see `_awaited`.
+    Signals have a stream of their own: they are kernels, which may have to wait for the end of a GEMM, and the next
+    copy need not. The first wait follows the first copy, so that the GEMM of the own rows is running when the wait
+    starts: see `_awaited`.
     """
     own = Region(rank, INPUT, 0, of.m // of.ranks)
     for distance in of.distances:
         to = of.rank(rank, -distance)
         yield Copy(COPY, own, of.rows_of(rank, "gathered", to))
+        yield Follow(SIGNAL, COPY)
+        yield Signal(SIGNAL, to, _ARRIVED)
         if distance == 1:
             yield Follow(_lane(1), COPY)
             yield Gemm(_lane(0), own, of.rows_of(rank, OUTPUT, rank))
-        yield Signal(COPY, to, _ARRIVED)
     for distance in of.distances:
         source, stream = of.rank(rank, distance), _lane(distance)
         yield Wait(stream, source, _ARRIVED)
@@ -296,7 +307,7 @@ def _scatter_by_shard(of: _Shape, rank: int) -> Iterator[Step]:
     """Yield the steps of a reduce-scatter with a GEMM for each shard."""
     yield from _sent(of, rank)
     yield from _awaited(of, rank)
-    yield from _reduced(of, rank, MAIN, 0, of.m // of.ranks, OUTPUT)
+    yield from _reduced(of, rank, 0, of.m // of.ranks, OUTPUT)
 
 
 def _sent(of: _Shape, rank: int) -> Iterator[Step]:
@@ -319,7 +330,7 @@ def _awaited(of: _Shape, rank: int) -> Iterator[Step]:
         yield Wait(MAIN, of.rank(rank, -distance), _ARRIVED)
 
 
-def _reduced(of: _Shape, rank: int, stream: str, first: int, rows: int, target: str) -> Iterator[Step]:
+def _reduced(of: _Shape, rank: int, first: int, rows: int, target: str) -> Iterator[Step]:
     """Yield the GEMM of some of the own rows, which adds the partial results of others.
 
     first    index of the first row in the shard
@@ -334,11 +345,11 @@ def _reduced(of: _Shape, rank: int, stream: str, first: int, rows: int, target: 
     a, d = part(of.rows_of(rank, INPUT, rank)), Region(rank, target, first, rows)
     added, rest = tuple(slots[:MOST_ADDS]), tuple(slots[MOST_ADDS:])
     if not rest:
-        yield Gemm(stream, a, d, added)
+        yield Gemm(MAIN, a, d, added)
         return
     product = Region(rank, "product", first, rows)
-    yield Gemm(stream, a, product, added)
-    yield Add(stream, (product, *rest), d)
+    yield Gemm(MAIN, a, product, added)
+    yield Add(MAIN, (product, *rest), d)
 
 
 def _product_buffers(of: _Shape) -> Iterator[Buffer]:
@@ -375,21 +386,18 @@ def _reduce_buffers(of: _Shape) -> Iterator[Buffer]:
 
 
 def _reduce_by_shard(of: _Shape, rank: int) -> Iterator[Step]:
-    """Yield the steps of an all-reduce by shard: reduce the own rows in chunks, and copy those of the other ranks."""
+    """Yield the steps of an all-reduce by shard: reduce the own rows in chunks, and copy those of the other ranks.
+
+    The GEMM of the next chunk follows the signals and waits in one stream. Next to a GEMM, they would wait for its end.
+    """
     yield from _sent(of, rank)
     yield from _awaited(of, rank)
-    if of.chunks > 1:
-        yield Follow(SECOND, MAIN)
     for chunk in range(of.chunks):
-        stream = _lane(chunk)
-        yield from _reduced(of, rank, stream, *of.chunk(rank, chunk), "reduced")
-        yield from [Signal(stream, of.rank(rank, distance), _REDUCED + chunk) for distance in of.distances]
-        yield Follow(COPY, stream)
-        yield of.collected(rank, rank, chunk, COPY)
-        for distance in of.distances:
-            source = of.rank(rank, distance)
-            yield Wait(COPY, source, _REDUCED + chunk)
-            yield of.collected(rank, source, chunk, COPY)
+        yield from _reduced(of, rank, *of.chunk(rank, chunk), "reduced")
+        yield from [Signal(MAIN, of.rank(rank, distance), _REDUCED + chunk) for distance in of.distances]
+        yield from [Wait(MAIN, of.rank(rank, distance), _REDUCED + chunk) for distance in of.distances]
+        yield Follow(COPY, MAIN)
+        yield from [of.collected(rank, of.rank(rank, distance), chunk) for distance in (*of.distances, 0)]
 
 
 def _reduce_whole_buffers(of: _Shape) -> Iterator[Buffer]:

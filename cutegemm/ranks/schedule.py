@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
-from cutegemm.ranks.steps import Region, Signal, Step, Wait
+from cutegemm.ranks.steps import Follow, Region, Signal, Step, Wait
 
 MAIN = "main"  # the stream of the caller: all streams start after it, and it ends after all streams
 SECOND = "second"  # every second GEMM, so that its first CTAs run next to the last ones of the GEMM before
 COPY = "copy"  # copies by the copy engines
+SIGNAL = "signal"  # signals that follow copies
 
 # Buffers of the caller. The others belong to the group of ranks.
 INPUT, OUTPUT = "x", "d"
@@ -62,7 +63,8 @@ class Schedule:
     n, k          columns and rows of the weights of one rank
     buffers       buffers that each rank has
     steps         steps of each rank
-    is_captured   whether a CUDA graph can replay the schedule: buffers have one copy, and a barrier comes first
+    chunks        launches for the rows that a rank owns, of an all-reduce by shard
+    is_captured   whether a CUDA graph can replay the schedule: each buffer has one copy
 
     >>> from cutegemm.ranks import all_reduce
     >>> schedule = all_reduce(2, 128, 64, 32, form="whole")
@@ -80,10 +82,16 @@ class Schedule:
     k: int
     buffers: tuple[Buffer, ...]
     steps: tuple[tuple[Step, ...], ...]
+    chunks: int = 1
     is_captured: bool = False
 
     def __str__(self) -> str:
-        return f"{self.operation} {self.form}, {self.ranks} ranks: m={self.m} n={self.n} k={self.k}"
+        return f"{self.operation} {self.way}, {self.ranks} ranks: m={self.m} n={self.n} k={self.k}"
+
+    @property
+    def way(self) -> str:
+        """The form as text, with the number of chunks if there are several: "by_shard in 4 chunks"."""
+        return f"{self.form} in {self.chunks} chunks" if self.chunks > 1 else self.form
 
     def buffer(self, name: str) -> Buffer:
         """Return the buffer of a name.
@@ -116,11 +124,16 @@ class Schedule:
         return "\n".join(f"{step.stream:{width}}  {step}" for step in steps)
 
     def violations(self) -> Iterator[str]:
-        """Yield a sentence for each region outside of its buffer, or in another rank's buffer that is not symmetric."""
+        """Yield a sentence for each rule that a step breaks on its own, without regard to the other ranks.
+
+        Regions are in their buffers, and those of other ranks in symmetric ones. A stream begins with a `Follow`, and
+        the main stream follows its last step.
+        """
         for rank, steps in enumerate(self.steps):
             for step in steps:
                 for region in (*step.reads, *step.writes):
                     yield from self._wrong(rank, step, region)
+            yield from self._loose(rank)
 
     def _wrong(self, rank: int, step: Step, region: Region) -> Iterator[str]:
         """Yield a sentence for each rule that a region of a step breaks.
@@ -132,6 +145,21 @@ class Schedule:
             yield f"rank {rank}, {step}: {region} is not symmetric, so only rank {region.rank} can access it."
         if not 0 <= region.first_row < region.first_row + region.rows <= buffer.rows:
             yield f"rank {rank}, {step}: {region} is not in the buffer's {buffer.rows} rows."
+
+    def _loose(self, rank: int) -> Iterator[str]:
+        """Yield a sentence for each stream of a rank that does not begin or end with the main one."""
+        known: dict[str, dict[str, int]] = {MAIN: {}}  # stream -> number of steps of each stream that it follows
+        for number, step in enumerate(self.steps[rank], 1):
+            if step.stream not in known and not isinstance(step, Follow):
+                yield f"rank {rank}: stream {step.stream} begins with {step}. Let it follow another stream first."
+            follows = known.setdefault(step.stream, {})
+            if isinstance(step, Follow):
+                for stream, count in known.get(step.after, {}).items():
+                    follows[stream] = max(count, follows.get(stream, 0))
+            follows[step.stream] = number
+        for stream, follows in known.items():
+            if follows.get(stream, 0) > known[MAIN].get(stream, 0):
+                yield f"rank {rank}: the main stream does not follow the last step of stream {stream}."
 
 
 def shard(rows: int, ranks: int, rank: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -187,3 +188,20 @@ class Barrier(Step):
 
     def __str__(self) -> str:
         return "barrier of all ranks"
+
+
+def followed(steps: Sequence[Step]) -> list[tuple[int, ...]]:
+    """Return for each step of a rank the indices of the steps that it directly follows: those that must end before it.
+
+    steps   steps of the rank, in the order of their launches
+
+    >>> followed([Barrier("main"), Follow("copy", "main"), Wait("copy", 1, 0), Wait("main", 1, 1)])
+    [(), (0,), (1,), (0,)]
+    """
+    last: dict[str, int] = {}
+    found = []
+    for index, step in enumerate(steps):
+        streams = (step.stream, step.after) if isinstance(step, Follow) else (step.stream,)
+        found.append(tuple([last[stream] for stream in streams if stream in last]))
+        last[step.stream] = index
+    return found
