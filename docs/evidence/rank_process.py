@@ -112,7 +112,7 @@ class Contest:
 
     def chosen(self) -> str:
         """Return the form that is chosen."""
-        return distributed_calls.form_of(self.problem.m // self.ranks)
+        return chosen_form(self.problem, self.ranks)
 
     def off(self, form: str) -> tuple[float, float, bool]:
         """Return the errors of our results and of NCCL's, and whether our bits are the same again.
@@ -225,6 +225,14 @@ def row_of(contest: Contest, rounds: int, meet: Call) -> dict[str, Any]:
     return {**row, "us": us, "host_us": host, "off": off, "repeats": repeats, **({"failed": failed} if failed else {})}
 
 
+def chosen_form(problem: Problem, ranks: int) -> str:
+    """Return the form of the schedule with the lowest predicted time."""
+    operation, m, n, k = problem
+    n, k = (n // ranks, k) if operation == "all_gather" else (n, k // ranks)
+    kinds = torch.bfloat16, torch.bfloat16
+    return distributed_calls.request_of(operation, ranks, m, n, k, *kinds, None, torch.cuda.current_device()).form
+
+
 def launch_gemms(problem: Problem, ranks: int) -> None:
     """Launch the GEMMs that the calls of a problem consist of, on tensors of one rank that are not filled."""
     made: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
@@ -279,7 +287,7 @@ def main(arguments: list[str]) -> None:
     dist.barrier(group)
 
     def contest(problem: Problem) -> Contest:
-        forms = FORMS if arguments[5] == "forms" else (distributed_calls.form_of(problem.m // ranks),)
+        forms = FORMS if arguments[5] == "forms" else (chosen_form(problem, ranks),)
         return Contest(problem, group, forms)
 
     engine = distributed_calls.ranks_of(str(group.group_name), device).engine

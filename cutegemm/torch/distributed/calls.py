@@ -5,20 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from cutegemm.errors import UnsupportedError
+from cutegemm.ranks import predictions
 from cutegemm.run.calls import How
+from cutegemm.run.torch_ops import DTYPES, device_of
 from cutegemm.torch.distributed.engine import Engine, Request
 from cutegemm.torch.distributed.groups import gather_into, group_of, reduce_scatter_into, without_peer_access
 from cutegemm.torch.distributed.memory import SymmetricMemory
 from cutegemm.torch.distributed.work import Gathered, Reduced, new_results, new_sum
 from cutegemm.torch.epilogue import OutDtype
 from cutegemm.torch.launch import AS_CHOSEN
-
-FEW_ROWS = 512  # rows of a rank; with more, one GEMM for each shard is faster than one GEMM
 
 
 class PeerWarning(UserWarning):
@@ -77,9 +79,31 @@ def _engine(group: dist.ProcessGroup, device: torch.device) -> Engine | None:
     return None
 
 
-def form_of(rows: int) -> str:
-    """Return the form of a schedule for a number of rows of each rank."""
-    return "whole" if rows <= FEW_ROWS else "by_shard"
+@lru_cache(maxsize=4096)
+def request_of(
+    operation: str,
+    ranks: int,
+    m: int,
+    n: int,
+    k: int,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    form: str | None = None,
+    device_index: int = 0,
+) -> Request:
+    """Return the call with the schedule of the lowest predicted time.
+
+    ranks          number of ranks
+    form           "whole" or "by_shard", if the caller passes it; None: either
+    device_index   GPU of this rank
+    others         as for `engine.Request`
+    """
+    options = predictions(operation, ranks, m, n, k, DTYPES[dtype], DTYPES[out_dtype], device=device_of(device_index))
+    for option in options:
+        if form in (None, option.schedule.form):
+            way = option.schedule
+            return Request(operation, m, n, k, dtype, out_dtype, way.form, way.chunks)
+    raise UnsupportedError(f"{operation} of {m} rows on {ranks} ranks has no form {form!r}. Leave out form.")
 
 
 def gathered(
@@ -107,9 +131,9 @@ def gathered(
     a = a.contiguous()
     work = Gathered(a, b, text, operands, scalars, new_results(a, size, b, text, out_dtype), how)
     if ranks.engine is not None:
-        n = sum(part.shape[1] for part in b)
-        form = form or form_of(a.shape[0])
-        request = Request("all_gather", a.shape[0] * size, n, a.shape[1], a.dtype, work.d.dtype, form)
+        n, (rows, k) = sum(part.shape[1] for part in b), a.shape
+        kinds = a.dtype, work.d.dtype
+        request = request_of("all_gather", size, rows * size, n, k, *kinds, form, a.get_device())
         ranks.engine.run(request, work)
     else:
         work.multiply(all_rows(a, ranks.group), None, 0, (), True)
@@ -130,7 +154,7 @@ def reduce_scattered(
     size = ranks.group.size()
     work = Reduced(a, b, bias, new_sum(a, b, size))
     if ranks.engine is not None:
-        _run_reduced(ranks.engine, "reduce_scatter", work, form or form_of(work.d.shape[0]))
+        _run_reduced(ranks.engine, "reduce_scatter", size, work, form)
     elif size == 1:
         work.multiply(a, None, 0, (), True)
     else:
@@ -149,7 +173,7 @@ def all_reduced(
     size = ranks.group.size()
     work = Reduced(a, b, bias, new_sum(a, b))
     if ranks.engine is not None:
-        _run_reduced(ranks.engine, "all_reduce", work, form or form_of(a.shape[0] // size))
+        _run_reduced(ranks.engine, "all_reduce", size, work, form)
     elif size == 1:
         work.multiply(a, None, 0, (), True)
     else:
@@ -159,10 +183,11 @@ def all_reduced(
     return work.d
 
 
-def _run_reduced(engine: Engine, operation: str, work: Reduced, form: str) -> None:
-    """Execute the schedule of a reduction."""
-    m, k = work.x.shape
-    engine.run(Request(operation, m, work.b.shape[1], k, work.x.dtype, work.d.dtype, form), work)
+def _run_reduced(engine: Engine, operation: str, size: int, work: Reduced, form: str | None) -> None:
+    """Execute the schedule of a reduction over `size` ranks."""
+    (m, k), n = work.x.shape, work.b.shape[1]
+    kinds = work.x.dtype, work.d.dtype
+    engine.run(request_of(operation, size, m, n, k, *kinds, form, work.x.get_device()), work)
 
 
 def _add_bias(work: Reduced) -> None:

@@ -45,6 +45,7 @@ class Request(NamedTuple):
     m, n, k            rows of all ranks together; columns and rows of this rank's weights
     dtype, out_dtype   torch dtypes of the operands, and of the result and partial results
     form               "whole" or "by_shard"
+    chunks             launches for the rows that a rank owns, of an all-reduce by shard
     """
 
     operation: str
@@ -54,12 +55,15 @@ class Request(NamedTuple):
     dtype: torch.dtype
     out_dtype: torch.dtype
     form: str
+    chunks: int = 1
 
     def schedule(self, ranks: int, is_captured: bool = False) -> Schedule:
         """Return the schedule of this call for a number of ranks."""
         kinds = DTYPES[self.dtype], DTYPES[self.out_dtype]
         extents = self.m, self.n, self.k
-        return schedule_of(self.operation, ranks, *extents, *kinds, form=self.form, is_captured=is_captured)
+        return schedule_of(
+            self.operation, ranks, *extents, *kinds, form=self.form, chunks=self.chunks, is_captured=is_captured
+        )
 
 
 class Work(Protocol):
@@ -165,9 +169,11 @@ class Engine:
             start = offsets[region.buffer] + region.first_row * buffer.row_bytes
             return self.memory.matrix(region.rank, start, region.rows, buffer.columns, memory_of(buffer.dtype))
 
-        steps = [
-            Issued(step, self._stream(step.stream), matrix, self._stream) for step in schedule.steps[self.memory.rank]
-        ]
+        own = schedule.steps[self.memory.rank]
+        if self.is_captured and not isinstance(own[0], Barrier):
+            # A schedule may need none after a call of its own kind, but calls of any kind share the memory.
+            own = (Barrier(MAIN), *own)
+        steps = [Issued(step, self._stream(step.stream), matrix, self._stream) for step in own]
         self._bound[key] = steps
         return steps
 
