@@ -14,8 +14,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ from cutegemm.run.prepare import asking
 from cutegemm.run.question import decide
 from cutegemm.torch import distributed
 from cutegemm.torch.distributed import calls as distributed_calls
+from cutegemm.torch.distributed.engine import Engine, Memory, Request, Work
 from cutegemm.torch.distributed.groups import gather_into, reduce_scatter_into
 from cutegemm.torch.distributed.work import Gathered, Reduced
 from cutegemm.torch.epilogue import PLAIN
@@ -112,7 +113,7 @@ class Contest:
 
     def chosen(self) -> str:
         """Return the form that is chosen."""
-        return chosen_form(self.problem, self.ranks)
+        return request_of(self.problem, self.ranks).form
 
     def off(self, form: str) -> tuple[float, float, bool]:
         """Return the errors of our results and of NCCL's, and whether our bits are the same again.
@@ -225,43 +226,63 @@ def row_of(contest: Contest, rounds: int, meet: Call) -> dict[str, Any]:
     return {**row, "us": us, "host_us": host, "off": off, "repeats": repeats, **({"failed": failed} if failed else {})}
 
 
-def chosen_form(problem: Problem, ranks: int) -> str:
-    """Return the form of the schedule with the lowest predicted time."""
+def request_of(problem: Problem, ranks: int, form: str | None = None) -> Request:
+    """Return a problem as all ranks know it, with the schedule of the lowest predicted time.
+
+    form   None: either
+    """
     operation, m, n, k = problem
     n, k = (n // ranks, k) if operation == "all_gather" else (n, k // ranks)
     kinds = torch.bfloat16, torch.bfloat16
-    return distributed_calls.request_of(operation, ranks, m, n, k, *kinds, None, torch.cuda.current_device()).form
+    return distributed_calls.request_of(operation, ranks, m, n, k, *kinds, form, torch.cuda.current_device())
 
 
-def launch_gemms(problem: Problem, ranks: int) -> None:
-    """Launch the GEMMs that the calls of a problem consist of, on tensors of one rank that are not filled."""
-    made: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
-    gathers = problem.operation == "all_gather"
-    m, n, k = problem[1:]
-    n, k = (n // ranks, k) if gathers else (n, k // ranks)
-    x, w, d = torch.empty(m, k, **made), torch.empty(n, k, **made).t(), torch.empty(m, n, **made)
-    rows, shard = m // ranks, torch.empty(m // ranks, n, **made)
-    gemm(x, w, out=d)
-    if gathers:
-        work = Gathered(x[:rows], [w], PLAIN, (), (), [d])
-        for a in (x[:rows], x):
-            work.multiply(a, None, 0, (), True)
-        return
-    for target in (d, shard):
-        reduced = Reduced(x, w, None, target)
-        reduced.multiply(x[:rows], shard, 0, (), False)
-        reduced.multiply(x[:rows], None, 0, [shard], True)
+class Alone:
+    """Memory of one rank without others, for an engine that only compiles kernels."""
+
+    rank, size_bytes, flags = 0, 0, 1 << 10
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+
+    def reserve(self, size_bytes: int, keeps: bool = False) -> bool:
+        return False
+
+    def matrix(self, rank: int, offset_bytes: int, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        bytes_of = torch.empty(offset_bytes % 16 + rows * columns * dtype.itemsize, dtype=torch.uint8, device="cuda")
+        return bytes_of[offset_bytes % 16 :].view(dtype).view(rows, columns)
 
 
-def compile_all(problems: list[Problem], ranks: int) -> None:
-    """Compile the kernels of all problems in parallel."""
-    plans = []
+def compile_all(calls: Iterable[tuple[Request, Work]], ranks: int) -> None:
+    """Compile the kernels of calls in parallel.
+
+    calls   calls whose tensors need not be filled. A generator of them may call `gemm` for further kernels
+    """
+    plans: list[Any] = []
+    device = torch.device("cuda", torch.cuda.current_device())
     with asking() as questions:
-        for problem in problems:
-            launch_gemms(problem, ranks)
+        for request, work in calls:
+            Engine(cast(Memory, Alone(ranks)), device).rehearse(request, work)
             plans += [(decide(question).plan, question.arch) for question in questions]
             questions.clear()
     compiled(plans, time.perf_counter(), None)
+
+
+def works(problems: Sequence[Problem], ranks: int) -> Iterator[tuple[Request, Work]]:
+    """Yield the calls of problems in both forms."""
+    made: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    for problem in problems:
+        for form in FORMS:
+            request = request_of(problem, ranks, form)
+            m, n, k = request.m, request.n, request.k
+            w, d = torch.empty(n, k, **made).t(), torch.empty(m, n, **made)
+            if problem.operation == "all_gather":
+                yield request, Gathered(torch.empty(m // ranks, k, **made), [w], PLAIN, (), (), [d])
+            else:
+                rows = m // ranks if problem.operation == "reduce_scatter" else m
+                yield request, Reduced(torch.empty(m, k, **made), w, None, d[:rows])
+            if form == FORMS[0]:
+                gemm(torch.empty(m, k, **made), w, out=d)
 
 
 def main(arguments: list[str]) -> None:
@@ -281,13 +302,13 @@ def main(arguments: list[str]) -> None:
     if rank == 0:
         print("MACHINE", json.dumps(machine()))
         try:
-            compile_all(problems, ranks)
+            compile_all(works(problems, ranks), ranks)
         except Exception as error:
             print(f"kernels are compiled by the first calls: {error!r}")
     dist.barrier(group)
 
     def contest(problem: Problem) -> Contest:
-        forms = FORMS if arguments[5] == "forms" else (chosen_form(problem, ranks),)
+        forms = FORMS if arguments[5] == "forms" else (request_of(problem, ranks).form,)
         return Contest(problem, group, forms)
 
     engine = distributed_calls.ranks_of(str(group.group_name), device).engine

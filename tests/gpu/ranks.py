@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from cutegemm.ranks import OPERATIONS
 from cutegemm.torch import distributed
-from cutegemm.torch.distributed.calls import ranks_of
+from cutegemm.torch.activations import activated
+from cutegemm.torch.distributed.calls import ranks_of, request_of
+from cutegemm.torch.distributed.engine import Request, Work
+from cutegemm.torch.distributed.work import Gathered, Reduced
+from docs.evidence.rank_process import compile_all
 
 FORMS = ("whole", "by_shard")
 CALLS = 4
+DRAWN = 3  # random shapes for a seed
 _ROUNDING = 2.0**-8  # half a unit in the last place of 1 as bfloat16
 
 
@@ -49,6 +55,29 @@ def extents(count: int, seed: int) -> list[tuple[int, int, int]]:
     return [*fixed, *drawn, (34, 77, 45), (1030, 129, 333)]
 
 
+def prepare(seeds: Sequence[int]) -> None:
+    """Compile the kernels of `gathers` and `reduces` in parallel, on the first rank."""
+    if dist.get_rank() == 0:
+        compile_all(_works(seeds), dist.get_world_size())
+    dist.barrier()
+
+
+def _works(seeds: Sequence[int]) -> Iterator[tuple[Request, Work]]:
+    """Yield calls of all shapes, operations and forms."""
+    ranks, kinds = dist.get_world_size(), (torch.bfloat16, torch.bfloat16)
+    for m, n, k in {shape for seed in seeds for shape in extents(DRAWN, seed)}:
+        x, w, bias, d = normal(m, k), normal(n, k).t(), normal(n), normal(m, n)
+        text = activated("relu", ("bias",))
+        for form in FORMS:
+            for operation in OPERATIONS:
+                request = request_of(operation, ranks, m, n, k, *kinds, form, device().index)
+                if operation == "all_gather":
+                    yield request, Gathered(x[: m // ranks], [w], text, [bias], (), [d])
+                else:
+                    rows = m // ranks if operation == "reduce_scatter" else m
+                    yield request, Reduced(x, w, bias, d[:rows])
+
+
 def _off(d: torch.Tensor, wanted: torch.Tensor, limit: float) -> str:
     """Return "" if a result is close to the right one in float64; else how far it is off."""
     off = (d.double() - wanted).abs().max().item()
@@ -59,7 +88,7 @@ def gathers(seed: int) -> list[str]:
     """Compare `all_gather_mm` with float64: calls without a pause, of different shapes and inputs, in both forms."""
     torch.manual_seed(seed + dist.get_rank())
     faults = []
-    for m, n, k in extents(4, seed):
+    for m, n, k in extents(DRAWN, seed):
         for form in FORMS:
             xs, w, bias = [normal(m // 2, k) for _ in range(CALLS)], normal(n, k).t(), normal(n)
             found = [distributed.all_gather_mm(x, w, bias, "relu", form=form) for x in xs]
@@ -74,7 +103,7 @@ def reduces(called: str, seed: int) -> list[str]:
     """Compare a reduction with float64 and its bound of the error; and its bits with those of a second call."""
     torch.manual_seed(seed + dist.get_rank())
     function, faults = getattr(distributed, called), []
-    for m, n, k in extents(4, seed):
+    for m, n, k in extents(DRAWN, seed):
         for form in FORMS:
             xs, w, bias = [normal(m, k) for _ in range(CALLS)], normal(n, k).t(), normal(n)
             bias = every(bias)[0]

@@ -12,6 +12,7 @@ from tests.torch.distributed.processes import RANKS, running  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("arch")]
 
+SEEDS = (0, 1)
 NONE = [[]] * RANKS  # faults of all ranks
 
 
@@ -20,6 +21,7 @@ def ranks(tmp_path_factory):
     if torch.cuda.device_count() < RANKS:
         pytest.skip(f"needs {RANKS} GPUs")
     with running(tmp_path_factory.mktemp("ranks"), "nccl") as found:
+        found.call(calls.prepare, SEEDS)
         yield found
 
 
@@ -33,12 +35,12 @@ def test_the_ranks_access_each_other(ranks):
     assert ranks.call(calls.has_engine) == [True] * RANKS
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_rows_are_gathered(ranks, seed):
     assert ranks.call(calls.gathers, seed) == NONE
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("called", ["mm_reduce_scatter", "mm_all_reduce"])
 def test_products_are_added(ranks, called, seed):
     assert ranks.call(calls.reduces, called, seed) == NONE

@@ -135,6 +135,13 @@ class Engine:
             self._issue(steps, work)
         self.calls += 1
 
+    def rehearse(self, request: Request, work: Work) -> None:
+        """Launch the GEMMs and sums of a call, without the other ranks, so that their kernels are compiled.
+
+        request, work   as for `run`
+        """
+        self._rehearse(self._steps(request, 0), work)
+
     # --- memory -----------------------------------------------------------------------------------------------------
 
     def _steps(self, request: Request, copy: int) -> list[Issued]:
