@@ -1,6 +1,6 @@
 """A process of `docs.evidence.ranks`: measures problems on one GPU, together with the processes of the other ranks.
 
-python -m docs.evidence.rank_process RANK RANKS STORE ROUNDS SECONDS forms|chosen PROBLEM...
+python -m docs.evidence.rank_process RANK RANKS STORE ROUNDS SECONDS forms|chosen links|none PROBLEM...
 
 The first rank prints a line for the machine, and two for each problem: that it has begun, and its row.
 """
@@ -30,8 +30,10 @@ from cutegemm.torch import distributed
 from cutegemm.torch.distributed import calls as distributed_calls
 from cutegemm.torch.distributed.engine import Engine, Memory, Request, Work
 from cutegemm.torch.distributed.groups import gather_into, reduce_scatter_into
+from cutegemm.torch.distributed.memory import SymmetricMemory
 from cutegemm.torch.distributed.work import Gathered, Reduced
 from cutegemm.torch.epilogue import PLAIN
+from docs.evidence import links
 from docs.evidence.measure import machine
 from docs.evidence.ranks import Problem
 
@@ -289,7 +291,7 @@ def main(arguments: list[str]) -> None:
     """Measure the problems that the command names."""
     rank, ranks, rounds = int(arguments[0]), int(arguments[1]), int(arguments[3])
     deadline = time.monotonic() + float(arguments[4])
-    problems = [Problem.parse(text) for text in arguments[6:]]
+    problems = [Problem.parse(text) for text in arguments[7:]]
     torch.cuda.set_device(rank)
     torch.manual_seed(rank)
     device = torch.device("cuda", rank)
@@ -314,6 +316,10 @@ def main(arguments: list[str]) -> None:
     engine = distributed_calls.ranks_of(str(group.group_name), device).engine
     one = torch.zeros(1, device="cuda")
     meet = (lambda: dist.all_reduce(one, group=group)) if engine is None else engine.memory.barrier
+    if arguments[6] == "links" and engine is not None:
+        us, host = timed(links.calls(cast(SymmetricMemory, engine.memory)), rounds, group, meet)
+        if rank == 0:
+            print("LINKS", json.dumps({"us": us, "host_us": host}))
     for problem in problems:
         late = torch.tensor([float(time.monotonic() > deadline)], device="cuda")
         dist.all_reduce(late, dist.ReduceOp.MAX, group=group)

@@ -31,7 +31,7 @@ from cutegemm.profile.child import environment
 from cutegemm.ranks import OPERATIONS
 from docs.evidence.files import write_record
 
-_ROW, _BEGUN, _MACHINE = "ROW ", "BEGUN ", "MACHINE "  # starts of lines that the first rank prints
+_ROW, _BEGUN, _MACHINE, _LINKS = "ROW ", "BEGUN ", "MACHINE ", "LINKS "  # starts of lines that the first rank prints
 _SILENT_SECONDS = 90.0  # without a line from the first rank, the processes are stopped
 _START_SECONDS = 40.0  # least time for which the processes are started again
 _GRACE_SECONDS = 10.0
@@ -114,7 +114,7 @@ class Processes:
         self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
         given = [
             *(str(options.ranks), f"{self.folder.name}/store", str(options.rounds), str(seconds)),
-            *("forms" if options.forms else "chosen", *map(str, problems)),
+            *("forms" if options.forms else "chosen", "links" if options.links else "none", *map(str, problems)),
         ]
         self.running = [
             subprocess.Popen(
@@ -173,6 +173,10 @@ def measured(
             for line in processes.said(deadline + _GRACE_SECONDS):
                 if line.startswith(_MACHINE):
                     machine |= json.loads(line.removeprefix(_MACHINE))
+                elif line.startswith(_LINKS):
+                    options.links = False  # not again after a failure
+                    machine["links"] = json.loads(line.removeprefix(_LINKS))
+                    print("\n".join(f"{name:24} {us}" for name, us in machine["links"]["us"].items()), flush=True)
                 elif line.startswith(_BEGUN):
                     current = Problem.parse(line.removeprefix(_BEGUN))
                 elif line.startswith(_ROW):
@@ -183,6 +187,9 @@ def measured(
                     print(line, file=sys.stderr)
         finally:
             processes.stop()
+        if current is None and options.links:
+            options.links = False  # they have failed
+            continue
         if current is None:
             break
         left.remove(current)
@@ -217,6 +224,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=15, help="rounds; each call runs twice in a round")
     parser.add_argument("--budget", type=float, default=240.0, help="seconds for all")
     parser.add_argument("--forms", action="store_true", help="time both forms of a schedule, not only the chosen one")
+    parser.add_argument("--links", action="store_true", help="also time flags, copies and stores to another GPU")
     parser.add_argument("--json", type=Path, help="file to write")
     options = parser.parse_args(arguments)
     problems = [Problem.parse(text) for text in options.problem]
