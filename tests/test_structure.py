@@ -25,7 +25,7 @@ ROWS = (
     ("build", "epilogue"),
     ("analysis", "choice", "emulator", "simulator"),
     ("draw", "parse"),
-    ("kernels",),
+    ("kernels", "ranks"),
     ("compile",),
     ("run",),
     ("interop", "profile", "torch"),

@@ -1,4 +1,4 @@
-"""Command line of cutegemm: `cutegemm gemm | show | plans | explain | check | explore | profile | tune | ...`."""
+"""Command line of cutegemm: `cutegemm gemm | show | plans | explain | check | explore | ranks | tune | ...`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 import cutegemm
 from cutegemm.cli import ahead, explain, gemm, inspect
 from cutegemm.cli.explore import explore
+from cutegemm.cli.ranks import ranks
 from cutegemm.errors import ended_in_words
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app.command("plans")(inspect.plans)
 app.command("explain", cls=gemm.Command)(explain.explain)
 app.command("check")(inspect.check)
 app.command("explore")(explore)
+app.command("ranks", cls=gemm.Command)(ranks)
 app.command("profile")(inspect.profile)
 app.command("figures")(inspect.figures)
 app.command("tune")(ahead.tune)

@@ -53,6 +53,7 @@ class Timeline(hooks.Shown):
     events   list of `Event`, or of tuples (role, name, stage or None, start, end)
     title    heading
     unit     name of the unit of the times
+    number   name of what the field `stage` of the events counts, such as "rank"
     raises   LayoutError if an event has another form, or ends before it starts
 
     >>> Timeline([("load", "A", 0, 0, 4), ("mma", "wait", 0, 0, 4), ("mma", "A", 0, 4, 9)]).roles
@@ -62,8 +63,11 @@ class Timeline(hooks.Shown):
     events: tuple[Event, ...]
     title: str = "timeline"
     unit: str = "steps"
+    number: str = "stage"
 
-    def __init__(self, events: Iterable[Any], title: str = "timeline", unit: str = "steps") -> None:
+    def __init__(
+        self, events: Iterable[Any], title: str = "timeline", unit: str = "steps", number: str = "stage"
+    ) -> None:
         checked = []
         for position, record in enumerate(events):
             try:
@@ -78,6 +82,7 @@ class Timeline(hooks.Shown):
         object.__setattr__(self, "events", tuple(checked))
         object.__setattr__(self, "title", title)
         object.__setattr__(self, "unit", unit)
+        object.__setattr__(self, "number", number)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -191,7 +196,7 @@ def timeline_text(timeline: Timeline, *, width: int = 120) -> str:
             )
             row[first:last] = sign * (last - first)
         lines.append(f"{role.rjust(margin)} │{''.join(row)}│")
-    lines.append("A digit is the stage that is worked on, # work on none, . a wait.")
+    lines.append(f"A digit is the {timeline.number} that is worked on, # work on none, . a wait.")
     return "\n".join(lines) + "\n"
 
 
@@ -227,6 +232,7 @@ def timeline_svg(timeline: Timeline, now: float | None = None) -> str:
                 _bar(
                     canvas,
                     e,
+                    timeline.number,
                     left + (e.start - begin) * scale,
                     at + (_LANE - _BAR) / 2,
                     (e.end - e.start) * scale,
@@ -237,7 +243,7 @@ def timeline_svg(timeline: Timeline, now: float | None = None) -> str:
         canvas.add(f'<path class="frame accent" style="stroke-width:2" d="{line}"/>')
     y = top + height + 14
     x = float(PAD)
-    canvas.text(x, y + 12, "stage", "say ink", 11.5, mono=False)
+    canvas.text(x, y + 12, timeline.number, "say ink", 11.5, mono=False)
     x += 48
     for stage in stages:
         canvas.rect(x, y, 17, 15, f"fill {_colour(stage)}")
@@ -249,13 +255,14 @@ def timeline_svg(timeline: Timeline, now: float | None = None) -> str:
     return canvas.finish(timeline.title, f"{len(timeline.roles)} roles, {len(timeline.events)} events")
 
 
-def _bar(canvas: Canvas, event: Event, x: float, y: float, width: float) -> None:
+def _bar(canvas: Canvas, event: Event, number: str, x: float, y: float, width: float) -> None:
     """Draw the bar of one timeline event, with a tooltip, and with its name or stage if that fits the bar.
 
+    number  name of what the stage of the event counts
     x, y    top left corner in pixels
     width   width of the bar in pixels
     """
-    stage = "" if event.stage is None else f", stage {event.stage}"
+    stage = "" if event.stage is None else f", {number} {event.stage}"
     tip = f"{event.role}: {event.event}{stage}, {_plain(event.start)} .. {_plain(event.end)}"
     wide = max(1.0, width - 1)
     canvas.add(f'<g class="event"><title>{escape(tip)}</title>')

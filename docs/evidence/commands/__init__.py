@@ -23,6 +23,7 @@ from docs.evidence import (
     invariant,
     models,
     prebuilt,
+    ranks,
     renamed,
     scaled,
     simt,
@@ -75,6 +76,7 @@ _add("instructions", instructions.main, "Test which properties of an MMA instruc
 _add("grouped", grouped.main, "Time grouped GEMMs, torch's grouped_mm, and a loop over the groups.")
 _add("invariant", invariant.main, "Time batch-invariant GEMMs, freely chosen ones and cuBLAS on layers of models.")
 _add("models", models.main, "Time models of the sizes of public ones before and after `cutegemm.use(model)`.")
+_add("ranks", ranks.main, "Time GEMMs of several GPUs, NCCL with cuBLAS, and torch's fused operators.")
 _add("prebuilt", prebuilt.main, "Judge a library of prebuilt kernels on models that it was not selected by.")
 _add("start", start.main, "Time until calls run at full speed, in new processes with an empty cache.")
 _add("fit-simt", fit_simt.main, "Fit the constants of the choice among SIMT plans to measured times.")

@@ -1,0 +1,142 @@
+"""Model of the time of a schedule: when each step of each rank starts and ends.
+
+A GEMM takes the time that the model of `choose` predicts for its rows. Copies, signals and sums take a latency, and
+their bytes at the rate of the link or of the memory. GEMMs of one rank run one after the other. A signal or a sum does
+not run next to a GEMM. Copies that read the memory of one rank share its link, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cutegemm.choice.catalog import ranked
+from cutegemm.dtypes import DType
+from cutegemm.errors import SimulationError
+from cutegemm.machine.device import Device
+from cutegemm.machine.links import Link
+from cutegemm.plan import Operands, Problem
+from cutegemm.ranks.schedule import INPUT, OUTPUT, Schedule
+from cutegemm.ranks.steps import Add, Barrier, Copy, Follow, Gemm, Region, Signal, Step, Wait, followed
+from cutegemm.simulator.report import Fault
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A step with its predicted start and end, in microseconds from the start of the call."""
+
+    rank: int
+    step: Step
+    start: float
+    end: float
+
+
+class Clock:
+    """Assigns a start and an end to each step, always to the step that can start first.
+
+    device   GPU of each rank, whose rates the time model of GEMMs uses
+    link     rates and latencies between two ranks
+    """
+
+    def __init__(self, schedule: Schedule, device: Device, link: Link) -> None:
+        ranks = range(schedule.ranks)
+        self.schedule, self.device, self.link = schedule, device, link
+        self.multiprocessors = [0.0 for _ in ranks]  # when the GEMMs of a rank end
+        self.sending = [0.0 for _ in ranks]  # when the link out of a rank is free
+        self.signals: dict[tuple[int, int, int], float] = {}  # (from, to, flag) -> when the flag is set
+        self.before = [followed(steps) for steps in schedule.steps]
+        self.ends: list[dict[int, float]] = [{} for _ in ranks]  # index of a step -> when it ends
+        self.heads = [
+            [(rank, index) for index, step in enumerate(schedule.steps[rank]) if step.stream == stream]
+            for rank in ranks
+            for stream in schedule.streams(rank)
+        ]
+
+    def run(self) -> Iterator[Timed]:
+        """Yield all steps in the order of their starts.
+
+        raises   SimulationError if the steps that are left wait for each other
+        """
+        while any(self.heads):
+            able = [(*when, *queue[0], queue) for queue in self.heads if queue and (when := self._when(*queue[0]))]
+            if not able:
+                waiting = [
+                    f"rank {rank}: {self.schedule.steps[rank][at]}" for (rank, at), *_ in filter(None, self.heads)
+                ]
+                raise SimulationError(f"{self.schedule}", [Fault("deadlock", 1, ("; ".join(waiting) + ".",))])
+            start, _, rank, index, queue = min(able, key=lambda one: one[:4])
+            queue.pop(0)
+            step = self.schedule.steps[rank][index]
+            self.ends[rank][index] = end = self._ended(rank, step, start)
+            yield Timed(rank, step, start, end)
+
+    def _when(self, rank: int, index: int) -> tuple[float, float] | None:
+        """Return (earliest start, when the steps before it have ended) of a step; None if it is not known yet."""
+        step, ends = self.schedule.steps[rank][index], self.ends[rank]
+        if not all(at in ends for at in self.before[rank][index]):
+            return None
+        ready = max((ends[at] for at in self.before[rank][index]), default=0.0)
+        if isinstance(step, Wait) and (step.from_rank, rank, step.flag) not in self.signals:
+            return None
+        if isinstance(step, Barrier | Follow):  # all ranks enter the call at the same time
+            return ready, ready
+        if isinstance(step, Copy):
+            return max(ready, self.sending[step.source.rank] if self._is_remote(step) else 0.0), ready
+        return max(ready, self.multiprocessors[rank]), ready
+
+    def _ended(self, rank: int, step: Step, start: float) -> float:
+        """Return when a step ends, and occupy what it needs until then."""
+        link, end = self.link, start
+        if isinstance(step, Gemm):
+            end += max(self.gemm_us(step.a.rows, len(step.adds)), self._moved_us(rank, (step.d,)))
+            self.multiprocessors[rank] = end
+        elif isinstance(step, Add):
+            end += link.launch_us + self._moved_us(rank, (*step.sources, step.target))
+        elif isinstance(step, Copy) and self._is_remote(step):
+            sent = self._bytes(step.source) / link.copy_gb_s * 1e-3
+            self.sending[step.source.rank] = start + sent
+            end += link.copy_us + sent
+        elif isinstance(step, Copy):
+            end += link.copy_us + self._moved_us(rank, (step.source, step.target))
+        elif isinstance(step, Signal):
+            end += link.signal_us
+            self.signals[rank, step.to_rank, step.flag] = end
+        elif isinstance(step, Wait):
+            end = max(end, self.signals[step.from_rank, rank, step.flag])
+        elif isinstance(step, Barrier):
+            end += link.signal_us
+        return end
+
+    def gemm_us(self, rows: int, adds: int) -> float:
+        """Return the predicted time of a GEMM of some rows, in microseconds.
+
+        adds   number of regions that the epilogue adds
+        """
+        schedule = self.schedule
+        types = schedule.buffer(INPUT).dtype, schedule.buffer(OUTPUT).dtype
+        alone = _gemm_us(*types, Problem(rows, schedule.n, schedule.k), self.device, adds > 0)
+        more = max(0, adds - 1) * rows * schedule.buffer(OUTPUT).row_bytes
+        return alone + more / self.device.dram_gb_s * 1e-3
+
+    def _moved_us(self, rank: int, regions: tuple[Region, ...]) -> float:
+        """Return how long a kernel loads or stores regions of its rank, and others over the link, in microseconds."""
+        own = sum(self._bytes(region) for region in regions if region.rank == rank)
+        others = sum(self._bytes(region) for region in regions if region.rank != rank)
+        return max(own / self.device.dram_gb_s, others / self.link.kernel_gb_s) * 1e-3
+
+    def _bytes(self, region: Region) -> int:
+        """Return the bytes of a region."""
+        return region.rows * self.schedule.buffer(region.buffer).row_bytes
+
+    @staticmethod
+    def _is_remote(step: Copy) -> bool:
+        """Return whether a copy is between two ranks."""
+        return step.source.rank != step.target.rank
+
+
+@lru_cache(maxsize=4096)
+def _gemm_us(dtype: DType, out_dtype: DType, problem: Problem, device: Device, with_c: bool) -> float:
+    """Return the lowest predicted time of the plans for a GEMM, in microseconds; weights are stored as (N, K)."""
+    operands = Operands.of(dtype, layout="nt", out=out_dtype).fitted(problem.m, problem.n, problem.k)
+    return next(ranked(operands, problem, device.arch, device, with_c=with_c)).us

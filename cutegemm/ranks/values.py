@@ -1,0 +1,84 @@
+"""Values of a schedule: random operands, what its steps compute, and how far D may be from the exact result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cutegemm.dtypes import round_to
+from cutegemm.ranks.schedule import INPUT, OUTPUT, Schedule
+
+
+@dataclass(frozen=True)
+class Values:
+    """Supplies the operands of some calls, and checks results. All arrays are float32 or float64 of two modes.
+
+    schedule   the schedule that is called
+    x          operand of each rank in each call: x[call][rank] has the shape of the buffer "x"
+    weights    weights of each rank, of shape (k, n). They are those of all ranks in an all-gather, and a rank's share
+               of K otherwise
+    """
+
+    schedule: Schedule
+    x: tuple[tuple[np.ndarray, ...], ...]
+    weights: tuple[np.ndarray, ...]
+
+    @staticmethod
+    def random(schedule: Schedule, calls: int, seed: int = 0) -> Values:
+        """Return normally distributed operands, rounded to their element type.
+
+        calls   number of calls, each with its own x
+        """
+        rng = np.random.default_rng(seed)
+        buffer = schedule.buffer(INPUT)
+
+        def matrix(rows: int, columns: int) -> np.ndarray:
+            return round_to(buffer.dtype, rng.standard_normal((rows, columns)))
+
+        ranks = range(schedule.ranks)
+        x = tuple([tuple([matrix(buffer.rows, buffer.columns) for _ in ranks]) for _ in range(calls)])
+        return Values(schedule, x, tuple([matrix(schedule.k, schedule.n) for _ in ranks]))
+
+    def multiplied(self, rank: int, a: np.ndarray, adds: Sequence[np.ndarray] = ()) -> np.ndarray:
+        """Return rows of A times the weights of a rank, plus some partial results, as float32.
+
+        adds   partial results, which are added in f32 in this order
+        """
+        return added([(a.astype(np.float64) @ self.weights[rank]).astype(np.float32), *adds])
+
+    def exact(self, call: int, rank: int) -> np.ndarray:
+        """Return D of a rank in a call, in float64."""
+        return np.asarray(self._products(call, rank).sum(axis=0))
+
+    def bound(self, call: int, rank: int) -> np.ndarray:
+        """Return the largest error of each element of D of a rank in a call; see `cutegemm.ranks.reduce_scatter`."""
+        products = self._products(call, rank)
+        unit = 0.5 ** (self.schedule.buffer(OUTPUT).dtype.mantissa_bits + 1)
+        of_f32 = 2.0**-22 * len(products) * np.abs(products).sum(axis=0)
+        partials = 0.0 if len(products) == 1 else len(products) * np.abs(products).max(axis=0)
+        # The result itself is off by the errors before it is rounded
+        before = unit * partials + of_f32
+        return np.asarray(before + unit * (np.abs(products.sum(axis=0)) + before))
+
+    def _products(self, call: int, rank: int) -> np.ndarray:
+        """Return the exact products whose sum is D of a rank in a call, in float64: an array (products, rows, n)."""
+        x, schedule = self.x[call], self.schedule
+        if schedule.operation == "all_gather":
+            return (np.concatenate(x).astype(np.float64) @ self.weights[rank])[None]
+        first, rows = (0, schedule.m) if schedule.operation == "all_reduce" else schedule.shard(rank)
+        own = slice(first, first + rows)
+        return np.stack([a[own].astype(np.float64) @ w for a, w in zip(x, self.weights, strict=True)])
+
+
+def added(terms: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the sum of arrays of one shape, added in f32 from the first to the last.
+
+    >>> added([np.array([1.0]), np.array([2.0**-24]), np.array([2.0**-24])]).tolist()
+    [1.0]
+    """
+    total = terms[0].astype(np.float32)
+    for term in terms[1:]:
+        total = total + term.astype(np.float32)
+    return total
