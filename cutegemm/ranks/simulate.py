@@ -334,8 +334,8 @@ class _Machine:
     def _is_done(self, task: _Task) -> bool:
         """Return whether a task that has started can end now: its flag or barrier, or the SMs of its GEMM, allow it."""
         step, rank = task.step, task.rank
-        if isinstance(step, Gemm):
-            return not self.sms[rank].blocking
+        if isinstance(step, Gemm) and self.sms[rank].blocking:
+            return False
         if isinstance(step, Signal):
             return (rank, step.to_rank, step.flag) not in self.flags
         if isinstance(step, Wait):
@@ -357,7 +357,7 @@ class _Machine:
         elif isinstance(step, Barrier):
             for other in self.arrived[self.barriers[id(task)]]:
                 np.maximum(task.clock, other.clock, out=task.clock)
-        elif isinstance(step, _Use):
+        if isinstance(step, _Use):
             self.results[task.call, task.rank] = self._read(task, step.region)
         elif step.writes:
             self._write(task, step.writes[0], self._computed(task))
@@ -416,8 +416,9 @@ class _Machine:
     def _blocked(self, queue: int) -> str:
         """Return a text that says what the next task of a stream waits for."""
         task = self.queues[queue][self.at[queue]]
-        if task.has_started and isinstance(task.step, Gemm):
-            return f"{task} has no multiprocessor for its last CTA while this runs: {self.sms[task.rank].blocking[0]}"
+        blocking = self.sms[task.rank].blocking
+        if task.has_started and isinstance(task.step, Gemm) and blocking:
+            return f"{task} has no multiprocessor for its last CTA while this runs: {blocking[0]}"
         if not task.has_started and all(other.has_ended for other in task.after):
             return f"{task} has no multiprocessor while this runs: {self.sms[task.rank].gemm}"
         waiting = next((str(other) for other in task.after if not other.has_ended), "a signal")
@@ -426,4 +427,4 @@ class _Machine:
 
 def _is_small(step: Step) -> bool:
     """Return whether a step is a kernel that occupies one multiprocessor in the model."""
-    return isinstance(step, Signal | Wait | Barrier | Add)
+    return isinstance(step, Signal | Wait | Barrier | Add) and not isinstance(step, Gemm)
