@@ -127,8 +127,9 @@ def reduce_scatter(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16
     the others in ring order. So the result is the same in every call, bit by bit.
 
     Partial results are rounded to the type of D. With u half a unit in the last place of 1, the error of an element is
-    at most (ranks - 1) * u * (largest partial result) + u * |result|, plus that of the GEMMs in f32. With more than
-    `MOST_ADDS` other ranks, and in the form "whole", it is ranks * u * (largest partial result) + u * |result|.
+    at most (ranks - 1) * u * (largest partial result) + u * |result|, plus that of the GEMMs in f32. In the form
+    "whole" there are `ranks` such roundings. With more than `MOST_ADDS` other ranks, the sum of `MOST_ADDS` + 1
+    partial results is rounded too, which makes it ranks + `MOST_ADDS`.
 
     ranks     number of ranks. Each has m rows of A, and k of all columns of A
     m, n, k   rows and columns of the sum, and columns of a rank's A

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cutegemm.dtypes import round_to
+from cutegemm.ranks.builders import MOST_ADDS
 from cutegemm.ranks.schedule import INPUT, OUTPUT, Schedule
 
 
@@ -57,10 +58,20 @@ class Values:
         products = self._products(call, rank)
         unit = 0.5 ** (self.schedule.buffer(OUTPUT).dtype.mantissa_bits + 1)
         of_f32 = 2.0**-22 * len(products) * np.abs(products).sum(axis=0)
-        partials = 0.0 if len(products) == 1 else len(products) * np.abs(products).max(axis=0)
+        partials = self._roundings * np.abs(products).max(axis=0)
         # The result itself is off by the errors before it is rounded
         before = unit * partials + of_f32
         return np.asarray(before + unit * (np.abs(products.sum(axis=0)) + before))
+
+    @property
+    def _roundings(self) -> int:
+        """Roundings before the last one, each of at most the largest product of a rank."""
+        ranks, operation = self.schedule.ranks, self.schedule.operation
+        if operation == "all_gather":
+            return 0
+        if self.schedule.form == "whole":
+            return ranks
+        return ranks - 1 if ranks - 1 <= MOST_ADDS else ranks + MOST_ADDS
 
     def _products(self, call: int, rank: int) -> np.ndarray:
         """Return the exact products whose sum is D of a rank in a call, in float64: an array (products, rows, n)."""
