@@ -6,9 +6,8 @@ rank sends to one rank and receives from one.
 A call need not wait until all ranks have entered it, because calls use two copies of the symmetric buffers in turn.
 Take a rank that writes to copy e % 2 of another rank's buffer in call e. In call e - 1 it has waited for a signal of
 that rank, which sends it after the end of its call e - 2. So that rank no longer reads the copy. A CUDA graph replays
-the same copy, so a captured schedule begins with a barrier instead. An all-reduce by shard needs neither. A rank that
-writes partial results in call e has copied the reduced rows of their owner in call e - 1, so the owner has read the
-partial results of that call; and a rank overwrites its reduced rows after it has received partial results of call e.
+the same copy, so a captured schedule begins with a barrier instead. All this holds for calls of different schedules
+too, whose buffers share the same memory: in each of them a rank waits for a signal of every other rank.
 """
 
 from __future__ import annotations
@@ -86,11 +85,9 @@ def schedule_of(
         raise PlanError(f"schedule_of({operation!r}, ranks={ranks}, m={m}, n={n}, k={k})", broken)
     kind = DType.parse(dtype)
     result = kind if out_dtype is None else DType.parse(out_dtype)
-    is_ordered = (operation, form) == ("all_reduce", "by_shard")  # each call after the one before on all ranks
-    shape = _Shape(ranks, m, n, k, kind, result, chunks, 1 if is_captured or is_ordered else 2)
+    shape = _Shape(ranks, m, n, k, kind, result, chunks, 1 if is_captured else 2)
     buffers_of, steps_of = _BUILDERS[operation, form]
-    has_barrier = is_captured and not is_ordered
-    steps = [tuple(_framed(list(steps_of(shape, rank)), has_barrier)) for rank in range(ranks)]
+    steps = [tuple(_framed(list(steps_of(shape, rank)), is_captured)) for rank in range(ranks)]
     return Schedule(operation, form, ranks, m, n, k, tuple(buffers_of(shape)), tuple(steps), chunks, is_captured)
 
 

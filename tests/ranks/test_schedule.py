@@ -123,22 +123,21 @@ def test_buffers() -> None:
         Buffer("x", 12, 8, bf16), Buffer("partials", 8, 6, f32, True, 2), Buffer("d", 4, 6, f32),
     )  # fmt: skip
     assert schedule.buffer("partials").size_bytes == 2 * 8 * 6 * 4
-    assert all_reduce(3, 10, 6, 8).buffer("partials") == Buffer("partials", 8, 6, bf16, True, 1)
+    assert all_reduce(3, 10, 6, 8).buffer("partials") == Buffer("partials", 8, 6, bf16, True, 2)
     assert all_gather(3, 12, 6, 8, form="whole").buffer("gathered") == Buffer("gathered", 12, 8, bf16, True, 2)
     with pytest.raises(UnsupportedError, match=r"'y' is not a buffer of all_gather\. Its buffers: x, gathered, d\."):
         all_gather(3, 12, 6, 8).buffer("y")
 
 
 def test_a_captured_schedule() -> None:
-    """It has one copy of each buffer, and a barrier first. An all-reduce by shard orders its calls without one."""
+    """It has one copy of each buffer, and a barrier first."""
     for operation in OPERATIONS:
         for form in FORMS:
             schedule = schedule_of(operation, 2, 4, 4, 8, form=form, is_captured=True)
-            is_ordered = (operation, form) == ("all_reduce", "by_shard")
             assert {buffer.copies for buffer in schedule.buffers} == {1}
             for steps in schedule.steps:
-                assert isinstance(steps[0], Barrier) != is_ordered
-                assert sum(isinstance(step, Barrier) for step in steps) == (not is_ordered)
+                assert isinstance(steps[0], Barrier)
+                assert sum(isinstance(step, Barrier) for step in steps) == 1
 
 
 def test_flags_and_streams() -> None:
