@@ -2,7 +2,7 @@
 
 steps of a rank, and regions of its buffers     `steps`
 buffers and steps of all ranks                  `schedule`
-schedules of the three operations               `builders`
+schedules of the three operations               `builders`, `gather`, `reduce`, `shape`
 simulation in random interleavings              `simulate`, `tasks`, `memory`, `values`
 predicted time, timeline, choice of the form    `time`, `clock`
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cutegemm.dtypes import round_to
-from cutegemm.ranks.builders import MOST_ADDS
+from cutegemm.ranks.reduce import MOST_ADDS
 from cutegemm.ranks.schedule import INPUT, OUTPUT, Schedule
 
 
