@@ -17,7 +17,7 @@ from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.ranks import FORMS, Prediction, explained, miniature, predictions, simulate_schedule
 
 
-def ranks(
+def schedule(
     operation: Annotated[str, typer.Argument(help="all-gather, reduce-scatter or all-reduce.")],
     m: Annotated[int, typer.Argument(metavar="M", help="Rows of all ranks together.")],
     n: Annotated[int, typer.Argument(metavar="N", help="Columns of the weights of one rank.")],
@@ -81,13 +81,13 @@ def ranks(
 
 def _data(prediction: Prediction) -> dict[str, Any]:
     """Return a prediction as a dict for JSON."""
-    schedule = prediction.schedule
+    of = prediction.schedule
     return {
-        "operation": schedule.operation,
-        "form": schedule.form,
-        "chunks": schedule.chunks,
+        "operation": of.operation,
+        "form": of.form,
+        "chunks": of.chunks,
         "us": prediction.us,
         "gemm_us": prediction.gemm_us,
         "outside_us": prediction.outside_us,
-        "symmetric_bytes": sum(buffer.size_bytes for buffer in schedule.buffers if buffer.is_symmetric),
+        "symmetric_bytes": sum(buffer.size_bytes for buffer in of.buffers if buffer.is_symmetric),
     }

@@ -64,7 +64,7 @@ class Schedule:
     buffers       buffers that each rank has
     steps         steps of each rank
     chunks        launches for the rows that a rank owns, of an all-reduce by shard
-    is_captured   whether a CUDA graph can replay the schedule: each buffer has one copy
+    is_captured   whether a CUDA graph can replay the schedule: buffers have one copy, and a barrier comes first
 
     >>> from cutegemm.ranks import all_reduce
     >>> schedule = all_reduce(2, 128, 64, 32, form="whole")

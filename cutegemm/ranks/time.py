@@ -62,11 +62,12 @@ class Prediction:
         ('rank 0 main', 'rank 0 copy', 'rank 0 second', 'rank 0 signal')
         """
         shown = [timed for timed in self.steps if timed.rank in ranks and timed.end > timed.start]
-        events = [
-            Event(f"rank {timed.rank} {timed.step.stream}", *_label(self.schedule, timed), timed.start, timed.end)
-            for timed in sorted(shown, key=lambda timed: (timed.rank, timed.step.stream != MAIN, timed.step.stream))
-        ]
-        return Timeline(events, title=f"{self.schedule}: {self.us:.0f} us", unit="us", number="rank")
+        events = []
+        for timed in sorted(shown, key=lambda timed: (timed.rank, timed.step.stream != MAIN, timed.step.stream)):
+            name, other = _label(self.schedule, timed)
+            lane = f"rank {timed.rank} {timed.step.stream}"
+            events.append(Event(lane, name, other, round(timed.start, 1), round(timed.end, 1)))
+        return Timeline(events, title=str(self.schedule), unit="us", number="rank")
 
 
 def predict(schedule: Schedule, device: Device = DEFAULT_DEVICE, link: Link = NVLINK_HOPPER) -> Prediction:
