@@ -10,7 +10,7 @@ predicted time, timeline, choice of the form    `time`, `clock`
 from cutegemm.ranks.builders import FORMS, OPERATIONS, all_gather, all_reduce, reduce_scatter, schedule_of
 from cutegemm.ranks.schedule import Buffer, Schedule
 from cutegemm.ranks.simulate import ScheduleReport, miniature, simulate_calls, simulate_schedule
-from cutegemm.ranks.steps import Add, Barrier, Copy, Follow, Gemm, Region, Signal, Step, Wait
+from cutegemm.ranks.steps import Add, Barrier, Copy, Follow, Gemm, Region, Signal, Spread, Step, Wait
 from cutegemm.ranks.time import Prediction, explained, predict, predictions
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Schedule",
     "ScheduleReport",
     "Signal",
+    "Spread",
     "Step",
     "Wait",
     "all_gather",

@@ -5,9 +5,9 @@ rank sends to one rank and receives from one.
 
 A call need not wait until all ranks have entered it, because calls use two copies of the symmetric buffers in turn.
 Take a rank that writes to copy e % 2 of another rank's buffer in call e. In call e - 1 it has waited for a signal of
-that rank, which sends it after the end of its call e - 2. So that rank no longer reads the copy. A CUDA graph replays
-the same copy, so a captured schedule begins with a barrier instead. All this holds for calls of different schedules
-too, whose buffers share the same memory: in each of them a rank waits for a signal of every other rank.
+that rank, or met it at a barrier, which follows the end of that rank's call e - 2. So that rank no longer reads the
+copy. A CUDA graph replays the same copy, so a captured schedule begins with a barrier instead. All this holds for calls
+of different schedules too, whose buffers share the same memory: each waits for a signal or barrier of every other rank.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from cutegemm.errors import PlanError
 from cutegemm.ranks.gather import gather_buffers, gather_by_shard, gather_whole
 from cutegemm.ranks.reduce import (
     reduce_buffers,
+    reduce_by_copy,
+    reduce_by_copy_buffers,
     reduce_by_shard,
     reduce_whole,
     reduce_whole_buffers,
     scatter_buffers,
+    scatter_by_copy,
+    scatter_by_copy_buffers,
     scatter_by_shard,
     scatter_whole,
     scatter_whole_buffers,
@@ -33,7 +37,7 @@ from cutegemm.ranks.shape import Shape
 from cutegemm.ranks.steps import Barrier, Follow, Step
 
 OPERATIONS = ("all_gather", "reduce_scatter", "all_reduce")
-FORMS = ("whole", "by_shard")
+FORMS = ("whole", "by_shard", "by_copy")
 
 
 def schedule_of(
@@ -57,21 +61,25 @@ def schedule_of(
     n, k          columns and rows of the weights of one rank
     dtype         element type of the operands
     out_dtype     element type of D, and of partial results between ranks; None: that of the operands
-    form          "whole": one GEMM, for few rows. "by_shard": one GEMM for each shard of rows, next to copies
-    chunks        launches for the rows that a rank owns, of an all-reduce by shard. The other ranks copy the rows of a
-                  chunk while the next one is computed
+    form          "whole": one GEMM, for few rows. "by_shard": one GEMM for each shard of rows, next to copies.
+                  "by_copy", not of an all-gather: one GEMM for each shard, next to copies of the products, then a sum
+    chunks        launches for the rows of a shard, of a reduce-scatter or all-reduce by shard. A chunk is copied while
+                  the next one is computed. With 1, GEMMs store to the memory of other ranks
     is_captured   whether a CUDA graph can replay the schedule
     raises        PlanError with every rule that the arguments break
 
     >>> print(schedule_of("reduce_scatter", 2, 128, 64, 32).described(1))
     main  gemm x[0:64] of rank 1 -> partials[0:64] of rank 0
-    main  signal rank 0, flag 0
-    main  wait for rank 0, flag 0
+    main  barrier of all ranks
     main  gemm x[64:128] of rank 1 + partials[0:64] of rank 1 -> d[0:64] of rank 1
     """
     rules = [
         (operation not in OPERATIONS, f"operation = {operation!r} is unknown. Use {', '.join(OPERATIONS)}."),
-        (form not in FORMS, f"form = {form!r} is unknown. Use {' or '.join(FORMS)}."),
+        (form not in FORMS, f"form = {form!r} is unknown. Use one of {', '.join(FORMS)}."),
+        (
+            (operation, form) == ("all_gather", "by_copy"),
+            "form = 'by_copy' adds products. Use 'by_shard', which copies rows of A.",
+        ),
         (ranks < 2, f"ranks = {ranks}; at least 2 are needed. Call gemm for one rank."),
         (min(m, n, k) < 1, f"m, n, k = {m}, {n}, {k}; each must be at least 1."),
         (
@@ -79,12 +87,12 @@ def schedule_of(
             f"m = {m} is not a multiple of {ranks} ranks. Pad the rows, or use all_reduce, which divides any m.",
         ),
         (
-            form == "by_shard" and m < ranks * max(1, chunks),
+            form != "whole" and m < ranks * max(1, chunks),
             f"m = {m} has less than a row for each chunk of {ranks} ranks. Use form='whole'.",
         ),
         (
-            chunks < 1 or (chunks > 1 and (operation, form) != ("all_reduce", "by_shard")),
-            f"chunks = {chunks}; use 1, or more for all_reduce by_shard.",
+            chunks < 1 or (chunks > 1 and (operation == "all_gather" or form != "by_shard")),
+            f"chunks = {chunks}; use 1, or more for reduce_scatter and all_reduce by_shard.",
         ),
     ]
     broken = [text for is_broken, text in rules if is_broken]
@@ -127,22 +135,22 @@ def reduce_scatter(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16
     """Return the schedule of a GEMM with a reduce-scatter: rank r gets the r-th share of the rows of the sum of all D.
 
     By shard, a rank computes the rows of the other ranks first. These GEMMs store their partial results to the memory
-    of the rank that owns the rows. The epilogue of the last GEMM, for the rank's own rows, adds the partial results of
-    the others in ring order. So the result is the same in every call, bit by bit.
+    of the rank that owns the rows, or copies bring them there, chunk by chunk. The epilogue of the last GEMM, for the
+    rank's own rows, adds the partial results of the others in ring order. By copy, the results are copied there, and a
+    kernel adds them and the own one. So the result is the same in every call, bit by bit.
 
     Partial results are rounded to the type of D. With u half a unit in the last place of 1, the error of an element is
-    at most (ranks - 1) * u * (largest partial result) + u * |result|, plus that of the GEMMs in f32. In the form
-    "whole" there are `ranks` such roundings. With more than `MOST_ADDS` other ranks, the sum of `MOST_ADDS` + 1
+    at most (ranks - 1) * u * (largest partial result) + u * |result|, plus that of the GEMMs in f32. In the forms
+    "whole" and "by_copy" there are `ranks` such roundings. With more than `MOST_ADDS` other ranks, the sum of `MOST_ADDS` + 1
     partial results is rounded too, which makes it ranks + `MOST_ADDS`.
 
     ranks     number of ranks. Each has m rows of A, and k of all columns of A
     m, n, k   rows and columns of the sum, and columns of a rank's A
-    options   `out_dtype`, `form` and `is_captured` of `schedule_of`
+    options   `out_dtype`, `form`, `chunks` and `is_captured` of `schedule_of`
 
     >>> print(reduce_scatter(2, 128, 64, 32).described(0))
     main  gemm x[64:128] of rank 0 -> partials[0:64] of rank 1
-    main  signal rank 1, flag 0
-    main  wait for rank 1, flag 0
+    main  barrier of all ranks
     main  gemm x[0:64] of rank 0 + partials[0:64] of rank 0 -> d[0:64] of rank 0
     """
     return schedule_of("reduce_scatter", ranks, m, n, k, dtype, **options)
@@ -152,8 +160,8 @@ def all_reduce(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16, **
     """Return the schedule of a GEMM with an all-reduce: every rank gets the sum of the D of all ranks.
 
     By shard, each rank reduces its share of the rows, as in `reduce_scatter`, and the other ranks copy it. In the form
-    "whole", every rank reads the products of all ranks, and adds them in the order of the ranks. Either way all ranks
-    have the same bits. The errors are those of `reduce_scatter`.
+    "whole", every rank reads the products of all ranks, and adds them in the order of the ranks. By copy, all but the
+    last product of a rank are copied to the others meanwhile. In each form all ranks have the same bits. The errors are those of `reduce_scatter`.
 
     ranks     number of ranks. Each has m rows of A, and k of all columns of A
     m, n, k   rows and columns of the sum, and columns of a rank's A
@@ -161,8 +169,7 @@ def all_reduce(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16, **
 
     >>> print(all_reduce(2, 128, 64, 32, form="whole").described(0))
     main  gemm x[0:128] of rank 0 -> product[0:128] of rank 0
-    main  signal rank 1, flag 0
-    main  wait for rank 1, flag 0
+    main  barrier of all ranks
     main  add product[0:128] of rank 0 + product[0:128] of rank 1 -> d[0:128] of rank 0
     """
     return schedule_of("all_reduce", ranks, m, n, k, dtype, **options)
@@ -191,6 +198,8 @@ _BUILDERS: dict[tuple[str, str], tuple[Callable[[Shape], Iterable[Buffer]], Call
     ("all_gather", "by_shard"): (gather_buffers, gather_by_shard),
     ("reduce_scatter", "whole"): (scatter_whole_buffers, scatter_whole),
     ("reduce_scatter", "by_shard"): (scatter_buffers, scatter_by_shard),
+    ("reduce_scatter", "by_copy"): (scatter_by_copy_buffers, scatter_by_copy),
     ("all_reduce", "whole"): (reduce_whole_buffers, reduce_whole),
     ("all_reduce", "by_shard"): (reduce_buffers, reduce_by_shard),
+    ("all_reduce", "by_copy"): (reduce_by_copy_buffers, reduce_by_copy),
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cutegemm.ranks.schedule import COPY, INPUT, MAIN, OUTPUT, SIGNAL, Buffer
 from cutegemm.ranks.shape import ARRIVED, Shape, lane
-from cutegemm.ranks.steps import Copy, Follow, Gemm, Region, Signal, Step, Wait
+from cutegemm.ranks.steps import Barrier, Copy, Follow, Gemm, Region, Signal, Spread, Step, Wait
 
 
 def gather_buffers(of: Shape) -> Iterator[Buffer]:
@@ -17,15 +17,10 @@ def gather_buffers(of: Shape) -> Iterator[Buffer]:
 
 
 def gather_whole(of: Shape, rank: int) -> Iterator[Step]:
-    """Yield the steps of an all-gather before one GEMM. A stream for each copy keeps their latencies from adding up."""
-    own = Region(rank, INPUT, 0, of.m // of.ranks)
-    for distance in of.distances:
-        to, stream = of.rank(rank, -distance), f"{COPY} {distance}"
-        yield Copy(stream, own, of.rows_of(rank, "gathered", to))
-        yield Signal(stream, to, ARRIVED)
-    yield Copy(MAIN, own, of.rows_of(rank, "gathered", rank))
-    for distance in of.distances:
-        yield Wait(MAIN, of.rank(rank, distance), ARRIVED)
+    """Yield the steps of an all-gather before one GEMM: a kernel stores the own rows on all ranks."""
+    targets = [of.rows_of(rank, "gathered", of.rank(rank, distance)) for distance in range(of.ranks)]
+    yield Spread(MAIN, Region(rank, INPUT, 0, of.m // of.ranks), tuple(targets))
+    yield Barrier(MAIN)
     yield Gemm(MAIN, Region(rank, "gathered", 0, of.m), Region(rank, OUTPUT, 0, of.m))
 
 

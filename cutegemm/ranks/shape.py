@@ -8,8 +8,7 @@ from cutegemm.dtypes import DType
 from cutegemm.ranks.schedule import COPY, INPUT, MAIN, OUTPUT, SECOND, Buffer, shard
 from cutegemm.ranks.steps import Copy, Region
 
-# Flag of the only signal between two ranks, and of the first of those for the chunks of a reduced shard
-ARRIVED, REDUCED = 0, 1
+ARRIVED = 0  # flag of the only signal between two ranks
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,10 @@ class Shape:
     def result(self, rows: int) -> Buffer:
         """Return the buffer of D."""
         return Buffer(OUTPUT, rows, self.n, self.out_dtype)
+
+    def sent(self, rank: int, distance: int) -> Region:
+        """Return the rows in "sent" of `rank` for its product with the rows of the rank at a distance."""
+        return Region(rank, "sent", (distance - 1) * self.most_rows, shard(self.m, self.ranks, self.rank(rank, distance))[1])
 
     def chunk(self, rank: int, chunk: int) -> tuple[int, int]:
         """Return (first row in the shard, number of rows) of a chunk of the rows that a rank owns."""

@@ -26,7 +26,7 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.ranks.builders import schedule_of
 from cutegemm.ranks.memory import Memory
 from cutegemm.ranks.schedule import INPUT, OUTPUT, Schedule
-from cutegemm.ranks.steps import Add, Barrier, Copy, Gemm, Signal, Step, Wait
+from cutegemm.ranks.steps import Add, Barrier, Copy, Gemm, Signal, Spread, Step, Wait
 from cutegemm.ranks.tasks import Task, Use, queues_of
 from cutegemm.ranks.values import Values, added
 from cutegemm.simulator.report import Fault, Report
@@ -261,7 +261,9 @@ class _Machine:
         if isinstance(step, Use):
             self.results[task.call, task.rank] = self.memory.read(task, step.region)
         elif step.writes:
-            self.memory.write(task, step.writes[0], self._computed(task))
+            computed = self._computed(task)
+            for region in step.writes:
+                self.memory.write(task, region, computed)
         if sms.gemm is task:
             sms.gemm = None
         for kernels in (sms.small, sms.blocking):
@@ -277,7 +279,7 @@ class _Machine:
             return self.calls[task.call].multiplied(task.rank, self.memory.read(task, step.a), adds)
         if isinstance(step, Add):
             return added([self.memory.read(task, region) for region in step.sources])
-        if isinstance(step, Copy):
+        if isinstance(step, Copy | Spread):
             return self.memory.read(task, step.source)
         return self.calls[task.call].x[task.rank]
 
@@ -295,4 +297,4 @@ class _Machine:
 
 def _is_small(step: Step) -> bool:
     """Return whether a step is a kernel that occupies one multiprocessor in the model."""
-    return isinstance(step, Signal | Wait | Barrier | Add) and not isinstance(step, Gemm)
+    return isinstance(step, Signal | Wait | Barrier | Add | Spread) and not isinstance(step, Gemm)

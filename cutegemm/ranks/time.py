@@ -13,7 +13,7 @@ from cutegemm.ranks.clock import Clock, Timed
 from cutegemm.ranks.schedule import INPUT, MAIN, OUTPUT, Schedule
 from cutegemm.ranks.steps import Add, Copy, Gemm, Region, Signal, Step, Wait
 
-_CHUNKS = (2, 4)  # launches for the own rows of an all-reduce that are compared with one
+_CHUNKS = (2, 4)  # launches for the rows of a shard that are compared with one, in a reduction by shard
 _COLUMNS = ("times in us", "total", "GEMMs", "in them", "copies", "sums", "signals", "waits")
 _ROW = "{:<22}{:>9}{:>7}{:>9}{:>9}{:>9}{:>9}{:>9}"
 
@@ -112,8 +112,8 @@ def predictions(
     8192 by_shard
     """
     options = [("whole", 1), ("by_shard", 1)]
-    if operation == "all_reduce":
-        options += [("by_shard", chunks) for chunks in _CHUNKS]
+    if operation != "all_gather":
+        options += [("by_copy", 1), *[("by_shard", chunks) for chunks in _CHUNKS]]
     made = [
         schedule_of(operation, ranks, m, n, k, dtype, out_dtype, form=form, chunks=chunks, is_captured=is_captured)
         for form, chunks in options

@@ -64,7 +64,7 @@ class Values:
         ranks, operation = self.schedule.ranks, self.schedule.operation
         if operation == "all_gather":
             return 0
-        if self.schedule.form == "whole":
+        if self.schedule.form != "by_shard":
             return ranks
         return ranks - 1 if ranks - 1 <= MOST_ADDS else ranks + MOST_ADDS
 
