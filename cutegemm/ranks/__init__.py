@@ -7,7 +7,7 @@ simulation in random interleavings              `simulate`, `tasks`, `memory`, `
 predicted time, timeline, choice of the form    `time`, `clock`
 """
 
-from cutegemm.ranks.builders import FORMS, OPERATIONS, all_gather, all_reduce, reduce_scatter, schedule_of
+from cutegemm.ranks.builders import FORMS, OPERATIONS, all_gather, all_reduce, forms_of, reduce_scatter, schedule_of
 from cutegemm.ranks.schedule import Buffer, Schedule
 from cutegemm.ranks.simulate import ScheduleReport, miniature, simulate_calls, simulate_schedule
 from cutegemm.ranks.steps import Add, Barrier, Copy, Follow, Gemm, Region, Signal, Spread, Step, Wait
@@ -33,6 +33,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "explained",
+    "forms_of",
     "miniature",
     "predict",
     "predictions",

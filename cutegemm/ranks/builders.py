@@ -40,6 +40,15 @@ OPERATIONS = ("all_gather", "reduce_scatter", "all_reduce")
 FORMS = ("whole", "by_shard", "by_copy")
 
 
+def forms_of(operation: str) -> tuple[str, ...]:
+    """Return the forms that an operation has.
+
+    >>> forms_of("all_gather"), forms_of("all_reduce")
+    (('whole', 'by_shard'), ('whole', 'by_shard', 'by_copy'))
+    """
+    return tuple([form for form in FORMS if (operation, form) in _BUILDERS])
+
+
 def schedule_of(
     operation: str,
     ranks: int,
@@ -87,7 +96,7 @@ def schedule_of(
             f"m = {m} is not a multiple of {ranks} ranks. Pad the rows, or use all_reduce, which divides any m.",
         ),
         (
-            form != "whole" and m < ranks * max(1, chunks),
+            form in FORMS[1:] and m < ranks * max(1, chunks),
             f"m = {m} has less than a row for each chunk of {ranks} ranks. Use form='whole'.",
         ),
         (

@@ -30,9 +30,9 @@ def _partial_buffers(of: Shape) -> Iterator[Buffer]:
     yield of.operand
     yield of.symmetric("partials", (of.ranks - 1) * of.most_rows, of.n, of.out_dtype)
     if of.chunks > 1:
-        yield Buffer("sent", (of.ranks - 1) * of.most_rows, of.n, of.out_dtype)
+        yield of.local("sent", (of.ranks - 1) * of.most_rows)
     if of.ranks - 1 > MOST_ADDS:
-        yield Buffer("product", of.most_rows, of.n, of.out_dtype)
+        yield of.local("product", of.most_rows)
 
 
 def scatter_by_shard(of: Shape, rank: int) -> Iterator[Step]:
@@ -120,8 +120,8 @@ def scatter_by_copy_buffers(of: Shape) -> Iterator[Buffer]:
     """Yield the buffers of a reduce-scatter by copy."""
     yield of.operand
     yield of.symmetric("partials", (of.ranks - 1) * of.most_rows, of.n, of.out_dtype)
-    yield Buffer("sent", (of.ranks - 1) * of.most_rows, of.n, of.out_dtype)
-    yield Buffer("product", of.most_rows, of.n, of.out_dtype)
+    yield of.local("sent", (of.ranks - 1) * of.most_rows)
+    yield of.local("product", of.most_rows)
     yield of.result(of.most_rows)
 
 

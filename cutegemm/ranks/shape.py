@@ -53,6 +53,10 @@ class Shape:
         """Return a buffer that all ranks can access."""
         return Buffer(name, rows, columns, dtype, True, self.copies)
 
+    def local(self, name: str, rows: int) -> Buffer:
+        """Return a buffer of products that only its rank can access."""
+        return Buffer(name, rows, self.n, self.out_dtype, False, self.copies)
+
     def result(self, rows: int) -> Buffer:
         """Return the buffer of D."""
         return Buffer(OUTPUT, rows, self.n, self.out_dtype)

@@ -7,16 +7,17 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from cutegemm.ranks import FORMS, OPERATIONS, Schedule, Step, schedule_of
+from cutegemm.ranks import OPERATIONS, Schedule, Step, forms_of, schedule_of
 
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
     """Draw a schedule of 2 to 8 ranks with few rows, some of them in shards of different sizes."""
-    operation, form = draw(st.sampled_from(OPERATIONS)), draw(st.sampled_from(FORMS))
+    operation = draw(st.sampled_from(OPERATIONS))
+    form = draw(st.sampled_from(forms_of(operation)))
     ranks, rows = draw(st.integers(2, 8)), draw(st.integers(1, 6))
     is_reduced = operation == "all_reduce"
-    chunks = draw(st.integers(1, min(3, rows))) if is_reduced and form == "by_shard" else 1
+    chunks = draw(st.integers(1, min(3, rows))) if operation != "all_gather" and form == "by_shard" else 1
     m = rows * ranks + (draw(st.integers(0, ranks - 1)) if is_reduced else 0)
     captured = draw(st.booleans())
     dtype = draw(st.sampled_from(["bf16", "f16", "f32"]))

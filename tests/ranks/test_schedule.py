@@ -10,7 +10,6 @@ from hypothesis import given
 from cutegemm.dtypes import bf16, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.ranks import (
-    FORMS,
     OPERATIONS,
     Add,
     Barrier,
@@ -21,9 +20,11 @@ from cutegemm.ranks import (
     Region,
     Schedule,
     Signal,
+    Spread,
     Wait,
     all_gather,
     all_reduce,
+    forms_of,
     reduce_scatter,
     schedule_of,
 )
@@ -56,12 +57,9 @@ def test_a_reduce_scatter_of_three_ranks() -> None:
     expected = """
 second  follow stream main
 main    gemm x[0:2] of rank 2 -> partials[0:2] of rank 0
-main    signal rank 0, flag 0
 second  gemm x[2:4] of rank 2 -> partials[2:4] of rank 1
-second  signal rank 1, flag 0
 main    follow stream second
-main    wait for rank 1, flag 0
-main    wait for rank 0, flag 0
+main    barrier of all ranks
 main    gemm x[4:6] of rank 2 + partials[0:2] of rank 2 + partials[2:4] of rank 2 -> d[0:2] of rank 2"""
     assert reduce_scatter(3, 6, 4, 8).described(2) == expected.lstrip()
 
@@ -69,43 +67,71 @@ main    gemm x[4:6] of rank 2 + partials[0:2] of rank 2 + partials[2:4] of rank 
 def test_an_all_reduce_in_chunks() -> None:
     """9 rows of 2 ranks are 4 and 5. Rank 0 reduces its 4 in chunks of 2, rank 1 its 5 in chunks of 2 and 3."""
     expected = """
-main  gemm x[4:9] of rank 0 -> partials[0:5] of rank 1
-main  signal rank 1, flag 0
-main  wait for rank 1, flag 0
-main  gemm x[0:2] of rank 0 + partials[0:2] of rank 0 -> reduced[0:2] of rank 0
-main  signal rank 1, flag 1
-main  wait for rank 1, flag 1
-copy  follow stream main
-copy  copy reduced[0:2] of rank 1 -> d[4:6] of rank 0
-copy  copy reduced[0:2] of rank 0 -> d[0:2] of rank 0
-main  gemm x[2:4] of rank 0 + partials[2:4] of rank 0 -> reduced[2:4] of rank 0
-main  signal rank 1, flag 2
-main  wait for rank 1, flag 2
-copy  follow stream main
-copy  copy reduced[2:5] of rank 1 -> d[6:9] of rank 0
-copy  copy reduced[2:4] of rank 0 -> d[2:4] of rank 0
-main  follow stream copy"""
+main    gemm x[4:6] of rank 0 -> sent[0:2] of rank 0
+copy 0  follow stream main
+copy 0  copy sent[0:2] of rank 0 -> partials[0:2] of rank 1
+main    gemm x[6:9] of rank 0 -> sent[2:5] of rank 0
+copy 1  follow stream main
+copy 1  copy sent[2:5] of rank 0 -> partials[2:5] of rank 1
+main    follow stream copy 0
+main    barrier of all ranks
+main    gemm x[0:2] of rank 0 + partials[0:2] of rank 0 -> reduced[0:2] of rank 0
+main    barrier of all ranks
+copy    follow stream main
+copy    copy reduced[0:2] of rank 1 -> d[4:6] of rank 0
+copy    copy reduced[0:2] of rank 0 -> d[0:2] of rank 0
+main    follow stream copy 1
+main    barrier of all ranks
+main    gemm x[2:4] of rank 0 + partials[2:4] of rank 0 -> reduced[2:4] of rank 0
+main    barrier of all ranks
+copy    follow stream main
+copy    copy reduced[2:5] of rank 1 -> d[6:9] of rank 0
+copy    copy reduced[2:4] of rank 0 -> d[2:4] of rank 0
+main    follow stream copy"""
     assert all_reduce(2, 9, 4, 8, chunks=2).described(0) == expected.lstrip()
 
 
 def test_the_whole_forms() -> None:
     gather = """
-copy 1  follow stream main
-copy 1  copy x[0:2] of rank 0 -> gathered[0:2] of rank 1
-copy 1  signal rank 1, flag 0
-main    copy x[0:2] of rank 0 -> gathered[0:2] of rank 0
-main    wait for rank 1, flag 0
-main    gemm gathered[0:4] of rank 0 -> d[0:4] of rank 0
-main    follow stream copy 1"""
+main  spread x[0:2] of rank 0 -> gathered[0:2] of rank 0, gathered[0:2] of rank 1
+main  barrier of all ranks
+main  gemm gathered[0:4] of rank 0 -> d[0:4] of rank 0"""
     assert all_gather(2, 4, 4, 8, form="whole").described(0) == gather.lstrip()
     scatter = """
 main  gemm x[0:4] of rank 1 -> product[0:4] of rank 1
-main  signal rank 0, flag 0
-main  wait for rank 0, flag 0
+main  barrier of all ranks
 main  add product[2:4] of rank 0 + product[2:4] of rank 1 -> d[0:2] of rank 1"""
     assert reduce_scatter(2, 4, 4, 8, form="whole").described(1) == scatter.lstrip()
     reduce = scatter.replace("[2:4]", "[0:4]").replace("d[0:2]", "d[0:4]")
     assert all_reduce(2, 4, 4, 8, form="whole").described(1) == reduce.lstrip()
+
+
+def test_the_forms_by_copy() -> None:
+    """Rank 1 of 3 has rows 2 and 3 of 6. Rank 0 of 2 reads the last product of rank 1 there, and has a copy of another."""
+    scatter = """
+main  gemm x[4:6] of rank 1 -> sent[0:2] of rank 1
+copy  follow stream main
+copy  copy sent[0:2] of rank 1 -> partials[0:2] of rank 2
+main  gemm x[0:2] of rank 1 -> sent[2:4] of rank 1
+copy  follow stream main
+copy  copy sent[2:4] of rank 1 -> partials[2:4] of rank 0
+main  gemm x[2:4] of rank 1 -> product[0:2] of rank 1
+main  follow stream copy
+main  barrier of all ranks
+main  add product[0:2] of rank 1 + partials[0:2] of rank 1 + partials[2:4] of rank 1 -> d[0:2] of rank 1"""
+    found = reduce_scatter(3, 6, 4, 8, form="by_copy").described(1)
+    assert found == scatter.lstrip()
+    reduce = """
+main  gemm x[2:4] of rank 0 -> product[2:4] of rank 0
+copy  follow stream main
+copy  copy product[2:4] of rank 0 -> copies[2:4] of rank 1
+main  gemm x[0:2] of rank 0 -> product[0:2] of rank 0
+main  follow stream copy
+main  barrier of all ranks
+main  add product[0:2] of rank 0 + copies[0:2] of rank 0 -> d[0:2] of rank 0
+main  add product[2:4] of rank 0 + product[2:4] of rank 1 -> d[2:4] of rank 0"""
+    found = all_reduce(2, 4, 4, 8, form="by_copy").described(0)
+    assert found == reduce.lstrip()
 
 
 def test_a_sum_adds_what_an_epilogue_does_not() -> None:
@@ -132,17 +158,18 @@ def test_buffers() -> None:
 def test_a_captured_schedule() -> None:
     """It has one copy of each buffer, and a barrier first."""
     for operation in OPERATIONS:
-        for form in FORMS:
+        for form in forms_of(operation):
             schedule = schedule_of(operation, 2, 4, 4, 8, form=form, is_captured=True)
             assert {buffer.copies for buffer in schedule.buffers} == {1}
             for steps in schedule.steps:
                 assert isinstance(steps[0], Barrier)
-                assert sum(isinstance(step, Barrier) for step in steps) == 1
+                eager = schedule_of(operation, 2, 4, 4, 8, form=form).steps[0]
+                assert len(steps) == len(eager) + 1
 
 
 def test_flags_and_streams() -> None:
     assert all_gather(2, 4, 4, 8).flags == 1
-    assert all_reduce(2, 12, 4, 8, chunks=3).flags == 4  # one for partial results, one for each chunk
+    assert all_reduce(2, 12, 4, 8, chunks=3).flags == 0
     assert all_gather(2, 4, 4, 8).streams(1) == ("copy", "signal", "second", "main")
     assert reduce_scatter(2, 4, 4, 8).streams(0) == ("main",)
 
@@ -167,7 +194,7 @@ def test_a_rank_sends_to_one_and_receives_from_one(schedule: Schedule) -> None:
         [
             (region.rank if region.rank != rank else step.reads[0].rank)
             for step in steps
-            if isinstance(step, Gemm | Copy)
+            if isinstance(step, Gemm | Copy | Spread)
             for region in step.writes
             if {region.rank, step.reads[0].rank} != {rank}
         ]
@@ -179,12 +206,15 @@ def test_a_rank_sends_to_one_and_receives_from_one(schedule: Schedule) -> None:
 
 @given(schedules())
 def test_signals_and_waits_are_pairs(schedule: Schedule) -> None:
-    """Each flag of each pair of ranks is set once and awaited once, and no schedule breaks a rule."""
+    """Each flag of each pair of ranks is set once and awaited once; or all ranks meet at the same number of barriers."""
     sent = [(rank, s.to_rank, s.flag) for rank, steps in enumerate(schedule.steps) for s in steps if type(s) is Signal]
     taken = [(s.from_rank, rank, s.flag) for rank, steps in enumerate(schedule.steps) for s in steps if type(s) is Wait]
     assert sorted(sent) == sorted(taken)
     assert len(set(sent)) == len(sent)
-    assert max(flag for *_, flag in sent) == schedule.flags - 1
+    assert max((flag for *_, flag in sent), default=-1) == schedule.flags - 1
+    barriers = {sum(isinstance(step, Barrier) for step in steps) for steps in schedule.steps}
+    assert len(barriers) == 1
+    assert sent or min(barriers)
     assert list(schedule.violations()) == []
 
 
@@ -198,8 +228,10 @@ def test_all_broken_rules_are_reported_at_once() -> None:
         all_gather(2, 7, 8, 8)
     with pytest.raises(PlanError, match=r"m = 3 has less than a row for each chunk of 2 ranks\. Use form='whole'\."):
         all_reduce(2, 3, 8, 8, chunks=2)
-    with pytest.raises(PlanError, match=r"chunks = 2; use 1, or more for all_reduce by_shard\."):
-        reduce_scatter(2, 8, 8, 8, chunks=2)
+    with pytest.raises(PlanError, match=r"chunks = 2; use 1, or more for reduce_scatter and all_reduce by_shard"):
+        reduce_scatter(2, 8, 8, 8, form="by_copy", chunks=2)
+    with pytest.raises(PlanError, match=r"form = 'by_copy' adds products\. Use 'by_shard', which copies rows of A\."):
+        all_gather(2, 8, 8, 8, form="by_copy")
     assert all_reduce(8, 1, 8, 8, form="whole").m == 1  # rows that all_reduce does not divide
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from cutegemm.draw import draw
 from cutegemm.errors import PlanError, SimulationError
 from cutegemm.machine.device import device_named
-from cutegemm.machine.links import Link
+from cutegemm.machine.links import NVLINK_HOPPER, Link
 from cutegemm.ranks import (
     OPERATIONS,
+    Barrier,
     Copy,
     Gemm,
     Schedule,
@@ -28,8 +30,9 @@ from cutegemm.ranks import (
 )
 from tests.ranks.schedules import edited, schedules
 
-# 1 byte per ns each: 1000 bytes take 1 us. A copy of few bytes takes 3 us, a signal 4 us, a kernel 2 us.
-LINK = Link("test", 1.0, 1.0, 3.0, 4.0, 2.0, "made up")
+# 1 byte per ns each: 1000 bytes take 1 us. A copy of few bytes takes 3 us, in one GPU 1 us, a signal 4 us, a wait for a
+# flag that is set 0.5 us, a barrier 5 us, a kernel 2 us.
+LINK = Link("test", 1.0, 1.0, 3.0, 1.0, 4.0, 0.5, 5.0, 2.0, "made up")
 
 
 @pytest.fixture
@@ -64,36 +67,62 @@ def test_a_copy_that_takes_longer_than_a_gemm() -> None:
 
 @pytest.mark.usefixtures("simple")
 def test_a_reduce_scatter_by_hand() -> None:
-    """Rows of 100 bytes: 8 rows are stored to the other rank while they are computed, in 18 us. A signal, a GEMM.
+    """Rows of 10000 bytes: 8 rows are stored to the other rank in 80 us, 0.7 of it after 18 us. A barrier, a GEMM.
 
-    With rows of 10000 bytes, the store takes 80 us.
+    Of 8 rows of 10^6 bytes, 8 ms, the stores of 132 tiles of 64 KiB are the last ones, all of them. Of 80 rows, 0.18 of
+    the time of the others is not hidden either.
     """
-    assert predict(reduce_scatter(2, 16, 50, 8), link=LINK).us == 18 + 4 + 18
-    assert predict(reduce_scatter(2, 16, 5000, 8), link=LINK).us == 80 + 4 + 18
+    assert predict(reduce_scatter(2, 16, 5000, 8), link=LINK).us == pytest.approx(18 + 0.7 * 80 + 5 + 18)
+    last, rest = 132 * 65.536, 80000 - 132 * 65.536
+    found = predict(reduce_scatter(2, 160, 500_000, 8), link=LINK).us
+    assert found == pytest.approx(90 + 0.7 * last + 0.18 * rest + 5 + 90)
+
+
+@pytest.mark.usefixtures("simple")
+def test_chunks_by_hand() -> None:
+    """Two chunks of 4 rows of 1000 bytes take 14 us each, their copies 3 + 4 us. Barriers of 5 us follow copies.
+
+    The first chunk has arrived when the second is computed, at 28 us. So has the second, when its barrier starts.
+    """
+    found = predict(reduce_scatter(2, 16, 500, 8, chunks=2), link=LINK)
+    assert found.us == 28 + 5 + 14 + 5 + 14
+    assert found.busy_us(Copy) == 14
+
+
+@pytest.mark.usefixtures("simple")
+def test_a_reduction_by_copy_by_hand() -> None:
+    """Two GEMMs of 18 us, the second next to a copy of 3 + 8 us. A barrier, and a sum of 3 * 8 rows of 1000 bytes."""
+    found = predict(reduce_scatter(2, 16, 500, 8, form="by_copy"), link=LINK)
+    in_memory = 3 * 8000 / device_named("h100").dram_gb_s * 1e-3
+    assert found.us == pytest.approx(36 + 5 + 2 + in_memory, abs=0.01)
 
 
 @pytest.mark.usefixtures("simple")
 def test_a_sum_by_hand() -> None:
-    """A GEMM of 16 rows takes 26 us, a signal 4 us, and a sum 2 us + 16 rows of 1000 bytes over the link."""
+    """A GEMM of 16 rows takes 26 us, a barrier 5 us, and a sum 2 us + 16 rows of 1000 bytes over the link."""
     found = predict(all_reduce(2, 16, 500, 8, form="whole"), link=LINK)
-    assert found.us == 26 + 4 + 2 + 16
-    assert found.outside_us == 22
+    assert found.us == 26 + 5 + 2 + 16
+    assert found.outside_us == 23
 
 
 @pytest.mark.usefixtures("simple")
 def test_copies_share_a_link() -> None:
-    """3 copies of 4 rows of 1000 bytes: they start one after the other, every 4 us, and end 3 + 4 us later."""
-    found = predict(all_gather(4, 16, 8, 500, form="whole"), link=LINK)
-    sent = [(one.start, one.end) for one in found.steps if isinstance(one.step, Copy) and "copy" in one.step.stream]
-    assert sorted(set(sent)) == [(0, 7), (4, 11), (8, 15)]
-    assert found.us == 15 + 4 + 26
+    """3 copies of 4 rows of 1000 bytes: they start one after the other, every 7 us, as all are in one stream."""
+    found = predict(all_gather(4, 16, 8, 500), link=LINK)
+    sent = [(one.start, one.end) for one in found.steps if isinstance(one.step, Copy) and one.rank == 1]
+    assert sorted(set(sent)) == [(0, 7), (7, 14), (14, 21)]
+    spread = predict(all_gather(4, 16, 8, 500, form="whole"), link=LINK)
+    assert spread.us == 3 * 4 + 5 + 26  # a kernel stores 4 rows to 3 ranks, a barrier follows
 
 
 @pytest.mark.usefixtures("simple")
 def test_a_deadlock_has_no_time() -> None:
-    unheard = edited(reduce_scatter(2, 4, 3, 4), lambda step: [] if isinstance(step, Signal) else [step], 0)
+    unheard = edited(all_gather(2, 4, 3, 4), lambda step: [] if isinstance(step, Signal) else [step], 0)
     with pytest.raises(SimulationError, match=r"deadlock, once:\n +- rank 1: wait for rank 0, flag 0"):
         predict(unheard)
+    alone = edited(reduce_scatter(2, 4, 3, 4), lambda step: [] if isinstance(step, Barrier) else [step], 0)
+    with pytest.raises(SimulationError, match=r"deadlock, once:\n +- rank 1: barrier of all ranks"):
+        predict(alone)
 
 
 @settings(max_examples=30, deadline=None)
@@ -120,7 +149,7 @@ def test_the_form_follows_from_the_rows(operation: str) -> None:
     for found in few, many:
         assert [one.us for one in found] == sorted(one.us for one in found)
         assert {one.schedule.way for one in found} == {"whole", "by_shard"} | (
-            {f"by_shard in {chunks} chunks" for chunks in (2, 4)} if operation == "all_reduce" else set()
+            {"by_copy", *[f"by_shard in {chunks} chunks" for chunks in (2, 4)]} if operation != "all_gather" else set()
         )
 
 
@@ -132,7 +161,7 @@ def test_a_form_without_rows_for_each_rank_is_left_out() -> None:
 
 def test_a_slow_link_hides_less() -> None:
     schedule = all_gather(2, 8192, 4096, 8192)
-    slow = Link("slow", 36, 30, 3.0, 4.0, 2.0, "a tenth of NVLink")
+    slow = replace(NVLINK_HOPPER, copy_gb_s=39, kernel_gb_s=32)
     fast, slowed = predict(schedule), predict(schedule, link=slow)
     assert slowed.outside_us > 10 * fast.outside_us
     assert predict(schedule, device_named("h100")).us != fast.us
@@ -163,4 +192,4 @@ def test_the_timeline_has_a_line_for_each_stream() -> None:
     assert ">rank<" in drawing
     assert "rank 1 copy: copy, rank 2, " in drawing
     whole = predict(all_reduce(2, 64, 4096, 4096, form="whole")).timeline()
-    assert [(e.event, e.stage) for e in whole.events] == [("gemm", None), ("signal", 1), ("add", None)]
+    assert [(e.event, e.stage) for e in whole.events] == [("gemm", None), ("barrier", None), ("add", None)]
