@@ -14,7 +14,7 @@ from cutegemm.cli.output import drawing_width, output
 from cutegemm.dtypes import DType
 from cutegemm.errors import SimulationError
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
-from cutegemm.ranks import FORMS, Prediction, explained, miniature, predictions, simulate_schedule
+from cutegemm.ranks import FORMS, Prediction, explained, forms_of, miniature, predictions, simulate_schedule
 
 
 def schedule(
@@ -25,7 +25,8 @@ def schedule(
     count: Annotated[int, typer.Option("--ranks", help="Number of ranks, each with a GPU.")] = 2,
     dtype: Annotated[str, typer.Option(help="Element type of the operands and of D.")] = "bf16",
     form: Annotated[
-        str | None, typer.Option(help="whole (one GEMM) or by_shard. The default has the lowest predicted time.")
+        str | None,
+        typer.Option(help="whole (one GEMM), by_shard or by_copy. The default has the lowest predicted time."),
     ] = None,
     graph: Annotated[
         bool, typer.Option("--graph", help="For a CUDA graph, which replays one copy of buffers.")
@@ -52,10 +53,11 @@ def schedule(
     on = complaints.attempt(lambda: device_named(device)) or DEFAULT_DEVICE
     kind = complaints.attempt(lambda: DType.parse(dtype))
     complaints.violations += not_writable("svg", svg, ".svg")
-    if form is not None and form not in FORMS:
-        complaints.violations.append(f"--form {form}: use {' or '.join(FORMS)}.")
-    complaints.check()
     name = operation.replace("-", "_")
+    forms = forms_of(name) or FORMS
+    if form is not None and form not in forms:
+        complaints.violations.append(f"--form {form}: use one of {', '.join(forms)}.")
+    complaints.check()
     found = predictions(name, count, m, n, k, made(kind), is_captured=graph, device=on)
     found = [one for one in found if form in (None, one.schedule.form)]
     first = found[0]

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.errors import CompileError
 
 if TYPE_CHECKING:
+    from cutegemm.plan.memory.exchange import Exchange
     from cutegemm.plan.plan import GemmPlan
-    from cutegemm.plan.exchange import Exchange
     from cutegemm.plan.quantize import Quantize
 
 Manifest = dict[str, Any]

@@ -22,8 +22,8 @@ from cutegemm.compile.cache import sources_digest, untrusted
 from cutegemm.errors import UnsupportedError, how_to_install
 
 if TYPE_CHECKING:
+    from cutegemm.plan.memory.exchange import Exchange
     from cutegemm.plan.plan import GemmPlan
-    from cutegemm.plan.exchange import Exchange
     from cutegemm.plan.quantize import Quantize
 
 FORMAT = 2

@@ -27,7 +27,7 @@ from cutegemm.compile.workspace import sizes_of
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
-from cutegemm.plan.exchange import Exchange
+from cutegemm.plan.memory.exchange import Exchange
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.quantize import Quantize

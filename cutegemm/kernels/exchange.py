@@ -1,4 +1,4 @@
-"""The kernel of `plan.exchange`: ranks store rows on all ranks, or add the rows of all ranks.
+"""The kernel of `plan.memory.exchange`: ranks store rows on all ranks, or add the rows of all ranks.
 
 | step of a CTA                                                                                                     |
 |-------------------------------------------------------------------------------------------------------------------|
@@ -21,7 +21,7 @@ from cutlass.cutlass_dsl import dsl_user_op
 from cutegemm.kernels import lower
 from cutegemm.kernels.assembly import assembler
 from cutegemm.machine.arch import Arch
-from cutegemm.plan.exchange import MOST_RANKS, VECTOR_BYTES, Exchange
+from cutegemm.plan.memory.exchange import MOST_RANKS, VECTOR_BYTES, Exchange
 
 _FLAG_BYTES = 4
 

@@ -16,7 +16,7 @@ class Link:
     local_us      time of a copy of few bytes in the memory of a GPU, in microseconds
     signal_us     time from the start of a kernel that sets a flag until the waiting kernel sees it, in microseconds
     wait_us       time of a kernel that waits for a flag which is set already, in microseconds
-    barrier_us    time of a kernel that all GPUs start at the same time, and in which they wait for each other
+    barrier_us    time of a barrier kernel that all GPUs start at the same time
     launch_us     time of a kernel without its loads and stores, in microseconds
     source        source of these numbers
     """

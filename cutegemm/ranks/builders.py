@@ -150,8 +150,8 @@ def reduce_scatter(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16
 
     Partial results are rounded to the type of D. With u half a unit in the last place of 1, the error of an element is
     at most (ranks - 1) * u * (largest partial result) + u * |result|, plus that of the GEMMs in f32. In the forms
-    "whole" and "by_copy" there are `ranks` such roundings. With more than `MOST_ADDS` other ranks, the sum of `MOST_ADDS` + 1
-    partial results is rounded too, which makes it ranks + `MOST_ADDS`.
+    "whole" and "by_copy" there are `ranks` such roundings. By shard with more than `MOST_ADDS` other ranks, the sum of
+    `MOST_ADDS` + 1 partial results is rounded too, which makes it ranks + `MOST_ADDS`.
 
     ranks     number of ranks. Each has m rows of A, and k of all columns of A
     m, n, k   rows and columns of the sum, and columns of a rank's A
@@ -170,7 +170,8 @@ def all_reduce(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16, **
 
     By shard, each rank reduces its share of the rows, as in `reduce_scatter`, and the other ranks copy it. In the form
     "whole", every rank reads the products of all ranks, and adds them in the order of the ranks. By copy, all but the
-    last product of a rank are copied to the others meanwhile. In each form all ranks have the same bits. The errors are those of `reduce_scatter`.
+    last product of a rank are copied to the others before. In each form all ranks have the same bits. The errors are
+    those of `reduce_scatter`.
 
     ranks     number of ranks. Each has m rows of A, and k of all columns of A
     m, n, k   rows and columns of the sum, and columns of a rank's A

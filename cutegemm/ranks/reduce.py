@@ -16,7 +16,7 @@ from cutegemm.ranks.steps import Add, Barrier, Copy, Follow, Gemm, Region, Step
 MOST_ADDS = 3  # regions that the epilogue of a GEMM adds; a separate sum adds the others
 
 
-# --- by shard: GEMMs store to other ranks or products are copied to them, and the last GEMM adds them ------------------
+# --- by shard: GEMMs store to other ranks or products are copied there, and the last GEMM adds them -------------------
 
 
 def scatter_buffers(of: Shape) -> Iterator[Buffer]:

@@ -63,7 +63,9 @@ class Shape:
 
     def sent(self, rank: int, distance: int) -> Region:
         """Return the rows in "sent" of `rank` for its product with the rows of the rank at a distance."""
-        return Region(rank, "sent", (distance - 1) * self.most_rows, shard(self.m, self.ranks, self.rank(rank, distance))[1])
+        return Region(
+            rank, "sent", (distance - 1) * self.most_rows, shard(self.m, self.ranks, self.rank(rank, distance))[1]
+        )
 
     def chunk(self, rank: int, chunk: int) -> tuple[int, int]:
         """Return (first row in the shard, number of rows) of a chunk of the rows that a rank owns."""

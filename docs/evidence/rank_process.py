@@ -113,9 +113,9 @@ class Contest:
             calls[f"{OURS} {form}"] = functools.partial(self.ours, self.x, form)
         return calls
 
-    def chosen(self) -> str:
-        """Return the form that is chosen."""
-        return request_of(self.problem, self.ranks).form
+    def chosen(self) -> Request:
+        """Return the call with the form that is chosen."""
+        return request_of(self.problem, self.ranks)
 
     def off(self, form: str) -> tuple[float, float, bool]:
         """Return the errors of our results and of NCCL's, and whether our bits are the same again.
@@ -209,7 +209,8 @@ def row_of(contest: Contest, rounds: int, meet: Call) -> dict[str, Any]:
         if any(errors):
             failed[name] = next(filter(None, errors))
             del calls[name]
-    row: dict[str, Any] = {**contest.problem._asdict(), "ranks": contest.ranks, "form": contest.chosen()}
+    row: dict[str, Any] = {**contest.problem._asdict(), "ranks": contest.ranks}
+    row |= {"form": contest.chosen().form, "chunks": contest.chosen().chunks}
     off: dict[str, float] = {}
     repeats: dict[str, bool] = {}
     for form in contest.forms:

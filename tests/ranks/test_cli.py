@@ -41,9 +41,10 @@ def test_json_and_a_drawing(tmp_path: Path) -> None:
     file = tmp_path / "ranks.svg"
     options = ("reduce-scatter", "512", "4096", "1024", "--ranks", "8", "--form", "by_shard", "--json")
     found = json.loads(run(*options, "--svg", str(file)))
-    (only,) = found["candidates"]
-    assert (only["form"], only["symmetric_bytes"]) == ("by_shard", 2 * 7 * 64 * 4096 * 2)
-    assert only["us"] > only["gemm_us"] > 0
+    assert sorted(one["chunks"] for one in found["candidates"]) == [1, 2, 4]
+    for one in found["candidates"]:
+        assert (one["form"], one["symmetric_bytes"]) == ("by_shard", 2 * 7 * 64 * 4096 * 2)
+        assert one["us"] > one["gemm_us"] > 0
     assert found["faults"] == []
     assert "rank 1 main" in file.read_text()
     assert json.loads(run(*options, "--graph"))["candidates"][0]["symmetric_bytes"] == 7 * 64 * 4096 * 2
@@ -53,6 +54,8 @@ def test_errors() -> None:
     with pytest.raises(PlanError) as error:
         run("all-gather", "8", "8", "8", "--form", "half", "--dtype", "f17", "--device", "h9", "--svg", "a.png")
     assert len(error.value.violations) == 4
+    with pytest.raises(PlanError, match="--form by_copy: use one of whole, by_shard"):
+        run("all-gather", "8", "8", "8", "--form", "by_copy")
     with pytest.raises(PlanError, match="operation = 'gather' is unknown"):
         run("gather", "8", "8", "8")
     with pytest.raises(CutegemmError, match="the extent -8 is negative"):

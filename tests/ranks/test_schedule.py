@@ -107,7 +107,7 @@ main  add product[2:4] of rank 0 + product[2:4] of rank 1 -> d[0:2] of rank 1"""
 
 
 def test_the_forms_by_copy() -> None:
-    """Rank 1 of 3 has rows 2 and 3 of 6. Rank 0 of 2 reads the last product of rank 1 there, and has a copy of another."""
+    """Rank 1 of 3 has rows 2 and 3 of 6. Rank 0 of 2 reads the last product of rank 1 there."""
     scatter = """
 main  gemm x[4:6] of rank 1 -> sent[0:2] of rank 1
 copy  follow stream main
@@ -206,7 +206,7 @@ def test_a_rank_sends_to_one_and_receives_from_one(schedule: Schedule) -> None:
 
 @given(schedules())
 def test_signals_and_waits_are_pairs(schedule: Schedule) -> None:
-    """Each flag of each pair of ranks is set once and awaited once; or all ranks meet at the same number of barriers."""
+    """Each flag of each pair of ranks is set once and awaited once, or all ranks have as many barriers."""
     sent = [(rank, s.to_rank, s.flag) for rank, steps in enumerate(schedule.steps) for s in steps if type(s) is Signal]
     taken = [(s.from_rank, rank, s.flag) for rank, steps in enumerate(schedule.steps) for s in steps if type(s) is Wait]
     assert sorted(sent) == sorted(taken)

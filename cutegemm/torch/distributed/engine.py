@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -200,7 +199,7 @@ class Engine:
         matrix   function that returns the matrix of a region; None for a region of the caller's tensors
         """
         bound: list[Issued] = []
-        for step, after in pairwise([*steps, None]):
+        for step, after in zip(steps, [*steps[1:], None], strict=True):
             before = bound[-1].step if bound else None
             if isinstance(step, Barrier) and isinstance(before, Spread) and bound[-1].exchange:
                 continue  # the kernel is a barrier too
@@ -285,7 +284,9 @@ class Issued:
     issue      function that issues the step, on the current stream: (work, the caller's stream) -> None
     """
 
-    def __init__(self, step: Step, stream: Any, matrix: Callable[[Region], torch.Tensor | None], engine: Engine) -> None:
+    def __init__(
+        self, step: Step, stream: Any, matrix: Callable[[Region], torch.Tensor | None], engine: Engine
+    ) -> None:
         self.step, self.stream = step, stream
         self.exchange: Callable[[torch.Tensor], None] | None = None
         self.barrier: Issued | None = None

@@ -1,4 +1,4 @@
-"""Launches of the kernel in which ranks exchange rows (`plan.exchange`), in the symmetric memory of a group."""
+"""Launches of the kernel in which ranks exchange rows (`plan.memory.exchange`), in the symmetric memory of a group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cutegemm.compile.plans import compile_exchange
-from cutegemm.plan.exchange import MOST_RANKS, VECTOR_BYTES, Exchange
+from cutegemm.plan.memory.exchange import MOST_RANKS, VECTOR_BYTES, Exchange
 from cutegemm.run.torch_ops import DTYPES, device_arch
 
 FLAG_COUNT = Exchange.most_ctas * MOST_RANKS  # int32 flags of a rank

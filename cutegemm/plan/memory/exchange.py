@@ -4,9 +4,10 @@
     "met sum"     each CTA meets the others, then adds its share of the rows in the memory of several ranks
     "sum"         the same without a meeting
 
-To meet, a CTA sets a flag in the memory of each rank, and waits for those that the CTAs of the same index set there.
-A flag is the number of the meeting, so it never has to be reset, and a CUDA graph can replay the kernel. The CTAs of a
-grid need not run at the same time: each waits for one CTA of each rank, whose kernel waits for nothing before that.
+To meet, a CTA sets a flag in the memory of each rank. Then it waits for the flags in its own memory, which the CTAs of
+the same index on all ranks set. A flag is the number of the meeting, so it never has to be reset, and a CUDA graph can
+replay the kernel. The CTAs of a grid need not run at the same time: each waits for one CTA of each rank, whose kernel
+waits for nothing before that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cutegemm.machine.arch import arch_named
 from cutegemm.plan.launches import OVERLAP
 
 MOST_RANKS = 8  # addresses that the kernel takes
-VECTOR_BYTES = 16  # bytes of an access. The rows of each rank begin at a multiple of it, and so many bytes are
+VECTOR_BYTES = 16  # bytes of an access; addresses and sizes of rows are multiples of them
 _FLOATS = ("bf16", "f16", "f32")
 
 
@@ -40,7 +41,7 @@ class Exchange:
     """
 
     family: ClassVar[str] = "exchange"
-    threads: ClassVar[int] = 512  # of a CTA
+    threads: ClassVar[int] = 512  # threads per CTA
     most_ctas: ClassVar[int] = 128
 
     operation: str
@@ -59,7 +60,7 @@ class Exchange:
 
     @property
     def meets(self) -> bool:
-        """Return whether the CTAs of this kernel wait for those of other ranks."""
+        """Return whether the CTAs of this kernel wait for other ranks."""
         return self.operation != "sum"
 
     def key(self) -> str:
