@@ -88,7 +88,7 @@ class Contest:
         return run
 
     def error(self, y: Any) -> float:
-        """Return the largest error of the output of some tokens, as a share of the root mean square of the right one."""
+        """Return the largest error of the output of some tokens, divided by the root mean square of the right one."""
         import torch
 
         want = []

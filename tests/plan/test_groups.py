@@ -274,7 +274,11 @@ RULES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "D along M": (
         lambda: sm90_plan(operands_of("m", out_major="m")),
-        r"1 rule is broken\.\n  - D is m-major, but groups divide that mode; TMA cannot clip it",
+        r"1 rule is broken\.\n  - D is m-major, but groups divide that mode; TMA cannot start or clip a box",
+    ),
+    "A along M": (
+        lambda: sm90_plan(operands_of("m", layout="tt")),
+        r"1 rule is broken\.\n  - A is m-major, but groups divide that mode; TMA cannot start or clip a box",
     ),
     "A and B along K": (
         lambda: sm90_plan(operands_of("k", layout="nt")),

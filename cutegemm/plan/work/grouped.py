@@ -329,11 +329,10 @@ class GroupedScheduler(TileScheduler):
             yield f"groups divide {self.mode.upper()} of B, whose columns a gated epilogue pairs. Let groups divide M."
         for name in ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs):
             operand, mode = plan.operands.matrix(name), ragged_mode(plan.operands, name)
-            is_loaded_whole = name in "ab" and self.mode != "k"
-            if mode is not None and not operand.broadcast and not is_loaded_whole and operand.major == self.mode:
+            if mode is not None and not operand.broadcast and operand.major == self.mode:
                 yield (
-                    f"{name.upper()} is {operand.major}-major, but groups divide that mode; TMA cannot clip it at the "
-                    f"end of a group. Store {name.upper()} with the other mode contiguous."
+                    f"{name.upper()} is {operand.major}-major, but groups divide that mode; TMA cannot start or clip a "
+                    f"box at any element of it. Store {name.upper()} with the other mode contiguous."
                 )
 
     def limits(self, work: Work) -> Iterator[str]:
