@@ -65,6 +65,15 @@ def read_record(path: Path) -> dict[str, Any]:
     return {key: _rows(value) if _is_table(value) else value for key, value in record.items()}
 
 
+def significant(value: float, digits: int = 4) -> float:
+    """Return a measured number with as many significant digits as it means.
+
+    >>> significant(1251.936), significant(0.0025482177734375, 3)
+    (1252.0, 0.00255)
+    """
+    return float(f"{value:.{digits}g}")
+
+
 def _written(value: Any) -> str:
     """Return a value of a record as JSON."""
     are_rows = isinstance(value, list) and all(isinstance(row, Mapping) and None not in row.values() for row in value)
