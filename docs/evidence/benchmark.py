@@ -24,6 +24,7 @@ from docs.evidence import peer
 from docs.evidence.files import significant, write_record
 from docs.evidence.measure import DEVICE, need_gpu, normal
 from docs.evidence.power import Meter
+from docs.evidence.rows import without_rates
 
 Row = dict[str, Any]
 
@@ -93,7 +94,7 @@ def record(found: dict[str, Any], more: Iterable[list[Row]], path: Path | None) 
     for rows in more:
         found["rows"] += rows
         if path is not None:
-            write_record(path, found)
+            write_record(path, {**found, "rows": [*map(without_rates, found["rows"])]})
 
 
 def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
