@@ -48,7 +48,7 @@ def test_explain() -> None:
     )
     chosen = next(row for row in rows if row["refused"] is None)
     assert chosen["order"].startswith("wgmma")
-    assert chosen == rows[0]  # plans that cannot serve groups, such as overlapped ones, are no candidates
+    assert chosen == rows[0]  # all candidates suit groups: none has an overlapped epilogue
     (deep, *_) = json.loads(
         run("explain", "512", "512", "4096", "--groups", "8", "--layout", "tn", "--along", "k", "--json")
     )
