@@ -39,9 +39,9 @@ _SHALLOW = 1.12
 # Share of the weights that is read again from memory for a second tile of a group, which another CTA computes: the same
 # problem takes 653 us in 64 x 128 and 588 us in 128 x 128, both with deep k-tiles.
 _AGAIN = 0.2
-# Largest mean number of rows for deep k-tiles. With more rows, the weights take longer to multiply than to read, and deep
-# k-tiles are slower, as shared memory holds few of them. 64 groups, 65536 rows, 4096 x 7168: 7.2 ms in 128 x 128, deep,
-# and 5.9 ms in 128 x 256.
+# Largest mean number of rows for deep k-tiles. With more rows, the weights take longer to multiply than to read, and
+# deep k-tiles are slower, as shared memory holds few of them. 64 groups, 65536 rows, 4096 x 7168: 7.2 ms in 128 x 128,
+# deep, and 5.9 ms in 128 x 256.
 _MOST_ROWS_OF_DEEP = 192
 # Tiles with deep k-tiles that are candidates for groups only.
 _DEEP_TILES = tuple(
