@@ -138,7 +138,7 @@ def _family(request: Request, mode: str, k: int) -> GroupedFamily:
     # 128 x 192 in clusters of 1 x 2 take 1.06 times as long as in 2 x 1 for 8 groups, 32768 rows, 4096 x 4096, and 1.3
     # times if groups divide K (H100, 2026-11-27).
     is_slow = (joined.bm == 128) & (joined.bn == 192) & (joined.cn == 2)
-    suits = np.flatnonzero(~joined.overlapped & (joined.cluster_k == 1) & ~joined.single & ~is_slow)
+    suits = np.flatnonzero((joined.cluster_k == 1) & ~joined.single & ~is_slow)
     kept = tuple([recipes[i] for i in suits])
     return GroupedFamily(
         joined.take(suits), dense.operands, dense.device, dense.repacked, dense.with_c, recipes=kept, mode=mode

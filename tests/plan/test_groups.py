@@ -246,10 +246,6 @@ RULES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: sm90_plan(operands_of("m"), schedule="single", ctas=None),
         r"a grouped GEMM needs a producer\. Use schedule='pingpong' or 'cooperative'\.",
     ),
-    "overlapped": (
-        lambda: sm90_plan(operands_of("m"), schedule="cooperative", overlapped=True),
-        r"cannot overlap the epilogue of a tile with the next one\. Leave overlapped out\.",
-    ),
     "split-K": (lambda: sm90_plan(operands_of("k"), split_k=2), r"cannot split K\. Leave split_k, stream"),
     "stream-K": (lambda: sm90_plan(operands_of("n"), stream=1), r"cannot split K\. Leave split_k, stream"),
     "cluster split-K": (

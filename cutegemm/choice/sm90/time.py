@@ -220,7 +220,7 @@ class Model:
 
     @cached_property
     def _scales_factor(self) -> Column:
-        """Return how many times as long each plan takes because of block scales, beside accumulator promotion.
+        """Return the slowdown of each plan by block scales, apart from that by accumulator promotion.
 
         Scales of single columns take more registers and reads than those of single rows: 199 x 4632 x 4321 takes 65.6
         us with them along the columns, and 56.5 us with A and B swapped. 4096 x 7168 x 16384 takes 792 us in 128 x 192

@@ -216,8 +216,6 @@ def _unsupported(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each option of a plan that a grouped GEMM cannot have."""
     if plan.body.has_roles and plan.body.kind == "single":
         yield "a grouped GEMM needs a producer. Use schedule='pingpong' or 'cooperative'."
-    if plan.body.has_roles and plan.body.overlapped:
-        yield "a grouped GEMM cannot overlap the epilogue of a tile with the next one. Leave overlapped out."
     if plan.scheduler.split.is_split or plan.cluster_k > 1:
         yield "a grouped GEMM cannot split K. Leave split_k, stream, fixup and cluster_k out."
     if plan.repacks:
