@@ -228,6 +228,8 @@ def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
     majors: tuple[int, ...]
     if form.groups == "k":
         majors, which = (1 - of_k,), ", and not be contiguous along K, which groups divide"
+    elif form.groups in _MODES[name]:
+        majors, which = (of_k,), f", and be contiguous along K, not {form.groups.upper()}, which groups divide"
     elif x.element_size() != 2:
         majors, which = (of_k,), f", and be contiguous along K, as tensor cores need {x.dtype}"
     else:
