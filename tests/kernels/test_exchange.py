@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 
-from cutegemm.compile.plans import compile_exchange  # noqa: E402
-from cutegemm.dtypes import bf16, e4m3, f32, f64  # noqa: E402
-from cutegemm.errors import PlanError  # noqa: E402
-from cutegemm.plan.memory.exchange import Exchange  # noqa: E402
+from cutegemm.compile.plans import compile_exchange
+from cutegemm.dtypes import bf16, e4m3, f32, f64
+from cutegemm.errors import PlanError
+from cutegemm.plan.memory.exchange import Exchange
 
 _UNROLLED = 2  # vectors of a thread in the body of its loop
 KERNELS = [
