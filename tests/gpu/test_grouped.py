@@ -26,7 +26,7 @@ PRIMES = (2, 3, 5, 7, 13, 31, 61, 127, 131, 251, 257)
 EXTENTS = ((1, 256, 64), (3, 520, 328), (8, 1024, 1000), (64, 136, 512))  # groups, N or M, K
 FORMS = ("m", "n", "k")
 SEEDS = range(12)
-VECTORS = 500  # of ends, for each form
+VECTORS = 500  # number of vectors of ends for each form
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ def guarded(monkeypatch):
     """Let results lie between guard bands in poisoned memory. Returns the list of (memory, index of the result)."""
     memories = []
 
-    def result(a, shape, dtype, form, zeroed):
+    def allocated(shape, dtype, form):
         *batch, rows, columns = (*shape[:-2], shape[-1], shape[-2]) if form.groups == "n" else shape
         if form.is_padded:  # matrices follow each other without gaps
             batch, rows = [], batch[0] * rows
@@ -104,7 +104,10 @@ def guarded(monkeypatch):
         memories.append((whole, index))
         return whole[index].mT if form.groups == "n" else whole[index].view(shape)
 
-    monkeypatch.setattr(launch, "_result", result)
+    monkeypatch.setattr(launch, "_calls", type(launch._calls)())
+    monkeypatch.setattr(
+        launch, "_allocator", lambda shape, dtype, form, zeroed: lambda a: allocated(shape, dtype, form)
+    )
     return memories
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
 
 import torch
 
@@ -40,18 +40,124 @@ _calls = Calls()
 _MODES = {"a": "mk", "b": "kn", "c": "mn"}
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A prepared grouped GEMM, for all calls of one signature.
+Loader: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
-    plan      the plan
-    function  the compiled kernel: (a, b, tensors in the order of the plan's signature, numbers)
-    order     index in (ends, operands, results) of each tensor that the kernel takes after A and B
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Memory of a result, for all calls of one signature.
+
+    allocate   function of the tensor a, on whose device it allocates the memory
+    parts      function from the memory to what the kernel stores; None: the memory itself
+    result     function from the memory to the result; None: the memory itself
+    """
+
+    allocate: Loader
+    parts: Callable[[torch.Tensor], Sequence[torch.Tensor]] | None = None
+    result: Loader | None = None
+
+    @staticmethod
+    def of(shape: Sequence[int], dtype: torch.dtype, form: Form, zeroed: bool, interleaved: bool | None) -> _Memory:
+        """Return the memory of a result.
+
+        shape         shape of the result
+        zeroed        whether it is filled with 0
+        interleaved   whether gate and up, stored separately, are adjacent columns of the result. Otherwise they are its
+                      halves. None if the kernel stores the result as one
+        """
+        *front, columns = shape
+        if interleaved is None:
+            is_plain = form.groups != "n" and columns * dtype.itemsize % ALIGN_BYTES == 0
+            return _Memory(
+                _allocator(shape, dtype, form, zeroed),
+                (lambda memory: (memory.view(-1, columns),)) if form.is_padded else None,
+                None if is_plain else torch.Tensor.contiguous,
+            )
+        half = columns // 2
+        if not interleaved and half * dtype.itemsize % ALIGN_BYTES == 0:
+            return _Memory(_allocator(shape, dtype, form, zeroed), lambda memory: _rows(memory, form).split(half, -1))
+        return _Memory(
+            _allocator((2, *front, half), dtype, form, zeroed),
+            lambda memory: [_rows(part, form) for part in memory.unbind()],
+            lambda memory: _joined(memory[0], memory[1], interleaved),
+        )
+
+    def stored(self, memory: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return what the kernel stores: the result, or its gate and its up columns."""
+        return (memory,) if self.parts is None else self.parts(memory)
+
+    def finished(self, memory: torch.Tensor) -> torch.Tensor:
+        """Return the result after the kernel has stored it."""
+        return memory if self.result is None else self.result(memory)
+
+
+def _rows(x: torch.Tensor, form: Form) -> torch.Tensor:
+    """Return the matrices of a padded form as one matrix, and others as they are."""
+    return x.view(-1, x.shape[-1]) if form.is_padded else x
+
+
+def joined_results(results: list[torch.Tensor], interleaved: bool | None) -> list[torch.Tensor]:
+    """Return results with the first two as adjacent columns (True) or as halves (False) of one; None: as they are."""
+    if interleaved is None:
+        return results
+    gate, up, *others = results
+    return [_joined(gate, up, interleaved), *others]
+
+
+def _joined(gate: torch.Tensor, up: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    """Return gate and up as adjacent columns of one tensor if `interleaved`, else as its halves."""
+    return interleave(gate, up) if interleaved else torch.cat([gate, up], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A prepared grouped GEMM, for all calls of one signature: a function of a, b, ends, operands and block scales.
+
+    plan       the plan
+    wanted     the plan of the caller, its name, or None; the signature has its address
+    function   the compiled kernel: (a, b, tensors in the order of the plan's signature, numbers)
+    order      index in (a, b, ends, operands, scales, what is stored) of each tensor that the kernel takes
+    loaders    for each of a, b, ends, operands and scales a function to what the kernel takes; None: the tensor itself
+    memories   memory of each result
     """
 
     plan: GemmPlan
+    wanted: GemmPlan | str | None
     function: Callable[..., None]
     order: tuple[int, ...]
+    loaders: tuple[Loader | None, ...]
+    memories: tuple[_Memory, ...]
+
+    def __call__(self, *tensors: torch.Tensor, scalars: Sequence[float] = ()) -> list[torch.Tensor]:
+        """Launch the kernel, and return the results.
+
+        scalars   numbers of the epilogue
+        """
+        passed = _loaded(self.loaders, tensors)
+        return self.launch(passed, [memory.allocate(tensors[0]) for memory in self.memories], scalars)
+
+    def launch(
+        self, passed: list[torch.Tensor], allocated: Sequence[torch.Tensor], scalars: Sequence[float]
+    ) -> list[torch.Tensor]:
+        """Launch the kernel on tensors as it takes them, and return the results.
+
+        passed      a, b, ends, operands and scales
+        allocated   memory of each result
+        """
+        for memory, whole in zip(self.memories, allocated, strict=True):
+            passed += memory.stored(whole)
+        try:
+            self.function(*[passed[index] for index in self.order], *scalars)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise CutegemmError(
+                f"grouped_mm of {tuple(passed[0].shape)} by {tuple(passed[1].shape)}, {self.plan.name}: {error}"
+            ) from error
+        return [memory.finished(whole) for memory, whole in zip(self.memories, allocated, strict=True)]
+
+
+def _loaded(loaders: Sequence[Loader | None], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return what a kernel takes of each tensor."""
+    return [x if load is None else load(x) for load, x in zip(loaders, tensors, strict=True)]
 
 
 def compute_grouped(
@@ -65,6 +171,7 @@ def compute_grouped(
     how: How,
     zeroed: bool,
     scales: Sequence[torch.Tensor] = (),
+    joined: bool | None = None,
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a grouped a @ b, D first, by a kernel. The tensors are on a CUDA device.
 
@@ -77,44 +184,50 @@ def compute_grouped(
     how         options: a plan or its name, and the accumulation
     zeroed      whether elements of results that belong to no group are 0. Otherwise they are not written
     scales      block scales of a and of b: (M, K/128), and (L, N, K/128) or (L, N/128, K/128); () without them
+    joined      whether the first two results are returned as one: as adjacent columns of it (True), or as its halves
+                (False). None: they are two
     """
+    tensors = (a, b, ends, *operands, *scales)
+    key: Any = [
+        (x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES)  # all that the choice of a kernel depends on
+        for x in tensors
+    ]
+    plan = how.plan if isinstance(how.plan, str) else id(how.plan)
+    key = (*key, a.get_device(), len(scales), text, out_dtype, plan, how.accumulate, zeroed, joined)
+    call = _calls.found.get(key)
+    if call is not None:
+        return call(*tensors, scalars=scalars)
     form, read = Form.of(a, b, ends), formula(text)
     if form.k == 0 or form.l == 0:  # factors without memory, which no kernel can load
-        return grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed)
-    dtypes, shapes = result_dtypes(a, read.results, out_dtype), form.result_shapes(read)
-    a, b = loadable("a", _flattened(a) if form.is_padded else a, form), loadable("b", b, form)
-    stored = [
-        _Stored.of(a, shape, dtype, form, zeroed, None if is_gated(result) else interleaving(read.results))
-        for result, shape, dtype in zip(read.results, shapes, dtypes, strict=True)
-    ]
-    if 0 in shapes[0]:
-        return [each.result() for each in stored]
-    read, results = _split(text), [part for each in stored for part in each.parts]
-    if form.is_padded:
-        results = [part.view(-1, part.shape[-1]) for part in results]
-    tensors = [_seen(read, name, x, form)[1] for name, x in zip(read.names, operands, strict=False)]
-    granularity = granularity_of(form, scales)
-    scales = [loadable_scales(each, by) for each, by in zip(scales, granularity, strict=True)]
-    key: Any = tuple([_signature(each) for each in (a, b, ends, *tensors, *results, *scales)])
-    key = (
-        *key,
-        form.is_padded,
-        text,
-        tuple(dtypes),
-        how.plan if isinstance(how.plan, str) else id(how.plan),
-        how.accumulate,
+        return joined_results(grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed), joined)
+    memories = _memories(read, form, result_dtypes(a, read.results, out_dtype), zeroed, joined)
+    allocated = [memory.allocate(a) for memory in memories]
+    if not all(whole.numel() for whole in allocated):
+        return [memory.finished(whole) for memory, whole in zip(memories, allocated, strict=True)]
+    loaders = _loaders(a, b, operands, scales, form, read)
+    passed = _loaded(loaders, tensors)
+    stored = [part for memory, whole in zip(memories, allocated, strict=True) for part in memory.stored(whole)]
+    count, split = len(operands), _split(text)
+    problem, spec = question(form, passed[0], passed[1], operands, split, stored, granularity_of(form, scales))
+    chosen = plan_for(problem, spec, how, torch_ops.device_arch(a.get_device()), torch_ops.device_of(a.get_device()))
+    function = on_device(compile_plan(chosen, torch_ops.device_arch(a.get_device())).function)
+    call = Call(chosen, how.plan, function, _order(chosen, spec, split, count), loaders, memories)
+    _calls.keep(key, call)
+    return call.launch(passed, allocated, scalars)
+
+
+def _memories(
+    read: Formula, form: Form, dtypes: Sequence[torch.dtype], zeroed: bool, joined: bool | None
+) -> tuple[_Memory, ...]:
+    """Return the memory of each result of an epilogue, of the given types. `joined` is that of `compute_grouped`."""
+    made, gates = list(zip(form.result_shapes(read), dtypes, strict=True)), interleaving(read.results)
+    found = [None if is_gated(result) else gates for result in read.results]
+    if joined is not None:
+        ((*front, columns), dtype), *made = made[1:]
+        made, found = [((*front, 2 * columns), dtype), *made], [joined, *found[2:]]
+    return tuple(
+        [_Memory.of(shape, dtype, form, zeroed, each) for (shape, dtype), each in zip(made, found, strict=True)]
     )
-    call = _calls.found.get(key)
-    if call is None:
-        problem, spec = question(form, a, b, operands, read, results, granularity)
-        call = _prepared(problem, spec, read, len(tensors), how, a.get_device())
-        _calls.keep(key, call)
-    passed = (ends.unsqueeze(-1), *tensors, *results, *scales)
-    try:
-        call.function(a, b, *[passed[index] for index in call.order], *scalars)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise CutegemmError(f"grouped_mm of {tuple(a.shape)} by {tuple(b.shape)}, {call.plan.name}: {error}") from error
-    return [each.result() for each in stored]
 
 
 @lru_cache(maxsize=1024)
@@ -144,61 +257,59 @@ def _seen(read: Formula, name: str, x: torch.Tensor, form: Form) -> tuple[type[T
     return seen
 
 
-def _signature(tensor: torch.Tensor) -> Any:
-    """Return what a tensor adds to the signature of a call: everything that the choice of a kernel depends on."""
-    return tensor.dtype, tensor.shape, tensor.stride(), tensor.data_ptr() % ALIGN_BYTES, tensor.get_device()
+def _allocator(shape: Sequence[int], dtype: torch.dtype, form: Form, zeroed: bool) -> Loader:
+    """Return a function that allocates a result on the device of a tensor.
 
-
-@dataclass(frozen=True)
-class _Stored:
-    """The memory of a result of a call.
-
-    parts        what a kernel stores: the result, or its gate and its up columns
-    whole        the result, if the parts are parts of its memory; else None
-    interleaved  whether gate and up are adjacent columns of the result
-    """
-
-    parts: tuple[torch.Tensor, ...]
-    whole: torch.Tensor | None
-    interleaved: bool
-
-    @staticmethod
-    def of(
-        a: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, form: Form, zeroed: bool, interleaved: bool | None
-    ) -> _Stored:
-        """Allocate a result in memory on the device of `a`.
-
-        interleaved   as the field, if gate and up are stored separately; None if they are not
-        """
-        if interleaved is None:
-            whole = _result(a, shape, dtype, form, zeroed)
-            return _Stored((whole,), whole, False)
-        half = shape[-1] // 2
-        if interleaved or half * dtype.itemsize % ALIGN_BYTES:
-            of_half = (*shape[:-1], half)
-            parts = [_result(a, of_half, dtype, form, zeroed) for _ in range(2)]
-            return _Stored(tuple(parts), None, interleaved)
-        whole = _result(a, shape, dtype, form, zeroed)
-        return _Stored(whole.split(half, -1), whole, False)
-
-    def result(self) -> torch.Tensor:
-        """Return the result after the kernel has stored its parts."""
-        if self.whole is not None:
-            return self.whole.contiguous()
-        return interleave(*self.parts) if self.interleaved else torch.cat(self.parts, -1)
-
-
-def _result(a: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, form: Form, zeroed: bool) -> torch.Tensor:
-    """Allocate a result in memory that TMA can store, and clip at the end of a group.
+    TMA can store the memory, and clip it at the end of a group.
 
     shape    shape of the result
     zeroed   whether it is filled with 0
     """
-    unit = max(1, ALIGN_BYTES // dtype.itemsize)
-    *front, last = shape[::-1] if form.groups == "n" else shape
-    make = a.new_zeros if zeroed else a.new_empty
-    whole = make((*front, -(-last // unit) * unit), dtype=dtype)[..., :last]
-    return whole.mT if form.groups == "n" else whole
+    unit, is_transposed = max(1, ALIGN_BYTES // dtype.itemsize), form.groups == "n"
+    *front, last = (*shape[:-2], shape[-1], shape[-2]) if is_transposed else shape
+    whole = (*front, -(-last // unit) * unit)
+
+    def allocate(a: torch.Tensor) -> torch.Tensor:
+        memory = a.new_zeros(whole, dtype=dtype) if zeroed else a.new_empty(whole, dtype=dtype)
+        if whole[-1] != last:
+            memory = memory[..., :last]
+        return memory.mT if is_transposed else memory
+
+    return allocate
+
+
+def _loaders(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    operands: Sequence[torch.Tensor],
+    scales: Sequence[torch.Tensor],
+    form: Form,
+    read: Formula,
+) -> tuple[Loader | None, ...]:
+    """Return the loaders of a `Call`."""
+    flat = _flattened if form.is_padded else None
+    of_a, of_b = _factor_loader("a", a if flat is None else flat(a), form), _factor_loader("b", b, form)
+    if flat is not None:
+        rest, of_a = of_a, flat if of_a is None else lambda x: rest(flat(x))  # type: ignore[misc]
+    found: list[Loader | None] = [of_a, of_b, lambda ends: ends.unsqueeze(-1)]
+    for name, x in zip(read.names, operands, strict=False):
+        seen = _seen(read, name, x, form)[1]
+        found.append(_view_loader(x, seen) if seen.data_ptr() == x.data_ptr() else _operand_loader(read, name, form))
+    for scale, granularity in zip(scales, granularity_of(form, scales), strict=True):
+        is_loadable = loadable_scales(scale, granularity) is scale
+        found.append(None if is_loadable else partial(loadable_scales, granularity=granularity))
+    return tuple(found)
+
+
+def _view_loader(x: torch.Tensor, view: torch.Tensor) -> Loader | None:
+    """Return a function from a tensor like x to a view with the shape and strides of `view`; None if x has them."""
+    shape, strides = view.shape, view.stride()
+    return None if (shape, strides) == (x.shape, x.stride()) else lambda x: x.as_strided(shape, strides)
+
+
+def _operand_loader(read: Formula, name: str, form: Form) -> Loader:
+    """Return a function that copies an operand of the epilogue to what a kernel takes."""
+    return lambda x: _seen(read, name, x, form)[1]
 
 
 def _flattened(a: torch.Tensor) -> torch.Tensor:
@@ -214,14 +325,16 @@ def _flattened(a: torch.Tensor) -> torch.Tensor:
     return flat
 
 
-def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
-    """Return a factor as a grouped kernel can load it: itself, or a copy with other strides, with a warning.
+def _factor_loader(name: str, x: torch.Tensor, form: Form) -> Loader | None:
+    """Return a function from a factor to what a grouped kernel can load; None if it can load the factor itself.
+
+    It returns a copy, with a warning, if other strides are needed.
 
     name   "a" or "b"
 
     >>> form = Form("k", 2, 64, 64, 128)
     >>> with warnings.catch_warnings(record=True) as caught:
-    ...     loadable("a", torch.zeros(64, 128), form).stride()
+    ...     _factor_loader("a", torch.zeros(64, 128), form)(torch.zeros(64, 128)).stride()
     (1, 64)
     """
     view, of_k = View.of(name, x, x.dim() == 3), _MODES[name].find("k")
@@ -233,14 +346,19 @@ def loadable(name: str, x: torch.Tensor, form: Form) -> torch.Tensor:
     else:
         majors, which = (0, 1), ""
     if view.major in majors and view.boxed >= ALIGN_BYTES:
-        return x if view.strides is None else x.as_strided(x.shape, view.strides)
-    warnings.warn(
-        f"grouped_mm: a copy of {name}, of shape {tuple(x.shape)} and strides {x.stride()}, is made in each call. Its "
-        f"rows or columns must be contiguous with a pitch of a multiple of {ALIGN_BYTES} bytes{which}.",
-        CopyWarning,
-        stacklevel=4,
-    )
-    return padded(x, majors[0] if view.major == majors[0] else majors[-1])
+        return None if view.strides is None else _view_loader(x, x.as_strided(x.shape, view.strides))
+    major = majors[0] if view.major == majors[0] else majors[-1]
+
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        warnings.warn(
+            f"grouped_mm: a copy of {name}, of shape {tuple(x.shape)} and strides {x.stride()}, is made in each call. "
+            f"Its rows or columns must be contiguous with a pitch of a multiple of {ALIGN_BYTES} bytes{which}.",
+            CopyWarning,
+            stacklevel=6,
+        )
+        return padded(x, major)
+
+    return copied
 
 
 def padded(x: torch.Tensor, major: int) -> torch.Tensor:
@@ -289,20 +407,19 @@ def has_grouped_kernels(index: int) -> bool:
     return torch_ops.device_arch(index).startswith("sm_90")
 
 
-def _prepared(problem: Problem, spec: EpilogueSpec, read: Formula, count: int, how: How, index: int) -> _Call:
-    """Choose and compile the plan of a call that is made first with its signature.
+def _order(plan: GemmPlan, spec: EpilogueSpec, read: Formula, count: int) -> tuple[int, ...]:
+    """Return the field `order` of a `Call`.
 
-    problem, spec   results of `question`
-    count           number of operands of the epilogue that are tensors
-    index           index of the device
+    spec    the epilogue, as `question` returns it
+    read    the epilogue as the kernel computes it
+    count   number of its operands that are tensors
     """
-    plan = plan_for(problem, spec, how, torch_ops.device_arch(index), torch_ops.device_of(index))
-    function = on_device(compile_plan(plan, torch_ops.device_arch(index)).function)
-    at = {name: 1 + i for i, name in enumerate(read.names[:count])} | {ENDS: 0, COUNTS: 0}
     results = ("d", *spec.epilogue.beside)
-    at |= {name: 1 + count + i for i, name in enumerate((*results, *scale_names(plan.operands)))}
-    names = (*plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
-    return _Call(plan, function, tuple([at[name] for name in names]))
+    names = (ENDS, *read.names[:count], *scale_names(plan.operands), *results)
+    at = {name: 2 + i for i, name in enumerate(names)}
+    at[COUNTS] = at[ENDS]
+    taken = (*plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
+    return (0, 1, *[at[name] for name in taken])
 
 
 def plan_for(problem: Problem, spec: EpilogueSpec, how: How, arch: str, device: Any) -> GemmPlan:

@@ -22,7 +22,7 @@ from cutegemm.torch.derivatives import ACC, TensorRules, pullback
 from cutegemm.torch.dispatch import Route, route_of
 from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_text
 from cutegemm.torch.grouped.forms import Form
-from cutegemm.torch.grouped.launch import compute_grouped
+from cutegemm.torch.grouped.launch import compute_grouped, joined_results
 from cutegemm.torch.grouped.reference import allocated, grouped_by_torch
 from cutegemm.torch.launch import AS_CHOSEN
 from cutegemm.torch.reference import Values, accumulator_dtype
@@ -51,6 +51,7 @@ def compute(
     how: How,
     zeroed: bool,
     scales: Sequence[torch.Tensor] = (),
+    joined: bool | None = None,
 ) -> list[torch.Tensor]:
     """Return the results of a grouped GEMM: by a kernel for CUDA tensors, else by torch.
 
@@ -62,8 +63,9 @@ def compute(
     if CHECKS_ENDS:
         checks.refuse("grouped_mm", {"mat_a": a, "mat_b": b}, Form.of(a, b, ends).wrong_ends(ends.tolist()))
     if not a.is_cuda:
-        return grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed, scales)
-    return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales)
+        results = grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed, scales)
+        return joined_results(results, joined)
+    return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined)
 
 
 def product(
@@ -76,6 +78,7 @@ def product(
     out_dtype: OutDtype = None,
     how: How = AS_CHOSEN,
     zeroed: bool = False,
+    joined: bool | None = None,
 ) -> Sequence[torch.Tensor]:
     """Return the results of an epilogue of a grouped a @ b, D first, and let torch record gradients if they are wanted.
 
@@ -83,14 +86,14 @@ def product(
     `launch.compute_grouped`.
     """
     if route_of(a, b, ends, *operands) is Route.DIRECT:
-        return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed)
+        return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, joined=joined)
     if torch.is_grad_enabled() and text != PLAIN and any(x.requires_grad for x in (a, b, *operands)):
         text = with_saved(text, len(operands))
     types = None if out_dtype is None else types_text(out_dtype)
     results: Sequence[torch.Tensor] = torch.ops.cutegemm.grouped_mm(
         a, b, ends, text, list(operands), list(scalars), types, how.plan, how.accumulate, zeroed
     )
-    return results
+    return results if joined is None else joined_results(list(results), joined)
 
 
 def scaled_product(
