@@ -27,6 +27,7 @@ from cutegemm.compile.workspace import sizes_of
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
+from cutegemm.plan.memory.rows import RowKernel
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.quantize import Quantize
@@ -37,6 +38,7 @@ _KERNELS = {
     "mma_sync": "cutegemm.kernels.mma_sync.kernel",
     "sm90": "cutegemm.kernels.sm90.kernel",
     "quantize": "cutegemm.kernels.quantize",
+    "rows": "cutegemm.kernels.rows",
 }  # modules by the family of the plan, imported when a plan is compiled
 _ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[@-_])")  # control sequences of ECMA-48, such as colours
 _CODE = re.compile(r":?\s*%\d+ = ")  # start of an MLIR operation
@@ -189,7 +191,18 @@ def compile_quantize(quantize: Quantize, arch: str = DEFAULT_ARCH) -> tuple[Path
     return _compiled(quantize, arch)
 
 
-def _compiled(plan: GemmPlan | Quantize, arch: str) -> tuple[Path, Any]:
+@functools.cache
+def compile_rows(kernel: RowKernel, arch: str = DEFAULT_ARCH) -> tuple[Path, Any]:
+    """Return a kernel of the rows of experts; it is compiled if the disk cache does not have it.
+
+    arch      architecture such as "sm_90a"
+    returns   the kernel's folder in the disk cache, and its function, whose arguments are those of `kernels.rows`
+    raises    the errors of `compile_plan`
+    """
+    return _compiled(kernel, arch)
+
+
+def _compiled(plan: GemmPlan | Quantize | RowKernel, arch: str) -> tuple[Path, Any]:
     """Return the folder of a kernel in the disk cache and its callable function, after compiling it if needed.
 
     arch   architecture such as "sm_90a"
@@ -211,7 +224,7 @@ def _compiled(plan: GemmPlan | Quantize, arch: str) -> tuple[Path, Any]:
         ) from error
 
 
-def _stored(plan: GemmPlan | Quantize, arch: str, folder: Path) -> cache.Manifest:
+def _stored(plan: GemmPlan | Quantize | RowKernel, arch: str, folder: Path) -> cache.Manifest:
     """Compile a plan into the disk cache, and return the manifest of the new entry.
 
     If this process was forked while another thread compiled, the DSL's state is unusable, and a new process compiles.
@@ -286,7 +299,7 @@ def compile_missing(
         compile_plans(missing.values(), arch, processes, done)
 
 
-def compile_error(plan: GemmPlan | Quantize, arch: str) -> CutegemmError | None:
+def compile_error(plan: GemmPlan | Quantize | RowKernel, arch: str) -> CutegemmError | None:
     """Compile a plan into the disk cache; return the error instead of raising it, or None if it compiled.
 
     Worker processes call this.
@@ -296,6 +309,8 @@ def compile_error(plan: GemmPlan | Quantize, arch: str) -> CutegemmError | None:
     try:
         if isinstance(plan, Quantize):
             compile_quantize(plan, arch)
+        elif isinstance(plan, RowKernel):
+            compile_rows(plan, arch)
         else:
             compile_plan(plan, arch)
     except CutegemmError as error:
@@ -305,7 +320,7 @@ def compile_error(plan: GemmPlan | Quantize, arch: str) -> CutegemmError | None:
 
 def compiled_into(
     folder: Path,
-    plan: GemmPlan | Quantize,
+    plan: GemmPlan | Quantize | RowKernel,
     arch: str,
     options: str = "",
     around: AbstractContextManager[Any] | None = None,
@@ -368,7 +383,7 @@ def compiled_into(
     return compiled
 
 
-def _build(plan: GemmPlan | Quantize, arch: str, folder: Path) -> cache.Manifest:
+def _build(plan: GemmPlan | Quantize | RowKernel, arch: str, folder: Path) -> cache.Manifest:
     """Compile a plan and write its object file and shared library to a folder, for an entry of the disk cache.
 
     Without a linker, only the object file is written.
@@ -385,7 +400,7 @@ def _build(plan: GemmPlan | Quantize, arch: str, folder: Path) -> cache.Manifest
     return {"plan": plan.name, "arch": arch, "key": plan.key(), "symbol": symbol}
 
 
-def symbol_of(plan: GemmPlan | Quantize, arch: str) -> str:
+def symbol_of(plan: GemmPlan | Quantize | RowKernel, arch: str) -> str:
     """Return the name of a kernel's function in its object file, which contains a hash of plan and architecture.
 
     So it differs for kernels with different code, and several can be linked into one library.

@@ -10,7 +10,7 @@ import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import experts  # noqa: E402
 from cutegemm.torch.grouped import launch, library  # noqa: E402
-from cutegemm.torch.grouped.rows import Gathered, Summed, sorted_by_expert  # noqa: E402
+from cutegemm.torch.grouped.rows import Gathered, Summed, inverse, placed  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
 from tests.torch.grouped_kernels import run_by  # noqa: E402
 
@@ -177,15 +177,15 @@ def test_no_tokens(compute, monkeypatch):
 
 def test_order_of_rows():
     index = torch.tensor([[3, 0], [0, 5], [2, 3]])
-    order, ends = sorted_by_expert(index, 4)
-    assert order.tolist() == [1, 2, 4, 0, 5, 3]  # experts 0, 0, 2, 3, 3; 5 is not one of them
+    place, ends = placed(index, 4)
+    assert inverse(place).tolist() == [1, 2, 4, 0, 5, 3]  # experts 0, 0, 2, 3, 3; 5 is not one of them
     assert ends.tolist() == [2, 2, 3, 5]
 
 
 def test_gathered_and_summed_are_transposes():
     index, (x, *_) = inputs()
-    order, _ = sorted_by_expert(index, L)
-    place = order.argsort()
+    place, _ = placed(index, L)
+    order = inverse(place)
     assert torch.autograd.gradcheck(lambda x: Gathered.apply(x, order, place, CHOSEN), (x,))
     y = normal(T * CHOSEN, 3, grad=True)
     assert torch.autograd.gradcheck(lambda y: Summed.apply(y, order, place, CHOSEN), (y,))

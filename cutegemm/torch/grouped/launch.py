@@ -188,12 +188,7 @@ def compute_grouped(
                 (False). None: they are two
     """
     tensors = (a, b, ends, *operands, *scales)
-    key: Any = [
-        (x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES)  # all that the choice of a kernel depends on
-        for x in tensors
-    ]
-    plan = how.plan if isinstance(how.plan, str) else id(how.plan)
-    key = (*key, a.get_device(), len(scales), text, out_dtype, plan, how.accumulate, zeroed, joined)
+    key = _signature(tensors, len(scales), text, out_dtype, how, zeroed, joined)
     call = _calls.found.get(key)
     if call is not None:
         return call(*tensors, scalars=scalars)
@@ -214,6 +209,39 @@ def compute_grouped(
     call = Call(chosen, how.plan, function, _order(chosen, spec, split, count), loaders, memories)
     _calls.keep(key, call)
     return call.launch(passed, allocated, scalars)
+
+
+def call_of(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    ends: torch.Tensor,
+    text: str,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out_dtype: OutDtype,
+    how: How,
+    zeroed: bool,
+    scales: Sequence[torch.Tensor],
+    joined: bool | None,
+) -> Call | None:
+    """Return the prepared call of a signature that `compute_grouped` has computed before; None if it has no kernel.
+
+    The arguments are those of `compute_grouped`.
+    """
+    tensors = (a, b, ends, *operands, *scales)
+    call: Call | None = _calls.found.get(_signature(tensors, len(scales), text, out_dtype, how, zeroed, joined))
+    return call
+
+
+def _signature(tensors: Sequence[torch.Tensor], scales: int, text: str, dtype: Any, how: How, *options: Any) -> Any:
+    """Return the signature of a call: all that the choice of a kernel depends on.
+
+    tensors   a, b, ends, operands and scales
+    scales    number of scales
+    """
+    places = [(x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES) for x in tensors]
+    plan = how.plan if isinstance(how.plan, str) else id(how.plan)
+    return (*places, tensors[0].get_device(), scales, text, dtype, plan, how.accumulate, *options)
 
 
 def _memories(
