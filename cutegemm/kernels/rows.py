@@ -13,7 +13,7 @@ from cutlass import Float32, Int32, Int64
 
 from cutegemm.kernels import lower
 from cutegemm.machine.arch import WARP_THREADS, Arch
-from cutegemm.plan.memory.rows import SORTED_AT_ONCE, RowKernel, SortRows, SpreadRows, SumRows
+from cutegemm.plan.memory.rows import SORTED_AT_ONCE, RowKernel, SortRows, SpreadRows, SumRows, TotalRows
 
 
 def host_function(kernel: RowKernel, arch: Arch) -> Any:
@@ -22,8 +22,9 @@ def host_function(kernel: RowKernel, arch: Arch) -> Any:
     | kernel     | arguments, before the stream                                                                |
     |------------|---------------------------------------------------------------------------------------------|
     | SortRows   | index (T * k,), place (T * k,), ends (L,)                                                   |
-    | SpreadRows | x (T, K), place, rows (T * k, K); the numbers of entries and of rows, if any, (T * k,) each |
+    | SpreadRows | x (T, K), place, rows (T * k, K); the numbers of entries (T, k) and of rows (T * k,), if any |
     | SumRows    | rows (T * k, K), place, sums (T, K)                                                         |
+    | TotalRows  | rows (T * k, K), place, totals (T * k,)                                                     |
 
     arch   architecture to compile for
     """
@@ -31,6 +32,8 @@ def host_function(kernel: RowKernel, arch: Arch) -> Any:
         return Sorter(kernel)
     if isinstance(kernel, SumRows):
         return Adder(kernel)
+    if isinstance(kernel, TotalRows):
+        return Totaller(kernel)
     assert isinstance(kernel, SpreadRows)
     return SpreaderOfTwo(kernel) if kernel.weight else Spreader(kernel)
 
@@ -44,10 +47,17 @@ def fake_arguments(kernel: RowKernel) -> tuple[Any, ...]:
     if isinstance(kernel, SumRows):
         kind = lower.dtype(kernel.dtype)
         return _matrix(kind, kernel.vector), place, _matrix(kind, kernel.vector), stream
+    if isinstance(kernel, TotalRows):
+        return _matrix(lower.dtype(kernel.dtype), kernel.vector), place, _vector(lower.dtype(kernel.total)), stream
     assert isinstance(kernel, SpreadRows)
     kind = lower.dtype(kernel.dtype)
-    weights = [] if kernel.weight is None else [_vector(lower.dtype(kernel.weight)) for _ in range(2)]
-    return (_matrix(kind, kernel.vector), place, _matrix(kind, kernel.vector), *weights, stream)
+    matrices = _matrix(kind, kernel.vector), place, _matrix(kind, kernel.vector)
+    if kernel.weight is None:
+        return (*matrices, stream)
+    of_weight = lower.dtype(kernel.weight)
+    shape, strides = [(cute.sym_int32(), cute.sym_int32())], (cute.sym_int64(), cute.sym_int64())
+    weights = cute.runtime.make_fake_tensor(of_weight, *shape, strides, assumed_align=of_weight.width // 8)
+    return (*matrices, weights, _vector(of_weight), stream)
 
 
 def _vector(kind: Any) -> Any:
@@ -177,14 +187,14 @@ class Sorter:
             start += cute.arch.shuffle_sync(last, WARP_THREADS - 1)
 
 
-class Rows:
-    """What kernels of single tokens have in common: a CTA has a token, and each thread a vector of its columns."""
+class Vectors:
+    """Copies of vectors of adjacent elements between rows in memory and registers of a thread."""
 
-    def __init__(self, kernel: SpreadRows | SumRows) -> None:
+    def __init__(self, kernel: SpreadRows | SumRows | TotalRows) -> None:
         self.kernel = kernel
 
     def grid(self, tokens: cute.Tensor) -> tuple[Any, Any, int]:
-        """Return the grid for a matrix with a row for each token. Runs on the host."""
+        """Return the grid for a matrix with a row for each token: a CTA has a chunk. Runs on the host."""
         return tokens.shape[0], cutlass.max(cute.ceil_div(tokens.shape[1], self.kernel.chunk), 1), 1
 
     def vector(self, mX: cute.Tensor, row, column) -> cute.Tensor:
@@ -209,7 +219,7 @@ class Rows:
         return registers
 
 
-class Spreader(Rows):
+class Spreader(Vectors):
     """Emits the kernel that copies each token to its rows."""
 
     @cute.jit
@@ -250,7 +260,7 @@ class SpreaderOfTwo(Spreader):
         """Launch the copies. Runs on the host.
 
         mX, mP, mR   as for `Spreader`
-        mW, mV       the number of each entry, and of each row (T * k,)
+        mW, mV       the number of each entry (T, k), and of each row (T * k,)
         stream       CUDA stream of the launch
         """
         grid, block = self.grid(mX), (self.kernel.threads, 1, 1)
@@ -265,11 +275,11 @@ class SpreaderOfTwo(Spreader):
         if chunk == 0:
             for i in cutlass.range(tid, self.kernel.count, self.kernel.threads):
                 entry = token * self.kernel.count + i
-                mV[mP[entry]] = mW[entry]
+                mV[mP[entry]] = mW[token, i]
         self.spread_chunk(mX, mP, mR)
 
 
-class Adder(Rows):
+class Adder(Vectors):
     """Emits the kernel that adds the rows of each token."""
 
     @cute.jit
@@ -299,3 +309,40 @@ class Adder(Rows):
             sums = cute.make_rmem_tensor((kernel.vector,), mY.element_type)
             sums.store(total.load().to(mY.element_type))
             self.copy(sums, self.vector(mY, token, column))
+
+
+class Totaller(Vectors):
+    """Emits the kernel that adds the elements of each row."""
+
+    @cute.jit
+    def __call__(self, mR: cute.Tensor, mP: cute.Tensor, mT: cute.Tensor, stream):
+        """Launch the sums. Runs on the host.
+
+        mR       rows of experts (T * k, K)
+        mP       the row of each entry of the index (T * k,)
+        mT       sum of the row of each entry (T * k,)
+        stream   CUDA stream of the launch
+        """
+        grid, block = (cute.ceil_div(mT.shape[0], self.kernel.rows), 1, 1), (self.kernel.threads, 1, 1)
+        self.total(mR, mP, mT).launch(grid=grid, block=block, stream=stream)
+
+    @cute.kernel
+    def total(self, mR: cute.Tensor, mP: cute.Tensor, mT: cute.Tensor):
+        """Add the elements of a row in each warp (device code)."""
+        kernel = self.kernel
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        entry, lane = cta * kernel.rows + tid // WARP_THREADS, tid % WARP_THREADS
+        if entry < mT.shape[0]:
+            totals = cute.make_rmem_tensor((kernel.vector,), Float32)
+            totals.fill(0)
+            row = mP[entry]
+            for column in cutlass.range(lane * kernel.vector, mR.shape[1], WARP_THREADS * kernel.vector):
+                totals.store(totals.load() + self.loaded(mR, row, column).load().to(Float32))
+            total = totals[0]
+            for i in cutlass.range_constexpr(1, kernel.vector):
+                total += totals[i]
+            for distance in cutlass.range_constexpr(5):
+                total += cute.arch.shuffle_sync_bfly(total, 1 << distance)
+            if lane == 0:
+                mT[entry] = total.to(mT.element_type)

@@ -43,13 +43,15 @@ def launched(monkeypatch):
 
         def function(*tensors):
             kernels.append(kernel)
-            written = {"SortRows": (1, 2), "SpreadRows": (2, 4), "SumRows": (2,)}[type(kernel).__name__]
+            written = {"SortRows": (1, 2), "SpreadRows": (2, 4), "SumRows": (2,), "TotalRows": (2,)}[
+                type(kernel).__name__
+            ]
             read = [x for i, x in enumerate(tensors) if i not in written]
             emulated(folder, tensors, read, [x for i, x in enumerate(tensors) if i in written])
 
         return function
 
-    for name in ("_sorter", "_spreader", "_adder"):
+    for name in ("_sorter", "_spreader", "_adder", "_totaller"):
         monkeypatch.setattr(rows, name, getattr(rows, name).__wrapped__)
     monkeypatch.setattr(rows, "_launcher", launcher)
     monkeypatch.setattr(rows, "_has_kernels", lambda x: True)
@@ -148,6 +150,16 @@ def test_sums_of_rows(tokens, columns, k, dtype, launched):
         total = total + of_tokens[:, i]
     assert torch.equal(rows.summed(y, place, k), total.to(dtype))
     assert len(launched) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(("tokens", "columns", "k"), SHAPES)
+def test_totals_of_rows(tokens, columns, k, dtype, launched):
+    terms, place = torch.randint(-8, 9, (tokens * k, columns)).to(dtype), permutation(tokens * k)  # exact sums
+    ours = rows.totals(terms, place, torch.zeros(tokens, k))
+    assert torch.equal(ours, terms.float().sum(1)[place.long()].view(tokens, k))
+    assert rows.totals(terms, place, torch.zeros(tokens, k).bfloat16()).dtype == torch.bfloat16
+    assert len(launched) == 2
 
 
 def test_a_layer_by_emulated_kernels(launched, monkeypatch):

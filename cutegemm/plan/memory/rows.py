@@ -8,8 +8,9 @@ vector of T * k elements: entry t * k + i of the router's index has row place[t 
 | SortRows   | place, and the end of the rows of each expert, from the index     | one                          |
 | SpreadRows | rows[place[t * k + i]] = x[t], and the same of a number per entry | one for each token and chunk |
 | SumRows    | y[t] = rows[place[t * k]] + rows[place[t * k + 1]] + ...          | one for each token and chunk |
+| TotalRows  | the sum of the elements of each row, by entry of the index        | one for four entries         |
 
-The threads of a CTA access a chunk of a row at once, a vector each. No kernel uses atomics: results have the same bits
+The threads of a CTA access a chunk of a row at once, a vector each. In TotalRows, a warp has a row. No kernel uses atomics: results have the same bits
 in each run.
 """
 
@@ -129,3 +130,27 @@ class SumRows(RowKernel):
     def chunk(self) -> int:
         """Return the number of elements of a row that a CTA adds."""
         return self.threads * self.vector
+
+
+@dataclass(frozen=True)
+class TotalRows(RowKernel):
+    """The kernel that adds the elements of each row in float32.
+
+    dtype    element type of the rows
+    vector   elements of an access. The length and the pitch of rows are multiples of it
+    total    element type of the results
+    """
+
+    dtype: DType
+    vector: int
+    total: DType
+
+    @property
+    def threads(self) -> int:
+        """Return the number of threads of a CTA."""
+        return _THREADS
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows that a CTA adds: one for each warp."""
+        return self.threads // WARP_THREADS

@@ -23,7 +23,7 @@ from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.library import inside, product, sum_of_groups
 from cutegemm.torch.grouped.library import spread as spread_to_rows
-from cutegemm.torch.grouped.rows import Gathered, Summed, inverse, placed, spread, summed
+from cutegemm.torch.grouped.rows import Gathered, Summed, inverse, placed, spread, summed, totals
 from cutegemm.torch.grouped.steps import Product
 
 _BIASED = "lambda acc, bias: acc + bias"
@@ -211,11 +211,12 @@ def _backward(
     gradients: list[Any] = [None] * len(needs)
     if by_x:
         gradients[0] = summed(steps.by_rows(dpreact, up, ends)[0], place, count)
-    if by_weights:
+    if by_weights and down_bias is None:
+        gradients[1] = totals(terms, place, weights)
+    elif by_weights:
         total = terms.sum(-1, dtype=torch.promote_types(terms.dtype, torch.float32))
-        if down_bias is not None:
-            own = g * spread_to_rows(down_bias.unsqueeze(1), form, ends)
-            total = total + torch.where(inside(form, ends), own, 0).sum(-1, dtype=total.dtype)
+        own = g * spread_to_rows(down_bias.unsqueeze(1), form, ends)
+        total = total + torch.where(inside(form, ends), own, 0).sum(-1, dtype=total.dtype)
         gradients[1] = total[place].view(weights.shape).to(weights.dtype)
     if by_up:
         gradients[2] = steps.by_up(dpreact.mT, spread(x, place, count)[0], ends)[0]

@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 
 from cutegemm.compile.plans import compile_rows
 from cutegemm.dtypes import bf16, f16, f32
-from cutegemm.plan.memory.rows import RowKernel, SortRows, SpreadRows, SumRows
+from cutegemm.plan.memory.rows import RowKernel, SortRows, SpreadRows, SumRows, TotalRows
 from cutegemm.run import torch_ops
 from cutegemm.run.launches import on_device
 from cutegemm.run.torch_ops import DTYPES
@@ -49,8 +49,8 @@ def placed(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tenso
     """
     count = index.numel()
     if _has_kernels(index) and 0 < count <= _MOST_SORTED:
-        if index.element_size() < 4:
-            index = index.to(torch.int32)
+        if index.dtype not in (torch.int32, torch.int64):
+            index = index.long()
         sort = _sorter(experts, 8 * index.element_size(), index.get_device())
         if sort is not None:
             place, ends = [index.new_empty(extent, dtype=torch.int32) for extent in (count, experts)]
@@ -109,7 +109,7 @@ def spread(
         copy(x, place, rows)
         return rows, None
     weight = weights.new_empty((tokens * k, 1))
-    copy(x, place, rows, weights.reshape(-1), weight.view(-1))
+    copy(x, place, rows, weights, weight.view(-1))
     return rows, weight
 
 
@@ -127,6 +127,25 @@ def summed(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
     sums = y.new_empty((y.shape[0] // k, y.shape[1]))
     add = _adder(y.dtype, y.shape[1], y.stride(0), y.data_ptr() % ALIGN_BYTES, k, y.get_device())
     add(y, place, sums)
+    return sums
+
+
+def totals(terms: torch.Tensor, place: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the elements of the row of each token and expert, with the shape and type of the weights.
+
+    terms     (T * k, H)
+    weights   (T, k)
+
+    >>> totals(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1, 0]), torch.zeros(1, 2))
+    tensor([[7., 3.]])
+    """
+    is_served = terms.dtype in _SUMMED and weights.dtype in _SUMMED and terms.numel() and terms.stride(1) == 1
+    if not is_served or not _has_kernels(terms):
+        found = terms.sum(-1, dtype=torch.promote_types(terms.dtype, torch.float32))
+        return found[place].view(weights.shape).to(weights.dtype)
+    sums = weights.new_empty(weights.shape)
+    columns, pitch, rest = terms.shape[1], terms.stride(0), terms.data_ptr() % ALIGN_BYTES
+    _totaller(terms.dtype, columns, pitch, rest, weights.dtype, terms.get_device())(terms, place, sums.view(-1))
     return sums
 
 
@@ -166,6 +185,15 @@ def _adder(dtype: torch.dtype, columns: int, pitch: int, rest: int, k: int, devi
     """Return the function that adds rows; `rest` is their address modulo 16."""
     kind = _SUMMED[dtype]
     return _launcher(SumRows(kind, _vector(kind.bits // 8, columns, pitch, rest), k), device)
+
+
+@lru_cache(maxsize=4096)
+def _totaller(
+    dtype: torch.dtype, columns: int, pitch: int, rest: int, of_total: torch.dtype, device: int
+) -> Callable[..., None]:
+    """Return the function that adds the elements of rows; `rest` is their address modulo 16."""
+    kind = _SUMMED[dtype]
+    return _launcher(TotalRows(kind, _vector(kind.bits // 8, columns, pitch, rest), _SUMMED[of_total]), device)
 
 
 def _vector(size: int, columns: int, pitch: int, rest: int) -> int:
