@@ -10,8 +10,8 @@ vector of T * k elements: entry t * k + i of the router's index has row place[t 
 | SumRows    | y[t] = rows[place[t * k]] + rows[place[t * k + 1]] + ...          | one for each token and chunk |
 | TotalRows  | the sum of the elements of each row, by entry of the index        | one for four entries         |
 
-The threads of a CTA access a chunk of a row at once, a vector each. In TotalRows, a warp has a row. No kernel uses atomics: results have the same bits
-in each run.
+The threads of a CTA access a chunk of a row at once, a vector each. In TotalRows, a warp has a row. No kernel uses
+atomics: results have the same bits in each run.
 """
 
 from __future__ import annotations

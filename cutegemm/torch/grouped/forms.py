@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cutegemm.plan.epilogue import Column, Element, Row, Tensor, Tile
+from cutegemm.plan.epilogue import Column, Element, Row, Tensor, Tile, epilogue_of
 from cutegemm.plan.memory.groups import COUNTS, ENDS, group_bounds
 from cutegemm.torch.epilogue import Formula
 
@@ -169,3 +169,19 @@ class Form:
             meaning = "the rows of each matrix" if self.is_padded else "the extent that groups divide"
             rules.append(f"{name}[{outside[0]}] is {ends[outside[0]]}. Pass 0 to {self.divided}, {meaning}.")
         return rules
+
+
+def is_wide(read: Formula, name: str) -> bool:
+    """Return whether a row of the epilogue has the columns of b, although a gated D has only half of them.
+
+    >>> is_wide(formula("lambda acc, bias: swiglu(acc + bias)"), "bias")
+    True
+    """
+    return name in epilogue_of(read.function, dict.fromkeys(read.names, Row)).halved
+
+
+def operand_of(read: Formula, name: str, x: torch.Tensor, form: Form) -> tuple[type[Tensor], torch.Tensor]:
+    """Return the kind of an operand of the epilogue, and the tensor as a kernel takes it. Its shape was checked."""
+    seen = form.operand(x, form.n if is_wide(read, name) else read.columns_of_d(form.n))
+    assert seen is not None
+    return seen

@@ -13,8 +13,7 @@ from cutegemm.torch import checks
 from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of, text_of_function
-from cutegemm.torch.grouped.forms import Form
-from cutegemm.torch.grouped.launch import is_wide
+from cutegemm.torch.grouped.forms import Form, is_wide
 from cutegemm.torch.grouped.library import product, wrong_mode
 from cutegemm.torch.launch import in_mode
 

@@ -22,7 +22,8 @@ from cutegemm.torch.derivatives import ACC, TensorRules, pullback
 from cutegemm.torch.dispatch import Route, route_of
 from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_text
 from cutegemm.torch.grouped.forms import Form
-from cutegemm.torch.grouped.launch import compute_grouped, joined_results
+from cutegemm.torch.grouped.launch import compute_grouped
+from cutegemm.torch.grouped.prepared import joined_results
 from cutegemm.torch.grouped.reference import allocated, grouped_by_torch
 from cutegemm.torch.launch import AS_CHOSEN
 from cutegemm.torch.reference import Values, accumulator_dtype

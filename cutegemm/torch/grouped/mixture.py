@@ -76,8 +76,8 @@ class Steps:
 
     hidden     rows by `up`. Results: weighted hidden values; for a backward pass also the argument of the activation
     results    hidden values by `down`
-    gradient   gradient g of the results by `down`. Results: gradient of the argument; hidden values; terms whose sum in a
-               row is the gradient of its weight
+    gradient   gradient g of the results by `down`. Results: gradient of the argument; hidden values; terms, whose sum
+               in a row is the gradient of its weight
     by_rows    gradient of the argument by `up`
     by_up      gradient of the argument, transposed, by the rows
     by_down    g, transposed, by the hidden values

@@ -9,7 +9,8 @@ from torch.compiler import is_compiling
 
 from cutegemm.torch.epilogue import PLAIN
 from cutegemm.torch.grouped import library
-from cutegemm.torch.grouped.launch import Call, call_of
+from cutegemm.torch.grouped.launch import call_of
+from cutegemm.torch.grouped.prepared import Call
 from cutegemm.torch.launch import AS_CHOSEN
 
 
