@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 
 from cutegemm.choice.candidate import Candidate
 from cutegemm.choice.catalog import ranked
@@ -44,7 +43,6 @@ def ranked_grouped(
     return (one for one in found if one.recipe.family == "sm90" and not one.recipe.division.is_split)
 
 
-@lru_cache(maxsize=4096)
 def chosen_grouped(
     problem: Problem,
     arch: str = DEFAULT_ARCH,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ import torch
 
 from cutegemm.plan.epilogue import Column, Element, Row, Tensor, Tile, epilogue_of
 from cutegemm.plan.memory.groups import COUNTS, ENDS, group_bounds
-from cutegemm.torch.epilogue import Formula
+from cutegemm.torch.epilogue import Formula, formula
 
 _GROUPS = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): ""}  # ranks of a and b -> the mode that groups divide
 
@@ -171,13 +172,20 @@ class Form:
         return rules
 
 
+@lru_cache(maxsize=1024)
+def _halved(text: str) -> frozenset[str]:
+    """Return the names of the rows of an epilogue that are read by halves, or by pairs of columns."""
+    read = formula(text)
+    return frozenset(epilogue_of(read.function, dict.fromkeys(read.names, Row)).halved)
+
+
 def is_wide(read: Formula, name: str) -> bool:
     """Return whether a row of the epilogue has the columns of b, although a gated D has only half of them.
 
     >>> is_wide(formula("lambda acc, bias: swiglu(acc + bias)"), "bias")
     True
     """
-    return name in epilogue_of(read.function, dict.fromkeys(read.names, Row)).halved
+    return name in _halved(read.text)
 
 
 def operand_of(read: Formula, name: str, x: torch.Tensor, form: Form) -> tuple[type[Tensor], torch.Tensor]:

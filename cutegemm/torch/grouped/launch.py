@@ -13,7 +13,7 @@ from cutegemm.choice.grouped import chosen_grouped
 from cutegemm.choice.names import recipe_named
 from cutegemm.compile.plans import compile_plan
 from cutegemm.errors import PlanError
-from cutegemm.plan.epilogue import Input, Row, Scalar, Tensor, Tile, epilogue_of
+from cutegemm.plan.epilogue import Epilogue, Input, Row, Scalar, Tensor, Tile, epilogue_of
 from cutegemm.plan.mainloop.block_scaled import scale_names, with_scales
 from cutegemm.plan.memory.groups import COUNTS, ENDS, SIZES, with_group_ends
 from cutegemm.plan.plan import GemmPlan
@@ -172,22 +172,42 @@ def plan_for(problem: Problem, spec: EpilogueSpec, how: How, arch: str, device: 
 
     raises   PlanError with every rule that a wanted plan breaks, or if no plan can implement the call
     """
-    has_c = bool(spec.epilogue.tiles)
-
-    def with_ending(plan: GemmPlan, swap_ab: bool) -> GemmPlan | None:
-        """Return the plan with the epilogue of the call; None if it cannot have it at full speed."""
-        return spec.on(plan, swap_ab) if spec.can_implement(plan, problem.m) else None
-
     if how.plan is None:
-        return chosen_grouped(_rounded(problem), arch, device, how.accumulate, has_c, with_ending)[1]
+        rows = 1 << problem.m.bit_length() >> 1
+        return _chosen(_rounded(problem), rows, spec.epilogue, tuple(spec.aux.items()), arch, device, how.accumulate)
     plan = how.plan
     if isinstance(plan, str):
-        recipe = recipe_named(plan)
+        recipe, has_c = recipe_named(plan), bool(spec.epilogue.tiles)
         plan = recipe.as_launched(spec.on(recipe.build(problem.operands, has_c, arch, device), recipe.swap_ab))
     wrong = list(limits(plan, problem.transposed if plan.swap_ab else problem))
     if wrong:
         raise PlanError(f"grouped_mm by {plan.name}", wrong)
     return plan
+
+
+@lru_cache(maxsize=1024)
+def _chosen(
+    problem: Problem,
+    rows: int,
+    epilogue: Epilogue,
+    aux: tuple[tuple[str, Operand], ...],
+    arch: str,
+    device: Any,
+    accumulate: str,
+) -> GemmPlan:
+    """Return the plan with the lowest predicted time.
+
+    problem         the problem, with rounded extents
+    rows            number of rows of D, rounded down to a power of two
+    epilogue, aux   fields of the call's `EpilogueSpec`
+    """
+    spec = EpilogueSpec(epilogue, dict(aux))
+
+    def with_ending(plan: GemmPlan, swap_ab: bool) -> GemmPlan | None:
+        """Return the plan with the epilogue of the call; None if it cannot have it at full speed."""
+        return spec.on(plan, swap_ab) if spec.can_implement(plan, rows) else None
+
+    return chosen_grouped(problem, arch, device, accumulate, bool(epilogue.tiles), with_ending)[1]
 
 
 def _rounded(problem: Problem) -> Problem:
@@ -217,7 +237,7 @@ def question(
     tensors = {}
     for name, x in zip(read.names, operands, strict=False):
         kinds[name], tensors[name] = operand_of(read, name, x, form)
-    epilogue = epilogue_of(read.function, kinds)
+    epilogue = _epilogue(read.text, tuple(kinds.values()))
     if epilogue.reductions:
         rule = f"the epilogue {epilogue} reduces, but grouped kernels cannot. Reduce the result."
         raise PlanError("grouped_mm", [rule])
@@ -232,6 +252,13 @@ def question(
         whole = with_scales(whole, granularity)
     whole = whole.with_aux(**{COUNTS: SIZES}) if form.is_padded else with_group_ends(whole)
     return Problem(form.flat.m, form.n, form.k, form.l, whole), EpilogueSpec(epilogue, aux)
+
+
+@lru_cache(maxsize=1024)
+def _epilogue(text: str, kinds: tuple[type[Input], ...]) -> Epilogue:
+    """Return an epilogue whose operands have the given kinds."""
+    read = formula(text)
+    return epilogue_of(read.function, dict(zip(read.names, kinds, strict=True)))
 
 
 def _matrix(name: str, x: torch.Tensor) -> Operand:
