@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
 
 from cutegemm.run.calls import Calls, is_batch_invariant
 from cutegemm.torch import checks
 from cutegemm.torch.activations import ACTIVATIONS, GATED, wrong_activation
-from cutegemm.torch.dispatch import PLAIN_TENSORS, as_autocast
+from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.grouped.library import wrong_mode
 from cutegemm.torch.grouped.mixture import Activation, mixed
 
@@ -54,15 +53,12 @@ def experts(
     """
     x, up, down, up_bias, down_bias = as_autocast(x, up, down, up_bias, down_bias)
     tensors = (x, index, weights, up, down, up_bias, down_bias)
-    if is_compiling():
-        _check(*tensors, activation, interleaved)
-        return mixed(activation, interleaved, is_partial, tensors)
-    kinds = [(x.dtype, x.shape, x.device) if x.__class__ in PLAIN_TENSORS else None for x in tensors]
+    kinds = checks.signature_of(tensors)
     named = activation if activation is None or activation.__class__ is str else callable(activation)
-    key = (*kinds, interleaved, named)
-    if is_batch_invariant() or key not in _right.found:
+    key = kinds, interleaved, named
+    if kinds is None or is_batch_invariant() or key not in _right.found:
         _check(*tensors, activation, interleaved)
-        if all(kind is not None or x is None for kind, x in zip(kinds, tensors, strict=True)):
+        if kinds is not None:
             _right.keep(key, True)
     return mixed(activation, interleaved, is_partial, tensors)
 
