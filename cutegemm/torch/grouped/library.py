@@ -219,7 +219,7 @@ def _backward(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, .
 
 
 def _gradients(ctx: Any, upstream: Sequence[torch.Tensor | None], needs: Sequence[bool]) -> tuple[Any, Any, list[Any]]:
-    """Return the gradients by a, by b, and by each operand; None for those that are not wanted.
+    """Return the gradients by a, by b, and by each operand, or None if a gradient is not wanted.
 
     upstream   gradient of each result, or None
     needs      whether those by a and by b are wanted

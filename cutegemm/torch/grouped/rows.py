@@ -7,7 +7,8 @@ same bits in each run. CUDA tensors take the kernels of `plan.memory.rows`, othe
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -28,8 +29,14 @@ _MOST_ROWS = 32  # rows of a token that a thread holds at once
 
 
 def _has_kernels(x: torch.Tensor) -> bool:
-    """Return whether kernels take a tensor: it is on a GPU, and no graph is traced."""
-    return x.is_cuda and not is_compiling()
+    """Return whether kernels take a tensor: it is on a GPU, no graph is traced, and the CuTe DSL can compile them."""
+    return x.is_cuda and not is_compiling() and _has_compiler()
+
+
+@cache
+def _has_compiler() -> bool:
+    """Return whether the CuTe DSL is installed. Libraries of exported kernels do not have those of this module."""
+    return find_spec("cutlass") is not None
 
 
 # --- order --------------------------------------------------------------------------------------------------------
