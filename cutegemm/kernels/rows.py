@@ -10,8 +10,10 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
+from cutlass.cutlass_dsl import dsl_user_op
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.assembly import assembler
 from cutegemm.machine.arch import WARP_THREADS, Arch
 from cutegemm.plan.memory.rows import SORTED_AT_ONCE, RowKernel, SortRows, SpreadRows, SumRows, TotalRows
 
@@ -69,6 +71,17 @@ def _matrix(kind: Any, vector: int) -> Any:
     return cute.runtime.make_fake_tensor(kind, shape, (pitch, 1), assumed_align=kind.width * vector // 8)
 
 
+@dsl_user_op
+def put(address: Int32, value: Int32, *, loc=None, ip=None) -> None:
+    """Write `value` to the shared memory of a CTA in the cluster (distributed shared memory).
+
+    address   shared::cluster address, as the instruction `mapa` returns it
+    """
+    asm = assembler(loc, ip)
+    operands = [Int32(address).ir_value(loc=loc, ip=ip), Int32(value).ir_value(loc=loc, ip=ip)]
+    asm(None, operands, "st.shared::cluster.s32 [$0], $1;", "r,r")
+
+
 class Sorter:
     """Emits the stable counting sort of a router's index."""
 
@@ -77,30 +90,35 @@ class Sorter:
 
     @cute.jit
     def __call__(self, mI: cute.Tensor, mP: cute.Tensor, mE: cute.Tensor, stream):
-        """Launch the sort in one CTA. Runs on the host.
+        """Launch the sort in one cluster. Runs on the host.
 
         mI       the index (T * k,)
         mP       the row of each entry (T * k,)
         mE       the end of the rows of each expert (L,)
         stream   CUDA stream of the launch
         """
-        self.sort(mI, mP, mE).launch(grid=(1, 1, 1), block=(self.kernel.threads, 1, 1), stream=stream)
+        ctas, block = (self.kernel.ctas, 1, 1), (self.kernel.threads, 1, 1)
+        self.sort(mI, mP, mE).launch(grid=ctas, block=block, cluster=ctas, stream=stream)
 
     @cute.kernel
     def sort(self, mI: cute.Tensor, mP: cute.Tensor, mE: cute.Tensor):
         """Count, add the counts, and place (device code)."""
         kernel = self.kernel
         tid, _, _ = cute.arch.thread_idx()
+        rank, _, _ = cute.arch.block_idx()
         warp, lane = tid // WARP_THREADS, tid % WARP_THREADS
+        if cutlass.const_expr(kernel.ctas > 1):
+            cute.arch.cluster_arrive_relaxed()  # the wait follows before the first store to another CTA
         smem = cutlass.memory.SmemAllocator()
         # (counters, warps): the counts of each warp, then the rows of its entries
         counts = smem.allocate_tensor(Int32, cute.make_layout((kernel.counters, kernel.warps)))
-        totals = smem.allocate_tensor(Int32, cute.make_layout(kernel.counters))
+        totals = smem.allocate_tensor(Int32, cute.make_layout(kernel.counters))  # counts of all CTAs
+        earlier = smem.allocate_tensor(Int32, cute.make_layout(kernel.counters))  # counts of CTAs before this one
         for i in cutlass.range(tid, kernel.counters * kernel.warps, kernel.threads):
             counts[i % kernel.counters, i // kernel.counters] = 0
         cute.arch.sync_threads()
-        steps = cute.ceil_div(cute.ceil_div(mI.shape[0], kernel.threads), SORTED_AT_ONCE)
-        first = warp * steps * SORTED_AT_ONCE * WARP_THREADS + lane
+        steps = cute.ceil_div(cute.ceil_div(mI.shape[0], kernel.threads * kernel.ctas), SORTED_AT_ONCE)
+        first = (rank * kernel.warps + warp) * steps * SORTED_AT_ONCE * WARP_THREADS + lane
         for step in cutlass.range(steps):
             keys = self.loaded(mI, first + step * SORTED_AT_ONCE * WARP_THREADS)
             for i in cutlass.range_constexpr(SORTED_AT_ONCE):
@@ -117,9 +135,12 @@ class Sorter:
                 counts[key, i] = total
                 total += count
             totals[key] = total
+            earlier[key] = 0
+        if cutlass.const_expr(kernel.ctas > 1):
+            self.exchange(smem, totals, earlier, tid, rank)
         cute.arch.sync_threads()
         if warp == 0:
-            self.add_up(totals, mE, lane)
+            self.add_up(totals, mE, lane, rank)
         cute.arch.sync_threads()
         for step in cutlass.range(steps):
             at = first + step * SORTED_AT_ONCE * WARP_THREADS
@@ -129,12 +150,36 @@ class Sorter:
                 peers = self.peers(own)
                 rank, row = self.before(peers, lane), Int32(0)
                 if own <= kernel.experts:
-                    row = totals[own] + counts[own, warp]
+                    row = totals[own] + earlier[own] + counts[own, warp]
                     mP[at + i * WARP_THREADS] = row + rank
                 cute.arch.sync_warp()
                 if own <= kernel.experts and rank == 0:
                     counts[own, warp] = counts[own, warp] + cute.arch.popc(peers)
                 cute.arch.sync_warp()
+
+    @cute.jit
+    def exchange(self, smem: cutlass.Constexpr, totals: cute.Tensor, earlier: cute.Tensor, tid: Int32, rank: Int32):
+        """Replace the counts of this CTA in `totals` by those of the cluster, and those of `earlier` by earlier CTAs'.
+
+        A thread has the same counters as when it counted.
+        """
+        kernel = self.kernel
+        # (counters, CTAs): the counts of each CTA, at the same address in all of them
+        of_ctas = smem.allocate_tensor(Int32, cute.make_layout((kernel.counters, kernel.ctas)))
+        cute.arch.cluster_wait()  # all CTAs of the cluster run
+        for key in cutlass.range(tid, kernel.counters, kernel.threads):
+            own = of_ctas.iterator + rank * kernel.counters + key
+            for to in cutlass.range_constexpr(kernel.ctas):
+                put(cute.arch.map_dsmem_ptr(own, Int32(to)).toint(), totals[key])
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+        for key in cutlass.range(tid, kernel.counters, kernel.threads):
+            total, before = Int32(0), Int32(0)
+            for i in cutlass.range_constexpr(kernel.ctas):
+                if rank == i:
+                    before = total
+                total += of_ctas[key, i]
+            totals[key], earlier[key] = total, before
 
     @cute.jit
     def loaded(self, mI: cute.Tensor, first: Int32):
@@ -167,8 +212,11 @@ class Sorter:
         return Int32(cute.arch.popc(lanes & ((Int32(1) << lane) - 1)))
 
     @cute.jit
-    def add_up(self, totals: cute.Tensor, mE: cute.Tensor, lane: Int32):
-        """Replace the count of each counter by the first row of its entries, and store the ends. One warp calls it."""
+    def add_up(self, totals: cute.Tensor, mE: cute.Tensor, lane: Int32, rank: Int32):
+        """Replace the count of each counter by the first row of its entries. One warp calls it.
+
+        The first CTA stores the ends.
+        """
         start = Int32(0)
         for step in cutlass.range(cute.ceil_div(self.kernel.counters, WARP_THREADS)):
             key = step * WARP_THREADS + lane
@@ -182,7 +230,7 @@ class Sorter:
                     last += before
             if key < self.kernel.counters:
                 totals[key] = start + last - count
-            if key < self.kernel.experts:
+            if key < self.kernel.experts and rank == 0:
                 mE[key] = start + last
             start += cute.arch.shuffle_sync(last, WARP_THREADS - 1)
 

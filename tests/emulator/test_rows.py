@@ -22,9 +22,9 @@ from tests.torch.grouped_kernels import run_by  # noqa: E402
 GUARD = -77
 
 
-def sorted_by_kernel(index, experts):
+def sorted_by_kernel(index, experts, ctas=1):
     """Return place and ends from the emulated kernel. What follows them in memory must stay as it is."""
-    kernel = SortRows(experts, 8 * index.element_size())
+    kernel = SortRows(experts, 8 * index.element_size(), ctas)
     place, ends = [torch.full((count + 9,), GUARD, dtype=torch.int32) for count in (index.numel(), experts)]
     written = place[: index.numel()], ends[:experts]
     emulated(compile_rows(kernel, "sm_90a")[0], (index, *written), [index], [*written])
@@ -63,10 +63,10 @@ def launched(monkeypatch):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(-2, 9), min_size=1, max_size=90), st.sampled_from([1, 3, 7, 8]))
-def test_the_order_is_stable(entries, experts):
+@given(st.lists(st.integers(-2, 9), min_size=1, max_size=90), st.sampled_from([1, 3, 7, 8]), st.sampled_from([1, 2]))
+def test_the_order_is_stable(entries, experts, ctas):
     index = torch.tensor(entries, dtype=torch.int32)
-    place, ends = sorted_by_kernel(index, experts)
+    place, ends = sorted_by_kernel(index, experts, ctas)
     theirs = rows.placed_by_torch(index.clamp(0, experts), experts)
     assert torch.equal(place.long(), theirs[0])
     assert torch.equal(ends, theirs[1])
@@ -89,6 +89,16 @@ def test_one_expert_has_all_rows():
     place, ends = sorted_by_kernel(torch.full((2500,), 2, dtype=torch.int32), 4)
     assert torch.equal(place, torch.arange(2500, dtype=torch.int32))
     assert ends.tolist() == [0, 0, 2500, 2500]
+
+
+@pytest.mark.parametrize(("count", "experts"), [(8192, 8), (9001, 256), (20_000, 130), (33_000, 31)])
+def test_a_cluster_sorts(count, experts):
+    torch.manual_seed(count)
+    index = torch.randint(0, experts + 1, (count,), dtype=torch.int32)
+    place, ends = sorted_by_kernel(index, experts, 8)
+    theirs = rows.placed_by_torch(index, experts)
+    assert torch.equal(place.long(), theirs[0])
+    assert torch.equal(ends, theirs[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])

@@ -15,7 +15,7 @@ from cutegemm.plan.memory.rows import RowKernel, SortRows, SpreadRows, SumRows, 
 # instructions that must be present, and their number
 KERNELS: list[tuple[RowKernel, dict[str, int]]] = [
     (SortRows(256, 64), {}),
-    (SortRows(8, 32), {}),
+    (SortRows(8, 32, 8), {}),
     (SpreadRows(bf16, 8, 6, f32), {"LDG.E.128": 1, "STG.E.128": 6}),
     (SpreadRows(f32, 4, 2), {"LDG.E.128": 1, "STG.E.128": 2}),
     (SumRows(bf16, 8, 6), {"LDG.E.128": 6, "STG.E.128": 1}),
@@ -34,5 +34,9 @@ def test_instructions(kernel: RowKernel, counts: dict[str, int]) -> None:
 
 
 def test_counters_fit_to_shared_memory() -> None:
-    """48 KB hold the counters of each warp and the sums: 33 x 257, 32 x 371 and 3 x 4000 numbers; not 2 x 7000."""
-    assert [SortRows(count - 1, 32).warps for count in (257, 371, 4000, 7000)] == [32, 31, 2, 0]
+    """48 KB hold the counters of each warp, and two of sums: 34 x 257, 32 x 371 and 3 x 4000 numbers; not 3 x 7000.
+
+    In a cluster of 8 CTAs they hold 8 more for the counts of each CTA: 42 x 257 and 32 x 371.
+    """
+    assert [SortRows(count - 1, 32).warps for count in (257, 371, 4000, 7000)] == [32, 30, 1, 0]
+    assert [SortRows(count - 1, 32, 8).warps for count in (257, 371)] == [32, 22]

@@ -5,7 +5,7 @@ vector of T * k elements: entry t * k + i of the router's index has row place[t 
 
 | kernel     | computes                                                          | CTAs                         |
 |------------|-------------------------------------------------------------------|------------------------------|
-| SortRows   | place, and the end of the rows of each expert, from the index     | one                          |
+| SortRows   | place, and the end of the rows of each expert, from the index     | one, or a cluster            |
 | SpreadRows | rows[place[t * k + i]] = x[t], and the same of a number per entry | one for each token and chunk |
 | SumRows    | y[t] = rows[place[t * k]] + rows[place[t * k + 1]] + ...          | one for each token and chunk |
 | TotalRows  | the sum of the elements of each row, by entry of the index        | one for four entries         |
@@ -24,7 +24,7 @@ from cutegemm.dtypes import DType
 from cutegemm.machine.arch import WARP_THREADS
 
 _THREADS = 128  # threads of a CTA that copies or adds rows
-_MOST_WARPS = 32  # warps of the CTA that sorts
+_MOST_WARPS = 32  # warps of a CTA that sorts
 _MOST_COUNTERS = 12 * 1024 - 64  # int32 counters in 48 KB of shared memory
 SORTED_AT_ONCE = 4  # entries of the index that each thread loads before it uses them
 
@@ -50,13 +50,15 @@ class RowKernel:
 
 @dataclass(frozen=True)
 class SortRows(RowKernel):
-    """The stable counting sort of a router's index, in one CTA.
+    """The stable counting sort of a router's index, in one CTA or one cluster.
 
     Each warp has adjacent entries, and counters of its own for each expert. It counts its entries. Then the counts of
-    earlier experts and warps are added. At last the warp reads its entries again, and places them.
+    earlier experts, CTAs and warps are added; CTAs exchange theirs through distributed shared memory. At last the warp
+    reads its entries again, and places them.
 
     experts      number L of experts. Entries from L on are placed last
     index_bits   bits of an entry of the index: 32 or 64
+    ctas         number of CTAs, all in one cluster: 1 to 8
 
     >>> kernel = SortRows(256, 64)
     >>> kernel.warps, kernel.counters
@@ -65,6 +67,7 @@ class SortRows(RowKernel):
 
     experts: int
     index_bits: int
+    ctas: int = 1
 
     @property
     def counters(self) -> int:
@@ -73,12 +76,16 @@ class SortRows(RowKernel):
 
     @property
     def warps(self) -> int:
-        """Return the number of warps: the most whose counters fit to shared memory, with one row for the sums; or 0."""
-        return max(0, min(_MOST_WARPS, _MOST_COUNTERS // self.counters - 1))
+        """Return the number of warps of a CTA: the most whose counters fit to shared memory; or 0.
+
+        Two more sets of counters hold sums, and a cluster has one for each CTA.
+        """
+        others = 2 + (self.ctas if self.ctas > 1 else 0)
+        return max(0, min(_MOST_WARPS, _MOST_COUNTERS // self.counters - others))
 
     @property
     def threads(self) -> int:
-        """Return the number of threads of the CTA."""
+        """Return the number of threads of a CTA."""
         return self.warps * WARP_THREADS
 
 

@@ -23,8 +23,9 @@ from cutegemm.run.torch_ops import DTYPES
 from cutegemm.run.views import ALIGN_BYTES
 
 _SUMMED = {torch_ops.memory_of(kind): kind for kind in (f32, f16, bf16)}
-_MOST_SORTED = 1 << 18  # entries of an index that one CTA sorts
-_LEAST_WARPS = 8  # of that CTA
+_MOST_SORTED = 1 << 20  # entries of an index that a cluster sorts
+_LEAST_SHARED, _CTAS = 1 << 13, 8  # an index of at least this many entries is sorted by a cluster of 8 CTAs
+_LEAST_WARPS = 8  # least warps of a CTA that sorts
 _MOST_ROWS = 32  # rows of a token that a thread holds at once
 
 
@@ -58,7 +59,8 @@ def placed(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tenso
     if _has_kernels(index) and 0 < count <= _MOST_SORTED:
         if index.dtype not in (torch.int32, torch.int64):
             index = index.long()
-        sort = _sorter(experts, 8 * index.element_size(), index.get_device())
+        ctas = 1 if count < _LEAST_SHARED else _CTAS
+        sort = _sorter(experts, 8 * index.element_size(), ctas, index.get_device())
         if sort is not None:
             place, ends = [index.new_empty(extent, dtype=torch.int32) for extent in (count, experts)]
             sort(index.reshape(-1), place, ends)
@@ -167,9 +169,9 @@ def summed_by_torch(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tenso
 
 
 @lru_cache(maxsize=1024)
-def _sorter(experts: int, bits: int, device: int) -> Callable[..., None] | None:
+def _sorter(experts: int, bits: int, ctas: int, device: int) -> Callable[..., None] | None:
     """Return the function that sorts an index; None if the counters do not fit to shared memory."""
-    kernel = SortRows(experts, bits)
+    kernel = SortRows(experts, bits, ctas)
     return _launcher(kernel, device) if kernel.warps >= _LEAST_WARPS else None
 
 
