@@ -23,7 +23,7 @@ from cutegemm.plan.mainloop.promoted import Promoted
 from cutegemm.plan.mainloop.register import RegisterShared
 from cutegemm.plan.mainloop.shared import SharedShared
 from cutegemm.plan.mainloop.single import LoadingAhead
-from cutegemm.plan.memory.groups import operand_of_sizes, with_group_ends
+from cutegemm.plan.memory.groups import elements_of_stage, operand_of_sizes, with_group_ends
 from cutegemm.plan.memory.repack import as_repacked, is_to_read, make_repacks, needs_transpose, repacked_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
@@ -454,7 +454,7 @@ class _Builder(PipelineBuilder):
             operand = self.operands.matrix(name)
             mode = operand.modes[0]
             if mode in ("m", "n"):
-                rows = self.tile["mn".index(mode)]
+                rows = elements_of_stage(self.operands, name, self.tile["mn".index(mode)])
                 pitch = -(-rows * 4 // TMA_SMEM_ALIGNED_BYTES) * TMA_SMEM_ALIGNED_BYTES // 4
                 smem = Layout((rows, 1, stages), (1, pitch, pitch))
                 found.append(OperandStream(name, mode, TmaBox("load", operand.dtype, (rows, 1), "none"), smem))

@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 
 import cutegemm
-from cutegemm.cli import ahead, explain, gemm, inspect
+from cutegemm.cli import ahead, explain, gemm, inspect, ranks
 from cutegemm.cli.explore import explore
-from cutegemm.cli.ranks import ranks
 from cutegemm.errors import ended_in_words
 
 app = typer.Typer(
@@ -28,7 +27,7 @@ app.command("plans")(inspect.plans)
 app.command("explain", cls=gemm.Command)(explain.explain)
 app.command("check")(inspect.check)
 app.command("explore")(explore)
-app.command("ranks", cls=gemm.Command)(ranks)
+app.command("ranks", cls=gemm.Command)(ranks.schedule)
 app.command("profile")(inspect.profile)
 app.command("figures")(inspect.figures)
 app.command("tune")(ahead.tune)

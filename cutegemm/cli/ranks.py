@@ -14,10 +14,10 @@ from cutegemm.cli.output import drawing_width, output
 from cutegemm.dtypes import DType
 from cutegemm.errors import SimulationError
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
-from cutegemm.ranks import FORMS, Prediction, explained, miniature, predictions, simulate_schedule
+from cutegemm.ranks import FORMS, Prediction, explained, forms_of, miniature, predictions, simulate_schedule
 
 
-def ranks(
+def schedule(
     operation: Annotated[str, typer.Argument(help="all-gather, reduce-scatter or all-reduce.")],
     m: Annotated[int, typer.Argument(metavar="M", help="Rows of all ranks together.")],
     n: Annotated[int, typer.Argument(metavar="N", help="Columns of the weights of one rank.")],
@@ -25,7 +25,8 @@ def ranks(
     count: Annotated[int, typer.Option("--ranks", help="Number of ranks, each with a GPU.")] = 2,
     dtype: Annotated[str, typer.Option(help="Element type of the operands and of D.")] = "bf16",
     form: Annotated[
-        str | None, typer.Option(help="whole (one GEMM) or by_shard. The default has the lowest predicted time.")
+        str | None,
+        typer.Option(help="whole (one GEMM), by_shard or by_copy. The default has the lowest predicted time."),
     ] = None,
     graph: Annotated[
         bool, typer.Option("--graph", help="For a CUDA graph, which replays one copy of buffers.")
@@ -52,10 +53,11 @@ def ranks(
     on = complaints.attempt(lambda: device_named(device)) or DEFAULT_DEVICE
     kind = complaints.attempt(lambda: DType.parse(dtype))
     complaints.violations += not_writable("svg", svg, ".svg")
-    if form is not None and form not in FORMS:
-        complaints.violations.append(f"--form {form}: use {' or '.join(FORMS)}.")
-    complaints.check()
     name = operation.replace("-", "_")
+    forms = forms_of(name) or FORMS
+    if form is not None and form not in forms:
+        complaints.violations.append(f"--form {form}: use one of {', '.join(forms)}.")
+    complaints.check()
     found = predictions(name, count, m, n, k, made(kind), is_captured=graph, device=on)
     found = [one for one in found if form in (None, one.schedule.form)]
     first = found[0]
@@ -81,13 +83,13 @@ def ranks(
 
 def _data(prediction: Prediction) -> dict[str, Any]:
     """Return a prediction as a dict for JSON."""
-    schedule = prediction.schedule
+    of = prediction.schedule
     return {
-        "operation": schedule.operation,
-        "form": schedule.form,
-        "chunks": schedule.chunks,
+        "operation": of.operation,
+        "form": of.form,
+        "chunks": of.chunks,
         "us": prediction.us,
         "gemm_us": prediction.gemm_us,
         "outside_us": prediction.outside_us,
-        "symmetric_bytes": sum(buffer.size_bytes for buffer in schedule.buffers if buffer.is_symmetric),
+        "symmetric_bytes": sum(buffer.size_bytes for buffer in of.buffers if buffer.is_symmetric),
     }

@@ -27,6 +27,7 @@ from cutegemm.compile.workspace import sizes_of
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
+from cutegemm.plan.memory.exchange import Exchange
 from cutegemm.plan.memory.rows import RowKernel
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
@@ -38,6 +39,7 @@ _KERNELS = {
     "mma_sync": "cutegemm.kernels.mma_sync.kernel",
     "sm90": "cutegemm.kernels.sm90.kernel",
     "quantize": "cutegemm.kernels.quantize",
+    "exchange": "cutegemm.kernels.exchange",
     "rows": "cutegemm.kernels.rows",
 }  # modules by the family of the plan, imported when a plan is compiled
 _ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[@-_])")  # control sequences of ECMA-48, such as colours
@@ -202,7 +204,19 @@ def compile_rows(kernel: RowKernel, arch: str = DEFAULT_ARCH) -> tuple[Path, Any
     return _compiled(kernel, arch)
 
 
-def _compiled(plan: GemmPlan | Quantize | RowKernel, arch: str) -> tuple[Path, Any]:
+@functools.cache
+def compile_exchange(exchange: Exchange, arch: str = DEFAULT_ARCH) -> tuple[Path, Any]:
+    """Return the kernel in which ranks exchange rows; it is compiled if the disk cache does not have it.
+
+    exchange   describes the kernel: operation, ranks and element type
+    arch       architecture such as "sm_90a"
+    returns    the kernel's folder in the disk cache, and its function; see `kernels.exchange.Exchanger`
+    raises     the errors of `compile_plan`
+    """
+    return _compiled(exchange, arch)
+
+
+def _compiled(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str) -> tuple[Path, Any]:
     """Return the folder of a kernel in the disk cache and its callable function, after compiling it if needed.
 
     arch   architecture such as "sm_90a"
@@ -224,7 +238,7 @@ def _compiled(plan: GemmPlan | Quantize | RowKernel, arch: str) -> tuple[Path, A
         ) from error
 
 
-def _stored(plan: GemmPlan | Quantize | RowKernel, arch: str, folder: Path) -> cache.Manifest:
+def _stored(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str, folder: Path) -> cache.Manifest:
     """Compile a plan into the disk cache, and return the manifest of the new entry.
 
     If this process was forked while another thread compiled, the DSL's state is unusable, and a new process compiles.
@@ -299,7 +313,7 @@ def compile_missing(
         compile_plans(missing.values(), arch, processes, done)
 
 
-def compile_error(plan: GemmPlan | Quantize | RowKernel, arch: str) -> CutegemmError | None:
+def compile_error(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str) -> CutegemmError | None:
     """Compile a plan into the disk cache; return the error instead of raising it, or None if it compiled.
 
     Worker processes call this.
@@ -309,6 +323,8 @@ def compile_error(plan: GemmPlan | Quantize | RowKernel, arch: str) -> CutegemmE
     try:
         if isinstance(plan, Quantize):
             compile_quantize(plan, arch)
+        elif isinstance(plan, Exchange):
+            compile_exchange(plan, arch)
         elif isinstance(plan, RowKernel):
             compile_rows(plan, arch)
         else:
@@ -320,7 +336,7 @@ def compile_error(plan: GemmPlan | Quantize | RowKernel, arch: str) -> CutegemmE
 
 def compiled_into(
     folder: Path,
-    plan: GemmPlan | Quantize | RowKernel,
+    plan: GemmPlan | Quantize | Exchange | RowKernel,
     arch: str,
     options: str = "",
     around: AbstractContextManager[Any] | None = None,
@@ -383,7 +399,7 @@ def compiled_into(
     return compiled
 
 
-def _build(plan: GemmPlan | Quantize | RowKernel, arch: str, folder: Path) -> cache.Manifest:
+def _build(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str, folder: Path) -> cache.Manifest:
     """Compile a plan and write its object file and shared library to a folder, for an entry of the disk cache.
 
     Without a linker, only the object file is written.
@@ -400,7 +416,7 @@ def _build(plan: GemmPlan | Quantize | RowKernel, arch: str, folder: Path) -> ca
     return {"plan": plan.name, "arch": arch, "key": plan.key(), "symbol": symbol}
 
 
-def symbol_of(plan: GemmPlan | Quantize | RowKernel, arch: str) -> str:
+def symbol_of(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str) -> str:
     """Return the name of a kernel's function in its object file, which contains a hash of plan and architecture.
 
     So it differs for kernels with different code, and several can be linked into one library.

@@ -11,7 +11,7 @@ import numpy as np
 
 from cutegemm.draw.palette import stylesheet
 
-SCOPE = "svg.cutegemm"
+SCOPE = "svg.cg"  # short, since each rule repeats it
 PAD = 20
 MONO, SANS = 0.605, 0.58  # width of a character relative to the font size: an upper bound for the fonts in _STYLE
 
@@ -110,7 +110,7 @@ class Canvas:
         width, height = num(np.ceil(self.right + PAD)), num(np.ceil(self.bottom + PAD))
         body = f'<rect width="{width}" height="{height}" rx="6" class="fill paper"/>{"".join(self.parts)}'
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="cutegemm" viewBox="0 0 {width} {height}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="cg" viewBox="0 0 {width} {height}" '
             f'width="{width}" height="{height}" style="max-width:100%;height:auto" role="img">'
             f"<title>{escape(title)}</title><desc>{escape(description)}</desc><style>{_style_of(body)}</style>{body}</svg>"
         )

@@ -22,7 +22,7 @@ from cutegemm.plan.program.steps import Program, Step
 from cutegemm.plan.work.work import State, Work
 
 _PIPELINE_STATE = ("stage", "phase")
-_KEPT = ("left", "overlapped_m", "overlapped_n", "overlapped_l")
+_KEPT = ("left", "overlapped_m", "overlapped_n", "overlapped_l", "overlapped_begin", "overlapped_size")
 LOADED = ("loaded_m", "loaded_n", "loaded_l")
 
 
@@ -84,6 +84,7 @@ class At:
     left                           epilogue tiles that remain of the tile that is kept in registers (overlapped
                                    epilogue)
     overlapped_m, _n, _l           coordinates of that tile
+    overlapped_begin, _size        first row and number of rows of its group
     loaded_m, loaded_n, loaded_l   coordinates of the tiles that a producer loads
     """
 
@@ -105,6 +106,8 @@ class At:
     overlapped_m: Any = None
     overlapped_n: Any = None
     overlapped_l: Any = None
+    overlapped_begin: Any = None
+    overlapped_size: Any = None
     loaded_m: Any = None
     loaded_n: Any = None
     loaded_l: Any = None

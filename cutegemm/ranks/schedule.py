@@ -57,14 +57,15 @@ class Schedule:
     streams run at the same time, unless a `Follow`, or a `Signal` and its `Wait`, orders them.
 
     operation     "all_gather", "reduce_scatter" or "all_reduce"
-    form          "whole" (one GEMM) or "by_shard" (one GEMM for each shard of rows, which overlaps with copies)
+    form          "whole" (one GEMM), "by_shard" (one GEMM for each shard of rows, which overlaps with copies) or
+                  "by_copy" (the same, then a sum)
     ranks         number of ranks
     m             rows of all ranks together
     n, k          columns and rows of the weights of one rank
     buffers       buffers that each rank has
     steps         steps of each rank
-    chunks        launches for the rows that a rank owns, of an all-reduce by shard
-    is_captured   whether a CUDA graph can replay the schedule: each buffer has one copy
+    chunks        launches for the rows of a shard, of a reduction by shard
+    is_captured   whether a CUDA graph can replay the schedule: buffers have one copy, and a barrier comes first
 
     >>> from cutegemm.ranks import all_reduce
     >>> schedule = all_reduce(2, 128, 64, 32, form="whole")

@@ -5,7 +5,8 @@ The model:
     stream            a step starts after the one before it in its stream. What happens before a step is a vector clock
                       with an entry for each stream of each rank
     buffer            for each run of rows, the step that last wrote it, and the steps that read it since then. Two
-                      accesses need an order if one of them is a write, in whatever order this interleaving has them
+                      accesses need an order if one of them is a write, in whatever order this interleaving has them.
+                      Internal buffers of different schedules share memory: any two accesses need an order
     flag              0 or 1, with the call that set it
     multiprocessors   a GEMM has a CTA for each of them, and no other kernel runs next to one. So a signal, a wait or
                       another small kernel starts only if no GEMM holds all of them. A GEMM that starts while a small
@@ -15,16 +16,18 @@ The model:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
 
-from cutegemm.dtypes import round_to
+from cutegemm.errors import UnsupportedError
 from cutegemm.ranks.builders import schedule_of
-from cutegemm.ranks.schedule import INPUT, MAIN, OUTPUT, Schedule
-from cutegemm.ranks.steps import Add, Barrier, Copy, Gemm, Region, Signal, Step, Wait, followed
+from cutegemm.ranks.memory import Memory
+from cutegemm.ranks.schedule import INPUT, OUTPUT, Schedule
+from cutegemm.ranks.steps import Add, Barrier, Copy, Gemm, Signal, Spread, Step, Wait
+from cutegemm.ranks.tasks import Task, Use, queues_of
 from cutegemm.ranks.values import Values, added
 from cutegemm.simulator.report import Fault, Report
 
@@ -72,21 +75,44 @@ def simulate_schedule(schedule: Schedule, *, calls: int = 4, interleavings: int 
     >>> print(simulate_schedule(all_gather(2, 8, 4, 16)))
     12 interleavings of 4 calls, 1152 steps: no fault
     """
-    report = Report()
-    for text in schedule.violations():
-        report.add("rule", text)
+    return simulate_calls([schedule] * calls, interleavings=interleavings, seed=seed)
+
+
+def simulate_calls(schedules: Sequence[Schedule], *, interleavings: int = 12, seed: int = 0) -> ScheduleReport:
+    """Simulate consecutive calls of several schedules, whose internal buffers share memory, and return the faults.
+
+    The buffers of all schedules start at the same address, so a step that accesses one must follow the accesses of
+    other schedules to the same copy. The faults are those of `simulate_schedule`.
+
+    schedules       schedule of each call, all for the same number of ranks
+    interleavings   number of random interleavings
+    raises          UnsupportedError if the numbers of ranks differ
+
+    >>> from cutegemm.ranks import all_gather, reduce_scatter
+    >>> gather, scatter = all_gather(2, 8, 4, 16), reduce_scatter(2, 8, 16, 4)
+    >>> print(simulate_calls([gather, scatter, scatter, gather, gather]))
+    12 interleavings of 5 calls, 1104 steps: no fault
+    """
+    ranks = {schedule.ranks for schedule in schedules}
+    if len(ranks) != 1:
+        raise UnsupportedError(f"simulate_calls: schedules of {sorted(ranks)} ranks. Pass schedules of one number.")
+    report, steps = Report(), 0
+    once = {schedule: schedule for schedule in schedules}
+    for schedule in once:
+        for text in schedule.violations():
+            report.add("rule", text)
     if report.faults():
-        return ScheduleReport(0, calls, 0, report.faults())
-    values, steps = Values.random(schedule, calls, seed), 0
+        return ScheduleReport(0, len(schedules), 0, report.faults())
+    calls = tuple([Values.random(once[schedule], seed + call) for call, schedule in enumerate(schedules)])
     first: dict[tuple[int, int], np.ndarray] = {}
     for number in range(interleavings):
-        machine = _Machine(schedule, values, calls, report, Random(f"{seed} {number}"))
+        machine = _Machine(calls, report, Random(f"{seed} {number}"))
         steps += machine.run()
         for (call, rank), d in sorted(machine.results.items()):
-            same_as = first.setdefault((0 if schedule.operation == "all_reduce" else rank, call), d)
-            for text in _wrong_values(values, call, rank, d, same_as):
-                report.add("result", text)
-    return ScheduleReport(interleavings, calls, steps, report.faults())
+            same_as = first.setdefault((call, 0 if schedules[call].operation == "all_reduce" else rank), d)
+            for text in _wrong_values(calls[call], rank, d, same_as):
+                report.add("result", f"rank {rank}, call {call}: {text}")
+    return ScheduleReport(interleavings, len(schedules), steps, report.faults())
 
 
 def miniature(schedule: Schedule) -> Schedule:
@@ -104,168 +130,44 @@ def miniature(schedule: Schedule) -> Schedule:
     )  # fmt: skip
 
 
-def _wrong_values(values: Values, call: int, rank: int, d: np.ndarray, same_as: np.ndarray) -> Iterator[str]:
-    """Yield a sentence if D of a rank in a call is too far from the exact result, or differs from an array."""
-    error, bound = np.abs(d - values.exact(call, rank)), values.bound(call, rank)
+def _wrong_values(values: Values, rank: int, d: np.ndarray, same_as: np.ndarray) -> Iterator[str]:
+    """Yield a sentence if D of a rank is too far from the exact result, or differs from an array."""
+    error, bound = np.abs(d - values.exact(rank)), values.bound(rank)
     wrong = np.argwhere(~(error <= bound))  # NaN counts as wrong
     if len(wrong):
         row, column = wrong[0]
         worst = f"error {error[row, column]:.3g}, bound {bound[row, column]:.3g}"
-        yield f"rank {rank}, call {call}: d[{row}, {column}] has {worst} ({len(wrong)} elements)."
+        yield f"d[{row}, {column}] has {worst} ({len(wrong)} elements)."
     elif not np.array_equal(d, same_as):
-        yield f"rank {rank}, call {call}: D has other bits than in another interleaving or on another rank."
-
-
-@dataclass(frozen=True)
-class _Fill(Step):
-    """The caller writes x before a call."""
-
-    region: Region
-
-    @property
-    def writes(self) -> tuple[Region, ...]:
-        return (self.region,)
-
-    def __str__(self) -> str:
-        return f"the caller writes {self.region}"
-
-
-@dataclass(frozen=True)
-class _Use(Step):
-    """The caller reads D after a call."""
-
-    region: Region
-
-    @property
-    def reads(self) -> tuple[Region, ...]:
-        return (self.region,)
-
-    def __str__(self) -> str:
-        return f"the caller reads {self.region}"
-
-
-@dataclass
-class _Task:
-    """A step of one call, as a node of the order.
-
-    after   tasks that must end before this one starts
-    clock   what has happened before the end of this task: entry i is the number of tasks of stream i
-    place   index of its stream in the clock
-    """
-
-    rank: int
-    call: int
-    step: Step
-    after: list[_Task]
-    place: int
-    clock: np.ndarray
-    has_started: bool = False
-    has_ended: bool = False
-
-    def __str__(self) -> str:
-        return f"rank {self.rank}, call {self.call}: {self.step}"
-
-    @property
-    def count(self) -> int:
-        """Number of this task in its stream, from 1."""
-        return int(self.clock[self.place])
-
-    def precedes(self, other: _Task) -> bool:
-        """Return whether this task ends before another one starts in every interleaving."""
-        return bool(other.clock[self.place] >= self.count) and self is not other
-
-
-@dataclass
-class _Rows:
-    """A run of rows that every step accesses completely: values, and the accesses that later ones must follow."""
-
-    values: np.ndarray
-    writer: _Task | None = None
-    readers: list[_Task] = field(default_factory=list)
+        yield "D has other bits than in another interleaving or on another rank."
 
 
 @dataclass
 class _Sms:
     """The multiprocessors of a rank: the GEMM that runs, the small kernels that run, and those that the GEMM awaits."""
 
-    gemm: _Task | None = None
-    small: list[_Task] = field(default_factory=list)
-    blocking: list[_Task] = field(default_factory=list)
+    gemm: Task | None = None
+    small: list[Task] = field(default_factory=list)
+    blocking: list[Task] = field(default_factory=list)
 
 
 class _Machine:
     """Executes the steps of all ranks in one interleaving, and adds faults to a report.
 
+    calls     schedule and operands of each call; equal schedules are one object
     results   D of (call, rank)
     """
 
-    def __init__(self, schedule: Schedule, values: Values, calls: int, report: Report, rng: Random) -> None:
-        self.schedule, self.values, self.report, self.rng = schedule, values, report, rng
+    def __init__(self, calls: Sequence[Values], report: Report, rng: Random) -> None:
+        schedules = [values.schedule for values in calls]
+        self.calls, self.report, self.rng = calls, report, rng
         self.results: dict[tuple[int, int], np.ndarray] = {}
-        self.flags: dict[tuple[int, int, int], _Task] = {}  # (from, to, flag) -> signal that has set it
-        self.sms = [_Sms() for _ in range(schedule.ranks)]
-        self.arrived: dict[int, list[_Task]] = {}  # number of a barrier -> tasks that have reached it
-        self.barriers: dict[int, int] = {}  # identity of a task -> number of its barrier
-        self.queues = self._queues(calls)
+        self.memory = Memory(list({id(schedule): schedule for schedule in schedules}.values()))
+        self.flags: dict[tuple[int, int, int], Task] = {}  # (from, to, flag) -> signal that has set it
+        self.sms = [_Sms() for _ in range(schedules[0].ranks)]
+        self.queues = queues_of(schedules)
         self.at = [0] * len(self.queues)
-        self.borders = self._borders()
-        self.memory = self._memory()
-
-    def _queues(self, calls: int) -> list[list[_Task]]:
-        """Return the tasks of each stream of each rank, in order, with what each of them follows."""
-        places = {
-            (rank, stream): place
-            for place, (rank, stream) in enumerate(
-                (rank, stream)
-                for rank in range(self.schedule.ranks)
-                for stream in dict.fromkeys((MAIN, *self.schedule.streams(rank)))
-            )
-        }
-        queues: list[list[_Task]] = [[] for _ in places]
-        for rank in range(self.schedule.ranks):
-            steps = [(call, step) for call in range(calls) for step in self._called(rank)]
-            tasks: list[_Task] = []
-            for (call, step), before in zip(steps, followed([step for _, step in steps]), strict=True):
-                place = places[rank, step.stream]
-                clock = np.zeros(len(places), np.int64)
-                tasks.append(_Task(rank, call, step, [tasks[index] for index in before], place, clock))
-                queues[place].append(tasks[-1])
-            barriers = [task for task in tasks if isinstance(task.step, Barrier)]
-            self.barriers |= {id(task): number for number, task in enumerate(barriers)}
-        return queues
-
-    def _called(self, rank: int) -> Iterator[Step]:
-        """Yield the steps of a call of a rank, between those of the caller."""
-        schedule = self.schedule
-        yield _Fill(MAIN, Region(rank, INPUT, 0, schedule.buffer(INPUT).rows))
-        yield from schedule.steps[rank]
-        yield _Use(MAIN, Region(rank, OUTPUT, 0, self._rows_of_d(rank)))
-
-    def _rows_of_d(self, rank: int) -> int:
-        """Return the number of rows of D of a rank."""
-        is_scattered = self.schedule.operation == "reduce_scatter"
-        return self.schedule.shard(rank)[1] if is_scattered else self.schedule.m
-
-    def _borders(self) -> dict[str, list[int]]:
-        """Return the rows of each buffer where a region of a step begins or ends, in ascending order."""
-        borders = {buffer.name: {0, buffer.rows} for buffer in self.schedule.buffers}
-        for rank in range(self.schedule.ranks):
-            for step in self._called(rank):
-                for region in (*step.reads, *step.writes):
-                    borders[region.buffer] |= {region.first_row, region.first_row + region.rows}
-        return {name: sorted(rows) for name, rows in borders.items()}
-
-    def _memory(self) -> dict[tuple[int, str, int], dict[int, _Rows]]:
-        """Return the memory of all ranks, filled with NaN: (rank, buffer, copy) -> first row -> run of rows."""
-        return {
-            (rank, buffer.name, copy): {
-                begin: _Rows(np.full((end - begin, buffer.columns), np.nan, np.float32))
-                for begin, end in zip(self.borders[buffer.name], self.borders[buffer.name][1:], strict=False)
-            }
-            for rank in range(self.schedule.ranks)
-            for buffer in self.schedule.buffers
-            for copy in range(buffer.copies)
-        }
+        self.arrived: list[list[Task]] = [[] for _ in self.sms]  # barriers that each rank has reached
 
     def run(self) -> int:
         """Execute all tasks, or as many as a deadlock allows. Return the number of executed steps."""
@@ -300,14 +202,14 @@ class _Machine:
         self._end(task)
         return True
 
-    def _has_room(self, task: _Task) -> bool:
+    def _has_room(self, task: Task) -> bool:
         """Return whether the kernel of a task finds a multiprocessor now; True if it needs none."""
         sms = self.sms[task.rank]
         if isinstance(task.step, Gemm):
             return sms.gemm is None
         return not _is_small(task.step) or sms.gemm is None or bool(sms.blocking)
 
-    def _start(self, task: _Task) -> None:
+    def _start(self, task: Task) -> None:
         """Start a task: occupy multiprocessors, and check that its accesses follow those of others."""
         task.has_started = True
         for other in task.after:
@@ -321,30 +223,29 @@ class _Machine:
             if sms.gemm is not None:
                 sms.blocking.append(task)
         if isinstance(task.step, Barrier):
-            self.arrived.setdefault(self.barriers[id(task)], []).append(task)
-        for region in task.step.reads:
-            for rows in self._rows(task, region):
-                self._check_read(task, region, rows)
-                rows.readers.append(task)
-        for region in task.step.writes:
-            for rows in self._rows(task, region):
-                self._check_write(task, region, rows)
-                rows.writer, rows.readers = task, []
+            self.arrived[task.rank].append(task)
+        for kind, text in self.memory.accessed(task):
+            self.report.add(kind, text)
 
-    def _is_done(self, task: _Task) -> bool:
+    def _is_done(self, task: Task) -> bool:
         """Return whether a task that has started can end now: its flag or barrier, or the SMs of its GEMM, allow it."""
         step, rank = task.step, task.rank
-        if isinstance(step, Gemm):
-            return not self.sms[rank].blocking
+        if isinstance(step, Gemm) and self.sms[rank].blocking:
+            return False
         if isinstance(step, Signal):
             return (rank, step.to_rank, step.flag) not in self.flags
         if isinstance(step, Wait):
             return (step.from_rank, rank, step.flag) in self.flags
         if isinstance(step, Barrier):
-            return len(self.arrived[self.barriers[id(task)]]) == self.schedule.ranks
+            return len(self._at_barrier(task)) == len(self.sms)
         return True
 
-    def _end(self, task: _Task) -> None:
+    def _at_barrier(self, task: Task) -> list[Task]:
+        """Return the tasks of all ranks that have reached the barrier of a task, itself among them."""
+        number = self.arrived[task.rank].index(task)
+        return [tasks[number] for tasks in self.arrived if len(tasks) > number]
+
+    def _end(self, task: Task) -> None:
         """End a task: compute its values, set or take its flag, and release multiprocessors."""
         step, sms = task.step, self.sms[task.rank]
         if isinstance(step, Signal):
@@ -355,12 +256,14 @@ class _Machine:
             if signal.call != task.call:
                 self.report.add("stale", f"{task} takes the signal of call {signal.call}.")
         elif isinstance(step, Barrier):
-            for other in self.arrived[self.barriers[id(task)]]:
+            for other in self._at_barrier(task):
                 np.maximum(task.clock, other.clock, out=task.clock)
-        elif isinstance(step, _Use):
-            self.results[task.call, task.rank] = self._read(task, step.region)
+        if isinstance(step, Use):
+            self.results[task.call, task.rank] = self.memory.read(task, step.region)
         elif step.writes:
-            self._write(task, step.writes[0], self._computed(task))
+            computed = self._computed(task)
+            for region in step.writes:
+                self.memory.write(task, region, computed)
         if sms.gemm is task:
             sms.gemm = None
         for kernels in (sms.small, sms.blocking):
@@ -368,56 +271,24 @@ class _Machine:
                 kernels.remove(task)
         task.has_ended = True
 
-    def _computed(self, task: _Task) -> np.ndarray:
+    def _computed(self, task: Task) -> np.ndarray:
         """Return what a step stores, before it is rounded to the type of the buffer."""
         step = task.step
         if isinstance(step, Gemm):
-            adds = [self._read(task, region) for region in step.adds]
-            return self.values.multiplied(task.rank, self._read(task, step.a), adds)
+            adds = [self.memory.read(task, region) for region in step.adds]
+            return self.calls[task.call].multiplied(task.rank, self.memory.read(task, step.a), adds)
         if isinstance(step, Add):
-            return added([self._read(task, region) for region in step.sources])
-        if isinstance(step, Copy):
-            return self._read(task, step.source)
-        return self.values.x[task.call][task.rank]
-
-    def _rows(self, task: _Task, region: Region) -> list[_Rows]:
-        """Return the runs of rows of a region, in the copy of the buffer that the call of a task uses."""
-        copies = self.schedule.buffer(region.buffer).copies
-        runs = self.memory[region.rank, region.buffer, task.call % copies]
-        begin, end = region.first_row, region.first_row + region.rows
-        return [runs[row] for row in self.borders[region.buffer] if begin <= row < end]
-
-    def _read(self, task: _Task, region: Region) -> np.ndarray:
-        """Return the values of a region."""
-        return np.concatenate([rows.values for rows in self._rows(task, region)])
-
-    def _write(self, task: _Task, region: Region, values: np.ndarray) -> None:
-        """Store values to a region, rounded to the type of its buffer."""
-        rounded, begin = round_to(self.schedule.buffer(region.buffer).dtype, values), 0
-        for rows in self._rows(task, region):
-            end = begin + len(rows.values)
-            rows.values, begin = rounded[begin:end], end
-
-    def _check_read(self, task: _Task, region: Region, rows: _Rows) -> None:
-        """Add a fault if the rows that a task reads were not written in its call, by a step that precedes it."""
-        if rows.writer is None:
-            self.report.add("early", f"{task} reads {region}, which no step has written.")
-        elif not rows.writer.precedes(task):
-            self.report.add("early", f"{task} may read {region} before the end of this: {rows.writer}.")
-        elif rows.writer.call != task.call:
-            self.report.add("early", f"{task} reads {region} of another call: {rows.writer}.")
-
-    def _check_write(self, task: _Task, region: Region, rows: _Rows) -> None:
-        """Add a fault if a task overwrites rows that another task may still read or write."""
-        for other in (*rows.readers, *([] if rows.writer is None else [rows.writer])):
-            if not other.precedes(task) and other is not task:
-                self.report.add("overwritten", f"{task} may overwrite {region} before the end of this: {other}.")
+            return added([self.memory.read(task, region) for region in step.sources])
+        if isinstance(step, Copy | Spread):
+            return self.memory.read(task, step.source)
+        return self.calls[task.call].x[task.rank]
 
     def _blocked(self, queue: int) -> str:
         """Return a text that says what the next task of a stream waits for."""
         task = self.queues[queue][self.at[queue]]
-        if task.has_started and isinstance(task.step, Gemm):
-            return f"{task} has no multiprocessor for its last CTA while this runs: {self.sms[task.rank].blocking[0]}"
+        blocking = self.sms[task.rank].blocking
+        if task.has_started and isinstance(task.step, Gemm) and blocking:
+            return f"{task} has no multiprocessor for its last CTA while this runs: {blocking[0]}"
         if not task.has_started and all(other.has_ended for other in task.after):
             return f"{task} has no multiprocessor while this runs: {self.sms[task.rank].gemm}"
         waiting = next((str(other) for other in task.after if not other.has_ended), "a signal")
@@ -426,4 +297,4 @@ class _Machine:
 
 def _is_small(step: Step) -> bool:
     """Return whether a step is a kernel that occupies one multiprocessor in the model."""
-    return isinstance(step, Signal | Wait | Barrier | Add)
+    return isinstance(step, Signal | Wait | Barrier | Add | Spread) and not isinstance(step, Gemm)

@@ -110,6 +110,34 @@ class Copy(Step):
 
 
 @dataclass(frozen=True)
+class Spread(Step):
+    """Launch a kernel that copies rows to several regions, such as the same rows of all ranks: for few bytes.
+
+    source    rows to read
+    targets   regions to overwrite, each with as many rows as `source` has
+
+    >>> print(Spread("main", Region(0, "x", 0, 8), (Region(0, "gathered", 0, 8), Region(1, "gathered", 0, 8))))
+    spread x[0:8] of rank 0 -> gathered[0:8] of rank 0, gathered[0:8] of rank 1
+    """
+
+    source: Region
+    targets: tuple[Region, ...]
+
+    @property
+    def reads(self) -> tuple[Region, ...]:
+        """The source."""
+        return (self.source,)
+
+    @property
+    def writes(self) -> tuple[Region, ...]:
+        """The targets."""
+        return self.targets
+
+    def __str__(self) -> str:
+        return f"spread {self.source} -> {', '.join(map(str, self.targets))}"
+
+
+@dataclass(frozen=True)
 class Add(Step):
     """Launch a kernel that adds regions element by element in f32, and rounds the sum once.
 

@@ -11,11 +11,12 @@ from cutegemm.machine.links import NVLINK_HOPPER, Link
 from cutegemm.ranks.builders import schedule_of
 from cutegemm.ranks.clock import Clock, Timed
 from cutegemm.ranks.schedule import INPUT, MAIN, OUTPUT, Schedule
-from cutegemm.ranks.steps import Add, Copy, Gemm, Region, Signal, Step, Wait
+from cutegemm.ranks.steps import Add, Barrier, Copy, Gemm, Region, Signal, Spread, Step, Wait
 
-_CHUNKS = (2, 4)  # launches for the own rows of an all-reduce that are compared with one
-_COLUMNS = ("times in us", "total", "GEMMs", "in them", "copies", "sums", "signals", "waits")
-_ROW = "{:<22}{:>9}{:>7}{:>9}{:>9}{:>9}{:>9}{:>9}"
+_CHUNKS = (2, 4)  # launches for the rows of a shard that are compared with one, in a reduction by shard
+_COLUMNS = ("times in us", "total", "GEMMs", "in them", "copies", "sums", "waiting")
+_KINDS: tuple[tuple[type[Step], ...], ...] = ((Gemm,), (Copy, Spread), (Add,), (Signal, Wait, Barrier))
+_ROW = "{:<22}{:>9}{:>7}{:>9}{:>9}{:>9}{:>9}"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Prediction:
 
         >>> from cutegemm.ranks import Copy, all_gather
         >>> round(predict(all_gather(2, 8192, 4096, 8192)).busy_us(Copy))
-        189
+        180
         """
         return sum(
             timed.end - timed.start for timed in self.steps if timed.rank == rank and isinstance(timed.step, kinds)
@@ -62,11 +63,12 @@ class Prediction:
         ('rank 0 main', 'rank 0 copy', 'rank 0 second', 'rank 0 signal')
         """
         shown = [timed for timed in self.steps if timed.rank in ranks and timed.end > timed.start]
-        events = [
-            Event(f"rank {timed.rank} {timed.step.stream}", *_label(self.schedule, timed), timed.start, timed.end)
-            for timed in sorted(shown, key=lambda timed: (timed.rank, timed.step.stream != MAIN, timed.step.stream))
-        ]
-        return Timeline(events, title=f"{self.schedule}: {self.us:.0f} us", unit="us", number="rank")
+        events = []
+        for timed in sorted(shown, key=lambda timed: (timed.rank, timed.step.stream != MAIN, timed.step.stream)):
+            name, other = _label(self.schedule, timed)
+            lane = f"rank {timed.rank} {timed.step.stream}"
+            events.append(Event(lane, name, other, round(timed.start, 1), round(timed.end, 1)))
+        return Timeline(events, title=str(self.schedule), unit="us", number="rank")
 
 
 def predict(schedule: Schedule, device: Device = DEFAULT_DEVICE, link: Link = NVLINK_HOPPER) -> Prediction:
@@ -79,7 +81,7 @@ def predict(schedule: Schedule, device: Device = DEFAULT_DEVICE, link: Link = NV
     >>> from cutegemm.ranks import all_gather
     >>> prediction = predict(all_gather(2, 8192, 4096, 8192))
     >>> print(f"{prediction.us:.0f} us, one GEMM {prediction.gemm_us:.0f} us")
-    771 us, one GEMM 791 us
+    772 us, one GEMM 791 us
     """
     rows = schedule.buffer(OUTPUT if schedule.operation == "all_gather" else INPUT).rows
     clock = Clock(schedule, device, link)
@@ -111,8 +113,8 @@ def predictions(
     8192 by_shard
     """
     options = [("whole", 1), ("by_shard", 1)]
-    if operation == "all_reduce":
-        options += [("by_shard", chunks) for chunks in _CHUNKS]
+    if operation != "all_gather":
+        options += [("by_copy", 1), *[("by_shard", chunks) for chunks in _CHUNKS]]
     made = [
         schedule_of(operation, ranks, m, n, k, dtype, out_dtype, form=form, chunks=chunks, is_captured=is_captured)
         for form, chunks in options
@@ -129,15 +131,18 @@ def explained(made: list[Prediction]) -> str:
     >>> print(explained(predictions("reduce_scatter", 2, 64, 8192, 4096)))
     reduce_scatter whole, 2 ranks: m=64 n=8192 k=4096
     one GEMM of all rows: 25.0 us
-    times in us               total  GEMMs  in them   copies     sums  signals    waits
-    whole                      32.8      1     25.0      0.0      3.7      4.0      0.0
-    by_shard                   51.8      2     47.8      0.0      0.0      4.0      0.0
-    whole takes 19.1 us less than by_shard: -22.8 us of GEMMs, +3.7 us while no GEMM runs.
+    times in us               total  GEMMs  in them   copies     sums  waiting
+    whole                      34.9      1     25.0      0.0      4.9      5.0
+    by_shard                   54.0      2     49.0      0.0      0.0      5.0
+    by_copy                    56.2      2     47.6      8.5      3.6      5.0
+    by_shard in 2 chunks      103.9      4     93.9     15.6      0.0     10.0
+    by_shard in 4 chunks      195.8      8    175.8     29.8      0.0     20.0
+    whole takes 19.0 us less than by_shard: -23.9 us of GEMMs, +4.9 us while no GEMM runs.
     """
     first = made[0]
     lines = [f"{first.schedule}", f"one GEMM of all rows: {first.gemm_us:.1f} us", _ROW.format(*_COLUMNS)]
     for one in made:
-        spent = [f"{one.busy_us(kind):.1f}" for kind in (Gemm, Copy, Add, Signal, Wait)]
+        spent = [f"{one.busy_us(*kinds):.1f}" for kinds in _KINDS]
         gemms = sum(isinstance(step, Gemm) for step in one.schedule.steps[0])
         lines.append(_ROW.format(one.schedule.way, f"{one.us:.1f}", gemms, *spent))
     other = next((one for one in made if one.schedule.form != first.schedule.form), None)

@@ -8,38 +8,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from cutegemm.dtypes import round_to
+from cutegemm.ranks.reduce import MOST_ADDS
 from cutegemm.ranks.schedule import INPUT, OUTPUT, Schedule
 
 
 @dataclass(frozen=True)
 class Values:
-    """Supplies the operands of some calls, and checks results. All arrays are float32 or float64 of two modes.
+    """Supplies the operands of a call, and checks its results. All arrays are float32 or float64 of two modes.
 
     schedule   the schedule that is called
-    x          operand of each rank in each call: x[call][rank] has the shape of the buffer "x"
+    x          operand of each rank, of the shape of the buffer "x"
     weights    weights of each rank, of shape (k, n). They are those of all ranks in an all-gather, and a rank's share
                of K otherwise
     """
 
     schedule: Schedule
-    x: tuple[tuple[np.ndarray, ...], ...]
+    x: tuple[np.ndarray, ...]
     weights: tuple[np.ndarray, ...]
 
     @staticmethod
-    def random(schedule: Schedule, calls: int, seed: int = 0) -> Values:
-        """Return normally distributed operands, rounded to their element type.
-
-        calls   number of calls, each with its own x
-        """
+    def random(schedule: Schedule, seed: int = 0) -> Values:
+        """Return normally distributed operands, rounded to their element type."""
         rng = np.random.default_rng(seed)
         buffer = schedule.buffer(INPUT)
 
-        def matrix(rows: int, columns: int) -> np.ndarray:
-            return round_to(buffer.dtype, rng.standard_normal((rows, columns)))
+        def matrices(rows: int, columns: int) -> tuple[np.ndarray, ...]:
+            return tuple([round_to(buffer.dtype, rng.standard_normal((rows, columns))) for _ in range(schedule.ranks)])
 
-        ranks = range(schedule.ranks)
-        x = tuple([tuple([matrix(buffer.rows, buffer.columns) for _ in ranks]) for _ in range(calls)])
-        return Values(schedule, x, tuple([matrix(schedule.k, schedule.n) for _ in ranks]))
+        return Values(schedule, matrices(buffer.rows, buffer.columns), matrices(schedule.k, schedule.n))
 
     def multiplied(self, rank: int, a: np.ndarray, adds: Sequence[np.ndarray] = ()) -> np.ndarray:
         """Return rows of A times the weights of a rank, plus some partial results, as float32.
@@ -48,23 +44,33 @@ class Values:
         """
         return added([(a.astype(np.float64) @ self.weights[rank]).astype(np.float32), *adds])
 
-    def exact(self, call: int, rank: int) -> np.ndarray:
-        """Return D of a rank in a call, in float64."""
-        return np.asarray(self._products(call, rank).sum(axis=0))
+    def exact(self, rank: int) -> np.ndarray:
+        """Return D of a rank, in float64."""
+        return np.asarray(self._products(rank).sum(axis=0))
 
-    def bound(self, call: int, rank: int) -> np.ndarray:
-        """Return the largest error of each element of D of a rank in a call; see `cutegemm.ranks.reduce_scatter`."""
-        products = self._products(call, rank)
+    def bound(self, rank: int) -> np.ndarray:
+        """Return the largest error of each element of D of a rank; see `cutegemm.ranks.reduce_scatter`."""
+        products = self._products(rank)
         unit = 0.5 ** (self.schedule.buffer(OUTPUT).dtype.mantissa_bits + 1)
         of_f32 = 2.0**-22 * len(products) * np.abs(products).sum(axis=0)
-        partials = 0.0 if len(products) == 1 else len(products) * np.abs(products).max(axis=0)
+        partials = self._roundings * np.abs(products).max(axis=0)
         # The result itself is off by the errors before it is rounded
         before = unit * partials + of_f32
         return np.asarray(before + unit * (np.abs(products.sum(axis=0)) + before))
 
-    def _products(self, call: int, rank: int) -> np.ndarray:
-        """Return the exact products whose sum is D of a rank in a call, in float64: an array (products, rows, n)."""
-        x, schedule = self.x[call], self.schedule
+    @property
+    def _roundings(self) -> int:
+        """Roundings before the last one, each of at most the largest product of a rank."""
+        ranks, operation = self.schedule.ranks, self.schedule.operation
+        if operation == "all_gather":
+            return 0
+        if self.schedule.form != "by_shard":
+            return ranks
+        return ranks - 1 if ranks - 1 <= MOST_ADDS else ranks + MOST_ADDS
+
+    def _products(self, rank: int) -> np.ndarray:
+        """Return the exact products whose sum is D of a rank, in float64: an array (products, rows, n)."""
+        x, schedule = self.x, self.schedule
         if schedule.operation == "all_gather":
             return (np.concatenate(x).astype(np.float64) @ self.weights[rank])[None]
         first, rows = (0, schedule.m) if schedule.operation == "all_reduce" else schedule.shard(rank)

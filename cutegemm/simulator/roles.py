@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.layout.inttuple import product
+from cutegemm.plan.memory.groups import elements_between_starts
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.operations import (
@@ -335,6 +336,15 @@ class Player(StepReader, Machine):
         own_columns = self.plan.column_of(n, np.arange(columns))
         return slice(m * rows, (m + 1) * rows), own_columns if columns != self.plan.cta_tile[1] else slice(None)
 
+    def rows_before(self, name: str, group: CtaGroup) -> Any:
+        """Return how many rows (or columns) before each CTA's tile its stages of an operand begin: (C,), or 0 for all.
+
+        name    name of an operand that the mainloop loads
+        group   the C CTAs
+        """
+        apart, groups = elements_between_starts(self.plan.operands, name), self.stage.matrices[name].groups
+        return 0 if apart == 1 or groups is None else groups.begins[group.batch] % apart
+
     # --- stages --------------------------------------------------------------------------------------------
 
     def _land(self, cta: int, load: Load) -> None:
@@ -360,6 +370,7 @@ class Player(StepReader, Machine):
             tile_mnl = (shape.group.m_tile, shape.group.n_tile, shape.group.batch)
             m_tile, n_tile, _ = self.stage.tiles.loaded_mnl(tile_mnl, *self.stage.loaded_mn)
             first = m_tile * bm if stream.mode == "m" else n_tile * bn
+            first = first - self.rows_before(stream.name, shape.group)
             flow.load((first, (shape.k_first + load.tag[1]) * stream.tile[1]), load.stage)
             self.stage.loaded[stream.name] += flow.loaded_elems - before
 

@@ -21,9 +21,10 @@ from cutegemm.errors import CutegemmError
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from docs.evidence import peer
-from docs.evidence.files import write_record
+from docs.evidence.files import significant, write_record
 from docs.evidence.measure import DEVICE, need_gpu, normal
 from docs.evidence.power import Meter
+from docs.evidence.rows import without_rates
 
 Row = dict[str, Any]
 
@@ -93,7 +94,7 @@ def record(found: dict[str, Any], more: Iterable[list[Row]], path: Path | None) 
     for rows in more:
         found["rows"] += rows
         if path is not None:
-            write_record(path, found)
+            write_record(path, {**found, "rows": [*map(without_rates, found["rows"])]})
 
 
 def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -109,8 +110,8 @@ def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     for row in rows:
         if "us" in row:
             where = {name: row[name] for name in (*"mnkl", "layout", "dtype")}
-            of = {**where, "library_us": row["library_us"], "us": {}}
-            found.setdefault(tuple(where.values()), of)["us"].setdefault(row["plan"], row["us"])
+            of = {**where, "library_us": significant(row["library_us"]), "us": {}}
+            found.setdefault(tuple(where.values()), of)["us"].setdefault(row["plan"], significant(row["us"]))
     return list(found.values())
 
 
@@ -204,7 +205,7 @@ class Contest:
                 f"D is {off:.2g} of its largest element from the library's, where {most:.2g} is the most that "
                 "rounding explains. It is not timed."
             )
-        self.entered.append(({**row, "difference": off}, call))
+        self.entered.append(({**row, "difference": significant(off, 3)}, call))
 
     def rows(self, seconds: float, meter: Meter | None = None) -> list[Row]:
         """Return the error rows, then the rows of all that were timed in alternating order for `seconds`."""

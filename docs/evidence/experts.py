@@ -12,12 +12,14 @@ float64.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from docs.evidence.benchmark import record
+from docs.evidence.files import read_record
 from docs.evidence.measure import DEVICE, machine, need_gpu
+from docs.evidence.pages.markdown import table
 
 # width, hidden, experts, experts of each token
 MODELS = {
@@ -88,7 +90,7 @@ class Contest:
         return run
 
     def error(self, y: Any) -> float:
-        """Return the largest error of the output of some tokens, as a share of the root mean square of the right one."""
+        """Return the largest error of the output of some tokens, divided by the root mean square of the right one."""
         import torch
 
         want = []
@@ -136,6 +138,22 @@ def told(row: Row) -> str:
     )
 
 
+def table_of(found: Mapping[str, Any]) -> str:
+    """Return the table of a record in Markdown: a line for each layer, with both passes.
+
+    >>> row = {"model": "qwen3", "tokens": 16, "us": {"cutegemm": 50.0, "torch": 75.0}, "ratio": 1.5}
+    >>> print(table_of({"rows": [{**row, "backward": each} for each in (False, True)]}).splitlines()[-1])
+    | qwen3 | 16 | 50.0 | 75.0 | 1.500 | 50.0 | 75.0 | 1.500 |
+    """
+    lines: dict[tuple[str, int], list[str]] = {}
+    for row in found["rows"]:
+        times = [f"{row['us'][name]:.1f}" for name in (_OURS, _TORCH)]
+        key = row["model"], row["tokens"]
+        lines.setdefault(key, [key[0], str(key[1])]).extend([*times, f"{row['ratio']:.3f}"])
+    heads = [f"{passes}{what}" for passes in ("", "with backward: ") for what in ("ours, µs", "torch, µs", "ratio")]
+    return table(["model", "tokens", *heads], [*lines.values()])
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
     parser = argparse.ArgumentParser(
@@ -147,7 +165,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, action="append", default=[], help=f"repeat it; default: {TOKENS}")
     parser.add_argument("--seconds", type=float, default=0.3, help="of measuring for each layer, at least")
     parser.add_argument("--json", type=Path, help="write all numbers there")
+    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     given = parser.parse_args(arguments)
+    if given.table is not None:
+        print(table_of(read_record(given.table)))
+        return
     need_gpu()
     ratios: dict[bool, list[float]] = {False: [], True: []}
 

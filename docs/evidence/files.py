@@ -25,25 +25,26 @@ def write_whole(path: Path, text: str) -> None:
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Write a record of measurements as JSON, with a table for each list of rows.
 
-    A table has "columns", the keys of the rows; "values", a line for each row, with null for a key that a row lacks;
-    and "names", the names that some columns have as indices. A cell with a mapping is a list of indices and values in
-    turn: if the names are ["a", "b"], [1, 2.5] is {"b": 2.5}.
+    A table has "shared", the keys with one value in all rows; "columns", the other keys; "values", a line for each row,
+    with null for a key that a row lacks; and "names", the names that some columns have as indices, separated by spaces.
+    A cell with a mapping is a list of indices and values in turn: if the names are "a b", [1, 2.5] is {"b": 2.5}.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder) / "a.json"
-    ...     write_record(path, {"seed": 1, "rows": [{"m": 4, "us": {"a": 1.5}}, {"us": {"b": 2.5}}]})
+    ...     write_record(path, {"seed": 1, "rows": [{"m": 4, "l": 1, "us": {"a": 1.5}}, {"l": 1, "us": {"b": 2.5}}]})
     ...     print(path.read_text(), read_record(path)["rows"])
     {
     "seed": 1,
-    "rows": {"columns": ["m","us"],
-     "names": {"us":["a","b"]},
+    "rows": {"shared": {"l":1},
+     "columns": ["m","us"],
+     "names": {"us":"a b"},
      "values": [
     [4,[0,1.5]],
     [null,[1,2.5]]
     ]}
     }
-     [{'m': 4, 'us': {'a': 1.5}}, {'us': {'b': 2.5}}]
+     [{'l': 1, 'm': 4, 'us': {'a': 1.5}}, {'l': 1, 'us': {'b': 2.5}}]
     """
     write_whole(path, record_text(record))
 
@@ -65,22 +66,46 @@ def read_record(path: Path) -> dict[str, Any]:
     return {key: _rows(value) if _is_table(value) else value for key, value in record.items()}
 
 
+def significant(value: float, digits: int = 4) -> float:
+    """Return a measured number with as many significant digits as it means.
+
+    >>> significant(1251.936), significant(0.0025482177734375, 3)
+    (1252.0, 0.00255)
+    """
+    return float(f"{value:.{digits}g}")
+
+
 def _written(value: Any) -> str:
-    """Return a value of a record as JSON."""
+    """Return a value of a record as JSON: a mapping or list with a line for each of its values."""
     are_rows = isinstance(value, list) and all(isinstance(row, Mapping) and None not in row.values() for row in value)
-    return _table(value) if value and are_rows else json.dumps(value, indent=1)
+    if value and are_rows:
+        return _table(value)
+    if value and isinstance(value, Mapping):
+        return "{\n" + ",\n".join([f"{json.dumps(key)}:{_compact(of)}" for key, of in value.items()]) + "\n}"
+    return "[\n" + ",\n".join(map(_compact, value)) + "\n]" if value and isinstance(value, list) else json.dumps(value)
 
 
 def _table(rows: Sequence[Row]) -> str:
     """Return the table of rows as JSON."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    every = list(dict.fromkeys(key for row in rows for key in row))
+    shared = {column: rows[0][column] for column in every if _is_shared([row.get(column) for row in rows])}
+    columns = [column for column in every if column not in shared]
     cells = {column: [row.get(column) for row in rows] for column in columns}
     names = {column: names for column in columns if (names := _names(cells[column]))}
     for column, known in names.items():
         place = {name: number for number, name in enumerate(known)}
         cells[column] = [cell if cell is None else _by_place(cell, place) for cell in cells[column]]
     values = ",\n".join(map(_compact, zip(*cells.values(), strict=True)))
-    return f'{{"columns": {_compact(columns)},\n "names": {_compact(names)},\n "values": [\n{values}\n]}}'
+    listed = {key: known if any(" " in name for name in known) else " ".join(known) for key, known in names.items()}
+    return (
+        f'{{"shared": {_compact(shared)},\n "columns": {_compact(columns)},\n "names": {_compact(listed)},\n '
+        f'"values": [\n{values}\n]}}'
+    )
+
+
+def _is_shared(cells: Sequence[Any]) -> bool:
+    """Return whether several rows have the same number or string in a column."""
+    return len(cells) > 1 and isinstance(cells[0], (int, float, str)) and len(set(map(_compact, cells))) == 1
 
 
 def _compact(value: Any) -> str:
@@ -106,15 +131,16 @@ def _by_place(cell: str | Row, place: Mapping[str, int]) -> int | list[Any]:
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"columns", "names", "values"}
+    return isinstance(value, dict) and set(value) == {"shared", "columns", "names", "values"}
 
 
 def _rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a table that `_table` wrote."""
+    names = {key: known.split(" ") if isinstance(known, str) else known for key, known in table["names"].items()}
     found = []
     for line in table["values"]:
         row = {column: cell for column, cell in zip(table["columns"], line, strict=True) if cell is not None}
-        found.append(row | {key: _by_name(row[key], names) for key, names in table["names"].items() if key in row})
+        found.append({**table["shared"], **row, **{key: _by_name(row[key], names[key]) for key in names if key in row}})
     return found
 
 

@@ -22,7 +22,7 @@ from cutegemm.choice.recipe import Recipe
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan.problem import Problem
 from docs.evidence import fitting
-from docs.evidence.benchmark import Case, contests, operands_of, record
+from docs.evidence.benchmark import Case, contests, operands_of, record, write_times
 from docs.evidence.fitting import Timed, fit_files, options
 from docs.evidence.measure import machine, need_gpu
 
@@ -85,7 +85,9 @@ def _spilled(recipe: MmaSyncRecipe, problem: Problem) -> bool:
 def run(path: Path) -> None:
     """Measure the problems and write all times to a file."""
     need_gpu()
-    record({**machine(), "rows": []}, contests(cases(), _SECONDS, say=print), path)
+    found: dict[str, Any] = {"machine": machine(), "rows": []}
+    record(found, contests(cases(), _SECONDS, say=print), path)
+    write_times(found, path)
 
 
 def main(argv: Sequence[str]) -> None:

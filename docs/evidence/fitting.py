@@ -66,7 +66,7 @@ class Timed:
 
 def problems(recorded: Mapping[str, Any]) -> Iterator[tuple[Problem, Device, dict[Recipe, float]]]:
     """Yield the problems of a record, with the device and the microseconds of the plans that have a recipe."""
-    gpu = recorded.get("gpu") or recorded.get("machine", {}).get("gpu", "")
+    gpu = recorded.get("machine", {}).get("gpu", "")
     device = device_called(gpu, DEFAULT_ARCH, DEFAULT_DEVICE.sms)
     found: dict[Problem, dict[Recipe, float]] = {}
     for row in [*recorded["rows"], *recorded.get("trials", ())]:

@@ -12,14 +12,16 @@ many rows and a copy are timed too. Errors are those of some rows against float6
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 from cutegemm.errors import CutegemmError
 from docs.evidence.benchmark import record
+from docs.evidence.files import read_record
 from docs.evidence.measure import DEVICE, machine, need_gpu
+from docs.evidence.pages.markdown import table
 
 # groups, rows in all, N, K
 PROBLEMS = (
@@ -233,6 +235,25 @@ def told(row: Row) -> str:
     ])  # fmt: skip
 
 
+def table_of(found: Mapping[str, Any]) -> str:
+    """Return the table of a record in Markdown.
+
+    >>> row = {"groups": 8, "rows": 16, "n": 14336, "k": 4096, "form": "m", "us": {"chosen": 200.0, "torch": 220.0}}
+    >>> ratios = {"others_to_chosen": 1.1, "dense_to_chosen": 0.25, "bandwidth_to_copy": 0.92}
+    >>> print(table_of({"rows": [{**row, **ratios}]}).splitlines()[-1])
+    | 8, 16, 14336 x 4096 | m | 200.0 | 220.0 | - | 1.100 | 0.250 | 0.920 |
+    """
+    lines = []
+    for row in found["rows"]:
+        times = [f"{row['us'][name]:.1f}" if name in row["us"] else "-" for name in ("chosen", "torch", "loop")]
+        names = ("others_to_chosen", "dense_to_chosen", "bandwidth_to_copy")
+        ratios = ["-" if row[name] is None else f"{row[name]:.3f}" for name in names]
+        problem = f"{row['groups']}, {row['rows']}, {row['n']} x {row['k']}"
+        lines.append([problem, row["form"], *times, *ratios])
+    heads = ["groups, rows, N x K", "form", "ours, µs", "torch, µs", "loop, µs", "best other / ours", "dense / ours"]
+    return table([*heads, "bandwidth / copy"], lines)
+
+
 def _problem(text: str) -> Problem:
     numbers = text.split(",")
     if len(numbers) != len(PROBLEMS[0]) or not all(each.isdigit() and int(each) for each in numbers):
@@ -256,7 +277,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the sizes of the groups")
     parser.add_argument("--seconds", type=float, default=1.0, help="of measuring for each problem, at least")
     parser.add_argument("--json", type=Path, help="write all numbers there")
+    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     given = parser.parse_args(arguments)
+    if given.table is not None:
+        print(table_of(read_record(given.table)))
+        return
     problems = [_problem(text) for text in given.problem]
     need_gpu()
 

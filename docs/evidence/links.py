@@ -1,4 +1,4 @@
-"""Times of single steps between two GPUs: flags, copies and GEMMs that store to the memory of another rank.
+"""Times of single steps between two GPUs: flags, copies, exchanges and GEMMs that store to the memory of another rank.
 
 Part of `docs.evidence.ranks --links`, in the processes of `docs.evidence.rank_process`.
 """
@@ -45,11 +45,21 @@ def calls(memory: SymmetricMemory) -> dict[str, Call]:
             f"pull {mib} MiB": _copy(local, there),
             f"copy {mib} MiB": _copy(own, local),
             f"add {mib} MiB": _sum(own, there, total),
+            f"spread {mib} MiB": _exchange(memory, "spread", [own, there], local),
+            f"met sum {mib} MiB": _exchange(memory, "met sum", [own, there], total),
+            f"sum {mib} MiB": _exchange(memory, "sum", [own, there], total),
         }
     a, b = torch.randn(_M, _K, **made), torch.randn(_N, _K, **made).t()
     for name, rank in (("own", memory.rank), ("peer", peer)):
         found[f"gemm to {name}"] = _gemm(a, b, memory.matrix(rank, 0, _M, _N, torch.bfloat16))
     return found | _stream_flags(memory, peer)
+
+
+def _exchange(memory: SymmetricMemory, operation: str, others: list[torch.Tensor], rows: torch.Tensor) -> Call:
+    """Return an exchange of rows by one kernel."""
+    launch = memory.exchange(operation, others)
+    assert launch is not None
+    return lambda: launch(rows)
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> Call:

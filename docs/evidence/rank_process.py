@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory  # registers torch's fused operators
 
 from cutegemm import gemm
-from cutegemm.ranks import FORMS
+from cutegemm.ranks import forms_of
 from cutegemm.run.ahead import compiled
 from cutegemm.run.prepare import asking
 from cutegemm.run.question import decide
@@ -113,9 +113,9 @@ class Contest:
             calls[f"{OURS} {form}"] = functools.partial(self.ours, self.x, form)
         return calls
 
-    def chosen(self) -> str:
-        """Return the form that is chosen."""
-        return request_of(self.problem, self.ranks).form
+    def chosen(self) -> Request:
+        """Return the call with the form that is chosen."""
+        return request_of(self.problem, self.ranks)
 
     def off(self, form: str) -> tuple[float, float, bool]:
         """Return the errors of our results and of NCCL's, and whether our bits are the same again.
@@ -209,7 +209,8 @@ def row_of(contest: Contest, rounds: int, meet: Call) -> dict[str, Any]:
         if any(errors):
             failed[name] = next(filter(None, errors))
             del calls[name]
-    row: dict[str, Any] = {**contest.problem._asdict(), "ranks": contest.ranks, "form": contest.chosen()}
+    row: dict[str, Any] = {**contest.problem._asdict(), "ranks": contest.ranks}
+    row |= {"form": contest.chosen().form, "chunks": contest.chosen().chunks}
     off: dict[str, float] = {}
     repeats: dict[str, bool] = {}
     for form in contest.forms:
@@ -250,6 +251,9 @@ class Alone:
     def reserve(self, size_bytes: int, keeps: bool = False) -> bool:
         return False
 
+    def exchange(self, operation: str, rows: Sequence[torch.Tensor]) -> None:
+        """Have no kernel: each rank compiles the few that exchange rows."""
+
     def matrix(self, rank: int, offset_bytes: int, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
         bytes_of = torch.empty(offset_bytes % 16 + rows * columns * dtype.itemsize, dtype=torch.uint8, device="cuda")
         return bytes_of[offset_bytes % 16 :].view(dtype).view(rows, columns)
@@ -274,7 +278,7 @@ def works(problems: Sequence[Problem], ranks: int) -> Iterator[tuple[Request, Wo
     """Yield the calls of problems in both forms."""
     made: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
     for problem in problems:
-        for form in FORMS:
+        for form in forms_of(problem.operation):
             request = request_of(problem, ranks, form)
             m, n, k = request.m, request.n, request.k
             w, d = torch.empty(n, k, **made).t(), torch.empty(m, n, **made)
@@ -283,7 +287,7 @@ def works(problems: Sequence[Problem], ranks: int) -> Iterator[tuple[Request, Wo
             else:
                 rows = m // ranks if problem.operation == "reduce_scatter" else m
                 yield request, Reduced(torch.empty(m, k, **made), w, None, d[:rows])
-            if form == FORMS[0]:
+            if form == "whole":
                 gemm(torch.empty(m, k, **made), w, out=d)
 
 
@@ -310,7 +314,7 @@ def main(arguments: list[str]) -> None:
     dist.barrier(group)
 
     def contest(problem: Problem) -> Contest:
-        forms = FORMS if arguments[5] == "forms" else (request_of(problem, ranks).form,)
+        forms = forms_of(problem.operation) if arguments[5] == "forms" else (request_of(problem, ranks).form,)
         return Contest(problem, group, forms)
 
     engine = distributed_calls.ranks_of(str(group.group_name), device).engine

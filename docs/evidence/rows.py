@@ -30,6 +30,33 @@ SUITES: dict[str, tuple[Shape, ...]] = {
     ),
 }
 CHOSEN = "chosen by `gemm`"
+_RATES = ("tflops", "library_tflops", "ratio")
+
+
+def without_rates(row: Row) -> Row:
+    """Return a row as a file holds it: without what `with_rates` computes from the other values.
+
+    >>> without_rates({"m": 1, "us": 2.0, "library_us": 3.0, "ratio": 1.5}), without_rates({"tflops": {}})
+    ({'m': 1, 'us': 2.0, 'library_us': 3.0}, {'tflops': {}})
+    """
+    return {key: value for key, value in row.items() if key not in _RATES} if _is_timed(row) else row
+
+
+def with_rates(row: Row) -> Row:
+    """Return a row with the TFLOP/s of the plan and of cuBLAS, and their ratio, if it has both times.
+
+    >>> list(with_rates({"m": 1000, "n": 1000, "k": 1000, "us": 10.0, "library_us": 11.0}).values())[-3:]
+    [200.0, 181.818, 1.1]
+    """
+    if not _is_timed(row):
+        return row
+    mflop = 2e-6 * row["m"] * row["n"] * row["k"] * row.get("l", 1)
+    rates = {f"{who}tflops": round(mflop / row[f"{who}us"], 3) for who in ("", "library_")}
+    return {**row, **rates, "ratio": round(row["library_us"] / row["us"], 4)}
+
+
+def _is_timed(row: Row) -> bool:
+    return "library_us" in row and isinstance(row.get("us"), float)
 
 
 def shape_of(row: Row) -> str:

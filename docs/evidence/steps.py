@@ -305,6 +305,10 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "grouped", "--json", "grouped_h100.json"), 120, (HOPPER,),
     ),
     Step(
+        "experts_h100", "mixtures of experts, and eager torch with its grouped_mm, of an H100",
+        ("-m", "docs.evidence", "experts", "--json", "experts_h100.json"), 150, (HOPPER,),
+    ),
+    Step(
         "instructions", "which properties of an MMA instruction change the bits of D",
         ("-m", "docs.evidence", "instructions", "--json", "instructions.json"), 60, (HOPPER,),
     ),

@@ -176,7 +176,7 @@ def test_styles_of_drawings_on_one_page_do_not_disagree() -> None:
         style = re.findall(r"<style>(.*?)</style>", draw(thing))[0]
         for theme, rules in zip(("light", "dark"), style.split("@media(prefers-color-scheme:dark)"), strict=True):
             here: dict[str, list[str]] = {}
-            for name, body in re.findall(r"(svg\.cutegemm[^{}]*)\{([^{}]*)\}", rules):
+            for name, body in re.findall(r"(svg\.cg[^{}]*)\{([^{}]*)\}", rules):
                 here.setdefault(theme + name, []).append(body)
             for name, bodies in here.items():
                 assert meaning.setdefault(name, bodies) == bodies

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs.evidence.files import read_record, write_record
+from docs.evidence.rows import with_rates, without_rates
 
 DATA = Path(__file__).parents[2] / "docs" / "evidence" / "data"
 
@@ -36,3 +37,12 @@ def test_committed_tables_are_as_the_writer_leaves_them(pattern: str, tmp_path: 
     for file in files:
         write_record(tmp_path / "a.json", read_record(file))
         assert (tmp_path / "a.json").read_text() == file.read_text(), file.name
+
+
+def test_committed_rows_have_no_rates_that_are_computed_from_their_times() -> None:
+    rows = read_record(DATA / "hopper_ladder.json")["rows"]
+    assert [row for row in rows if without_rates(row) != row] == []
+    assert all(without_rates(with_rates(row)) == row for row in rows)
+    first = with_rates(rows[0])
+    assert first["ratio"] == pytest.approx(first["library_us"] / first["us"], abs=1e-4)
+    assert first["tflops"] / first["library_tflops"] == pytest.approx(first["ratio"], rel=1e-3)

@@ -9,9 +9,8 @@ import pytest
 from cutegemm.analysis import check, global_accesses
 from cutegemm.errors import CutegemmError
 from cutegemm.profile import compare
-from docs.evidence.counters.proof import Counted, Proof, digest, load, save, summary, worst
+from docs.evidence.counters.proof import Counted, Proof, digest, load, read, save, summary, worst
 from docs.evidence.counters.random_plans import DEVICES, FAMILIES, Drawn, draw
-from docs.evidence.files import read_record
 from docs.evidence.pages.proof import losers, page
 
 DATA = Path(__file__).parents[2] / "docs" / "evidence" / "data"
@@ -47,7 +46,7 @@ def recorded(factor: float) -> tuple[Proof, list]:
 def test_the_losers_come_first(tmp_path):
     proof, found = recorded(1.5)
     save(proof, found, tmp_path / "proof.json")
-    held = read_record(tmp_path / "proof.json")
+    held = read(tmp_path / "proof.json")
     first, second = [{**row, "device": "h200"} for row in held["cases"]]
     assert (first["name"], first["missed"]) == ("simt_01", ["global store sectors"])
     assert second["missed"] == []
@@ -71,7 +70,7 @@ def test_another_file_is_refused(tmp_path):
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
 def test_predictions_are_those_of_today(file):
     """Sectors of some recorded plans, which take no compiler."""
-    held = read_record(file)
+    held = read(file)
     kinds = {"global load sectors, cp.async too": ("ld", "ldgsts"), "global store sectors": ("st",)}
     rows, others = held["cases"][::3], []
     for row in rows:
@@ -89,7 +88,7 @@ def test_there_are_sixty_of_each_family():
     counted = {(family, device) for family in FAMILIES for device in DEVICES}
     assert [file.stem for file in FILES] == sorted(f"proof_{family}_{device}" for family, device in counted)
     for file in FILES:
-        rows = read_record(file)["cases"]
+        rows = read(file)["cases"]
         assert len(rows) == len({row["name"] for row in rows}) == 60
         errors = [max([abs(row["promised"][name][2] or 1) for name in row["missed"]], default=0) for row in rows]
         assert errors == sorted(errors, reverse=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from cutegemm.ranks import OPERATIONS
+from cutegemm.ranks import FORMS, OPERATIONS, forms_of
 from cutegemm.torch import distributed
 from cutegemm.torch.activations import activated
 from cutegemm.torch.distributed.calls import ranks_of, request_of
@@ -18,7 +18,6 @@ from cutegemm.torch.distributed.engine import Request, Work
 from cutegemm.torch.distributed.work import Gathered, Reduced
 from docs.evidence.rank_process import compile_all
 
-FORMS = ("whole", "by_shard")
 CALLS = 4
 DRAWN = 3  # random shapes for a seed
 _ROUNDING = 2.0**-8  # half a unit in the last place of 1 as bfloat16
@@ -68,8 +67,8 @@ def _works(seeds: Sequence[int]) -> Iterator[tuple[Request, Work]]:
     for m, n, k in {shape for seed in seeds for shape in extents(DRAWN, seed)}:
         x, w, bias, d = normal(m, k), normal(n, k).t(), normal(n), normal(m, n)
         text = activated("relu", ("bias",))
-        for form in FORMS:
-            for operation in OPERATIONS:
+        for operation in OPERATIONS:
+            for form in forms_of(operation):
                 request = request_of(operation, ranks, m, n, k, *kinds, form, device().index)
                 if operation == "all_gather":
                     yield request, Gathered(x[: m // ranks], [w], text, [bias], (), [d])
@@ -89,7 +88,7 @@ def gathers(seed: int) -> list[str]:
     torch.manual_seed(seed + dist.get_rank())
     faults = []
     for m, n, k in extents(DRAWN, seed):
-        for form in FORMS:
+        for form in forms_of("all_gather"):
             xs, w, bias = [normal(m // 2, k) for _ in range(CALLS)], normal(n, k).t(), normal(n)
             found = [distributed.all_gather_mm(x, w, bias, "relu", form=form) for x in xs]
             for x, d in zip(xs, found, strict=True):
@@ -99,19 +98,19 @@ def gathers(seed: int) -> list[str]:
     return faults
 
 
-def reduces(called: str, seed: int) -> list[str]:
+def reduces(called: str, seed: int, has_bias: bool) -> list[str]:
     """Compare a reduction with float64 and its bound of the error; and its bits with those of a second call."""
     torch.manual_seed(seed + dist.get_rank())
     function, faults = getattr(distributed, called), []
     for m, n, k in extents(DRAWN, seed):
         for form in FORMS:
-            xs, w, bias = [normal(m, k) for _ in range(CALLS)], normal(n, k).t(), normal(n)
-            bias = every(bias)[0]
+            xs, w = [normal(m, k) for _ in range(CALLS)], normal(n, k).t()
+            bias = every(normal(n))[0] if has_bias else None
             found = [function(x, w, bias, form=form) for x in xs]
             again = [function(x, w, bias, form=form) for x in xs]
             for x, d, other in zip(xs, found, again, strict=True):
                 partials = torch.stack(every(x.double() @ w.double()))
-                wanted = partials.sum(0) + bias.double()
+                wanted = partials.sum(0) + (0.0 if bias is None else bias.double())
                 ranks = len(partials)
                 limit = _ROUNDING * (ranks * partials.abs().max().item() + wanted.abs().max().item())
                 mine = wanted.chunk(ranks)[dist.get_rank()] if called == "mm_reduce_scatter" else wanted
@@ -124,10 +123,29 @@ def reduces(called: str, seed: int) -> list[str]:
     return faults
 
 
+def chunks(operation: str) -> list[str]:
+    """Compare reductions by shard in several chunks with those in the form "whole"."""
+    torch.manual_seed(dist.get_rank())
+    group, faults = dist.distributed_c10d._get_default_group(), []
+    engine = ranks_of(str(group.group_name), device()).engine
+    for m, n, k in [(1024, 512, 512), (24, 264, 72)]:
+        for count in (2, 3):
+            x, w = normal(m, k), normal(n, k).t()
+            whole = {"reduce_scatter": distributed.mm_reduce_scatter, "all_reduce": distributed.mm_all_reduce}
+            wanted = whole[operation](x, w, form="whole").double()
+            for call in range(CALLS):
+                d = torch.empty(wanted.shape, dtype=x.dtype, device=device())
+                engine.run(Request(operation, m, n, k, x.dtype, x.dtype, "by_shard", count), Reduced(x, w, None, d))
+                if fault := _off(d, wanted, 4 * _ROUNDING * wanted.abs().max().item()):
+                    faults.append(f"{operation} of {m} rows in {count} chunks, call {call}: {fault}")
+    return faults
+
+
 def _mlp(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, form: str) -> torch.Tensor:
-    hidden = distributed.all_gather_mm(x, up, activation="gelu", form=form)
+    gathers = form if form in forms_of("all_gather") else None
+    hidden = distributed.all_gather_mm(x, up, activation="gelu", form=gathers)
     y = distributed.mm_reduce_scatter(hidden, down, form=form)
-    return distributed.all_gather_mm(y, up, form=form)
+    return distributed.all_gather_mm(y, up, form=gathers)
 
 
 def captures(form: str) -> list[str]:

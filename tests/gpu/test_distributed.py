@@ -40,10 +40,15 @@ def test_rows_are_gathered(ranks, seed):
     assert ranks.call(calls.gathers, seed) == NONE
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("seed", "has_bias"), [(0, True), (1, False)])
 @pytest.mark.parametrize("called", ["mm_reduce_scatter", "mm_all_reduce"])
-def test_products_are_added(ranks, called, seed):
-    assert ranks.call(calls.reduces, called, seed) == NONE
+def test_products_are_added(ranks, called, seed, has_bias):
+    assert ranks.call(calls.reduces, called, seed, has_bias) == NONE
+
+
+@pytest.mark.parametrize("operation", ["reduce_scatter", "all_reduce"])
+def test_chunks(ranks, operation):
+    assert ranks.call(calls.chunks, operation) == NONE
 
 
 @pytest.mark.parametrize("form", calls.FORMS)

@@ -26,7 +26,7 @@ PRIMES = (2, 3, 5, 7, 13, 31, 61, 127, 131, 251, 257)
 EXTENTS = ((1, 256, 64), (3, 520, 328), (8, 1024, 1000), (64, 136, 512))  # groups, N or M, K
 FORMS = ("m", "n", "k")
 SEEDS = range(12)
-VECTORS = 500  # number of vectors of ends for each form
+VECTORS = 500  # number of vectors of ends, for each form
 
 
 @pytest.fixture(autouse=True)

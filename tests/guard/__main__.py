@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +13,10 @@ from cutegemm.compile.cache import dsl_version
 from cutegemm.compile.workers import map_in_processes, processors
 from tests.guard.differences import differences
 from tests.guard.recorded import choices, interleavings, machine_code, programs
+from tests.guard.stored import CHOICES, OF_PLANS, read, text_of
 
 RECORD = Path(__file__).with_name("record.json")
-SECTIONS = ("machine_code", "programs", "interleavings", "choices")
+SECTIONS = (*OF_PLANS, CHOICES)
 _PROBLEMS, _SEED = 1000, 4800
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -26,18 +26,17 @@ Only = Annotated[list[str] | None, typer.Option(help=f"Sections, of: {', '.join(
 @app.command()
 def record(only: Only = None) -> None:
     """Compile all plans and write the record."""
-    before = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    found = {**before, **measured(only or SECTIONS), "dsl": dsl_version()}
-    RECORD.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n")
+    before = read(RECORD.read_text())[1] if RECORD.exists() else {name: {} for name in SECTIONS}
+    RECORD.write_text(text_of(dsl_version(), {**before, **measured(only or SECTIONS)}))
     print(f"wrote {', '.join(only or SECTIONS)} to {RECORD}")
 
 
 @app.command()
 def check(only: Only = None) -> None:
     """Compile all plans and compare them with the record; the status is 1 if anything differs."""
-    before = json.loads(RECORD.read_text())
-    if before["dsl"] != dsl_version():
-        print(f"The record was made with version {before['dsl']} of the DSL; {dsl_version()} is installed.")
+    dsl, before = read(RECORD.read_text())
+    if dsl != dsl_version():
+        print(f"The record was made with version {dsl} of the DSL; {dsl_version()} is installed.")
         raise typer.Exit(2)
     now = measured(only or SECTIONS)
     lines = [line for section in now for line in differences(section, before[section], now[section])]
@@ -54,7 +53,7 @@ def measured(sections: Any) -> dict[str, Any]:
     plans, found = guarded_plans(), {}
     with Progress() as progress:
         for section in sections:
-            if section == "choices":
+            if section == CHOICES:
                 problems = drawn(_SEED, _PROBLEMS)
                 named = [str(problem) for problem in problems]
                 found[section] = dict(zip(named, choices(problems), strict=True))
@@ -63,7 +62,7 @@ def measured(sections: Any) -> dict[str, Any]:
             of_plan = {"machine_code": machine_code, "programs": programs, "interleavings": interleavings}[section]
             each = [(plan, arch) if section == "machine_code" else (plan,) for plan, arch in plans.values()]
             values = map_in_processes(of_plan, each, processors(), lambda task=task: progress.advance(task))
-            found[section] = dict(zip(plans, values, strict=True))
+            found[section] = {label: value for label, value in zip(plans, values, strict=True) if value is not None}
     return found
 
 

@@ -76,7 +76,8 @@ def _played(protocol: Protocol) -> list[Any]:
 def choices(problems: Sequence[Problem]) -> list[list[Any]]:
     """Return [recipe, what the plan is made of] of the first choice for each problem.
 
-    The second entry has no name in it, so that a plan that is only renamed is recognised.
+    The second entry is the tile, the cluster, the splits of K, the threads (T), the bytes of shared memory (B) and the
+    stages (S). It has no name in it, so that a plan that is only renamed is recognised.
     """
     return [_choice(problem) for problem in problems]
 
@@ -89,5 +90,5 @@ def _choice(problem: Problem) -> list[Any]:
     tile = "x".join(map(str, plan.cta_tile))
     cluster = "x".join(map(str, (*plan.cluster_mn, plan.cluster_k)))
     shared = sum(plan.smem_bytes().values())
-    form = f"{tile} cluster {cluster} K/{plan.split_k} {plan.threads} threads {shared} B {plan.stages} stages"
+    form = f"{tile} {cluster} K/{plan.split_k} {plan.threads}T {shared}B {plan.stages}S"
     return [str(recipe), f"D^T {form}" if recipe.swap_ab else form]

@@ -246,10 +246,6 @@ RULES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: sm90_plan(operands_of("m"), schedule="single", ctas=None),
         r"a grouped GEMM needs a producer\. Use schedule='pingpong' or 'cooperative'\.",
     ),
-    "overlapped": (
-        lambda: sm90_plan(operands_of("m"), schedule="cooperative", overlapped=True),
-        r"cannot overlap the epilogue of a tile with the next one\. Leave overlapped out\.",
-    ),
     "split-K": (lambda: sm90_plan(operands_of("k"), split_k=2), r"cannot split K\. Leave split_k, stream"),
     "stream-K": (lambda: sm90_plan(operands_of("n"), stream=1), r"cannot split K\. Leave split_k, stream"),
     "cluster split-K": (
@@ -274,7 +270,11 @@ RULES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "D along M": (
         lambda: sm90_plan(operands_of("m", out_major="m")),
-        r"1 rule is broken\.\n  - D is m-major, but groups divide that mode; TMA cannot clip it",
+        r"1 rule is broken\.\n  - D is m-major, but groups divide that mode; TMA cannot start or clip a box",
+    ),
+    "A along M": (
+        lambda: sm90_plan(operands_of("m", layout="tt")),
+        r"1 rule is broken\.\n  - A is m-major, but groups divide that mode; TMA cannot start or clip a box",
     ),
     "A and B along K": (
         lambda: sm90_plan(operands_of("k", layout="nt")),

@@ -39,6 +39,7 @@ from cutegemm.choice.sm90.shapes import K_TILE_BYTES, Shapes, TileShape, by_orie
 from cutegemm.choice.sm90.tiling import FixupTiles, FixupVariants, Tiling
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
+from cutegemm.plan.mainloop.block_scaled import scale_names
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
@@ -141,7 +142,7 @@ class Model:
         waves = np.maximum(1.0, begun)
         ab_bytes = self._read_bytes(problem, tiling, recipes, fixup_tiles, waves)
         memory_us = (ab_bytes + of_rows(cd_bytes, recipes)) / (self.device.measured.tma_read_gb_s * 1e3)
-        us = together(2.0, waves_us, memory_us) * slower
+        us = together(2.0, waves_us, memory_us) * (slower * of_rows(self._scales_factor, recipes))
         us = start_us + us + self._meeting_us(recipes, splits, fixup_tiles, np.ceil(begun)) + store_us
         repacking_us = of_rows(repack_us(self.shapes, self.operands, problem, self.device, self.repacked), recipes)
         us = us + repacking_us
@@ -216,6 +217,23 @@ class Model:
         the time of a k-tile.
         """
         return self._mma_us**2 + self._latency_us**2
+
+    @cached_property
+    def _scales_factor(self) -> Column:
+        """Return the slowdown of each plan by block scales, apart from that by accumulator promotion.
+
+        Scales of single columns take more registers and reads than those of single rows: 199 x 4632 x 4321 takes 65.6
+        us with them along the columns, and 56.5 us with A and B swapped. 4096 x 7168 x 16384 takes 792 us in 128 x 192
+        and 747 us in 128 x 128; 1625 x 4716 x 2784 takes 66.6 us in clusters of 1 x 2 and 62.1 us in 2 x 1 (H100,
+        2026-11-27).
+        """
+        names, shapes = scale_names(self.operands), self.shapes
+        if not names:
+            return np.ones(len(shapes.bm))
+        by_mode = {mode[0]: len(mode) == 1 for mode in [self.operands.modes(name)[0] for name in names]}
+        of_columns = np.where(shapes.swap_ab, by_mode["m"], by_mode["n"])
+        is_large = shapes.bm * shapes.bn > _UNIT
+        return (1 + 0.05 * of_columns) * (1 + 0.02 * is_large) * (1 + 0.02 * ((shapes.bn == 128) & (shapes.cn > 1)))
 
     @cached_property
     def _start_us(self) -> Column:

@@ -122,8 +122,14 @@ class TensorMap:
         """Return where the 16-byte units of a box are in global memory, in the order of the box in shared memory.
 
         corner   coordinates of the first element, the contiguous mode first; they may be negative
+        raises   RuleViolation if the first element does not start a unit: on Hopper an illegal instruction
         """
         size, per_unit = self.element_bytes, UNIT_BYTES // self.element_bytes
+        if corner[0] % per_unit:
+            raise RuleViolation(
+                f"TMA at coordinate {corner[0]} of the contiguous mode, which is not a multiple of {per_unit}, the "
+                f"elements of {UNIT_BYTES} bytes."
+            )
         counts = (self.box[0] // per_unit, *self.box[1:])
         index = np.unravel_index(np.arange(prod(counts)), counts, order="F")
         first = corner[0] + index[0].astype(np.int64) * per_unit  # the first element of each unit

@@ -26,6 +26,7 @@ from cutegemm.plan.mainloop.block_scaled import (
     block_scales_of,
     scales_of,
 )
+from cutegemm.plan.memory.groups import elements_between_starts
 from cutegemm.plan.program.steps import RIGHT
 
 
@@ -205,20 +206,22 @@ def read_scales(tracer: ConsumerTracer, read: ReadScales, at: At) -> None:
             for register in range(scales.registers):
                 own[register] = cute.arch.shuffle_sync(held[register], registers.k[0])
         else:
-            read_rows(tracer, scales, own, at.stage)
+            read_rows(tracer, scales, own, at)
     registers.k[0] = registers.k[0] + 1
 
 
-def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: Any) -> None:
+def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, at: At) -> None:
     """Read one block scale for each row or column of the thread from a stage of the mainloop pipeline.
+
+    If groups divide the rows, the stage begins up to three rows before the tile, see `elements_between_starts`.
 
     tracer   emits the code of the consumer's program
     scales   which operand's scales, and how they are laid out
     own      registers that receive the scales
-    stage    index of the stage
+    at       the consumer's position in its program: work tile, k-tile and pipeline state
     """
     plan, mode = tracer.plan, "mn".index(scales.mode)
-    staged = tracer.pipeline_state.smem[scales.name][None, 0, stage]
+    staged = tracer.pipeline_state.smem[scales.name][None, 0, at.stage]
     of_thread = lower.tiled_mma(plan.consumer_mma).get_slice(tracer.who.tid)
     places = of_thread.partition_C(cute.make_identity_tensor(plan.consumer_mma_tile))  # ((2, 2, N/8), MMA_M, MMA_N)
     (_, _, eights), down, across = places.shape
@@ -226,8 +229,11 @@ def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: A
         first = tracer.who.consumer * scales.extent if plan.body.readers > 1 else 0
         held = [((0, i, 0), m, 0) for m in range(down) for i in range(2)]
     else:
-        first = 0  # consumers that share a tile have all of its columns
+        first: Any = 0  # consumers that share a tile have all of its columns
         held = [((i, 0, eight), 0, n) for n in range(across) for eight in range(eights) for i in range(2)]
+    apart = elements_between_starts(plan.operands, scales.name)
+    if apart > 1:
+        first = first + Int32(at.tile.begin) % apart
     for register, place in enumerate(held):
         own[register] = staged[first + places[place][mode]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cutlass
 import cutlass.cute as cute
@@ -473,6 +473,8 @@ class ConsumerTracer(Tracer):
             store_as_results(self.storage.by_epi_tiles(self.accumulators), self.kept)
         at.left = Int32(self.storage.epi_tiles)
         at.overlapped_m, at.overlapped_n, at.overlapped_l = own_mnl
+        if hold.groups:
+            at.overlapped_begin, at.overlapped_size = Int32(at.tile.begin), Int32(at.tile.size)
 
     @reads(step.OverlappedEpiTile)
     @cute.jit
@@ -518,6 +520,11 @@ class ConsumerTracer(Tracer):
         """
         self.results = lambda _: self.kept[None, j]
         self.storage.find_warp()
+        present = self.storage.work_tile
+        if self.plan.operands.groups:
+            self.storage.begin(replace(present, begin=at.overlapped_begin, size=at.overlapped_size))
         self.steps(
             steps, At(i=j, overlapped_m=at.overlapped_m, overlapped_n=at.overlapped_n, overlapped_l=at.overlapped_l)
         )
+        if self.plan.operands.groups:
+            self.storage.begin(present)

@@ -13,6 +13,7 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.glu import box_tile
 from cutegemm.kernels.sm90.groups import k_of, tiles_along_k
 from cutegemm.kernels.trace import LOADED, At, MainloopPipeline, Tracer
+from cutegemm.plan.memory.groups import elements_between_starts
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.reader import reads
@@ -167,7 +168,8 @@ class Loads:
                 at = k_of(self.plan, k_tile, work_tile)
             else:
                 at = (k_tile, 0 if self.plan.operands.groups == stream.mode else batch)
-            source = box.gX[(None, tiles[stream.mode], *at)]
+            first, apart = tiles[stream.mode], elements_between_starts(self.plan.operands, stream.name)
+            source = box.gX[(None, first if apart == 1 else first // apart * apart, *at)]
             cute.copy(box.atom, source, box.sX[None, stage], tma_bar_ptr=full, **box.options)
 
 

@@ -20,6 +20,7 @@ from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.access import GlobalRead, SmemAccess
 from cutegemm.plan.mainloop.base import Steps
 from cutegemm.plan.mainloop.promoted import Promote, Promoted
+from cutegemm.plan.memory.groups import elements_between_starts
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.program.expand import Expansion, State
 from cutegemm.plan.program.operations import Compute, Op
@@ -273,7 +274,8 @@ class BlockScaled(Promoted):
             pairs = (lanes % 4 * 2)[:, None] + np.arange(0, columns.extent, _PERIOD["n"])
             elements = (pairs[:, :, None] + np.arange(2)).reshape(1, len(lanes), -1)
             elements = np.repeat(elements, warps, axis=0)
-            yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64)
+            apart = elements_between_starts(plan.operands, columns.name)
+            yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64 if apart == 1 else 32)
 
     def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
         """Yield the reads of 128 x 128 block scales from global memory, for the analysis.

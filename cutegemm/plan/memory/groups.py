@@ -26,6 +26,7 @@ import numpy as np
 from cutegemm.dtypes import s32
 from cutegemm.layout import Layout
 from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 ENDS = "ends"  # name of the operand with the end of each group
 COUNTS = "counts"  # name of the operand with the size of each group, if groups begin at multiples of extent / groups
@@ -145,6 +146,36 @@ def is_clipped(operands: Operands, name: str) -> bool:
     if ragged_mode(operands, name) is None:
         return False
     return operands.groups == "k" or name not in ("a", "b", *operands.of_mainloop)
+
+
+def elements_between_starts(operands: Operands, name: str) -> int:
+    """Return the distance between elements at which TMA can start a box of an operand, in the mode that groups divide.
+
+    TMA starts boxes at multiples of 16 bytes of the contiguous mode; on Hopper another start is an illegal instruction.
+    A tile of such an operand begins at the last start that is not after its first element, and is longer by the
+    distance. If groups do not divide the contiguous mode, the distance is 1. Groups never divide that of A and B.
+
+    name   name of an operand that the mainloop loads
+
+    >>> from cutegemm.plan.mainloop.block_scaled import with_scales
+    >>> grouped = Operands.of("e4m3", layout="nt", out="bf16", batched=True, groups="m")
+    >>> [elements_between_starts(with_scales(grouped, ("1x128", "128x128")), name) for name in ("a", "scale_a")]
+    [1, 4]
+    """
+    operand = operands.matrix(name)
+    if name in ("a", "b") or ragged_mode(operands, name) is None or operand.major != operands.groups:
+        return 1
+    return TMA_INNER_ALIGNED_BYTES * 8 // operand.dtype.bits
+
+
+def elements_of_stage(operands: Operands, name: str, tile: int) -> int:
+    """Return how many rows (or columns) of an operand a stage holds, so that it has a tile of any group.
+
+    name   name of an operand that the mainloop loads
+    tile   rows (or columns) of the tile
+    """
+    apart = elements_between_starts(operands, name)
+    return tile if apart == 1 else tile + apart
 
 
 def batch_of_equal_groups(problem: Problem) -> Problem:

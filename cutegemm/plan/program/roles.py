@@ -117,12 +117,13 @@ def _overlapped(plan: GemmPlan) -> Program:
     """
     epi_tile, aux = plan.store.epi_tile_steps(plan), plan.epilogue.outputs[1:]
     mainloop = warp_roles(plan).mainloop
+    keep = KeepTile(plan.epilogue.tail.tensors, aux, plan.epilogue.reduced, bool(plan.operands.groups))
     tile = (
         ForKTiles((*mainloop.k_tile(plan), OverlappedEpiTile(epi_tile))),
         ForEpiTiles(epi_tile, overlapped=True),
         *_semaphore(plan),
         *mainloop.epilogue(plan),
-        If(IS_TILE, _end(plan, (Evaluate(HEAD), KeepTile(plan.epilogue.tail.tensors, aux, plan.epilogue.reduced)))),
+        If(IS_TILE, _end(plan, (Evaluate(HEAD), keep))),
     )
     return Program((*_stagger(plan), ForTiles(tile, lasting=True), *_stores_end(plan)))
 

@@ -416,13 +416,19 @@ class KeepTile(Step):
     read      names of the operands that are read from global memory
     aux       names of the auxiliary outputs, which are stored at once
     reduced   names of the sums and maxima; their partial results are stored to the workspace at once
+    groups    whether the tile belongs to a group, whose first row and size are kept as well
     """
-
-    changes: ClassVar[tuple[str, ...]] = ("left", "overlapped_m", "overlapped_n", "overlapped_l")
 
     read: tuple[str, ...] = ()
     aux: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
+    groups: bool = False
+
+    @property
+    def changes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return the names of the loop-carried variables that the step changes."""
+        of_group = ("overlapped_begin", "overlapped_size") if self.groups else ()
+        return ("left", "overlapped_m", "overlapped_n", "overlapped_l", *of_group)
 
     def __str__(self) -> str:
         sources = f", with {_from_global(self.read)}" if self.read else ""

@@ -18,6 +18,7 @@ from cutegemm.machine.arch import (
     Arch,
 )
 from cutegemm.plan.epilogue import BROADCAST
+from cutegemm.plan.memory.groups import elements_of_stage
 from cutegemm.plan.memory.partials import folding
 from cutegemm.plan.program.thread_schedule import thread_schedule
 from cutegemm.plan.rules.boxes import box_rules, overlapping, places
@@ -150,7 +151,8 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
         name, layout = stream.name.upper(), stream.smem
         have = product_each(layout.shape)
         depth = bk if stream in plan.streams[:2] or len(have) < 2 else have[1]
-        want = (bm if stream.mode == "m" else bn, depth, plan.stages)
+        rows = elements_of_stage(plan.operands, stream.name, bm if stream.mode == "m" else bn)
+        want = (rows, depth, plan.stages)
         if name == "B" and _is_by_lines(plan, have[0]):
             want = (have[0], *want[1:])
         if have != want:

@@ -216,8 +216,6 @@ def _unsupported(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each option of a plan that a grouped GEMM cannot have."""
     if plan.body.has_roles and plan.body.kind == "single":
         yield "a grouped GEMM needs a producer. Use schedule='pingpong' or 'cooperative'."
-    if plan.body.has_roles and plan.body.overlapped:
-        yield "a grouped GEMM cannot overlap the epilogue of a tile with the next one. Leave overlapped out."
     if plan.scheduler.split.is_split or plan.cluster_k > 1:
         yield "a grouped GEMM cannot split K. Leave split_k, stream, fixup and cluster_k out."
     if plan.repacks:
@@ -329,11 +327,10 @@ class GroupedScheduler(TileScheduler):
             yield f"groups divide {self.mode.upper()} of B, whose columns a gated epilogue pairs. Let groups divide M."
         for name in ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs):
             operand, mode = plan.operands.matrix(name), ragged_mode(plan.operands, name)
-            is_loaded_whole = name in "ab" and self.mode != "k"
-            if mode is not None and not operand.broadcast and not is_loaded_whole and operand.major == self.mode:
+            if mode is not None and not operand.broadcast and operand.major == self.mode:
                 yield (
-                    f"{name.upper()} is {operand.major}-major, but groups divide that mode; TMA cannot clip it at the "
-                    f"end of a group. Store {name.upper()} with the other mode contiguous."
+                    f"{name.upper()} is {operand.major}-major, but groups divide that mode; TMA cannot start or clip a "
+                    f"box at any element of it. Store {name.upper()} with the other mode contiguous."
                 )
 
     def limits(self, work: Work) -> Iterator[str]:

@@ -112,8 +112,12 @@ def read_scales(player: Player, read: ReadScales, number: int, process: Process,
         if scales.by_block:
             found.append(registers.now[scales.name][:, :, registers.k % LANES])
         else:
-            own = player.own_split(process)[scales.mode == "n"]
-            found.append(np.asarray(player.flows[process.cta][scales.name].read(op.stage)[own, 0].T))
+            along = int(scales.mode == "n")
+            own = np.arange(player.plan.mma_tile[along])[player.own_split(process)[along]]
+            values = player.flows[process.cta][scales.name].read(op.stage)[:, 0]
+            before = player.rows_before(scales.name, player.shape(process, op.tag[0]).group)
+            at = np.broadcast_to(own[:, None] + before, (len(own), values.shape[1]))
+            found.append(np.take_along_axis(values, at, 0).T)
     registers.k += 1
     rows, columns = found
     registers.both = rows[:, :, None] * columns[:, None, :]

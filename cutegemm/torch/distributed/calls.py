@@ -31,17 +31,17 @@ class PeerWarning(UserWarning):
 
 
 @dataclass
-class _Ranks:
+class Ranks:
     """What this process keeps for a group: the group, and its engine, or None without peer access."""
 
     group: dist.ProcessGroup
     engine: Engine | None
 
 
-_known: dict[tuple[str, torch.device], _Ranks] = {}
+_known: dict[tuple[str, torch.device], Ranks] = {}
 
 
-def ranks_of(name: str, device: torch.device) -> _Ranks:
+def ranks_of(name: str, device: torch.device) -> Ranks:
     """Return what this process keeps for a group. All ranks make the first call for a group together.
 
     name     name of the group
@@ -50,7 +50,7 @@ def ranks_of(name: str, device: torch.device) -> _Ranks:
     group = group_of(name)
     found = _known.get((name, device))
     if found is None or found.group is not group:
-        found = _known[name, device] = _Ranks(group, _engine(group, device))
+        found = _known[name, device] = Ranks(group, _engine(group, device))
     return found
 
 
@@ -94,7 +94,7 @@ def request_of(
     """Return the call with the schedule of the lowest predicted time.
 
     ranks          number of ranks
-    form           "whole" or "by_shard", if the caller passes it; None: either
+    form           form that the caller passes; None: any
     device_index   GPU of this rank
     others         as for `engine.Request`
     """
@@ -113,7 +113,7 @@ def gathered(
     operands: Sequence[torch.Tensor],
     scalars: Sequence[float],
     out_dtype: OutDtype,
-    name: str,
+    ranks: Ranks,
     form: str | None = None,
     how: How = AS_CHOSEN,
 ) -> list[torch.Tensor]:
@@ -123,10 +123,9 @@ def gathered(
     b           weights of this rank, each K x N_i. Several have a plain result each
     text        the epilogue as text, with `operands` and `scalars`
     out_dtype   torch dtype of all results, or a sequence with a dtype or None for each; None: the default of `gemm`
-    name        name of the group
-    form        "whole" or "by_shard"; None: chosen
+    ranks       the group
+    form        form of the schedule; None: chosen
     """
-    ranks = ranks_of(name, a.device)
     size = ranks.group.size()
     a = a.contiguous()
     work = Gathered(a, b, text, operands, scalars, new_results(a, size, b, text, out_dtype), how)
@@ -141,16 +140,15 @@ def gathered(
 
 
 def reduce_scattered(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, name: str, form: str | None = None
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, ranks: Ranks, form: str | None = None
 ) -> torch.Tensor:
     """Return this rank's rows of the sum over the ranks of a @ b, plus the bias.
 
     a, b   M x K and K x N: columns of A and rows of B of this rank
     bias   (N,), the same on all ranks; or None
-    name   name of the group
-    form   "whole" or "by_shard"; None: chosen
+    ranks  the group
+    form   form of the schedule; None: chosen
     """
-    ranks = ranks_of(name, a.device)
     size = ranks.group.size()
     work = Reduced(a, b, bias, new_sum(a, b, size))
     if ranks.engine is not None:
@@ -166,10 +164,9 @@ def reduce_scattered(
 
 
 def all_reduced(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, name: str, form: str | None = None
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, ranks: Ranks, form: str | None = None
 ) -> torch.Tensor:
     """Return the sum over the ranks of a @ b, plus the bias. The arguments are those of `reduce_scattered`."""
-    ranks = ranks_of(name, a.device)
     size = ranks.group.size()
     work = Reduced(a, b, bias, new_sum(a, b))
     if ranks.engine is not None:

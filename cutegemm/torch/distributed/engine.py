@@ -15,10 +15,11 @@ import torch
 from cutegemm.errors import UnsupportedError
 from cutegemm.ranks.builders import schedule_of
 from cutegemm.ranks.schedule import FINAL, INPUT, MAIN, OUTPUT, SECOND, Schedule
-from cutegemm.ranks.steps import Add, Barrier, Copy, Follow, Gemm, Region, Signal, Step, Wait
+from cutegemm.ranks.steps import Add, Barrier, Copy, Follow, Gemm, Region, Signal, Spread, Step, Wait
 from cutegemm.run.torch_ops import DTYPES, memory_of
 from cutegemm.torch.distributed.memory import aligned
 
+_HERE = nullcontext()
 _URGENT = -1  # priority of the streams for copies: their signals start before further CTAs of a GEMM
 
 
@@ -36,6 +37,9 @@ class Memory(Protocol):
     def signal(self, rank: int, flag: int) -> None: ...
     def wait(self, rank: int, flag: int) -> None: ...
     def barrier(self) -> None: ...
+    def exchange(
+        self, operation: str, rows: Sequence[torch.Tensor]
+    ) -> Callable[[torch.Tensor], None] | None: ...  # as SymmetricMemory.exchange
 
 
 class Request(NamedTuple):
@@ -72,6 +76,7 @@ class Work(Protocol):
     x           input of this rank
     d           result of this rank, for copies into it
     signature   what the kernels depend on: types, shapes, strides, alignments and options
+    adds_more   whether final sums have a bias
     """
 
     @property
@@ -80,6 +85,8 @@ class Work(Protocol):
     def d(self) -> torch.Tensor: ...
     @property
     def signature(self) -> Any: ...
+    @property
+    def adds_more(self) -> bool: ...
 
     def multiply(
         self, a: torch.Tensor, out: torch.Tensor | None, first_row: int, adds: Sequence[torch.Tensor], is_final: bool
@@ -111,6 +118,7 @@ class Engine:
         self._ready: set[Any] = set()
         self._streams: dict[str, Any] = {}
         self._ended: tuple[Any, Any] | None = None  # stream and event of the end of the last call
+        self._on_gpu = device.type == "cuda"
 
     def run(self, request: Request, work: Work) -> None:
         """Execute a call. On a GPU, its work is ordered by the current stream, as that of a kernel is.
@@ -119,20 +127,26 @@ class Engine:
         work      what this rank computes
         raises    UnsupportedError while a CUDA graph is captured, if the same call was not made before
         """
-        is_capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        is_capturing = self._on_gpu and torch.cuda.is_current_stream_capturing()
         ready = (request, work.signature)
-        if is_capturing and ready not in self._ready:
+        is_ready = ready in self._ready
+        if is_capturing and not is_ready:
             raise UnsupportedError(
                 f"{request.operation}: a CUDA graph cannot capture the first call of a shape, because it loads "
                 "kernels and allocates memory on all ranks. Make the call once on all ranks before the capture."
             )
         self.is_captured = self.is_captured or is_capturing
-        steps = self._steps(request, 0 if self.is_captured else self.calls % 2)
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-            if ready not in self._ready:
+        is_elsewhere = self._on_gpu and torch.cuda.current_device() != self.device.index
+        with torch.cuda.device(self.device) if is_elsewhere else _HERE:
+            steps = self._steps(request, 0 if self.is_captured else self.calls % 2)
+            if not is_ready:
                 self._rehearse(steps, work)
                 self._ready.add(ready)
-            self._issue(steps, work)
+            if self._on_gpu:
+                self._issue(steps, work, is_capturing)
+            else:
+                for issued in steps:
+                    issued.issue(work, None)
         self.calls += 1
 
     def rehearse(self, request: Request, work: Work) -> None:
@@ -176,17 +190,38 @@ class Engine:
             start = offsets[region.buffer] + region.first_row * buffer.row_bytes
             return self.memory.matrix(region.rank, start, region.rows, buffer.columns, memory_of(buffer.dtype))
 
-        own = schedule.steps[self.memory.rank]
-        if self.is_captured and not isinstance(own[0], Barrier):
-            # A schedule may need none after a call of its own kind, but calls of any kind share the memory.
-            own = (Barrier(MAIN), *own)
-        steps = [Issued(step, self._stream(step.stream), matrix, self._stream) for step in own]
-        self._bound[key] = steps
+        steps = self._bound[key] = self._bind(schedule.steps[self.memory.rank], matrix)
         return steps
+
+    def _bind(self, steps: Sequence[Step], matrix: Callable[[Region], Any]) -> list[Issued]:
+        """Return steps with their memory and streams. A kernel that exchanges rows replaces a sum and its barrier.
+
+        matrix   function that returns the matrix of a region; None for a region of the caller's tensors
+        """
+        bound: list[Issued] = []
+        for step, after in zip(steps, [*steps[1:], None], strict=True):
+            before = bound[-1].step if bound else None
+            if isinstance(step, Barrier) and isinstance(before, Spread) and bound[-1].exchange:
+                continue  # the kernel is a barrier too
+            issued = Issued(step, self._stream(step.stream), matrix, self)
+            if isinstance(step, Spread) and isinstance(after, Barrier):
+                self._exchanged(issued, "spread")
+            elif isinstance(step, Add):
+                meets = isinstance(before, Barrier)
+                if self._exchanged(issued, "met sum" if meets else "sum") and meets:
+                    issued.barrier = bound.pop()
+            bound.append(issued)
+        return bound
+
+    def _exchanged(self, issued: Issued, operation: str) -> bool:
+        """Let a step be computed by a kernel that exchanges rows, and return whether there is one."""
+        others = issued.matrices[1:] if operation == "spread" else issued.matrices[:-1]
+        issued.exchange = self.memory.exchange(operation, others)
+        return issued.exchange is not None
 
     def _stream(self, name: str) -> Any:
         """Return the CUDA stream of a name; None for the caller's, and without a GPU."""
-        if name == MAIN or self.device.type != "cuda":
+        if name == MAIN or not self._on_gpu:
             return None
         if name not in self._streams:
             priority = 0 if name == SECOND else _URGENT
@@ -202,85 +237,39 @@ class Engine:
         a rank that waits for this one, nothing would continue. So all kernels are loaded, and the workspaces of their
         streams allocated, before the first wait.
 
-        Nothing is written but the caller's result and this rank's own buffers, which the call overwrites.
+        Nothing is written but the caller's result, which the call overwrites: another rank may still read internal
+        buffers, in the call before.
         """
-        if self.device.type == "cuda":
+        if self._on_gpu:
             torch.cuda.synchronize(self.device)
         for issued in steps:
             if isinstance(issued.step, Gemm | Add):
                 with nullcontext() if issued.stream is None else torch.cuda.stream(issued.stream):
-                    self._compute(issued, work, is_rehearsal=True)
-        if self.device.type == "cuda":
+                    issued.rehearse(work)
+        if self._on_gpu:
             torch.cuda.synchronize(self.device)
 
-    def _issue(self, steps: Sequence[Issued], work: Work) -> None:
-        """Issue all steps of a call in order."""
-        if self.device.type != "cuda":
-            for issued in steps:
-                self._carry_out(issued, work)
-            return
+    def _issue(self, steps: Sequence[Issued], work: Work, is_capturing: bool) -> None:
+        """Issue all steps of a call in order, on the streams of the GPU."""
         main = torch.cuda.current_stream(self.device)
-        if self._ended is not None and self._ended[0] != main and not torch.cuda.is_current_stream_capturing():
-            main.wait_event(self._ended[1])
+        ended = self._ended
+        if ended is not None and ended[0] != main and not is_capturing:
+            main.wait_event(ended[1])
         current = main
         try:
             for issued in steps:
                 stream = issued.stream or main
-                if isinstance(issued.step, Follow):
-                    issued.event.record(issued.followed or main)
-                    stream.wait_event(issued.event)
-                    continue
-                if stream is not current:
+                if stream is not current and not issued.is_follow:
                     torch.cuda.set_stream(stream)
                     current = stream
-                self._carry_out(issued, work)
+                issued.issue(work, main)
         finally:
             if current is not main:
                 torch.cuda.set_stream(main)
-        if not torch.cuda.is_current_stream_capturing():
-            event = torch.cuda.Event() if self._ended is None else self._ended[1]
+        if not is_capturing:
+            event = torch.cuda.Event() if ended is None else ended[1]
             event.record(main)
             self._ended = main, event
-
-    def _carry_out(self, issued: Issued, work: Work) -> None:
-        """Issue a step on the current stream."""
-        step = issued.step
-        if isinstance(step, Gemm | Add):
-            self._compute(issued, work)
-        elif isinstance(step, Copy):
-            source, target = issued.matrices
-            if target is None:
-                target = _rows(work.d, step.target)
-            target.copy_(_rows(work.x, step.source) if source is None else source)
-        elif isinstance(step, Signal):
-            self.memory.signal(step.to_rank, step.flag)
-        elif isinstance(step, Wait):
-            self.memory.wait(step.from_rank, step.flag)
-        elif isinstance(step, Barrier):
-            self.memory.barrier()
-        elif not isinstance(step, Follow):
-            raise TypeError(f"the engine cannot execute the {type(step).__name__} {step}.")
-
-    def _compute(self, issued: Issued, work: Work, is_rehearsal: bool = False) -> None:
-        """Issue a GEMM or a sum on the current stream.
-
-        is_rehearsal   True to store to memory of this rank only
-        """
-        step = issued.step
-        if isinstance(step, Gemm):
-            a, out, *adds = issued.matrices
-            region = step.d
-        elif isinstance(step, Add):
-            *adds, out = issued.matrices
-            region = step.target
-        if is_rehearsal and out is not None and region.rank != self.memory.rank:
-            out = torch.empty_like(out)
-        is_final = region.buffer in FINAL
-        if isinstance(step, Gemm):
-            rows = _rows(work.x, step.a) if a is None else a
-            work.multiply(rows, out, region.first_row, adds, is_final)
-        else:
-            work.add(adds, out, region.first_row, is_final)
 
 
 class Issued:
@@ -288,24 +277,20 @@ class Issued:
 
     step       the step of the schedule
     stream     its CUDA stream; None for the caller's
-    followed   stream that a `Follow` waits for; None for the caller's
     matrices   a matrix for each region: A, D and the added ones of a GEMM; the sources and the target of a sum or a
-               copy. None for a region of the caller's tensors
+               copy; the source and the targets of a spread. None for a region of the caller's tensors
+    exchange   function of rows of this rank that computes the step by one kernel; None without one
+    barrier    barrier that this kernel replaces, for a work that it does not compute; None without one
+    issue      function that issues the step, on the current stream: (work, the caller's stream) -> None
     """
 
     def __init__(
-        self,
-        step: Step,
-        stream: Any,
-        matrix: Callable[[Region], torch.Tensor | None],
-        stream_of: Callable[[str], Any],
+        self, step: Step, stream: Any, matrix: Callable[[Region], torch.Tensor | None], engine: Engine
     ) -> None:
         self.step, self.stream = step, stream
-        self.followed: Any = None
-        self.event: Any = None
-        if isinstance(step, Follow):
-            self.followed = stream_of(step.after)
-            self.event = torch.cuda.Event() if torch.cuda.is_available() else None
+        self.exchange: Callable[[torch.Tensor], None] | None = None
+        self.barrier: Issued | None = None
+        self.is_follow = isinstance(step, Follow)
         regions: tuple[Region, ...] = ()
         if isinstance(step, Gemm):
             regions = (step.a, step.d, *step.adds)
@@ -313,7 +298,98 @@ class Issued:
             regions = (*step.sources, step.target)
         elif isinstance(step, Copy):
             regions = (step.source, step.target)
+        elif isinstance(step, Spread):
+            regions = (step.source, *step.targets)
         self.matrices: list[Any] = [matrix(region) for region in regions]
+        self.issue: Callable[[Work, Any], None] = self._issuer(engine)
+
+    def _issuer(self, engine: Engine) -> Callable[[Work, Any], None]:
+        """Return the function that issues this step on the current stream."""
+        step, memory = self.step, engine.memory
+        if isinstance(step, Follow):
+            return _follow(self.stream, engine._stream(step.after)) if engine._on_gpu else _nothing
+        if isinstance(step, Signal):
+            return lambda work, main: memory.signal(step.to_rank, step.flag)
+        if isinstance(step, Wait):
+            return lambda work, main: memory.wait(step.from_rank, step.flag)
+        if isinstance(step, Barrier):
+            return lambda work, main: memory.barrier()
+        if isinstance(step, Gemm):
+            return self._multiply
+        if isinstance(step, Add):
+            return self._add
+        if isinstance(step, Copy):
+            return self._copy
+        if isinstance(step, Spread):
+            return self._spread
+        raise TypeError(f"the engine cannot execute the {type(step).__name__} {step}.")
+
+    def rehearse(self, work: Work) -> None:
+        """Launch a GEMM or a sum, storing to the caller's result or to memory that no other rank reads."""
+        step: Any = self.step
+        out = self.matrices[1 if isinstance(step, Gemm) else -1]
+        scratch = None if out is None else torch.empty_like(out)
+        if isinstance(step, Gemm):
+            self._multiply(work, None, scratch)
+        else:
+            work.add(self.matrices[:-1], scratch, step.target.first_row, step.target.buffer in FINAL)
+
+    def _multiply(self, work: Work, main: Any, instead: torch.Tensor | None = None) -> None:
+        """Issue a GEMM.
+
+        instead   tensor to store to in place of D; None for D
+        """
+        step: Any = self.step
+        a, out, *adds = self.matrices
+        rows = _rows(work.x, step.a) if a is None else a
+        work.multiply(rows, out if instead is None else instead, step.d.first_row, adds, step.d.buffer in FINAL)
+
+    def _add(self, work: Work, main: Any) -> None:
+        """Issue a sum, with its barrier."""
+        step: Any = self.step
+        *sources, out = self.matrices
+        is_final = step.target.buffer in FINAL
+        if self.exchange is not None and not (is_final and work.adds_more):
+            self.exchange(_rows(work.d, step.target) if out is None else out)
+            return
+        if self.barrier is not None:
+            self.barrier.issue(work, main)
+        work.add(sources, out, step.target.first_row, is_final)
+
+    def _copy(self, work: Work, main: Any) -> None:
+        """Issue a copy."""
+        step: Any = self.step
+        source, target = self.matrices
+        if target is None:
+            target = _rows(work.d, step.target)
+        target.copy_(_rows(work.x, step.source) if source is None else source)
+
+    def _spread(self, work: Work, main: Any) -> None:
+        """Issue the copies to several ranks, or the kernel that is also the barrier after them."""
+        step: Any = self.step
+        source, *targets = self.matrices
+        rows = _rows(work.x, step.source) if source is None else source
+        if self.exchange is not None:
+            self.exchange(rows)
+            return
+        for target in targets:
+            target.copy_(rows)
+
+
+def _follow(stream: Any, after: Any) -> Callable[[Work, Any], None]:
+    """Return the function that lets a stream wait for the work of another; None is the caller's stream."""
+    event = torch.cuda.Event()
+
+    def follow(work: Work, main: Any) -> None:
+        """Record the event in one stream, and let the other wait for it."""
+        event.record(after or main)
+        (stream or main).wait_event(event)
+
+    return follow
+
+
+def _nothing(work: Work, main: Any) -> None:
+    """Do nothing: without a GPU, steps run one after the other."""
 
 
 def _rows(x: torch.Tensor, region: Region) -> torch.Tensor:

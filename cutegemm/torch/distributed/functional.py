@@ -19,14 +19,18 @@ import torch
 from cutegemm.plan.epilogue import Reduction
 from cutegemm.plan.epilogue.quantized import BlockScale, Quantized
 from cutegemm.ranks import FORMS
-from cutegemm.run.calls import is_batch_invariant
+from cutegemm.run.calls import ENTERED, is_batch_invariant
 from cutegemm.torch import checks
 from cutegemm.torch.activations import ACTIVATIONS, GATED, activated, gated, wrong_activation
-from cutegemm.torch.dispatch import as_autocast, reshaped, rows_of
+from cutegemm.torch.dispatch import PLAIN_TENSORS, as_autocast, is_direct, reshaped, rows_of
 from cutegemm.torch.distributed import library
+from cutegemm.torch.distributed.calls import Ranks, all_reduced, gathered, ranks_of, reduce_scattered
 from cutegemm.torch.distributed.groups import group_of, traced_name_of
 from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of_function
 
+_MOST_WARM = 4096  # signatures of warm calls; one more empties the dictionary
+# Signature of a call that was checked -> its group. Later calls of the signature go straight to their kernels.
+_warm: dict[Any, Ranks] = {}
 _WIDE = (Reduction, BlockScale, Quantized)  # results that depend on several rows or on blocks
 
 
@@ -103,14 +107,15 @@ def mm_reduce_scatter(
 
     The result is the same in every call, bit by bit. Ranks send partial results in the type of the result, as NCCL
     does. With u half a unit in the last place of 1, the error of an element is at most (R - 1) * u * (largest partial
-    result) + u * |result|, plus that of the GEMMs. In the form "whole" the first factor is R.
+    result) + u * |result|, plus that of the GEMMs. In the forms "whole" and "by_copy" the first factor is R.
 
     a         M x K, the columns of A of this rank; or (M, ..., K). R must divide M
     b         K x N, the rows of B of this rank
     bias      (N,), the same on all ranks, which is added once; None for no bias
     group     ProcessGroup, its name, a DeviceMesh of one dimension, or None for all ranks
     form      "whole" computes all rows by one launch, then reduces. "by_shard" computes the rows of each rank by a
-              launch of its own, which stores to the memory of that rank. None: chosen
+              launch of its own, which stores to the memory of that rank or is followed by a copy. "by_copy" copies
+              the rows of the others while it computes its own, then adds. None: chosen
     returns   M/R x N, or (M/R, ..., N)
     raises    UnsupportedError with every rule that is violated
 
@@ -156,6 +161,14 @@ def _columns(
     gathers   True if `a` has the rows of this rank
     others    arguments of the function
     """
+    key = None
+    if epilogue is None and not operands and gathers and b.__class__ in PLAIN_TENSORS and is_direct(a, b, bias):
+        key = _signature(called, a, b, bias, group, form, activation, out_dtype)
+        warm = _warm.get(key)
+        if warm is not None:
+            text, read, _ = _epilogue(bias, activation, None, operands)
+            (d,) = gathered(rows_of(a), (b,), text, read, (), out_dtype, warm, form)
+            return d if a.dim() == 2 else reshaped(d, (*_scaled(a.shape, warm.group.size()), d.shape[-1]))
     weights: list[Any] = list(b) if isinstance(b, (list, tuple)) else [b]
     names = ["b"] if not isinstance(b, (list, tuple)) else [f"b[{i}]" for i in range(len(weights))]
     tensors = {"a": a, **dict(zip(names, weights, strict=True)), "bias": bias}
@@ -183,6 +196,8 @@ def _columns(
             rules.append(f"the results {_wide_results(text)} are reduced or quantized. Compute them after this call.")
     checks.refuse(called, tensors, rules)
     results = library.gather_product(rows_of(a), weights, text, read, numbers, out_dtype, gathers, name, form)
+    if key is not None:
+        _keep(key, name, a)
     if text != PLAIN:
         results = results[: int(_count(text))]
     if a.dim() != 2:
@@ -201,6 +216,13 @@ def _sum(
     scatters   True if the result has the rows of this rank
     others     arguments of the function
     """
+    key = None
+    if is_direct(a, b, bias):
+        key = _signature(called, a, b, bias, group, form)
+        warm = _warm.get(key)
+        if warm is not None:
+            result = (reduce_scattered if scatters else all_reduced)(rows_of(a), b, bias, warm, form)
+            return result if a.dim() == 2 else _with_leading(a, result, warm.group.size() if scatters else 1)
     tensors = {"a": a, "b": b, "bias": bias}
     rules = checks.wrong_tensors(tensors, ("bias",)) or _wrong_rank(a)
     if not rules:
@@ -216,10 +238,40 @@ def _sum(
             called, tensors, [f"a has {a.shape[0]} rows, and {size} ranks share them. Pad a to a multiple of {size}."]
         )
     result = library.reduced_product(rows_of(a), b, bias, scatters, name, form)
-    if a.dim() == 2:
-        return result
-    leading = (a.shape[0] // size, *a.shape[1:-1]) if scatters else a.shape[:-1]
-    return reshaped(result, (*leading, b.shape[1]))
+    if key is not None:
+        _keep(key, name, a)
+    return result if a.dim() == 2 else _with_leading(a, result, size if scatters else 1)
+
+
+def _with_leading(a: torch.Tensor, d: torch.Tensor, ranks: int) -> torch.Tensor:
+    """Return the rows of a sum with the leading dimensions of `a`, the first one divided among ranks."""
+    return reshaped(d, (a.shape[0] // ranks, *a.shape[1:-1], d.shape[1]))
+
+
+def _signature(
+    called: str, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, group: Any, *options: Any
+) -> Any:
+    """Return what the checks of a call depend on, as a key of `_warm`; None if the call must be checked each time.
+
+    options   other arguments of the function
+    """
+    if ENTERED:
+        return None
+    own = None if bias is None else (bias.dtype, bias.shape, bias.stride(), bias.get_device())
+    return (
+        called, group_of(group), a.dtype, a.shape, a.stride(), a.get_device(), b.dtype, b.shape, b.stride(),
+        b.get_device(), own, *options,
+    )  # fmt: skip
+
+
+def _keep(key: Any, name: str, a: torch.Tensor) -> None:
+    """Remember that a call of a signature was checked.
+
+    name   name of its group
+    """
+    if len(_warm) >= _MOST_WARM:
+        _warm.clear()
+    _warm[key] = ranks_of(name, a.device)
 
 
 def _resolved(group: Any) -> tuple[str, int]:

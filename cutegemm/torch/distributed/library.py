@@ -26,7 +26,7 @@ from torch.utils.flop_counter import register_flop_formula
 from cutegemm.torch.autograd import Extents, gradients_by_b, needed, product, with_memory, with_saved
 from cutegemm.torch.derivatives import ACC, TensorRules, pullback
 from cutegemm.torch.dispatch import Route, route_of
-from cutegemm.torch.distributed.calls import all_reduced, gathered, reduce_scattered
+from cutegemm.torch.distributed.calls import all_reduced, gathered, ranks_of, reduce_scattered
 from cutegemm.torch.distributed.work import new_results, new_sum
 from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_text
 from cutegemm.torch.launch import compute, joined
@@ -84,7 +84,7 @@ def reduced_product(
     others     as for `calls.reduce_scattered`
     """
     if route_of(a, b, *([] if bias is None else [bias])) is Route.DIRECT:
-        return (reduce_scattered if scatters else all_reduced)(a, b, bias, name, form)
+        return (reduce_scattered if scatters else all_reduced)(a, b, bias, ranks_of(name, a.device), form)
     operator = torch.ops.cutegemm.mm_reduce_scatter if scatters else torch.ops.cutegemm.mm_all_reduce
     result: torch.Tensor = operator(a, b, bias, name, form)
     return result
@@ -102,7 +102,7 @@ def _gather(
     form: str | None,
 ) -> list[torch.Tensor]:
     if gathers:
-        return gathered(a, b, text, operands, scalars, out_dtype, name, form)
+        return gathered(a, b, text, operands, scalars, out_dtype, ranks_of(name, a.device), form)
     if text != PLAIN:
         return compute(a, b, text, operands, scalars, out_dtype)
     return [compute(a, (part,), PLAIN, out_dtype=out_dtype)[0] for part in b]
@@ -114,6 +114,14 @@ def _gather(
 def _all_gather_mm(*args: Any) -> list[torch.Tensor]:
     a, b, text, operands, scalars, types, gathers, name, form = args
     return _gather(a, b, text, operands, scalars, types_read(types), gathers, name, form)
+
+
+def _mm_reduce_scatter(a: torch.Tensor, b: torch.Tensor, bias: Any, name: str, form: Any) -> torch.Tensor:
+    return reduce_scattered(a, b, bias, ranks_of(name, a.device), form)
+
+
+def _mm_all_reduce(a: torch.Tensor, b: torch.Tensor, bias: Any, name: str, form: Any) -> torch.Tensor:
+    return all_reduced(a, b, bias, ranks_of(name, a.device), form)
 
 
 def _fake_all_gather_mm(*args: Any) -> list[torch.Tensor]:
@@ -299,10 +307,10 @@ def _define() -> None:
     parts: dict[str, tuple[Callable[..., Any], ...]] = {
         "cutegemm::all_gather_mm": (_all_gather_mm, _fake_all_gather_mm, _flops_gather, _backward_gather, _save_gather),
         "cutegemm::mm_reduce_scatter": (
-            reduce_scattered, _fake_mm_reduce_scatter, _flops_reduced, _backward_scatter, _save_reduced,
+            _mm_reduce_scatter, _fake_mm_reduce_scatter, _flops_reduced, _backward_scatter, _save_reduced,
         ),
         "cutegemm::mm_all_reduce": (
-            all_reduced, _fake_mm_all_reduce, _flops_reduced, _backward_all_reduce, _save_reduced,
+            _mm_all_reduce, _fake_mm_all_reduce, _flops_reduced, _backward_all_reduce, _save_reduced,
         ),
     }  # fmt: skip
     for name, (kernel, fake, flops, gradients, saves) in parts.items():

@@ -6,6 +6,8 @@ allocate together. Copies, kernels and flags of torch do the rest: nothing here 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,11 +16,13 @@ import torch.distributed._symmetric_memory as symmetric
 from torch._C._distributed_c10d import _SymmetricMemory
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.torch.distributed.exchange import FLAG_COUNT, Exchanger, Launch
 
 TIMEOUT_SECONDS = 600.0  # default of NCCL's process groups too
 _ALIGNMENT = 1024  # bytes between the starts of buffers, and multiples of sizes
 _BARRIER_CHANNEL, _FIRST_FLAG = 0, 1  # channels of torch's signal pad
 _FLAG_BYTES = 4
+_NS_PER_MS = 1_000_000
 _LEAST_PAD_BYTES = 2048  # least size, if torch does not tell it
 
 _timeout_ms = int(TIMEOUT_SECONDS * 1000)
@@ -66,6 +70,7 @@ class SymmetricMemory:
         self._tensor: torch.Tensor | None = None
         self._handle: Any = None
         self._kept: list[Any] = []
+        self._exchanger = self._new_exchanger()
         self.reserve(_ALIGNMENT)
         for peer in self._peers():
             self.signal(peer, 0)
@@ -111,6 +116,26 @@ class SymmetricMemory:
         """Launch a kernel that waits until all ranks have reached the barrier."""
         self._handle.barrier(_BARRIER_CHANNEL, _timeout_ms)
 
+    def exchange(self, operation: str, rows: Sequence[torch.Tensor]) -> Callable[[torch.Tensor], None] | None:
+        """Return a function of rows of this rank that launches an exchange; None if no kernel computes it.
+
+        operation, rows   as for `Exchanger.launch`
+        """
+        launch = self._exchanger.launch(operation, rows)
+        return None if launch is None else partial(_limited, launch)
+
+    def _new_exchanger(self) -> Exchanger:
+        """Return an exchanger whose flags are 0 on all ranks."""
+        own = _SymmetricMemory.empty_strided_p2p((FLAG_COUNT,), (1,), torch.int32, self.device)
+        own.zero_()
+        torch.cuda.synchronize(self.device)
+        handle = symmetric.rendezvous(own, self.group.group_name)
+        handle.barrier(_BARRIER_CHANNEL, _timeout_ms)
+        torch.cuda.synchronize(self.device)
+        self._kept.append((own, handle))
+        flags = [handle.get_buffer(rank, (FLAG_COUNT,), torch.int32, 0) for rank in range(self.ranks)]
+        return Exchanger(self.rank, flags, self.device)
+
     @property
     def flags(self) -> int:
         """Number of flags for each ordered pair of ranks."""
@@ -120,3 +145,11 @@ class SymmetricMemory:
     def _peers(self) -> list[int]:
         """Return the other ranks."""
         return [rank for rank in range(self.ranks) if rank != self.rank]
+
+
+def _limited(launch: Launch, rows: torch.Tensor) -> None:
+    """Launch an exchange with the time limit of now.
+
+    rows   rows of this rank
+    """
+    launch(rows, _timeout_ms * _NS_PER_MS)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from cutegemm.run.calls import How
-from cutegemm.torch.epilogue import LINEAR, PLAIN, OutDtype, formula
+from cutegemm.run.gemm import gemm
+from cutegemm.torch.epilogue import PLAIN, OutDtype, formula
 from cutegemm.torch.launch import AS_CHOSEN, compute
 from cutegemm.torch.reference import accumulator_dtype, result_dtype, result_dtypes
 
@@ -40,6 +41,8 @@ class Gathered:
     results: Sequence[torch.Tensor]
     how: How = AS_CHOSEN
 
+    adds_more = False
+
     @property
     def d(self) -> torch.Tensor:
         return self.results[0]
@@ -54,10 +57,10 @@ class Gathered:
     ) -> None:
         """Multiply rows of any rank, and store rows of all results."""
         rows = a.shape[0]
-        outs = [x.narrow(0, first_row, rows) for x in self.results]
+        outs = self.results if rows == self.d.shape[0] else [x.narrow(0, first_row, rows) for x in self.results]
         if self.text == PLAIN:
             for b, d in zip(self.b, outs, strict=True):
-                compute(a, (b,), PLAIN, how=self.how, outs=(d,))
+                _multiply(a, b, d, self.how)
             return
         m = self.d.shape[0]
         operands = [x.narrow(0, first_row, rows) if x.dim() == 2 and x.shape[0] == m else x for x in self.operands]
@@ -83,6 +86,10 @@ class Reduced:
     bias: torch.Tensor | None
     d: torch.Tensor
 
+    @property
+    def adds_more(self) -> bool:
+        return self.bias is not None
+
     @cached_property
     def signature(self) -> Any:
         return _signature(self.x, self.b, self.d, *([] if self.bias is None else [self.bias]))
@@ -91,18 +98,18 @@ class Reduced:
         self, a: torch.Tensor, out: torch.Tensor | None, first_row: int, adds: Sequence[torch.Tensor], is_final: bool
     ) -> None:
         """Multiply rows, add partial results of other ranks and, if the sum is final, the bias."""
-        target = self.d.narrow(0, first_row, a.shape[0]) if out is None else out
+        target = self._target(a.shape[0], first_row) if out is None else out
         added = [*adds, self.bias] if is_final and self.bias is not None else adds
         if not added:
-            compute(a, (self.b,), PLAIN, outs=(target,))
-        elif len(added) == 1 and added[0] is not self.bias:
-            compute(a, (self.b,), LINEAR, added, (1.0, 1.0), outs=(target,))
+            _multiply(a, self.b, target, AS_CHOSEN)
+        elif len(added) == 1 and added[0] is not self.bias and a.is_cuda:
+            gemm(a, self.b, c=added[0], beta=1.0, out=target)
         else:
             compute(a, (self.b,), sum_text(len(added)), added, outs=(target,))
 
     def add(self, sources: Sequence[torch.Tensor], out: torch.Tensor | None, first_row: int, is_final: bool) -> None:
         """Add products of all ranks in order, then the bias if the sum is final, with one rounding."""
-        target = self.d.narrow(0, first_row, sources[0].shape[0]) if out is None else out
+        target = self._target(sources[0].shape[0], first_row) if out is None else out
         added = [*sources, self.bias] if is_final and self.bias is not None else list(sources)
         if len(added) == 2 and added[0].dtype == added[1].dtype == target.dtype:
             torch.add(*added, out=target)  # rounds once
@@ -111,6 +118,20 @@ class Reduced:
         for each in added[2:]:
             total += each
         target.copy_(total)
+
+    def _target(self, rows: int, first_row: int) -> torch.Tensor:
+        """Return some rows of the result."""
+        return self.d if rows == self.d.shape[0] else self.d.narrow(0, first_row, rows)
+
+
+def _multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, how: How) -> None:
+    """Store a @ b. A warm call on a GPU goes straight to `gemm`."""
+    if not a.is_cuda:
+        compute(a, (b,), PLAIN, how=how, outs=(out,))
+    elif how is AS_CHOSEN:
+        gemm(a, b, out=out)
+    else:
+        gemm(a, b, out=out, **vars(how))
 
 
 def sum_text(count: int) -> str:

@@ -234,6 +234,8 @@ def _factor_loader(name: str, x: torch.Tensor, form: Form) -> Loader | None:
     majors: tuple[int, ...]
     if form.groups == "k":
         majors, which = (1 - of_k,), ", and not be contiguous along K, which groups divide"
+    elif form.groups in MODES[name]:
+        majors, which = (of_k,), f", and be contiguous along K, not {form.groups.upper()}, which groups divide"
     elif x.element_size() != 2:
         majors, which = (of_k,), f", and be contiguous along K, as tensor cores need {x.dtype}"
     else:

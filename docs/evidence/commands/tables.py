@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cutegemm.errors import UnsupportedError
 from docs.evidence.files import record_text
+from docs.evidence.rows import without_rates
 
 Json = Annotated[bool, typer.Option("--json", help="For a program.")]
 
@@ -62,7 +63,10 @@ def ladder(
             name, [int(n) for n in sizes.split(",")], module.COUNTED_SIZE if counters else None,
             say=lambda line: print(line, file=sys.stderr),
         )  # fmt: skip
-    print(record_text(found) if as_json else module.table(found))
+    if as_json:
+        print(record_text({**found, "rows": [*map(without_rates, found["rows"])]}))
+    else:
+        print(module.table(found))
 
 
 def functions(

@@ -158,12 +158,26 @@ def save(proof: Proof, found: Sequence[Comparison], path: Path) -> None:
         row = {
             **one.drawn.to_dict(), "key": one.key, "registers": one.registers, "spills": one.spills,
             "missed": [r.name for r in comparison.misses],
-            "promised": {r.name: [_promise(r), _short(r.measured), _rounded(r.error)] for r in _told(comparison)},
+            "promised": {r.name: _compared(r) for r in _told(comparison)},
             "time_ns": [_short(v) for r in comparison.rows if r.name == "time, ns" for v in (r.predicted, r.measured)],
             "counts": counts,
         }  # fmt: skip
         rows.append(row)
     write_record(path, {**head, "cases": rows})
+
+
+def _compared(row: Row) -> list[Any]:
+    """Return [predicted value or range, counted value, error], or [value] if the counted value is as predicted."""
+    predicted, counted = _promise(row), _short(row.measured)
+    return [predicted] if predicted == counted else [predicted, counted, _rounded(row.error)]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return a file that `save` wrote, with [predicted, counted, error] of each promise."""
+    held = read_record(path)
+    for row in held["cases"]:
+        row["promised"] = {name: told if told[1:] else [*told, *told, 0.0] for name, told in row["promised"].items()}
+    return held
 
 
 def _told(comparison: Comparison) -> list[Row]:

@@ -11,6 +11,7 @@ from cutegemm.profile.compare import QUANTITIES
 from docs.evidence.counters.cases import GROUPS
 from docs.evidence.counters.recorded import Evidence, describe
 from docs.evidence.files import read_record
+from docs.evidence.rows import with_rates
 
 FILE = Path("cutegemm/explore/assets/measured.json")  # from the root of the repository
 # If several files have times of a plan at a shape, the first of them is shown.
@@ -92,7 +93,7 @@ def _speeds(data: Path) -> dict[tuple[str, ...], dict[Shape, tuple[float, float 
             continue
         read = read_record(path)
         gpu, date = read["machine"]["gpu"].removeprefix("NVIDIA ").lower(), read["machine"]["date"][:10]
-        for row in read["rows"]:
+        for row in map(with_rates, read["rows"]):
             if row.get("l", 1) == 1:
                 of = found.setdefault((row["plan"], row["dtype"], row["layout"], gpu, date), {})
                 of.setdefault((row["m"], row["n"], row["k"]), (row["us"], row.get("ratio")))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.evidence.files import read_record
+from docs.evidence.rows import with_rates
 
 _NUMBER = re.compile(r"[-+]?[\d,.]*%?( \*\*!\*\*)?( \(.*\))?$|not yet counted$|exact$")
 
@@ -21,7 +22,7 @@ def recorded(benchmarks: Path, names: Iterable[str]) -> dict[str, dict[str, Any]
             held = read_record(file)
             rows = held.get("rows")
             if not rows or held.get("steps") or any("error" not in row for row in rows):
-                found[name] = held
+                found[name] = held | ({"rows": [*map(with_rates, rows)]} if rows else {})
     return found
 
 

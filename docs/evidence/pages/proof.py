@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.evidence.counters.proof import read
 from docs.evidence.counters.random_plans import DEVICES, FAMILIES
-from docs.evidence.files import read_record
 from docs.evidence.pages.markdown import table
 
 _NAME = "measured/proof.md"
@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 def pages(data: Path) -> dict[str, str]:
     """Return the text of the page by its path below `docs`; nothing if nothing was recorded."""
     found = {
-        (device, family): read_record(file)
+        (device, family): read(file)
         for device in DEVICES
         for family in FAMILIES
         if (file := data / f"proof_{family}_{device}.json").exists()

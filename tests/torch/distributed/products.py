@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from cutegemm.errors import CutegemmError
 from cutegemm.torch import distributed
+from cutegemm.torch.distributed import functional
 
 Pairs = dict[str, tuple[torch.Tensor, torch.Tensor]]
 EXTENTS = {"gloo": (8, 12, 10), "nccl": (256, 384, 320)}  # M, N, K
@@ -156,6 +157,30 @@ def epilogue_pairs() -> Pairs:
         "r": (mine_r.grad, part_of(one_r.grad, 1)),
     }
     return {name: (x.detach(), y.detach()) for name, (x, y) in pairs.items()}
+
+
+def warm_pairs() -> Pairs:
+    """Compare calls that are not checked again, as on a GPU, with the first ones, for other values."""
+    m, n, k = extents()
+    columns, rows, row_bias = whole(k, n, seed=1), whole(k, n, seed=2), whole(n, seed=3)
+    found: Pairs = {}
+
+    def part(x: torch.Tensor, dim: int) -> torch.Tensor:
+        return share(x, dim).detach()
+
+    direct, functional.is_direct = functional.is_direct, lambda *tensors: True
+    try:
+        for seed in (4, 5, 6):
+            tall, wide = whole(m, 2, k, seed=seed), whole(2 * m, 3, k, seed=seed)
+            gathered = distributed.all_gather_mm(part(tall, 0), part(columns, 1), part(row_bias, 0), "relu")
+            found[f"gathered {seed}"] = gathered, torch.relu(tall @ part(columns, 1) + part(row_bias, 0))
+            a, b = part(wide, 2), part(rows, 0)
+            total = wide @ rows + row_bias
+            found[f"scattered {seed}"] = distributed.mm_reduce_scatter(a, b, row_bias), part(total, 0)
+            found[f"reduced {seed}"] = distributed.mm_all_reduce(a, b, row_bias), total
+    finally:
+        functional.is_direct = direct
+    return found
 
 
 def compiled_pairs(named_by: str) -> Pairs:

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 if not torch.distributed.is_available():
     pytest.skip("torch has no distributed", allow_module_level=True)
 
+from cutegemm.ranks import FORMS, forms_of  # noqa: E402
 from cutegemm.torch.distributed.engine import Engine, Request  # noqa: E402
 from cutegemm.torch.distributed.work import Gathered, Reduced, new_results, new_sum  # noqa: E402
 from cutegemm.torch.epilogue import PLAIN  # noqa: E402
@@ -15,7 +16,6 @@ from tests.torch.distributed.threads import on_ranks  # noqa: E402
 
 CPU = torch.device("cpu")
 CALLS = 5
-FORMS = ("whole", "by_shard")
 RANKS = (2, 3, 5)
 
 
@@ -44,7 +44,7 @@ def gathered(ranks, form, text=PLAIN, operands=(), columns=(6,)):
     return on_ranks(ranks, rank_calls), wanted
 
 
-def reduced(ranks, form, operation, bias=None, rows=None):
+def reduced(ranks, form, operation, bias=None, rows=None, chunks=1):
     """Return, for each rank and call, the result of a reduction, and what it should be."""
     m = rows or 3 * ranks
     xs = [[normal(m, 8, seed=10 * call + rank) for rank in range(ranks)] for call in range(CALLS)]
@@ -56,7 +56,7 @@ def reduced(ranks, form, operation, bias=None, rows=None):
         for call in range(CALLS):
             x, b = xs[call][memory.rank], bs[memory.rank]
             d = new_sum(x, b, ranks if scatters else 1)
-            engine.run(Request(operation, m, 6, 8, x.dtype, x.dtype, form), Reduced(x, b, bias, d))
+            engine.run(Request(operation, m, 6, 8, x.dtype, x.dtype, form, chunks), Reduced(x, b, bias, d))
             found.append(d)
         return found
 
@@ -68,14 +68,14 @@ def reduced(ranks, form, operation, bias=None, rows=None):
     return on_ranks(ranks, rank_calls), wanted
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", forms_of("all_gather"))
 @pytest.mark.parametrize("ranks", RANKS)
 def test_rows_are_gathered(ranks, form):
     found, wanted = gathered(ranks, form)
     assert all(torch.equal(x[0], y[0]) for a, b in zip(found, wanted, strict=True) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", forms_of("all_gather"))
 def test_several_weights_and_an_epilogue(form):
     found, wanted = gathered(2, form, columns=(6, 2, 4))
     for each, right in zip(found, wanted, strict=True):
@@ -100,8 +100,15 @@ def test_products_are_added(ranks, form, operation, bias):
 
 
 def test_any_number_of_rows_is_reduced():
-    for rows in (3, 7, 10):
-        found, wanted = reduced(3, "by_shard", "all_reduce", rows=rows)
+    for rows, form in (3, "by_shard"), (7, "by_shard"), (10, "by_copy"):
+        found, wanted = reduced(3, form, "all_reduce", rows=rows)
+        assert all(torch.equal(x, y) for a, b in zip(found, wanted, strict=True) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("operation", ["reduce_scatter", "all_reduce"])
+def test_chunks(operation):
+    for ranks in RANKS:
+        found, wanted = reduced(ranks, "by_shard", operation, torch.arange(6.0), chunks=3)
         assert all(torch.equal(x, y) for a, b in zip(found, wanted, strict=True) for x, y in zip(a, b, strict=True))
 
 
@@ -119,12 +126,13 @@ def test_calls_of_different_kinds_follow_each_other(is_captured):
             x = torch.full((m, k), float(1 + call + memory.rank))
             b = torch.ones(k, 3)
             d = new_sum(x, b, 2)
-            form = FORMS[call % 2]
+            form = FORMS[call % 3]
             engine.is_captured = is_captured
             engine.run(Request("reduce_scatter", m, 3, k, x.dtype, x.dtype, form), Reduced(x, b, None, d))
             results = new_results(x, 2, [b], PLAIN, None)
+            gathers = forms_of("all_gather")[call % 2]
             engine.run(
-                Request("all_gather", 2 * m, 3, k, x.dtype, x.dtype, form), Gathered(x, [b], PLAIN, (), (), results)
+                Request("all_gather", 2 * m, 3, k, x.dtype, x.dtype, gathers), Gathered(x, [b], PLAIN, (), (), results)
             )
             total = new_sum(x, b)
             engine.run(Request("all_reduce", m, 3, k, x.dtype, x.dtype, form), Reduced(x, b, None, total))

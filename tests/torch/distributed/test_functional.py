@@ -41,6 +41,10 @@ def test_several_weights(ranks):
     assert_close(ranks.call(products.several_pairs))
 
 
+def test_warm_calls(ranks):
+    assert_close(ranks.call(products.warm_pairs))
+
+
 def test_leading_dimensions(ranks):
     assert_close(ranks.call(products.leading_pairs))
 

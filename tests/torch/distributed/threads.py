@@ -63,6 +63,9 @@ class ThreadMemory:
         time.sleep(self.chance.choice((0.0, 0.0, 0.002)))  # another rank gets ahead
         self.host.set(rank, self.rank, flag, False)
 
+    def exchange(self, operation: str, rows: Any) -> None:
+        """Have no kernel for an exchange."""
+
     def barrier(self) -> None:
         self.host.met.wait()
 
