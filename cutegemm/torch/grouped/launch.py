@@ -173,7 +173,8 @@ def plan_for(problem: Problem, spec: EpilogueSpec, how: How, arch: str, device: 
     raises   PlanError with every rule that a wanted plan breaks, or if no plan can implement the call
     """
     if how.plan is None:
-        rows = 1 << problem.m.bit_length() >> 1
+        mean = problem.m // max(1, problem.l) if problem.operands.groups == "m" else problem.m
+        rows = 1 << mean.bit_length() >> 1
         return _chosen(_rounded(problem), rows, spec.epilogue, tuple(spec.aux.items()), arch, device, how.accumulate)
     plan = how.plan
     if isinstance(plan, str):
@@ -198,7 +199,7 @@ def _chosen(
     """Return the plan with the lowest predicted time.
 
     problem         the problem, with rounded extents
-    rows            number of rows of D, rounded down to a power of two
+    rows            number of rows of the D of a group, in the mean, rounded down to a power of two
     epilogue, aux   fields of the call's `EpilogueSpec`
     """
     spec = EpilogueSpec(epilogue, dict(aux))
