@@ -214,7 +214,7 @@ def timed(problem: Problem, form: str, seconds: float, plans: int, seed: int) ->
     copy_bandwidth = 2 * _COPIED_BYTES / us["copy"]
     return {
         "groups": groups, "rows": rows, "n": n, "k": k, "form": form, "seed": seed, "us": us, "errors": errors,
-        "failed": failed, "tflops": {name: 2e-6 * rows * n * k / time for name, time in us.items() if name != "copy"},
+        "failed": failed,
         "best": min(own, key=own.__getitem__, default=None),
         "others_to_chosen": min(others, default=0) / us["chosen"] if others and "chosen" in us else None,
         "dense_to_chosen": us["dense"] / us["chosen"] if "chosen" in us else None,

@@ -28,7 +28,7 @@ from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS, ROWS, with_scales
 from docs.evidence.benchmark import record
-from docs.evidence.files import read_record
+from docs.evidence.files import read_record, significant
 from docs.evidence.measure import DEVICE, machine, need_gpu
 from docs.evidence.pages.markdown import table
 
@@ -196,7 +196,9 @@ class Contest:
         """
         scale = self.want.square().mean().sqrt()
         error = rows.double() - self.want
-        return float(error.abs().max() / scale), float(error.square().mean().sqrt() / scale)
+        return significant(float(error.abs().max() / scale), 3), significant(
+            float(error.square().mean().sqrt() / scale), 3
+        )
 
     def admit(self, name: str, call: Call) -> str:
         """Call a product once, and keep its errors. Return "" if it is right, else what is wrong with it.
@@ -208,7 +210,7 @@ class Contest:
         try:
             result = call()
         except Exception as error:  # the others go on
-            return f"{type(error).__name__}: {error}"[:300]
+            return f"{type(error).__name__}: {error}"[:48]
         result = self.out if result is None else result
         self.errors[name] = errors = self.errors_of(result[self.rows])
         if all(ours <= MOST_ERROR * theirs for ours, theirs in zip(errors, self.errors["cuBLAS"], strict=True)):
@@ -245,12 +247,13 @@ def raced(contest: Contest, own: Mapping[str, Call], others: Mapping[str, Call],
     wrong = {name: contest.admit(name, call) for name, call in {**others, **own}.items()}
     failed = {name: why for name, why in wrong.items() if why and (name in own or name not in contest.errors)}
     calls = {name: call for name, call in {**others, **own}.items() if name not in failed}
-    us = {name: each * 1e6 for name, each in zip(calls, alternating([*calls.values()], seconds), strict=True)}
+    us = {
+        name: significant(each * 1e6) for name, each in zip(calls, alternating([*calls.values()], seconds), strict=True)
+    }
     m, n, k = contest.shape
     found: Row = {
         "m": m, "n": n, "k": k, "recipe": list(contest.recipe), "us": us, "errors": contest.errors,
         "failed": failed,
-        "tflops": {name: 2e-6 * m * n * k / each for name, each in us.items()},
     }  # fmt: skip
     return {**found, **ratios(us, [*own])}
 
@@ -277,6 +280,12 @@ def ratios(us: Mapping[str, float], own: Sequence[str]) -> Row:
         "torch_to_best": ratio("torch", best), "torch_to_chosen": ratio("torch", CHOSEN),
         "best_to_chosen": ratio(best, CHOSEN), "promoted_to_best": ratio(PROMOTED, best),
     }  # fmt: skip
+
+
+def stored(row: Row) -> Row:
+    """Return what a record keeps of a row: all but what `ratios` computes from the times."""
+    computed = ratios({}, ())
+    return {name: value for name, value in row.items() if name not in computed}
 
 
 def told(row: Row) -> str:
@@ -385,6 +394,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for shape in shapes:
             row = timed(shape, recipe, given.seconds or 1.0, patterns)
             print(told(row), flush=True)
-            yield [row]
+            yield [stored(row)]
 
     record({"machine": machine(), "rows": []}, found(), given.json)

@@ -29,7 +29,7 @@ from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS
 from docs.evidence.benchmark import record
 from docs.evidence.choice import distribution
 from docs.evidence.measure import machine, need_gpu, this_device
-from docs.evidence.scaled import CHOSEN, RECIPES, Contest, Row, name_of, raced, told
+from docs.evidence.scaled import CHOSEN, RECIPES, Contest, Row, name_of, raced, stored, told
 
 EXTENTS = {"m": (1, 8192), "n": (64, 8192), "k": (128, 8192)}
 ALIGNED = 16  # elements that torch's scaled_mm requires of N and K
@@ -157,15 +157,18 @@ def run(seed: int, count: int, seconds: float, budget: float, path: Path | None)
     print(f"compiled in {compiled:.0f} s", flush=True)
     found: dict[str, Any] = {"machine": machine(), "seed": seed, "count": count, "budget": budget, "rows": []}
 
+    every: list[Row] = []
+
     def rows() -> Iterator[list[Row]]:
         for case, own in zip(cases, plans, strict=True):
             if time.monotonic() - started > budget:
                 return
             row = measured(case, own, seconds)
             print(told(row), flush=True)
-            yield [row]
+            every.append(row)
+            yield [stored(row)]
 
     record(found, rows(), path)
     taken = time.monotonic() - started
     print(f"{len(found['rows'])} of {count} problems in {taken:.0f} s, {compiled:.0f} of them for compilation")
-    print(summary(found["rows"]))
+    print(summary(every))

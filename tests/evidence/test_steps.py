@@ -214,7 +214,7 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         monkeypatch.setattr("docs.evidence.scaled.machine", dict)
         monkeypatch.setattr("docs.evidence.scaled.timed", taken)
         monkeypatch.setattr("docs.evidence.scaled_random.need_gpu", taken)
-    elif name in ("grouped", "instructions", "invariant"):
+    elif name in ("experts", "grouped", "instructions", "invariant", "ranks"):
         monkeypatch.setattr(f"docs.evidence.{name}.need_gpu", taken)
     else:
         monkeypatch.setattr(f"docs.evidence.{name.replace('-', '_')}.run", taken)

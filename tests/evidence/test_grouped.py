@@ -1,0 +1,26 @@
+"""The pages of grouped GEMMs and of mixtures of experts have the tables of their records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from docs.evidence import experts, grouped
+from docs.evidence.files import read_record
+
+DOCS = Path(grouped.__file__).parents[1]
+
+
+@pytest.mark.parametrize(("module", "name"), [(grouped, "grouped_h100"), (experts, "experts_h100")])
+def test_the_page_has_the_table_of_the_record(module: ModuleType, name: str) -> None:
+    table = module.table_of(read_record(DOCS / f"evidence/data/{name}.json"))
+    assert table in (DOCS / "measured/grouped.md").read_text()
+
+
+@pytest.mark.parametrize("module", [grouped, experts])
+def test_the_command_prints_a_table(module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    name = module.__name__.rsplit(".", 1)[1]
+    module.main(["--table", str(DOCS / f"evidence/data/{name}_h100.json")])
+    assert capsys.readouterr().out.startswith("| ")
