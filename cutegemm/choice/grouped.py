@@ -164,7 +164,6 @@ def ranked_grouped(
     return ranked_of(_family(request, problem.operands.groups, dense.k), dense)
 
 
-@lru_cache(maxsize=4096)
 def chosen_grouped(
     problem: Problem,
     arch: str = DEFAULT_ARCH,

@@ -32,6 +32,7 @@ from cutegemm.errors import CompileError
 
 if TYPE_CHECKING:
     from cutegemm.plan.memory.exchange import Exchange
+    from cutegemm.plan.memory.rows import RowKernel
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.quantize import Quantize
 
@@ -76,7 +77,7 @@ def cache_folder() -> Path:
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "cutegemm"
 
 
-def entry(plan: GemmPlan | Quantize | Exchange, arch: str) -> Path:
+def entry(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str) -> Path:
     """Return the folder in the disk cache for the compiled kernel of a plan. It may not exist yet.
 
     Its name is a hash of the plan, the architecture, cutegemm's sources and the version of the CuTe DSL. If a source

@@ -23,6 +23,7 @@ from cutegemm.errors import UnsupportedError, how_to_install
 
 if TYPE_CHECKING:
     from cutegemm.plan.memory.exchange import Exchange
+    from cutegemm.plan.memory.rows import RowKernel
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.quantize import Quantize
 
@@ -212,7 +213,7 @@ def recipes(arch: str) -> frozenset[str]:
     return _RECIPES.get(arch, (0, frozenset[str]()))[1]
 
 
-def key_of(plan: GemmPlan | Quantize | Exchange, arch: str) -> str:
+def key_of(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str) -> str:
     """Return a hash of a plan and an architecture, under which an exported library stores the kernel.
 
     Kernels whose code differs have different keys.

@@ -28,6 +28,7 @@ from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedE
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.memory.exchange import Exchange
+from cutegemm.plan.memory.rows import RowKernel
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.quantize import Quantize
@@ -39,6 +40,7 @@ _KERNELS = {
     "sm90": "cutegemm.kernels.sm90.kernel",
     "quantize": "cutegemm.kernels.quantize",
     "exchange": "cutegemm.kernels.exchange",
+    "rows": "cutegemm.kernels.rows",
 }  # modules by the family of the plan, imported when a plan is compiled
 _ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[@-_])")  # control sequences of ECMA-48, such as colours
 _CODE = re.compile(r":?\s*%\d+ = ")  # start of an MLIR operation
@@ -192,6 +194,17 @@ def compile_quantize(quantize: Quantize, arch: str = DEFAULT_ARCH) -> tuple[Path
 
 
 @functools.cache
+def compile_rows(kernel: RowKernel, arch: str = DEFAULT_ARCH) -> tuple[Path, Any]:
+    """Return a kernel of the rows of experts; it is compiled if the disk cache does not have it.
+
+    arch      architecture such as "sm_90a"
+    returns   the kernel's folder in the disk cache, and its function, whose arguments are those of `kernels.rows`
+    raises    the errors of `compile_plan`
+    """
+    return _compiled(kernel, arch)
+
+
+@functools.cache
 def compile_exchange(exchange: Exchange, arch: str = DEFAULT_ARCH) -> tuple[Path, Any]:
     """Return the kernel in which ranks exchange rows; it is compiled if the disk cache does not have it.
 
@@ -203,7 +216,7 @@ def compile_exchange(exchange: Exchange, arch: str = DEFAULT_ARCH) -> tuple[Path
     return _compiled(exchange, arch)
 
 
-def _compiled(plan: GemmPlan | Quantize | Exchange, arch: str) -> tuple[Path, Any]:
+def _compiled(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str) -> tuple[Path, Any]:
     """Return the folder of a kernel in the disk cache and its callable function, after compiling it if needed.
 
     arch   architecture such as "sm_90a"
@@ -225,7 +238,7 @@ def _compiled(plan: GemmPlan | Quantize | Exchange, arch: str) -> tuple[Path, An
         ) from error
 
 
-def _stored(plan: GemmPlan | Quantize | Exchange, arch: str, folder: Path) -> cache.Manifest:
+def _stored(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str, folder: Path) -> cache.Manifest:
     """Compile a plan into the disk cache, and return the manifest of the new entry.
 
     If this process was forked while another thread compiled, the DSL's state is unusable, and a new process compiles.
@@ -300,7 +313,7 @@ def compile_missing(
         compile_plans(missing.values(), arch, processes, done)
 
 
-def compile_error(plan: GemmPlan | Quantize | Exchange, arch: str) -> CutegemmError | None:
+def compile_error(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str) -> CutegemmError | None:
     """Compile a plan into the disk cache; return the error instead of raising it, or None if it compiled.
 
     Worker processes call this.
@@ -312,6 +325,8 @@ def compile_error(plan: GemmPlan | Quantize | Exchange, arch: str) -> CutegemmEr
             compile_quantize(plan, arch)
         elif isinstance(plan, Exchange):
             compile_exchange(plan, arch)
+        elif isinstance(plan, RowKernel):
+            compile_rows(plan, arch)
         else:
             compile_plan(plan, arch)
     except CutegemmError as error:
@@ -321,7 +336,7 @@ def compile_error(plan: GemmPlan | Quantize | Exchange, arch: str) -> CutegemmEr
 
 def compiled_into(
     folder: Path,
-    plan: GemmPlan | Quantize | Exchange,
+    plan: GemmPlan | Quantize | Exchange | RowKernel,
     arch: str,
     options: str = "",
     around: AbstractContextManager[Any] | None = None,
@@ -384,7 +399,7 @@ def compiled_into(
     return compiled
 
 
-def _build(plan: GemmPlan | Quantize | Exchange, arch: str, folder: Path) -> cache.Manifest:
+def _build(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str, folder: Path) -> cache.Manifest:
     """Compile a plan and write its object file and shared library to a folder, for an entry of the disk cache.
 
     Without a linker, only the object file is written.
@@ -401,7 +416,7 @@ def _build(plan: GemmPlan | Quantize | Exchange, arch: str, folder: Path) -> cac
     return {"plan": plan.name, "arch": arch, "key": plan.key(), "symbol": symbol}
 
 
-def symbol_of(plan: GemmPlan | Quantize | Exchange, arch: str) -> str:
+def symbol_of(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str) -> str:
     """Return the name of a kernel's function in its object file, which contains a hash of plan and architecture.
 
     So it differs for kernels with different code, and several can be linked into one library.

@@ -25,6 +25,9 @@ from cutegemm.simulator.report import Fault
 # Share of the time of a GEMM's stores to another rank that the GEMM does not hide: of all tiles, and of the last ones.
 # 8192 x 4096 x 8192 takes 405 us in place of 352 us (two H100, 2026-11-27).
 _SLOWED, _SLOWED_AT_END = 0.18, 0.7
+# How many times as long the GEMMs of a shard take in chunks, in place of one launch: a reduce-scatter of 4096 x 8192 x
+# 28672 takes 1319 us in two chunks and 1284 us by copy.
+_IN_CHUNKS = 1.02
 _TILE_BYTES = 1 << 16  # bytes of the last tile of an SM
 
 
@@ -146,7 +149,7 @@ class Clock:
         types = schedule.buffer(INPUT).dtype, schedule.buffer(OUTPUT).dtype
         alone = _gemm_us(*types, Problem(rows, schedule.n, schedule.k), self.device, adds > 0)
         more = max(0, adds - 1) * rows * schedule.buffer(OUTPUT).row_bytes
-        return alone + more / self.device.dram_gb_s * 1e-3
+        return alone * (_IN_CHUNKS if schedule.chunks > 1 else 1) + more / self.device.dram_gb_s * 1e-3
 
     def _stored_us(self, step: Gemm) -> float:
         """Return how much longer a GEMM takes that stores to another rank, in microseconds."""

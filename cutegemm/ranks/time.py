@@ -135,8 +135,8 @@ def explained(made: list[Prediction]) -> str:
     whole                      34.9      1     25.0      0.0      4.9      5.0
     by_shard                   54.0      2     49.0      0.0      0.0      5.0
     by_copy                    56.2      2     47.6      8.5      3.6      5.0
-    by_shard in 2 chunks      103.9      4     93.9     15.6      0.0     10.0
-    by_shard in 4 chunks      195.8      8    175.8     29.8      0.0     20.0
+    by_shard in 2 chunks      105.8      4     95.8     15.6      0.0     10.0
+    by_shard in 4 chunks      199.4      8    179.4     29.8      0.0     20.0
     whole takes 19.0 us less than by_shard: -23.9 us of GEMMs, +4.9 us while no GEMM runs.
     """
     first = made[0]

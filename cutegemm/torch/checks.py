@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 from torch.fx import Proxy
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.graph import carried
 from cutegemm.run.torch_ops import DTYPES, FLOAT8, RESULTS
+from cutegemm.torch.dispatch import PLAIN_TENSORS
 from cutegemm.torch.epilogue import dtype_name
 
 _FOR_FX = " torch.fx traces a function as one node if you pass its name to torch.fx.wrap."
@@ -31,6 +33,20 @@ def refuse(called: str, tensors: Mapping[str, Any], rules: Sequence[str]) -> Non
         raise UnsupportedError(f"{call}: {rules[0]}")
     listed = "\n".join(f"  - {rule}" for rule in rules)
     raise UnsupportedError(f"{call}: {len(rules)} rules are broken.\n{listed}")
+
+
+def signature_of(tensors: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return types, shapes and devices of arguments as a key, so that arguments with equal keys are checked only once.
+
+    tensors   tensors or None
+    returns   None if a tensor is of another class, or if a graph is traced: then each call is checked
+
+    >>> signature_of([torch.ones(2, 3), None])
+    ((torch.float32, torch.Size([2, 3]), device(type='cpu')), None)
+    """
+    if is_compiling() or any(x is not None and x.__class__ not in PLAIN_TENSORS for x in tensors):
+        return None
+    return tuple([None if x is None else (x.dtype, x.shape, x.device) for x in tensors])
 
 
 def wrong_tensors(tensors: Mapping[str, Any], optional: Sequence[str] = ()) -> list[str]:

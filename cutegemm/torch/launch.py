@@ -100,7 +100,7 @@ def loadable(
         f"product of {shapes_of(a, b)}: a contiguous copy of {listed} is made, because neither of the last two "
         "dimensions has a stride of 1, or the elements are negated. Pass a contiguous tensor, or a transposed one.",
         CopyWarning,
-        stacklevel=_caller_level(),
+        stacklevel=caller_level(),
     )
     first, second, *others = wrong
     return (
@@ -114,7 +114,7 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
     return x.resolve_neg().contiguous()
 
 
-def _caller_level() -> int:
+def caller_level() -> int:
     """Return the number of stack frames up to the innermost call outside of cutegemm and torch.
 
     Used as the `stacklevel` of a warning, it makes the warning name the user's line.

@@ -13,7 +13,7 @@ import cutegemm  # noqa: E402
 from cutegemm.epilogue import gelu  # noqa: E402
 from cutegemm.run.calls import How  # noqa: E402
 from cutegemm.torch import quantize, scaled_grouped_mm  # noqa: E402
-from cutegemm.torch.grouped import launch  # noqa: E402
+from cutegemm.torch.grouped import launch, prepared, rows  # noqa: E402
 from cutegemm.torch.grouped.reference import grouped_by_torch  # noqa: E402
 from cutegemm.torch.reference import dequantized  # noqa: E402
 from tests.grouped import bounds  # noqa: E402
@@ -93,7 +93,7 @@ def guarded(monkeypatch):
     """Let results lie between guard bands in poisoned memory. Returns the list of (memory, index of the result)."""
     memories = []
 
-    def result(a, shape, dtype, form, zeroed):
+    def allocated(shape, dtype, form):
         *batch, rows, columns = (*shape[:-2], shape[-1], shape[-2]) if form.groups == "n" else shape
         if form.is_padded:  # matrices follow each other without gaps
             batch, rows = [], batch[0] * rows
@@ -104,7 +104,10 @@ def guarded(monkeypatch):
         memories.append((whole, index))
         return whole[index].mT if form.groups == "n" else whole[index].view(shape)
 
-    monkeypatch.setattr(launch, "_result", result)
+    monkeypatch.setattr(launch, "_calls", type(launch._calls)())
+    monkeypatch.setattr(
+        prepared, "allocator", lambda shape, dtype, form, zeroed: lambda a: allocated(shape, dtype, form)
+    )
     return memories
 
 
@@ -294,6 +297,41 @@ def test_torch_compile():
     assert all(torch.equal(one, other) for one, other in zip(*pairs, strict=True))
 
 
+# --- rows of experts ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("experts", [1, 8, 128, 257, 1000])
+@pytest.mark.parametrize("count", [1, 8, 1000, 8191, 8192, 40_001, 131_072, 1_000_000])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_order_of_random_rows(count, experts, dtype):
+    index = torch.randint(0, experts + 1, (count, 1), device="cuda", dtype=dtype)
+    for _ in range(3):
+        place, ends = rows.placed(index, experts)
+        theirs = rows.placed_by_torch(index, experts)
+        assert torch.equal(place.long(), theirs[0])
+        assert torch.equal(ends, theirs[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(("tokens", "columns", "k"), [(1, 2048, 8), (777, 4096, 2), (300, 1030, 3), (5000, 7168, 8)])
+def test_copies_and_sums_of_rows(tokens, columns, k, dtype):
+    x = torch.randn(tokens, columns, device="cuda").to(dtype)
+    weights = torch.randn(k, tokens, device="cuda").mT
+    place = torch.randperm(tokens * k, device="cuda").to(torch.int32)
+    order = rows.inverse(place)
+    ours, weight = rows.spread(x, place, k, weights)
+    assert torch.equal(ours, x[order // k])
+    assert torch.equal(weight, weights.reshape(-1, 1)[order])
+    y = torch.randn(tokens * k, columns, device="cuda").to(dtype)
+    total = torch.zeros(tokens, columns, device="cuda")
+    for each in y[place.long()].float().view(tokens, k, columns).unbind(1):
+        total = total + each
+    assert torch.equal(rows.summed(y, place, k), total.to(dtype))
+    terms = torch.randint(-8, 9, (tokens * k, columns), device="cuda").to(dtype)  # exact sums
+    totals = rows.totals(terms, place, torch.zeros(tokens, k, device="cuda"))
+    assert torch.equal(totals, terms.float().sum(1)[place.long()].view(tokens, k))
+
+
 # --- experts ------------------------------------------------------------------------------------------------------
 
 
@@ -323,6 +361,35 @@ def test_experts_and_their_gradients():
     theirs = trained(index.cpu(), [each.cpu() for each in tensors])
     for one, other, right in zip(ours, theirs, exact, strict=True):
         assert (one.cpu().double() - right).norm() <= 2 * (other.double() - right).norm()
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 64])
+@pytest.mark.parametrize("grad", [False, True])
+def test_experts_of_few_tokens(tokens, grad):
+    """Without biases, with weights of bfloat16; the second call of the signature has other values."""
+    for _ in range(2):
+        index, (x, weights, up, down, *_) = mixture(tokens)
+        tensors = [each.detach().requires_grad_(grad) for each in (x, weights.bfloat16(), up, down)]
+        wide = [each.detach().double().cpu().requires_grad_(grad) for each in tensors]
+        narrow = [each.detach().cpu().requires_grad_(grad) for each in tensors]
+        found = []
+        for own, seen in ((tensors, index), (narrow, index.cpu()), (wide, index.cpu())):
+            y = cutegemm.experts(own[0], seen, *own[1:])
+            found.append([y.detach(), *(torch.autograd.grad(y.square().sum(), own) if grad else ())])
+        for one, other, right in zip(*found, strict=True):
+            assert (one.cpu().double() - right).norm() <= 2 * (other.double() - right).norm() + 1e-6 * right.norm()
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_experts_on_other_devices_contribute_nothing(has_bias):
+    index, (x, weights, up, down, *biases) = mixture()
+    biases = biases if has_bias else [None, None]
+    index = torch.where(index % 3 == 1, len(up) + index, index)
+    torch.full((64 << 20,), torch.nan, device="cuda")  # memory that results may take
+    ours = cutegemm.experts(x, index, weights, up, down, "swiglu", *biases, is_partial=True)
+    theirs = [each if each is None else each.cpu().double() for each in (x, weights, up, down, *biases)]
+    exact = cutegemm.experts(theirs[0], index.cpu(), *theirs[1:4], "swiglu", *theirs[4:], is_partial=True)
+    assert (ours.cpu().double() - exact).norm() <= 0.01 * exact.norm()
 
 
 def test_experts_have_the_same_bits_in_each_run():

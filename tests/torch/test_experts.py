@@ -9,12 +9,14 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import experts  # noqa: E402
-from cutegemm.torch.grouped import launch, library  # noqa: E402
-from cutegemm.torch.grouped.rows import Gathered, Summed, sorted_by_expert  # noqa: E402
+from cutegemm.torch.grouped import experts as experts_module  # noqa: E402
+from cutegemm.torch.grouped import launch, library, mixture  # noqa: E402
+from cutegemm.torch.grouped.rows import Gathered, Summed, inverse, placed  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
 from tests.torch.grouped_kernels import run_by  # noqa: E402
 
 T, K, L, H, N, CHOSEN = 9, 6, 5, 4, 7, 2
+COMPUTE = library.compute
 
 
 def inputs(is_gated=True, has_bias=False, dtype=torch.float64):
@@ -162,6 +164,69 @@ def test_a_step_by_emulated_kernels(monkeypatch):
     assert [plan.operands.groups for plan in plans].count("k") == 2
 
 
+VARIANTS = {
+    "plain": {},
+    "tokens": {"tokens": 24},
+    "stride": {"stride": 72},
+    "address": {"first": 1},
+    "weights": {"dtype": torch.float32},
+    "biases": {"has_bias": True},
+    "activation": {"activation": "geglu"},
+    "interleaved": {"interleaved": True},
+    "partial": {"is_partial": True},
+    "untrained": {"grad": False},
+}
+
+
+@pytest.fixture
+def on_kernels(monkeypatch):
+    """Let grouped products of CPU tensors run by simulated kernels."""
+    run_by(cutegemm.simulate, monkeypatch)
+    monkeypatch.setattr(library, "compute", launch.compute_grouped)
+    monkeypatch.setattr(mixture, "_steps", type(mixture._steps)())
+    return monkeypatch
+
+
+def layer(tokens=16, stride=64, first=0, dtype=torch.bfloat16, has_bias=False, grad=True, seed=0, **options):
+    """Return a function that computes the output of a layer and, if `grad`, its gradients."""
+    x = normal(tokens * stride + first, seed=seed).bfloat16().as_strided((tokens, 64), (stride, 1), first)
+    up, down = [(normal(3, *shape, seed=seed) / 8).bfloat16() for shape in ((128, 64), (64, 64))]
+    biases = [(normal(3, width, seed=seed)).bfloat16() for width in (128, 64)] if has_bias else [None, None]
+    weights, index = normal(tokens, 2, seed=seed).to(dtype), torch.arange(2 * tokens).view(tokens, 2) % 3
+    options = {"activation": "swiglu", **options}
+
+    def run():
+        found = [each.detach().requires_grad_(grad) for each in (x, weights, up, down)]
+        y = experts(found[0], index, *found[1:], up_bias=biases[0], down_bias=biases[1], **options)
+        return [y.detach(), *(torch.autograd.grad(y.square().sum(), found) if grad else ())]
+
+    return run
+
+
+@pytest.mark.filterwarnings("ignore::cutegemm.errors.CopyWarning")
+def test_prepared_calls_are_those_of_their_signature(on_kernels):
+    """Each variant is called twice, with others between its calls, and with other values."""
+    for seed in range(2):
+        for options in VARIANTS.values():
+            run = layer(seed=seed, **options)
+            ours = run()
+            with on_kernels.context() as by_torch:
+                by_torch.setattr(library, "compute", COMPUTE)
+                by_torch.setattr(mixture, "_steps", type(mixture._steps)())
+                close(ours, run(), 2.0**-5)
+
+
+def test_a_warm_call_checks_and_looks_up_nothing(on_kernels):
+    """The second call of a signature neither checks its arguments nor forms the signature of a grouped product."""
+    run = layer()
+    first = run()
+    on_kernels.delattr(experts_module, "_check")
+    on_kernels.delattr(launch, "_signature")
+    on_kernels.setattr(library, "formula", None)
+    for one, other in zip(run(), first, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.filterwarnings("ignore::cutegemm.errors.CopyWarning")
 @pytest.mark.parametrize("compute", [None, launch.compute_grouped])
 def test_no_tokens(compute, monkeypatch):
@@ -177,15 +242,15 @@ def test_no_tokens(compute, monkeypatch):
 
 def test_order_of_rows():
     index = torch.tensor([[3, 0], [0, 5], [2, 3]])
-    order, ends = sorted_by_expert(index, 4)
-    assert order.tolist() == [1, 2, 4, 0, 5, 3]  # experts 0, 0, 2, 3, 3; 5 is not one of them
+    place, ends = placed(index, 4)
+    assert inverse(place).tolist() == [1, 2, 4, 0, 5, 3]  # experts 0, 0, 2, 3, 3; 5 is not one of them
     assert ends.tolist() == [2, 2, 3, 5]
 
 
 def test_gathered_and_summed_are_transposes():
     index, (x, *_) = inputs()
-    order, _ = sorted_by_expert(index, L)
-    place = order.argsort()
+    place, _ = placed(index, L)
+    order = inverse(place)
     assert torch.autograd.gradcheck(lambda x: Gathered.apply(x, order, place, CHOSEN), (x,))
     y = normal(T * CHOSEN, 3, grad=True)
     assert torch.autograd.gradcheck(lambda y: Summed.apply(y, order, place, CHOSEN), (y,))

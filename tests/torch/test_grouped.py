@@ -517,3 +517,17 @@ WRONG_COUNTS = {
 def test_wrong_counts(factors, options, message):
     with pytest.raises(UnsupportedError, match=message):
         grouped_mm(*factors, **options)
+
+
+def test_plans_are_chosen_once_for_similar_extents(simulated, monkeypatch):
+    """33 to 63 rows have one plan. 65 rows have another, and so has another epilogue."""
+    choices, chosen = [], launch.chosen_grouped
+    monkeypatch.setattr(launch, "chosen_grouped", lambda *args: choices.append(args) or chosen(*args))
+    launch._chosen.cache_clear()
+    b = normal(GROUPS, 64, 32, dtype=torch.bfloat16).mT
+    for rows in (33, 40, 50, 63):
+        kernel(normal(rows, 32, dtype=torch.bfloat16), b, offsets([1, 2, 3, rows]), "lambda acc: acc")
+    assert len(choices) == 1
+    kernel(normal(65, 32, dtype=torch.bfloat16), b, offsets([1, 2, 3, 65]), "lambda acc: acc")
+    kernel(normal(63, 32, dtype=torch.bfloat16), b, offsets([1, 2, 3, 63]), "lambda acc: relu(acc)")
+    assert len(choices) == 3

@@ -14,7 +14,7 @@ from cutegemm.run.calls import How  # noqa: E402
 from cutegemm.simulator import simulate  # noqa: E402
 from cutegemm.torch import scaled_grouped_mm  # noqa: E402
 from cutegemm.torch.epilogue import formula  # noqa: E402
-from cutegemm.torch.grouped import launch  # noqa: E402
+from cutegemm.torch.grouped import launch, prepared  # noqa: E402
 from cutegemm.torch.grouped.forms import Form  # noqa: E402
 
 M, N, K, GROUPS = 150, 256, 320, 3  # the last block of K has 64 elements
@@ -58,11 +58,11 @@ def test_the_chosen_plan_computes_the_same(case, by_rows, execute):
     a, b, of_a, of_b, offs, want = case
     scales = of_a, of_b.mT.repeat_interleave(128, 1) if by_rows else of_b.mT
     form, read = Form.of(a, b, offs), formula("lambda acc: acc")
-    granularity = launch.granularity_of(form, scales)
+    granularity = prepared.granularity_of(form, scales)
     assert granularity == ("1x128", "1x128" if by_rows else "128x128")
     problem, spec = launch.question(form, a, b, (), read, [torch.empty(M, N)], granularity)
     plan = launch.plan_for(problem, spec, How(), "sm_90a", device_named("h100"))
-    of_rows = launch.loadable_scales(of_a, granularity[0])
+    of_rows = prepared.loadable_scales(of_a, granularity[0])
     assert (of_rows.stride(), of_rows.shape) == ((1, 152), (M, DEEP))  # columns of a multiple of 16 bytes
     found = execute(
         plan, a.float().numpy(), b.float().numpy(), ends=offs.numpy(), scale_a=scales[0].numpy(),

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 
+from cutegemm.run.calls import Calls, is_batch_invariant
 from cutegemm.torch import checks
 from cutegemm.torch.activations import ACTIVATIONS, GATED, wrong_activation
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.grouped.library import wrong_mode
-from cutegemm.torch.grouped.mixture import Activation, Mixture, composed, is_recorded
-from cutegemm.torch.grouped.rows import sorted_by_expert
+from cutegemm.torch.grouped.mixture import Activation, mixed
+
+_right = Calls()  # signatures of calls whose arguments are right
 
 
 def experts(
@@ -50,14 +52,15 @@ def experts(
             [18., 18., 18., 18., 18.]])
     """
     x, up, down, up_bias, down_bias = as_autocast(x, up, down, up_bias, down_bias)
-    _check(x, index, weights, up, down, activation, up_bias, down_bias, interleaved)
-    order, ends = sorted_by_expert(index, up.shape[0])
-    place = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
-    tensors = (x, order, place, ends, weights, up, down, up_bias, down_bias)
-    if callable(activation) or not is_recorded(tensors):
-        return composed(activation, interleaved, is_partial, tensors)
-    y: torch.Tensor = Mixture.apply(activation, interleaved, is_partial, *tensors)
-    return y
+    tensors = (x, index, weights, up, down, up_bias, down_bias)
+    kinds = checks.signature_of(tensors)
+    named = activation if activation is None or activation.__class__ is str else callable(activation)
+    key = kinds, interleaved, named
+    if kinds is None or is_batch_invariant() or key not in _right.found:
+        _check(*tensors, activation, interleaved)
+        if kinds is not None:
+            _right.keep(key, True)
+    return mixed(activation, interleaved, is_partial, tensors)
 
 
 def _check(
@@ -66,9 +69,9 @@ def _check(
     weights: Any,
     up: Any,
     down: Any,
-    activation: Any,
     up_bias: Any,
     down_bias: Any,
+    activation: Any,
     interleaved: bool,
 ) -> None:
     tensors = {"x": x, "index": index, "weights": weights, "up": up, "down": down}

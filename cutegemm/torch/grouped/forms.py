@@ -16,14 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from cutegemm.plan.epilogue import Column, Element, Row, Tensor, Tile
+from cutegemm.plan.epilogue import Column, Element, Row, Tensor, Tile, epilogue_of
 from cutegemm.plan.memory.groups import COUNTS, ENDS, group_bounds
-from cutegemm.torch.epilogue import Formula
+from cutegemm.torch.epilogue import Formula, formula
 
 _GROUPS = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): ""}  # ranks of a and b -> the mode that groups divide
 
@@ -169,3 +170,26 @@ class Form:
             meaning = "the rows of each matrix" if self.is_padded else "the extent that groups divide"
             rules.append(f"{name}[{outside[0]}] is {ends[outside[0]]}. Pass 0 to {self.divided}, {meaning}.")
         return rules
+
+
+@lru_cache(maxsize=1024)
+def _halved(text: str) -> frozenset[str]:
+    """Return the names of the rows of an epilogue that are read by halves, or by pairs of columns."""
+    read = formula(text)
+    return frozenset(epilogue_of(read.function, dict.fromkeys(read.names, Row)).halved)
+
+
+def is_wide(read: Formula, name: str) -> bool:
+    """Return whether a row of the epilogue has the columns of b, although a gated D has only half of them.
+
+    >>> is_wide(formula("lambda acc, bias: swiglu(acc + bias)"), "bias")
+    True
+    """
+    return name in _halved(read.text)
+
+
+def operand_of(read: Formula, name: str, x: torch.Tensor, form: Form) -> tuple[type[Tensor], torch.Tensor]:
+    """Return the kind of an operand of the epilogue, and the tensor as a kernel takes it. Its shape was checked."""
+    seen = form.operand(x, form.n if is_wide(read, name) else read.columns_of_d(form.n))
+    assert seen is not None
+    return seen

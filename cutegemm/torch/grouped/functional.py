@@ -8,16 +8,16 @@ from typing import Any
 import torch
 
 from cutegemm.plan.epilogue import Accumulator, Expression, Reduction, Tensor
-from cutegemm.run.calls import How
+from cutegemm.run.calls import Calls, How, is_batch_invariant
 from cutegemm.torch import checks
 from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of, text_of_function
-from cutegemm.torch.grouped.forms import Form
-from cutegemm.torch.grouped.launch import is_wide
+from cutegemm.torch.grouped.forms import Form, is_wide
 from cutegemm.torch.grouped.library import product, wrong_mode
 from cutegemm.torch.launch import in_mode
 
+_right = Calls()  # signatures of calls of `grouped_mm` whose arguments are right
 _RANKS = ((2, 3), (3, 2), (2, 2))
 
 
@@ -66,14 +66,19 @@ def grouped_mm(
     mat_a, mat_b = as_autocast(mat_a, mat_b)
     tensors = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "counts": counts, "bias": bias}
     tensors |= {name: x for name, x in operands.items() if isinstance(x, torch.Tensor)}
-    rules = wrong_arguments(tensors, out_dtype)
-    if not rules and operands and epilogue is None:
-        is_or_are = "is" if len(operands) == 1 else "are"
-        rules.append(
-            f"{' and '.join(operands)} {is_or_are} passed without an epilogue. Pass epilogue=, a function of the "
-            "accumulator and of operands."
-        )
-    checks.refuse("grouped_mm", tensors, rules)
+    kinds = checks.signature_of(tuple(tensors.values()))
+    key = kinds, tuple(operands), str(out_dtype), epilogue is None
+    if kinds is None or is_batch_invariant() or key not in _right.found:
+        rules = wrong_arguments(tensors, out_dtype)
+        if not rules and operands and epilogue is None:
+            is_or_are = "is" if len(operands) == 1 else "are"
+            rules.append(
+                f"{' and '.join(operands)} {is_or_are} passed without an epilogue. Pass epilogue=, a function of the "
+                "accumulator and of operands."
+            )
+        checks.refuse("grouped_mm", tensors, rules)
+        if kinds is not None:
+            _right.keep(key, True)
     names = tuple([name for name, x in operands.items() if isinstance(x, torch.Tensor)])
     others = tuple([name for name in operands if name not in names])
     text = PLAIN if epilogue is None else text_of_function(epilogue, names, others)
@@ -108,7 +113,8 @@ def multiplied(
     """
     a, b, ends = tensors["mat_a"], tensors["mat_b"], tensors["offs"]
     ends = tensors.get("counts") if ends is None else ends
-    checks.refuse(called, tensors, _wrong_operands(Form.of(a, b, ends), text, a, values))
+    if values or text != PLAIN:
+        checks.refuse(called, tensors, _wrong_operands(Form.of(a, b, ends), text, a, values))
     if ends is None:
         results = batched_product(a, (b,), text, tuple(values), tuple(numbers), out_dtype, in_mode(how))
     else:

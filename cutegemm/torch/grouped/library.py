@@ -23,6 +23,7 @@ from cutegemm.torch.dispatch import Route, route_of
 from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_text
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import compute_grouped
+from cutegemm.torch.grouped.prepared import joined_results
 from cutegemm.torch.grouped.reference import allocated, grouped_by_torch
 from cutegemm.torch.launch import AS_CHOSEN
 from cutegemm.torch.reference import Values, accumulator_dtype
@@ -51,6 +52,7 @@ def compute(
     how: How,
     zeroed: bool,
     scales: Sequence[torch.Tensor] = (),
+    joined: bool | None = None,
 ) -> list[torch.Tensor]:
     """Return the results of a grouped GEMM: by a kernel for CUDA tensors, else by torch.
 
@@ -62,8 +64,9 @@ def compute(
     if CHECKS_ENDS:
         checks.refuse("grouped_mm", {"mat_a": a, "mat_b": b}, Form.of(a, b, ends).wrong_ends(ends.tolist()))
     if not a.is_cuda:
-        return grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed, scales)
-    return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales)
+        results = grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed, scales)
+        return joined_results(results, joined)
+    return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined)
 
 
 def product(
@@ -76,21 +79,26 @@ def product(
     out_dtype: OutDtype = None,
     how: How = AS_CHOSEN,
     zeroed: bool = False,
+    joined: bool | None = None,
 ) -> Sequence[torch.Tensor]:
     """Return the results of an epilogue of a grouped a @ b, D first, and let torch record gradients if they are wanted.
 
     A value that the backward pass reads may come after the results. The arguments are those of
     `launch.compute_grouped`.
     """
-    if route_of(a, b, ends, *operands) is Route.DIRECT:
-        return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed)
+    route = route_of(a, b, ends, *operands)
+    if route is Route.DIRECT:
+        return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, joined=joined)
     if torch.is_grad_enabled() and text != PLAIN and any(x.requires_grad for x in (a, b, *operands)):
         text = with_saved(text, len(operands))
+    if route is Route.RECORDED:
+        found = Recorded.apply((text, tuple(scalars), out_dtype, how, zeroed), a, b, ends, *operands)
+        return found if joined is None else joined_results(list(found), joined)
     types = None if out_dtype is None else types_text(out_dtype)
     results: Sequence[torch.Tensor] = torch.ops.cutegemm.grouped_mm(
         a, b, ends, text, list(operands), list(scalars), types, how.plan, how.accumulate, zeroed
     )
-    return results
+    return results if joined is None else joined_results(list(results), joined)
 
 
 def scaled_product(
@@ -163,7 +171,27 @@ def _flops(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
 # --- gradients ----------------------------------------------------------------------------------------------------
 
 
+class Recorded(torch.autograd.Function):  # type: ignore[misc]
+    """Computes a grouped GEMM in eager mode so that torch records it, without torch's dispatcher.
+
+    It is called as apply((text, scalars, out_dtype, how, zeroed), a, b, ends, *operands), the arguments of `product`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        (text, scalars, *options), (a, b, ends, *operands) = call, tensors
+        results = compute(a, b, ends, text, operands, scalars, *options)
+        _save(ctx, (a, b, ends, text, operands, scalars), results)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor | None) -> tuple[Any, ...]:
+        by_a, by_b, by_operands = _gradients(ctx, upstream, ctx.needs_input_grad[1:3])
+        return None, by_a, by_b, None, *by_operands
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
+    """Save what the gradients need. The first inputs are those of the operator."""
     a, b, ends, text, operands, scalars, *_ = inputs
     ctx.text, ctx.scalars, ctx.count = text, tuple(scalars), len(operands)
     names = formula(text).names[: len(operands)]
@@ -184,6 +212,18 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> 
 
 
 def _backward(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    """Return the gradients by the inputs of the operator."""
+    by_a, by_b, by_operands = _gradients(ctx, upstream, ctx.needs_input_grad[:2])
+    scalars: Any = None if ctx.scalars else []
+    return by_a, by_b, None, None, by_operands, scalars, None, None, None, None
+
+
+def _gradients(ctx: Any, upstream: Sequence[torch.Tensor | None], needs: Sequence[bool]) -> tuple[Any, Any, list[Any]]:
+    """Return the gradients by a, by b, and by each operand, or None if a gradient is not wanted.
+
+    upstream   gradient of each result, or None
+    needs      whether those by a and by b are wanted
+    """
     a, b, ends, *saved = ctx.saved_tensors
     operands, results = saved[: ctx.count], saved[ctx.count :]
     form, read = Form.of(a, b, ends), formula(ctx.text)
@@ -202,20 +242,19 @@ def _backward(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, .
     if g is not None:
         dtype = a.dtype if a.dtype.itemsize > 1 else torch.bfloat16
         g = g.to(dtype)
-        if ctx.needs_input_grad[0]:
+        if needs[0]:
             by_a = product(g, b.to(dtype).mT, ends, out_dtype=dtype, zeroed=True)[0]
-        if ctx.needs_input_grad[1] and form.is_padded:
+        if needs[1] and form.is_padded:
             a, g = [torch.where(inside(form, ends), x.to(dtype), 0) for x in (a, g)]
             by_b = batched_product(a.mT, (g,), out_dtype=dtype)[0]
-        elif ctx.needs_input_grad[1]:
+        elif needs[1]:
             by_b = product(a.to(dtype).mT, g, ends, out_dtype=dtype, zeroed=True)[0]
     names = read.names[: ctx.count]
     by_operands = [
         sum_of_groups(derivatives[name], shape, form, ends).to(dtype) if name in derivatives else None
         for name, shape, dtype in zip(names, ctx.shapes, ctx.dtypes[2:], strict=True)
     ]
-    scalars: Any = None if ctx.scalars else []
-    return by_a, by_b, None, None, by_operands, scalars, None, None, None, None
+    return by_a, by_b, by_operands
 
 
 def _group_of(form: Form, ends: torch.Tensor) -> torch.Tensor:

@@ -11,23 +11,29 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
+from torch.compiler import is_compiling, is_exporting
 
 from cutegemm.plan.epilogue import Tensor
+from cutegemm.run.calls import Calls
+from cutegemm.run.views import ALIGN_BYTES
 from cutegemm.torch.activations import GATED, activated, dactivated, dgated, gate_and_up, gated
 from cutegemm.torch.autograd import with_memory
 from cutegemm.torch.dispatch import Route, route_of
 from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of
 from cutegemm.torch.grouped.forms import Form
-from cutegemm.torch.grouped.library import inside, product, spread, sum_of_groups
-from cutegemm.torch.grouped.rows import Gathered, Summed, gathered, summed
-from cutegemm.torch.reference import interleave
+from cutegemm.torch.grouped.library import inside, product, sum_of_groups
+from cutegemm.torch.grouped.library import spread as spread_to_rows
+from cutegemm.torch.grouped.rows import Gathered, Summed, inverse, placed, spread, summed, totals
+from cutegemm.torch.grouped.steps import Product
 
 _BIASED = "lambda acc, bias: acc + bias"
 _WEIGHTED_BIAS = "lambda acc, weight, bias: acc + weight * bias"
 Activation: TypeAlias = str | Callable[[torch.Tensor], torch.Tensor] | None
 
-# x, order, place, ends, weights, up, down, up_bias, down_bias: see `Mixture`
+# x, index, weights, up, down, up_bias, down_bias: the arguments of `experts`
 Inputs: TypeAlias = tuple[torch.Tensor | None, ...]
+
+_steps = Calls()  # `Steps` by the signature of a mixture
 
 
 @constant
@@ -65,26 +71,72 @@ def gradient_text(activation: str | None) -> str:
     return text_of([*results, *total.children], read.names)
 
 
-def is_recorded(tensors: Inputs) -> bool:
-    """Return whether autograd records a mixture as one node of its graph, not as single operations.
+class Steps:
+    """The grouped products of a mixture of experts with one signature.
 
-    It does if gradients are wanted, in eager mode or under torch.compile.
+    hidden     rows by `up`. Results: weighted hidden values; for a backward pass also the argument of the activation
+    results    hidden values by `down`
+    gradient   gradient g of the results by `down`. Results: gradient of the argument; hidden values; terms, whose sum
+               in a row is the gradient of its weight
+    by_rows    gradient of the argument by `up`
+    by_up      gradient of the argument, transposed, by the rows
+    by_down    g, transposed, by the hidden values
+    """
+
+    def __init__(
+        self, activation: str | None, interleaved: bool, is_partial: bool, biases: tuple[bool, bool], is_trained: bool
+    ) -> None:
+        self.hidden = Product(hidden_text(activation, biases[0], interleaved, is_trained))
+        self.results = Product(_WEIGHTED_BIAS if biases[1] else PLAIN, is_partial)
+        self.gradient = Product(gradient_text(activation), is_partial, interleaved if activation in GATED else None)
+        self.by_rows = Product(zeroed=is_partial)
+        self.by_up, self.by_down = Product(), Product()
+
+
+def mixed(activation: Activation, interleaved: bool, is_partial: bool, tensors: Inputs) -> torch.Tensor:
+    """Return the sum of the weighted experts of each token: by a node of autograd's graph, or by single operations.
+
+    The arguments are those of `experts`, and were checked.
     """
     present = [x for x in tensors if x is not None]
-    if not torch.is_grad_enabled() or not any(x.requires_grad for x in present):
-        return False
-    if torch.compiler.is_compiling():
-        return not torch.compiler.is_exporting()
-    return route_of(*present) is Route.RECORDED
+    is_graph = is_compiling()
+    route = Route.OPERATOR if is_graph else route_of(*present)
+    if is_graph and not is_exporting() and torch.is_grad_enabled() and any(x.requires_grad for x in present):
+        route = Route.RECORDED
+    if callable(activation) or route not in (Route.DIRECT, Route.RECORDED):
+        place, ends = placed(present[1], present[3].shape[0])
+        return composed(activation, interleaved, is_partial, (present[0], place, ends, *tensors[2:]))
+    options = activation, interleaved, is_partial
+    if route is Route.DIRECT:
+        return _forward(_steps_of(options, tensors, False), is_partial, tensors)[0]
+    y: torch.Tensor = Mixture.apply(options, *tensors)
+    return y
+
+
+def _steps_of(options: tuple[str | None, bool, bool], tensors: Inputs, is_trained: bool) -> Steps:
+    """Return the steps of a mixture with the signature of these tensors."""
+    biases = tensors[5] is not None, tensors[6] is not None
+    if is_compiling():
+        return Steps(*options, biases, is_trained)
+    places = [None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES) for x in tensors[2:]]
+    x = tensors[0]
+    assert x is not None
+    key = (x.dtype, x.shape, *places, x.get_device(), options, is_trained)
+    steps: Steps | None = _steps.found.get(key)
+    if steps is None:
+        steps = Steps(*options, biases, is_trained)
+        _steps.keep(key, steps)
+    return steps
 
 
 def composed(activation: Activation, interleaved: bool, is_partial: bool, tensors: Any) -> torch.Tensor:
     """Return the sums of each token's experts by single operations, which torch differentiates one by one.
 
-    The arguments are those of `Mixture`; the activation may also be a function of torch.
+    tensors   x, place and ends as `placed` returns them, weights, up, down, up_bias, down_bias
     """
-    x, order, place, ends, weights, up, down, up_bias, down_bias = tensors
-    rows = Gathered.apply(x, order, place, weights.shape[1])
+    x, place, ends, weights, up, down, up_bias, down_bias = tensors
+    order, k = inverse(place), weights.shape[1]
+    rows = Gathered.apply(x, order, place, k)
     weight = Gathered.apply(weights.reshape(-1, 1), order, place, 1)
     if callable(activation):
         text = PLAIN if up_bias is None else _BIASED
@@ -93,16 +145,8 @@ def composed(activation: Activation, interleaved: bool, is_partial: bool, tensor
     else:
         text = hidden_text(activation, up_bias is not None, interleaved)
         hidden = product(rows, up.mT, ends, text, [*_as_row(up_bias), weight])[0]
-    return Summed.apply(_results(hidden, weight, down, down_bias, ends, is_partial), order, place, weights.shape[1])
-
-
-def _results(hidden: Any, weight: Any, down: Any, down_bias: Any, ends: Any, is_partial: bool) -> torch.Tensor:
-    """Return the results of the rows from weighted hidden values.
-
-    The weights multiply the hidden values, so that the backward pass does not need the products by `down`.
-    """
     text, operands = (PLAIN, []) if down_bias is None else (_WEIGHTED_BIAS, [weight, *_as_row(down_bias)])
-    return product(hidden, down.mT, ends, text, operands, zeroed=is_partial)[0]
+    return Summed.apply(product(hidden, down.mT, ends, text, operands, zeroed=is_partial)[0], order, place, k)
 
 
 def _as_row(bias: torch.Tensor | None) -> list[torch.Tensor]:
@@ -110,75 +154,89 @@ def _as_row(bias: torch.Tensor | None) -> list[torch.Tensor]:
     return [] if bias is None else [bias.unsqueeze(1)]
 
 
-class Mixture(torch.autograd.Function):  # type: ignore[misc]
-    """The autograd function of a mixture of experts, called as apply(activation, interleaved, is_partial, *tensors).
+def _forward(steps: Steps, is_partial: bool, tensors: Any) -> tuple[torch.Tensor, ...]:
+    """Return the result of a mixture, place, ends, and the argument of the activation if the steps have it.
 
-    The tensors are x (T, K); order (T * k,) and ends (L,) as `sorted_by_expert` returns them; place, the inverse of the
-    permutation `order`; weights (T, k); up and down, and their biases or None, as for `experts`. The result is (T, N).
+    The weights multiply the hidden values, so that the backward pass does not need the products by `down`.
+    """
+    x, index, weights, up, down, up_bias, down_bias = tensors
+    place, ends = placed(index, up.shape[0])
+    rows, weight = spread(x, place, weights.shape[1], weights)
+    hidden, *preact = steps.hidden(rows, up.mT, ends, *_as_row(up_bias), weight)
+    operands = [] if down_bias is None else [weight, *_as_row(down_bias)]
+    y = steps.results(hidden, down.mT, ends, *operands)[0]
+    return (summed(y, place, weights.shape[1]), place, ends, *preact)
+
+
+class Mixture(torch.autograd.Function):  # type: ignore[misc]
+    """The autograd function of a mixture of experts, called as apply((activation, interleaved, is_partial), *tensors).
+
+    The tensors are those of `mixed`. The result is (T, N).
     """
 
     @staticmethod
-    def forward(ctx: Any, activation: str | None, interleaved: bool, is_partial: bool, *tensors: Any) -> torch.Tensor:
-        x, order, place, ends, weights, up, down, up_bias, down_bias = tensors
-        weight = weights.reshape(-1, 1)[order]
-        text = hidden_text(activation, up_bias is not None, interleaved, True)
-        rows = gathered(x, order, weights.shape[1])
-        hidden, *preact = product(rows, up.mT, ends, text, [*_as_row(up_bias), weight])
-        ctx.options = activation, interleaved, is_partial
-        ctx.save_for_backward(*tensors, *preact)
-        return summed(_results(hidden, weight, down, down_bias, ends, is_partial), place, weights.shape[1])
+    def forward(ctx: Any, options: tuple[str | None, bool, bool], *tensors: Any) -> torch.Tensor:
+        y, place, ends, *preact = _forward(_steps_of(options, tensors, True), options[2], tensors)
+        ctx.options = options
+        x, _, *others = tensors
+        ctx.save_for_backward(x, place, ends, *others, *preact)
+        return y
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
-        saved, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]  # a checkpoint unpacks them only once
+        saved, needs = ctx.saved_tensors, ctx.needs_input_grad[1:]  # a checkpoint unpacks them only once
         function: Any = _differentiable_backward if torch.is_grad_enabled() else _backward
-        return None, None, None, *function(*ctx.options, saved[:9], saved[9:], dy, needs)
+        by_x, *others = function(ctx.options, saved[:8], saved[8:], dy, (needs[0], *needs[2:]))
+        return None, by_x, None, *others
 
 
 def _backward(
-    activation: str | None, interleaved: bool, is_partial: bool, tensors: Any, preact: Any, dy: Any, needs: Any
+    options: tuple[str | None, bool, bool], tensors: Any, preact: Any, dy: Any, needs: Any
 ) -> list[torch.Tensor | None]:
-    """Return the gradients by the tensors of `Mixture`.
+    """Return the gradients by x, weights, up, down and the biases.
 
-    preact   argument of the activation; or gate and up
-    dy       gradient of the result
-    needs    whether a gradient by each of the tensors is wanted
+    options   activation, interleaved and is_partial
+    tensors   as for `composed`
+    preact    argument of the activation; or gate and up
+    dy        gradient of the result
+    needs     whether each of the gradients is wanted
     """
-    x, order, place, ends, weights, up, down, up_bias, down_bias = tensors
-    by_x, _, _, _, by_weights, by_up, by_down, by_up_bias, by_down_bias = needs
+    x, place, ends, weights, up, down, up_bias, down_bias = tensors
+    by_x, by_weights, by_up, by_down, by_up_bias, by_down_bias = needs
+    steps = _steps_of(options, (x, place, weights, up, down, up_bias, down_bias), True)
     count = weights.shape[1]
-    g, weight = gathered(with_memory(dy), order, count), weights.reshape(-1, 1)[order]
-    text = gradient_text(activation)
-    *both, hidden, terms = product(g, down, ends, text, [*preact, weight], zeroed=is_partial)
-    dpreact = both[0] if len(both) == 1 else interleave(*both) if interleaved else torch.cat(both, -1)
+    g, weight = spread(with_memory(dy), place, count, weights)
+    dpreact, hidden, terms = steps.gradient(g, down, ends, *preact, weight)
     form = Form("m", down.shape[0], g.shape[0], down.shape[2], g.shape[1])
-    gradients: list[Any] = [None] * len(tensors)
+    gradients: list[Any] = [None] * len(needs)
     if by_x:
-        gradients[0] = summed(product(dpreact, up, ends, zeroed=is_partial)[0], place, count)
-    if by_weights:
+        gradients[0] = summed(steps.by_rows(dpreact, up, ends)[0], place, count)
+    if by_weights and down_bias is None:
+        gradients[1] = totals(terms, place, weights)
+    elif by_weights:
         total = terms.sum(-1, dtype=torch.promote_types(terms.dtype, torch.float32))
-        if down_bias is not None:
-            own = g * spread(down_bias.unsqueeze(1), form, ends)
-            total = total + torch.where(inside(form, ends), own, 0).sum(-1, dtype=total.dtype)
-        gradients[4] = total[place].view(weights.shape).to(weights.dtype)
+        own = g * spread_to_rows(down_bias.unsqueeze(1), form, ends)
+        total = total + torch.where(inside(form, ends), own, 0).sum(-1, dtype=total.dtype)
+        gradients[1] = total[place].view(weights.shape).to(weights.dtype)
     if by_up:
-        gradients[5] = product(dpreact.mT, gathered(x, order, count), ends)[0]
+        gradients[2] = steps.by_up(dpreact.mT, spread(x, place, count)[0], ends)[0]
     if by_down:
-        gradients[6] = product(g.mT, hidden, ends)[0]
+        gradients[3] = steps.by_down(g.mT, hidden, ends)[0]
     if by_up_bias:
         total = sum_of_groups(dpreact, (up.shape[0], 1, up.shape[1]), form, ends)
-        gradients[7] = total.squeeze(1).to(up_bias.dtype)
+        gradients[4] = total.squeeze(1).to(up_bias.dtype)
     if by_down_bias:
         total = sum_of_groups(g * weight, (down.shape[0], 1, down.shape[1]), form, ends)
-        gradients[8] = total.squeeze(1).to(down_bias.dtype)
+        gradients[5] = total.squeeze(1).to(down_bias.dtype)
     return gradients
 
 
 def _differentiable_backward(
-    activation: str | None, interleaved: bool, is_partial: bool, tensors: Any, preact: Any, dy: Any, needs: Any
+    options: tuple[str | None, bool, bool], tensors: Any, preact: Any, dy: Any, needs: Any
 ) -> list[torch.Tensor | None]:
     """Return the gradients of `_backward` as functions of the inputs, for gradients of gradients."""
-    y = composed(activation, interleaved, is_partial, tensors)
-    wanted = [each for each, need in zip(tensors, needs, strict=True) if need]
+    y = composed(*options, tensors)
+    x, _, _, *others = tensors
+    wanted = [each for each, need in zip((x, *others), needs, strict=True) if need]
     gradients = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
     return [next(gradients) if need else None for need in needs]

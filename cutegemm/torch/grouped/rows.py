@@ -1,51 +1,228 @@
-"""Rows of experts: their order, and the copies of tokens to rows and sums of rows to tokens, with gradients.
+"""Rows of experts: their order, the copies of tokens to rows, and the sums of rows to tokens, with gradients.
 
-Both are gathers, and the gradient of one is the other. No atomics add, so that results and gradients have the same bits
-in each run.
+Copy and sum are transposes: the gradient of one is the other. No atomics add, so that results and gradients have the
+same bits in each run. CUDA tensors take the kernels of `plan.memory.rows`, others and graphs torch's operations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
+
+from cutegemm.compile.plans import compile_rows
+from cutegemm.dtypes import bf16, f16, f32
+from cutegemm.plan.memory.rows import RowKernel, SortRows, SpreadRows, SumRows, TotalRows
+from cutegemm.run import torch_ops
+from cutegemm.run.launches import on_device
+from cutegemm.run.torch_ops import DTYPES
+from cutegemm.run.views import ALIGN_BYTES
+
+_SUMMED = {torch_ops.memory_of(kind): kind for kind in (f32, f16, bf16)}
+_MOST_SORTED = 1 << 20  # entries of an index that a cluster sorts
+_LEAST_SHARED, _CTAS = 1 << 13, 8  # an index of at least this many entries is sorted by a cluster of 8 CTAs
+_LEAST_WARPS = 8  # least warps of a CTA that sorts
+_MOST_ROWS = 32  # rows of a token that a thread holds at once
 
 
-def gathered(x: torch.Tensor, order: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the rows of tokens in the order of `sorted_by_expert`: row i is row order[i] // k of x.
+def _has_kernels(x: torch.Tensor) -> bool:
+    """Return whether kernels take a tensor: it is on a GPU, no graph is traced, and the CuTe DSL can compile them."""
+    return x.is_cuda and not is_compiling() and _has_compiler()
 
-    k   number of experts of each token
 
-    >>> gathered(torch.tensor([[1.0], [2.0]]), torch.tensor([3, 0, 1, 2]), 2).flatten()
+@cache
+def _has_compiler() -> bool:
+    """Return whether the CuTe DSL is installed. Libraries of exported kernels do not have those of this module."""
+    return find_spec("cutlass") is not None
+
+
+# --- order --------------------------------------------------------------------------------------------------------
+
+
+def placed(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return which row of a grouped GEMM each entry of an index has, and where the rows of each expert end.
+
+    The rows of an expert are in the order of the tokens. The host does not wait.
+
+    index     (T, k) integers: the experts of each token. Numbers from `experts` on come last
+    experts   number of experts L
+    returns   (T * k,) integers: a permutation; and (L,) int32 ends, as `grouped_mm` takes them
+
+    >>> placed(torch.tensor([[2, 0], [0, 2]]), 3)
+    (tensor([2, 0, 1, 3]), tensor([2, 2, 4], dtype=torch.int32))
+    """
+    count = index.numel()
+    if _has_kernels(index) and 0 < count <= _MOST_SORTED:
+        if index.dtype not in (torch.int32, torch.int64):
+            index = index.long()
+        ctas = 1 if count < _LEAST_SHARED else _CTAS
+        sort = _sorter(experts, 8 * index.element_size(), ctas, index.get_device())
+        if sort is not None:
+            place, ends = [index.new_empty(extent, dtype=torch.int32) for extent in (count, experts)]
+            sort(index.reshape(-1), place, ends)
+            return place, ends
+    return placed_by_torch(index, experts)
+
+
+def placed_by_torch(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the results of `placed` by torch's operations."""
+    values, order = index.flatten().to(torch.int32).sort(stable=True)
+    numbers = torch.arange(experts, device=index.device, dtype=torch.int32)
+    return inverse(order), torch.searchsorted(values, numbers, right=True, out_int32=True)
+
+
+def inverse(permutation: torch.Tensor) -> torch.Tensor:
+    """Return the inverse of a permutation, as int64.
+
+    >>> inverse(torch.tensor([2, 0, 1]))
+    tensor([1, 2, 0])
+    """
+    permutation = permutation.long()
+    numbers = torch.arange(permutation.shape[0], device=permutation.device)
+    return torch.empty_like(permutation).scatter_(0, permutation, numbers)
+
+
+# --- copies and sums ----------------------------------------------------------------------------------------------
+
+
+def spread(
+    x: torch.Tensor, place: torch.Tensor, k: int, weights: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the rows of tokens by expert: row place[t * k + i] is row t of x; and the weight of each row.
+
+    x         (T, K)
+    weights   (T, k), or None for none
+    returns   (T * k, K), whose pitch may be padded to 16 bytes; and (T * k, 1) or None
+
+    >>> spread(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 2, 3, 0]), 2)[0].flatten()
     tensor([2., 1., 1., 2.])
     """
-    return x[order // k]
+    if not _has_kernels(x) or not x.numel() or k > _MOST_ROWS:
+        order = inverse(place)
+        return gathered(x, order, k), None if weights is None else weights.reshape(-1, 1)[order]
+    (tokens, columns), size = x.shape, x.element_size()
+    if x.stride(1) != 1 or x.is_neg():
+        x = x.resolve_neg().contiguous()
+    unit = max(1, ALIGN_BYTES // size)
+    pitch = -(-columns // unit) * unit
+    rows = x.new_empty((tokens * k, pitch))
+    if pitch != columns:
+        rows = rows[:, :columns]
+    of_weights = None if weights is None else weights.dtype
+    copy = _spreader(x.dtype, columns, x.stride(0), x.data_ptr() % ALIGN_BYTES, k, of_weights, x.get_device())
+    if weights is None:
+        copy(x, place, rows)
+        return rows, None
+    weight = weights.new_empty((tokens * k, 1))
+    copy(x, place, rows, weights, weight.view(-1))
+    return rows, weight
 
 
 def summed(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
     """Return for each token the sum of its k rows, in the order of its experts.
 
-    place   index of the row of each token and expert, (T * k,)
+    place   row of each token and expert, (T * k,)
 
     >>> summed(torch.tensor([[1.0], [2.0], [3.0], [4.0]]), torch.tensor([1, 2, 3, 0]), 2).flatten()
     tensor([5., 5.])
     """
+    is_served = y.dtype in _SUMMED and k <= _MOST_ROWS and y.numel() and y.stride(1) == 1
+    if not is_served or not _has_kernels(y):
+        return summed_by_torch(y, place, k)
+    sums = y.new_empty((y.shape[0] // k, y.shape[1]))
+    add = _adder(y.dtype, y.shape[1], y.stride(0), y.data_ptr() % ALIGN_BYTES, k, y.get_device())
+    add(y, place, sums)
+    return sums
+
+
+def totals(terms: torch.Tensor, place: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the elements of the row of each token and expert, with the shape and type of the weights.
+
+    terms     (T * k, H)
+    weights   (T, k)
+
+    >>> totals(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1, 0]), torch.zeros(1, 2))
+    tensor([[7., 3.]])
+    """
+    is_served = terms.dtype in _SUMMED and weights.dtype in _SUMMED and terms.numel() and terms.stride(1) == 1
+    if not is_served or not _has_kernels(terms):
+        found = terms.sum(-1, dtype=torch.promote_types(terms.dtype, torch.float32))
+        return found[place].view(weights.shape).to(weights.dtype)
+    sums = weights.new_empty(weights.shape)
+    columns, pitch, rest = terms.shape[1], terms.stride(0), terms.data_ptr() % ALIGN_BYTES
+    _totaller(terms.dtype, columns, pitch, rest, weights.dtype, terms.get_device())(terms, place, sums.view(-1))
+    return sums
+
+
+def gathered(x: torch.Tensor, order: torch.Tensor, k: int) -> torch.Tensor:
+    """Return the rows of tokens by expert, by torch's operations: row i is row order[i] // k of x."""
+    return x[order // k]
+
+
+def summed_by_torch(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
+    """Return the result of `summed` by torch's operations."""
     return y[place].unflatten(0, (-1, k)).sum(1)
 
 
-def sorted_by_expert(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the order of the rows of a grouped GEMM, and where the rows of each expert end. The host does not wait.
+@lru_cache(maxsize=1024)
+def _sorter(experts: int, bits: int, ctas: int, device: int) -> Callable[..., None] | None:
+    """Return the function that sorts an index; None if the counters do not fit to shared memory."""
+    kernel = SortRows(experts, bits, ctas)
+    return _launcher(kernel, device) if kernel.warps >= _LEAST_WARPS else None
 
-    index     (T, k) integers: the experts of each token. Numbers from `experts` on come last
-    experts   number of experts L
-    returns   (T * k,): the index in `index.flatten()` of each row; and (L,) int32 ends, as `grouped_mm` takes them
 
-    >>> sorted_by_expert(torch.tensor([[2, 0], [0, 2]]), 3)
-    (tensor([1, 2, 0, 3]), tensor([2, 2, 4], dtype=torch.int32))
+@lru_cache(maxsize=4096)
+def _spreader(
+    dtype: torch.dtype, columns: int, pitch: int, rest: int, k: int, of_weights: torch.dtype | None, device: int
+) -> Callable[..., None]:
+    """Return the function that copies rows.
+
+    rest         address of the tokens modulo 16
+    of_weights   type of the weights; None for none
     """
-    values, order = index.flatten().to(torch.int32).sort(stable=True)
-    numbers = torch.arange(experts, device=index.device, dtype=torch.int32)
-    return order, torch.searchsorted(values, numbers, right=True, out_int32=True)
+    kind = DTYPES[dtype]
+    weight = None if of_weights is None else DTYPES[of_weights]
+    return _launcher(SpreadRows(kind, _vector(kind.bits // 8, columns, pitch, rest), k, weight), device)
+
+
+@lru_cache(maxsize=4096)
+def _adder(dtype: torch.dtype, columns: int, pitch: int, rest: int, k: int, device: int) -> Callable[..., None]:
+    """Return the function that adds rows; `rest` is their address modulo 16."""
+    kind = _SUMMED[dtype]
+    return _launcher(SumRows(kind, _vector(kind.bits // 8, columns, pitch, rest), k), device)
+
+
+@lru_cache(maxsize=4096)
+def _totaller(
+    dtype: torch.dtype, columns: int, pitch: int, rest: int, of_total: torch.dtype, device: int
+) -> Callable[..., None]:
+    """Return the function that adds the elements of rows; `rest` is their address modulo 16."""
+    kind = _SUMMED[dtype]
+    return _launcher(TotalRows(kind, _vector(kind.bits // 8, columns, pitch, rest), _SUMMED[of_total]), device)
+
+
+def _vector(size: int, columns: int, pitch: int, rest: int) -> int:
+    """Return how many elements an access has, at most 16 bytes.
+
+    size   bytes of an element
+
+    >>> _vector(2, 64, 64, 0), _vector(2, 12, 24, 0), _vector(2, 64, 64, 2), _vector(4, 3, 4, 0)
+    (8, 4, 1, 1)
+    """
+    bits = ALIGN_BYTES | columns * size | pitch * size | rest
+    return max(1, (bits & -bits) // size)
+
+
+def _launcher(kernel: RowKernel, device: int) -> Callable[..., None]:
+    """Return the function of a kernel, compiled for a device."""
+    return on_device(compile_rows(kernel, torch_ops.device_arch(device))[1])
+
+
+# --- gradients ----------------------------------------------------------------------------------------------------
 
 
 class _Rows(torch.autograd.Function):  # type: ignore[misc]
@@ -79,7 +256,7 @@ class Summed(_Rows):
 
     @staticmethod
     def forward(y: torch.Tensor, order: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
-        return summed(y, place, k)
+        return summed_by_torch(y, place, k)
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:

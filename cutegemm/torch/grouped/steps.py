@@ -1,0 +1,40 @@
+"""Grouped GEMMs that a mixture of experts repeats with one signature: see `Product`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.compiler import is_compiling
+
+from cutegemm.torch.epilogue import PLAIN
+from cutegemm.torch.grouped import library
+from cutegemm.torch.grouped.launch import call_of
+from cutegemm.torch.grouped.prepared import Call
+from cutegemm.torch.launch import AS_CHOSEN
+
+
+class Product:
+    """A grouped GEMM, as a function of a, b, ends and operands that have the same signature in all calls.
+
+    After the first call it launches its kernel without a look at the tensors. In a graph it is an operator.
+
+    text, zeroed, joined   as for `launch.compute_grouped`
+    """
+
+    def __init__(self, text: str = PLAIN, zeroed: bool = False, joined: bool | None = None) -> None:
+        self.text, self.zeroed, self.joined = text, zeroed, joined
+        self.call: Call | None = None
+
+    def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        if is_compiling():
+            a, b, ends, *operands = tensors
+            return library.product(a, b, ends, self.text, operands, zeroed=self.zeroed, joined=self.joined)
+        if self.call is not None:
+            return self.call(*tensors)
+        a, b, ends, *operands = tensors
+        options = self.text, operands, (), None, AS_CHOSEN, self.zeroed, (), self.joined
+        results = library.compute(a, b, ends, *options)
+        if not library.CHECKS_ENDS:
+            self.call = call_of(a, b, ends, *options)
+        return results
