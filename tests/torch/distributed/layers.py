@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor.parallel import PrepareModuleInput, parallelize_module
 
 import cutegemm.torch
 from cutegemm.errors import CutegemmError
@@ -97,13 +97,23 @@ def styles(sequence_parallel: bool) -> dict[str, Any]:
     return {"gate_proj": columns, "up_proj": columns, "down_proj": RowParallel(sequence_parallel=sequence_parallel)}
 
 
-def styled_pairs(sequence_parallel: bool, is_compiled: bool, dtype: torch.dtype = torch.float64) -> Pairs:
-    """Compare a gated MLP that `parallelize_module` divides with that of one process; gradients are DTensors."""
+def styled_pairs(
+    sequence_parallel: bool, is_compiled: bool, dtype: torch.dtype = torch.float64, gathers_once: bool = False
+) -> Pairs:
+    """Compare a gated MLP that `parallelize_module` divides with that of one process; gradients are DTensors.
+
+    gathers_once   True if a style of torch gathers the rows for gate and up
+    """
     m, _, k = extents()
     one, mlp = GatedMLP(dtype).double(), GatedMLP(dtype)
     seen: list[type] = []
     mlp.down_proj.register_forward_hook(lambda layer, *_: seen.append(type(layer)))
-    assert parallelize_module(mlp, mesh(), styles(sequence_parallel)) is mlp
+    chosen = styles(sequence_parallel)
+    if gathers_once:
+        gathers = PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=Replicate())
+        parallelize_module(mlp, mesh(), gathers)
+        chosen = {**styles(False), "down_proj": chosen["down_proj"]}
+    assert parallelize_module(mlp, mesh(), chosen) is mlp
     assert [type(each) for each in mlp.children()] == [ColumnParallelLinear, ColumnParallelLinear, RowParallelLinear]
     assert all(isinstance(each, DTensor) for each in mlp.parameters())
     x, g = whole(m, k, seed=0, dtype=dtype), whole(m, k, seed=3)

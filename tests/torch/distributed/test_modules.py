@@ -27,6 +27,10 @@ def test_parallelize_module(ranks, sequence_parallel, is_compiled):
     assert_close(ranks.call(layers.styled_pairs, sequence_parallel, is_compiled))
 
 
+def test_rows_that_torch_gathers_once(ranks):
+    assert_close(ranks.call(layers.styled_pairs, True, False, torch.float64, True))
+
+
 def test_bfloat16(ranks):
     """Hidden values, results and gradients are rounded a few times each, by 2^-9 of themselves at most."""
     for sequence_parallel in True, False:
