@@ -57,7 +57,7 @@ class ParallelLinear(Unscriptable, nn.Linear):  # type: ignore[misc]
         extents = {"in_features": in_features, "out_features": out_features}
         checks.refuse(type(self).__name__, {}, self.violations(extents, own.size(), activation))
         super().__init__(in_features, out_features, bias, device, dtype)
-        self.become(group, sequence_parallel)
+        self.set_group(group, sequence_parallel)
         if activation is not None:
             self.activation = activation
         self._divide(self.weight, self.bias, own.rank())
@@ -79,7 +79,7 @@ class ParallelLinear(Unscriptable, nn.Linear):  # type: ignore[misc]
         layer._divide(linear.weight, linear.bias, group_of(layer.group).rank())
         return layer.train(linear.training)
 
-    def become(self, group: Any, sequence_parallel: bool) -> None:
+    def set_group(self, group: Any, sequence_parallel: bool) -> None:
         """Set the group of ranks that share the weight.
 
         group               as for the class
@@ -98,7 +98,7 @@ class ParallelLinear(Unscriptable, nn.Linear):  # type: ignore[misc]
         """
         rules = wrong_activation(activation, cls.known)
         name = ("out_features", "in_features")[cls.weight_dim]
-        parts = ranks * (2 if not rules and is_gated(activation) else 1)
+        parts = ranks * (2 if not rules and _is_gated(activation) else 1)
         if extents[name] % parts:
             halves = f", each with gate and up of {activation!r}" if parts > ranks else ""
             rules.append(
@@ -109,7 +109,7 @@ class ParallelLinear(Unscriptable, nn.Linear):  # type: ignore[misc]
 
     def _divide(self, weight: torch.Tensor, bias: torch.Tensor | None, rank: int) -> None:
         """Keep the share of this rank of whole parameters."""
-        halves = 2 if is_gated(self.activation) else 1
+        halves = 2 if _is_gated(self.activation) else 1
         for name, whole, dim in ("weight", weight, self.weight_dim), ("bias", bias, self.bias_dim):
             if whole is not None:
                 parts = [whole] if dim is None else [x.chunk(self.ranks, dim)[rank] for x in whole.chunk(halves, dim)]
@@ -151,9 +151,9 @@ class ColumnParallelLinear(ParallelLinear):
                   rank or a DTensor. Rows are divided by their first dimension
         returns   (M, ..., out_features / R), a tensor of this rank; half the columns after a gated activation
         """
-        x = local_input("ColumnParallelLinear", input, Shard(0) if self.sequence_parallel else Replicate())
+        x = _local_input("ColumnParallelLinear", input, Shard(0) if self.sequence_parallel else Replicate())
         multiply = all_gather_mm if self.sequence_parallel else replicated_mm
-        weight, bias = local(self.weight), local(self.bias)
+        weight, bias = _local(self.weight), _local(self.bias)
         y: torch.Tensor = multiply(x, weight.t(), bias, self.activation, group=self.group)
         return y
 
@@ -166,7 +166,8 @@ class RowParallelLinear(ParallelLinear):
     device, dtype                     as for torch.nn.Linear
     group                             ProcessGroup, its name, a DeviceMesh of one dimension, or None for all ranks
     sequence_parallel                 True: the result has the rows of this rank. False: all ranks get all rows
-    activation                        None: the activation of a sum over the ranks would be a kernel of its own
+    activation                        None: no other is supported, as the sum is complete only after the GEMMs of all
+                                      ranks
     raises                            UnsupportedError with every rule that is violated
 
     Parameters are made and stored as those of `ColumnParallelLinear`. `RowParallel` is the style for
@@ -184,15 +185,15 @@ class RowParallelLinear(ParallelLinear):
         returns   (M/R, ..., out_features) with sequence parallelism, else (M, ..., out_features), a tensor of this
                   rank
         """
-        x = local_input("RowParallelLinear", input, Shard(input.dim() - 1))
+        x = _local_input("RowParallelLinear", input, Shard(input.dim() - 1))
         multiply = mm_reduce_scatter if self.sequence_parallel else mm_all_reduce
-        return multiply(x, local(self.weight).t(), local(self.bias), group=self.group)
+        return multiply(x, _local(self.weight).t(), _local(self.bias), group=self.group)
 
 
-def is_gated(activation: Any) -> bool:
+def _is_gated(activation: Any) -> bool:
     """Return True if an activation has two arguments, gate and up.
 
-    >>> is_gated("swiglu"), is_gated("gelu"), is_gated(None)
+    >>> _is_gated("swiglu"), _is_gated("gelu"), _is_gated(None)
     (True, False, False)
     """
     return ALIASES.get(activation, activation) in GATED
@@ -211,12 +212,12 @@ def wrong_layer(layer: Any) -> list[str]:
     return []
 
 
-def local(parameter: Any) -> Any:
+def _local(parameter: Any) -> Any:
     """Return the part of a parameter that this rank has; gradients go to the parameter. None stays None."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
-def local_input(called: str, x: torch.Tensor, placement: Placement) -> torch.Tensor:
+def _local_input(called: str, x: torch.Tensor, placement: Placement) -> torch.Tensor:
     """Return the part of an input that this rank has.
 
     called      name of the layer, for the message

@@ -84,5 +84,5 @@ def _parallelized(style: Any, kind: type[ParallelLinear], module: nn.Module, mes
     style._partition_linear_fn("", module, mesh)
     vars(module).pop("forward", None)
     module.__class__ = kind
-    module.become(mesh, style.sequence_parallel)
+    module.set_group(mesh, style.sequence_parallel)
     return module
