@@ -3,6 +3,7 @@
 python -m docs.evidence ranks --json docs/evidence/data/ranks_h100.json
 python -m docs.evidence ranks --problem all_gather:4096x28672x8192 --problem all_reduce:64x8192x8192 --forms
 python -m docs.evidence ranks --seed 1 --count 60 --budget 200
+python -m docs.evidence ranks --table docs/evidence/data/ranks_h100.json
 
 One process for each GPU. M, N and K are those of the whole problem: an all-gather divides N by the ranks, the other two
 operations divide K. Rows are compared with float64. All calls of a problem alternate, after a write that flushes the
@@ -22,14 +23,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.profile.child import environment
 from cutegemm.ranks import OPERATIONS
-from docs.evidence.files import write_record
+from docs.evidence.files import read_record, write_record
+from docs.evidence.pages.markdown import table
 
 _ROW, _BEGUN, _MACHINE, _LINKS = "ROW ", "BEGUN ", "MACHINE ", "LINKS "  # starts of lines that the first rank prints
 _SILENT_SECONDS = 90.0  # without a line from the first rank, the processes are stopped
@@ -212,6 +214,32 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
+def table_of(found: Mapping[str, Any]) -> str:
+    """Return the table of a record in Markdown: a line for each problem that was measured.
+
+    >>> us = {"cublas": 50.0, "gemm": 40.0, "nccl": 80.0, "symm_mem": 90.0, "ours whole": 44.0, "ours by_shard": 70.0}
+    >>> row = {"operation": "all_gather", "m": 64, "n": 8192, "k": 4096, "form": "whole", "us": us}
+    >>> print(table_of({"rows": [{**row, "of_gemm": 1.1, "of_best": 0.55}]}).splitlines()[-1])
+    | all-gather | 64 x 8192 x 4096 | whole | 44.0 | 50.0 | 40.0 | 80.0 | 90.0 | 1.100 | 0.550 |
+    """
+    lines = []
+    for row in found["rows"]:
+        if "of_best" not in row:
+            continue
+        times = [row["us"].get(name) for name in (f"ours {row['form']}", "cublas", "gemm", "nccl", "symm_mem")]
+        lines.append(
+            [
+                *(row["operation"].replace("_", "-"), f"{row['m']} x {row['n']} x {row['k']}"),
+                row["form"].replace("_", " "),
+                *["" if each is None else f"{each:.1f}" for each in times],
+                *[f"{row[name]:.3f}" for name in ("of_gemm", "of_best")],
+            ]
+        )
+    times_of = "ours, µs", "cuBLAS alone, µs", "`gemm` alone, µs", "NCCL and cuBLAS, µs", "`symm_mem` fused, µs"
+    ratios = "ours / faster GEMM alone", "ours / better of both"
+    return table(["operation", "M x N x K", "form", *times_of, *ratios], lines)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Measure, and print a line for each problem."""
     parser = argparse.ArgumentParser(
@@ -226,7 +254,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--forms", action="store_true", help="time both forms of a schedule, not only the chosen one")
     parser.add_argument("--links", action="store_true", help="also time flags, copies and stores to another GPU")
     parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--table", type=Path, help="measure nothing: print the table of this record")
     options = parser.parse_args(arguments)
+    if options.table is not None:
+        print(table_of(read_record(options.table)))
+        return
     problems = [Problem.parse(text) for text in options.problem]
     problems += random_problems(options.seed, options.count)
     machine: dict[str, Any] = {}

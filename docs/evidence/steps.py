@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from docs.evidence.counters.random_plans import DEVICES, FAMILIES
 
-GPU, HOPPER, NCU, SANITIZER = "a GPU", "an sm_90a GPU", "ncu", "compute-sanitizer"
+GPU, HOPPER, TWO_GPUS = "a GPU", "an sm_90a GPU", "two GPUs"
+NCU, SANITIZER = "ncu", "compute-sanitizer"
 _LIMIT_FACTOR, _LIMIT_SECONDS = 3, 30
 
 
@@ -21,7 +22,7 @@ class Step:
     proves     what it shows
     argv       arguments of Python, run in an empty folder, where it writes `name`.json
     seconds    expected time
-    needs      requirements on the machine: GPU, HOPPER, NCU, SANITIZER
+    needs      requirements on the machine: GPU, HOPPER, TWO_GPUS, NCU, SANITIZER
     prints     whether the command prints the file instead of writing it
     statuses   exit statuses with which the file is complete
     """
@@ -307,6 +308,15 @@ STEPS: tuple[Step, ...] = (
     Step(
         "experts_h100", "mixtures of experts, and eager torch with its grouped_mm, of an H100",
         ("-m", "docs.evidence", "experts", "--json", "experts_h100.json"), 150, (HOPPER,),
+    ),
+    Step(
+        "ranks_h100", "GEMMs of two GPUs, NCCL with cuBLAS, and torch's fused operators, of two H100",
+        ("-m", "docs.evidence", "ranks", "--json", "ranks_h100.json"), 150, (HOPPER, TWO_GPUS),
+    ),
+    Step(
+        "ranks_random_h100", "the same: 60 random problems, of two H100",
+        ("-m", "docs.evidence", "ranks", "--seed", "1", "--count", "60", "--json", "ranks_random_h100.json"), 240,
+        (HOPPER, TWO_GPUS),
     ),
     Step(
         "instructions", "which properties of an MMA instruction change the bits of D",

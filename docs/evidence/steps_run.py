@@ -23,12 +23,12 @@ from typing import Any
 from cutegemm.errors import UnsupportedError
 from cutegemm.profile.child import environment
 from docs.evidence.files import read_record
-from docs.evidence.steps import GPU, HOPPER, NCU, SANITIZER, STEPS, Step
+from docs.evidence.steps import GPU, HOPPER, NCU, SANITIZER, STEPS, TWO_GPUS, Step
 
 DONE, FAILED, SKIPPED = "done", "failed", "skipped"
 _SHOWN_LINES = 6  # lines of a failed command's output
 _GRACE_SECONDS = 3.0  # from the request to stop until the end
-_ASK_ARCH = "from cutegemm.run.torch_ops import device_arch; print(device_arch(0))"
+_ASK = "from cutegemm.run.torch_ops import device_arch; import torch; print(device_arch(0), torch.cuda.device_count())"
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,13 @@ def named(patterns: Sequence[str], steps: Sequence[Step] = STEPS) -> tuple[Step,
 
 def machine_has() -> frozenset[str]:
     """Return which of `Step.needs` this machine has. Another process asks, so that this one does not use the GPU."""
-    asked = subprocess.run(
-        [sys.executable, "-c", _ASK_ARCH], capture_output=True, text=True, check=False, env=environment()
-    )
+    asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, check=False, env=environment())
     found = {tool for tool in (NCU, SANITIZER) if shutil.which(tool)}
     if asked.returncode == 0:
         found.add(GPU)
-        if asked.stdout.strip() == "sm_90a":
-            found.add(HOPPER)
+        arch, count = asked.stdout.split()[-2:]
+        found |= {HOPPER} if arch == "sm_90a" else set()
+        found |= {TWO_GPUS} if int(count) > 1 else set()
     return frozenset(found)
 
 

@@ -214,8 +214,10 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         monkeypatch.setattr("docs.evidence.scaled.machine", dict)
         monkeypatch.setattr("docs.evidence.scaled.timed", taken)
         monkeypatch.setattr("docs.evidence.scaled_random.need_gpu", taken)
-    elif name in ("experts", "grouped", "instructions", "invariant", "ranks"):
+    elif name in ("experts", "grouped", "instructions", "invariant"):
         monkeypatch.setattr(f"docs.evidence.{name}.need_gpu", taken)
+    elif name == "ranks":
+        monkeypatch.setattr("docs.evidence.ranks.measured", taken)
     else:
         monkeypatch.setattr(f"docs.evidence.{name.replace('-', '_')}.run", taken)
     assert isinstance(CliRunner().invoke(app, made.argv[2:]).exception, Assignment)

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from tests.gpu import ranks as calls  # noqa: E402
-from tests.torch.distributed import products  # noqa: E402
+from tests.torch.distributed import layers, products  # noqa: E402
 from tests.torch.distributed.processes import RANKS, running  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("arch")]
@@ -66,6 +66,12 @@ def test_gradients_of_columns(ranks, called, activation):
 @pytest.mark.parametrize("called", ["mm_reduce_scatter", "mm_all_reduce"])
 def test_gradients_of_sums(ranks, called):
     assert_close(ranks.call(products.sum_pairs, called, True, torch.bfloat16), 2**-6)
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_layers(ranks, sequence_parallel):
+    assert_close(ranks.call(layers.layer_pairs, sequence_parallel, True, "swiglu", torch.bfloat16), 2**-6)
+    assert_close(ranks.call(layers.styled_pairs, sequence_parallel, False, torch.bfloat16), 2**-6)
 
 
 def test_groups(ranks):

@@ -151,7 +151,8 @@ def _times(x: Any, y: Any, dtype: torch.dtype, by_rows: bool = False) -> torch.T
 
 def _rows_of_all(x: torch.Tensor, name: str) -> torch.Tensor:
     """Start to gather the rows of all ranks; the first use of the result waits for them."""
-    return collectives.all_gather_tensor(x.contiguous(), 0, name)
+    gather = getattr(collectives, "all_gather_single", None) or collectives.all_gather_tensor  # before torch 2.13
+    return gather(x.contiguous(), 0, name)
 
 
 def _waited(x: torch.Tensor) -> torch.Tensor:
