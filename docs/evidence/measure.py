@@ -53,11 +53,11 @@ def machine() -> dict[str, str]:
         "nvidia-cutlass-dsl": cache.dsl_version(),
         "python": sys.version.split()[0],
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": _command(),
+        "command": command(),
     }
 
 
-def _command() -> str:
+def command() -> str:
     """Return the command line of this process, quoted for a shell."""
     by_module = sys.orig_argv[1:2] == ["-m"]
     return shlex.join([*(["python", *sys.orig_argv[1:3]] if by_module else [Path(sys.argv[0]).name]), *sys.argv[1:]])

@@ -28,9 +28,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.machine.device import device_named
 from cutegemm.profile.child import environment
-from cutegemm.ranks import OPERATIONS
+from cutegemm.ranks import OPERATIONS, predictions
 from docs.evidence.files import read_record, write_record
+from docs.evidence.measure import command
 from docs.evidence.pages.markdown import table
 
 _ROW, _BEGUN, _MACHINE, _LINKS = "ROW ", "BEGUN ", "MACHINE ", "LINKS "  # starts of lines that the first rank prints
@@ -174,7 +176,7 @@ def measured(
         try:
             for line in processes.said(deadline + _GRACE_SECONDS):
                 if line.startswith(_MACHINE):
-                    machine |= json.loads(line.removeprefix(_MACHINE))
+                    machine |= {**json.loads(line.removeprefix(_MACHINE)), "command": command()}
                 elif line.startswith(_LINKS):
                     options.links = False  # not again after a failure
                     machine["links"] = json.loads(line.removeprefix(_LINKS))
@@ -240,6 +242,30 @@ def table_of(found: Mapping[str, Any]) -> str:
     return table(["operation", "M x N x K", "form", *times_of, *ratios], lines)
 
 
+def exposed_table_of(found: Mapping[str, Any]) -> str:
+    """Return the table of the exposed communication in Markdown, measured and predicted: time beyond that of one GEMM.
+
+    >>> us = {"cublas": 50.0, "gemm": 40.0, "nccl": 80.0, "ours whole": 44.0}
+    >>> row = {"operation": "all_gather", "ranks": 2, "m": 64, "n": 8192, "k": 4096, "form": "whole", "chunks": 1}
+    >>> print(exposed_table_of({"rows": [{**row, "us": us, "of_best": 0.5}]}).splitlines()[-1])
+    | all-gather | 64 x 8192 x 4096 | whole | 4.0 | 5.8 |
+    """
+    lines, device = [], device_named("h100")
+    for row in found["rows"]:
+        if "of_best" not in row:
+            continue
+        operation, ranks, us = row["operation"], row["ranks"], row["us"]
+        n, k = (row["n"] // ranks, row["k"]) if operation == "all_gather" else (row["n"], row["k"] // ranks)
+        wanted = row["form"], row["chunks"]
+        made = predictions(operation, ranks, row["m"], n, k, device=device)
+        one = next(each for each in made if (each.schedule.form, each.schedule.chunks) == wanted)
+        measured_us = us[f"ours {row['form']}"] - min(us["cublas"], us["gemm"])
+        problem = f"{row['m']} x {row['n']} x {row['k']}"
+        exposed = [f"{each:.1f}" for each in (measured_us, one.us - one.gemm_us)]
+        lines.append([operation.replace("_", "-"), problem, str(one.schedule.way).replace("_", " "), *exposed])
+    return table(["operation", "M x N x K", "form", "measured, µs", "predicted, µs"], lines)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Measure, and print a line for each problem."""
     parser = argparse.ArgumentParser(
@@ -257,7 +283,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--table", type=Path, help="measure nothing: print the table of this record")
     options = parser.parse_args(arguments)
     if options.table is not None:
-        print(table_of(read_record(options.table)))
+        found = read_record(options.table)
+        print(f"{table_of(found)}\n\n{exposed_table_of(found)}")
         return
     problems = [Problem.parse(text) for text in options.problem]
     problems += random_problems(options.seed, options.count)

@@ -1,4 +1,4 @@
-"""The pages of grouped GEMMs and of mixtures of experts have the tables of their records."""
+"""Pages of measurements have the tables of their records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from docs.evidence import experts, grouped
+from docs.evidence import experts, grouped, ranks
 from docs.evidence.files import read_record
 
 DOCS = Path(grouped.__file__).parents[1]
@@ -19,7 +19,13 @@ def test_the_page_has_the_table_of_the_record(module: ModuleType, name: str) -> 
     assert table in (DOCS / "measured/grouped.md").read_text()
 
 
-@pytest.mark.parametrize("module", [grouped, experts])
+def test_the_page_of_several_gpus_has_both_tables() -> None:
+    found, page = read_record(DOCS / "evidence/data/ranks_h100.json"), (DOCS / "measured/several_gpus.md").read_text()
+    assert ranks.table_of(found) in page
+    assert ranks.exposed_table_of(found) in page
+
+
+@pytest.mark.parametrize("module", [grouped, experts, ranks])
 def test_the_command_prints_a_table(module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     name = module.__name__.rsplit(".", 1)[1]
     module.main(["--table", str(DOCS / f"evidence/data/{name}_h100.json")])
