@@ -29,7 +29,6 @@ from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.arguments import not_operands
 from cutegemm.plan.mainloop.block_scaled import has_scales
-from cutegemm.plan.memory.groups import batch_of_equal_groups, without_groups
 from cutegemm.plan.memory.repack import repacked_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
@@ -245,7 +244,7 @@ def ranked(
 ) -> Iterator[Candidate]:
     """Yield the candidate plans of all kernel families for a problem, in ascending order of predicted time.
 
-    No plan is built yet. The times of a grouped problem are those of groups of equal size.
+    No plan is built yet. For a grouped problem, see `choice.grouped.ranked_grouped`.
 
     operands     types, majorness and alignment of A to D. For A and B, it is the alignment that counts for TMA
                  (address, strides)
@@ -259,8 +258,6 @@ def ranked(
     >>> print(f"{first.recipe}: {first.us:.0f} us, most of it {first.bound}")
     sm90_overlapped_2x1: 186 us, most of it power
     """
-    if operands.groups:
-        operands, problem = without_groups(operands), batch_of_equal_groups(problem)
     request = Request(operands, by_threads, arch, device, accumulate, swap_ab, with_c)
     return heapq.merge(*[ranked_of(family, problem) for family in _families(request, problem)], key=lambda one: one.us)
 
