@@ -42,7 +42,8 @@ def test_every_module_of_the_reference_is_there() -> None:
     ]
     assert len(named) >= 15
     for name in named:
-        if name == "cutegemm.torch":
+        if name.startswith("cutegemm.torch"):  # which cannot be imported without torch
+            assert (ROOT / name.replace(".", "/") / "__init__.py").exists()
             continue
         module, _, last = name.rpartition(".")
         assert last == "Recipe" or importlib.import_module(name)
