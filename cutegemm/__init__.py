@@ -290,14 +290,27 @@ def _by_torch(arguments: Any) -> Any:
 _graph.by_torch.register(_by_torch)
 
 
-def _questions_of(modules_and_rows: Any) -> Any:
-    """Return pairs (`Question`, numbers of rows): one for each distinct GEMM that the layers of torch models run.
+def _questions_of(modules: Any, rows: Any, backward: bool) -> Any:
+    """Return what torch modules ask for: pairs (`Question`, numbers of rows), and the kernels of experts.
 
     A `Question` holds shapes, types and epilogue of a GEMM, i.e. what the choice of a kernel depends on.
 
-    modules_and_rows   pair (torch modules, numbers of rows M of their inputs)
+    modules    torch modules
+    rows       numbers of rows M of their inputs
+    backward   whether kernels of experts for the backward pass are wanted, too
     """
-    return import_module(f"{__name__}.torch.models.preparation").questions_of(*modules_and_rows)
+    return import_module(f"{__name__}.torch.models.preparation").questions_of(modules, rows, backward)
 
 
 _graph.questions_of.register(_questions_of)
+
+
+def _kernels_of_groups(*arguments: Any) -> Any:
+    """Return (plan, architecture) of each kernel that `grouped_mm` uses for shapes.
+
+    arguments   as for `torch.grouped.preparation.kernels_of_groups`
+    """
+    return import_module(f"{__name__}.torch.grouped.preparation").kernels_of_groups(*arguments)
+
+
+_graph.kernels_of_groups.register(_kernels_of_groups)

@@ -73,6 +73,8 @@ def test_a_weight_for_any_number_of_rows(compiled):
         ([(0, 2, 3), "x"], {}, "(?s)2 rules are broken.*'x' is invalid"),
         ([(4, 4)], {"rows": []}, "Pass numbers of 1 or more"),
         ([(4, 4)], {"rows": range(4)}, "Pass numbers of 1 or more"),
+        ([(1, 2, 3, 4)], {"groups": 8}, r"the shape \(1, 2, 3, 4\) is invalid.*\(M, N, K\), since groups"),
+        ([(1, 2, 3)], {"groups": 0}, r"groups = 0 is less than 1. Pass 1 or more"),
     ],
 )
 def test_what_is_refused(compiled, what, options, words):

@@ -16,14 +16,15 @@ from pathlib import Path
 
 from cutegemm.compile import cache
 from cutegemm.compile.exported import FORMAT, LIST, Exported, Kernels, key_of
-from cutegemm.compile.plans import compile_missing, compile_plan, link, symbol_of
+from cutegemm.compile.plans import compile_missing, folder_of, link, symbol_of
 from cutegemm.errors import CompileError, UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.plan.memory.rows import RowKernel
 from cutegemm.plan.plan import GemmPlan
 
 
 def export(
-    plans: Iterable[GemmPlan],
+    plans: Iterable[GemmPlan | RowKernel],
     path: str | Path,
     arch: str = DEFAULT_ARCH,
     processes: int | None = None,
@@ -31,7 +32,8 @@ def export(
 ) -> Kernels:
     """Compile kernel plans and write them to one shared library, which `cutegemm.load` reads without a compiler.
 
-    plans       plans to export; a plan that occurs several times is exported once
+    plans       plans to export, and kernels of the rows of experts, such as the `plans` of `prepare`; one that occurs
+                several times is exported once
     path        file to write, such as kernels.so; the runtime library of the CuTe DSL is copied to the same folder
     arch        architecture such as "sm_90a"
     processes   number of processes that compile; None: the number of processors
@@ -41,12 +43,13 @@ def export(
                 UnsupportedError if `plans` is empty or the file cannot be written
 
     >>> cutegemm.export([plan_named("sm90_overlapped_2x1", operands)], "kernels.so")  # doctest: +SKIP
+    >>> cutegemm.export(cutegemm.prepare(model, rows=range(1, 2049)).plans, "kernels.so")  # doctest: +SKIP
     """
     path, wanted = Path(path), list({key_of(plan, arch): plan for plan in plans}.values())
     if not wanted:
         raise UnsupportedError("export: plans is empty. Pass at least one plan.")
     compile_missing(wanted, arch, processes=processes, done=done)
-    objects = [compile_plan(plan, arch).folder / "kernel.o" for plan in wanted]
+    objects = [folder_of(plan, arch) / "kernel.o" for plan in wanted]
     runtime = cache.runtime_library()
     assert runtime is not None
     try:

@@ -38,7 +38,7 @@ PREBUILT = Path(__file__).parents[1] / "prebuilt"  # folder of the package that 
 class Exported:
     """Describes one kernel in a shared library that `export` wrote: its plan, architecture and function.
 
-    plan     name of the kernel's plan
+    plan     name of the kernel's plan, or of a kernel of the rows of experts
     swaps    True if the plan computes D^T = B^T A^T
     arch     architecture such as "sm_90a"
     key      hash of the plan and the architecture; kernels whose code differs have different keys
@@ -221,9 +221,10 @@ def key_of(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str) -> str:
     return hashlib.sha256(f"{arch}\0{plan.family}\0{plan.key()}".encode()).hexdigest()
 
 
-def loaded(plan: GemmPlan, arch: str) -> Any:
+def loaded(plan: GemmPlan | RowKernel, arch: str) -> Any:
     """Return the callable kernel of a plan from the loaded libraries; None if none of them has it.
 
+    plan     the plan, or a kernel of the rows of experts
     arch     architecture such as "sm_90a"
     raises   UnsupportedError if CUTEGEMM_LIBRARY names a library that cannot be used
     """

@@ -216,6 +216,15 @@ def compile_exchange(exchange: Exchange, arch: str = DEFAULT_ARCH) -> tuple[Path
     return _compiled(exchange, arch)
 
 
+def folder_of(plan: GemmPlan | RowKernel, arch: str) -> Path:
+    """Return the folder of a kernel in the disk cache; it is compiled if the cache does not have it.
+
+    arch     architecture such as "sm_90a"
+    raises   the errors of `compile_plan`; UnsupportedError if a loaded library has the plan
+    """
+    return compile_rows(plan, arch)[0] if isinstance(plan, RowKernel) else compile_plan(plan, arch).folder
+
+
 def _compiled(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str) -> tuple[Path, Any]:
     """Return the folder of a kernel in the disk cache and its callable function, after compiling it if needed.
 
@@ -257,7 +266,7 @@ def _stored(plan: GemmPlan | Quantize | Exchange | RowKernel, arch: str, folder:
 
 
 def compile_plans(
-    plans: Iterable[GemmPlan],
+    plans: Iterable[GemmPlan | RowKernel],
     arch: str = DEFAULT_ARCH,
     processes: int | None = None,
     done: Callable[[], None] = lambda: None,
@@ -287,7 +296,7 @@ def compile_plans(
 
 
 def compile_missing(
-    plans: Iterable[GemmPlan],
+    plans: Iterable[GemmPlan | RowKernel],
     arch: str = DEFAULT_ARCH,
     least: int = 2,
     processes: int | None = None,

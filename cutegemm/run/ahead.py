@@ -17,9 +17,10 @@ from cutegemm.compile.plans import compile_plans
 from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_named
+from cutegemm.plan.memory.rows import RowKernel
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
-from cutegemm.run.graph import questions_of
+from cutegemm.run.graph import kernels_of_groups, questions_of
 from cutegemm.run.question import Question, decide, few_of
 from cutegemm.run.tune import recorded
 from cutegemm.run.views import View, operands_of
@@ -31,13 +32,13 @@ _MOST_CHOICES = 16  # a layer with at most this many numbers of rows gets a choi
 class Ahead:
     """The result of `prepare`: which kernels later calls of `gemm` will use, and how many of them were compiled now.
 
-    plans      the plan of each kernel (a `GemmPlan`), without repetitions
+    plans      the plan of each kernel (a `GemmPlan`), and kernels of the rows of experts, without repetitions
     compiled   number of kernels that were compiled now; other kernels were compiled before, or failed
     failed     plan name -> error, for the plans that did not compile
     seconds    time that `prepare` took
     """
 
-    plans: tuple[GemmPlan, ...]
+    plans: tuple[GemmPlan | RowKernel, ...]
     compiled: int
     failed: dict[str, CutegemmError]
     seconds: float
@@ -57,38 +58,48 @@ def prepare(
     out: DType | str | None = None,
     device: str | None = None,
     processes: int | None = None,
+    backward: bool = False,
+    groups: int | None = None,
 ) -> Ahead:
     """Compile, in parallel, the kernels that later calls will use, print how many there are, and return them.
 
     `what` is one of three things:
 
-    - tuples (M, N, K) or (M, N, K, L), the shapes that `gemm` will be called with
-    - with `rows`, tuples (N, K), the shapes of the weights of layers
+    - tuples (M, N, K) or (M, N, K, L), the shapes that `gemm` will be called with; with `groups`, (M, N, K) for
+      `grouped_mm`, where M is the number of rows of all groups
+    - with `rows`, tuples (N, K), the shapes of the weights of layers, or of each of the weights of `groups`
     - a torch.nn.Module, or a list of them, on a CUDA device: its layers that cutegemm computes, at any depth. These are
-      `cutegemm.Linear`, `cutegemm.GatedMLP`, and layers that `cutegemm.use` has replaced
+      `cutegemm.Linear`, `cutegemm.GatedMLP`, and layers and experts that `cutegemm.use` has replaced
 
-    rows                 numbers of rows that the inputs of layers may have; None: range(1, 8193) for modules
+    rows                 numbers of rows that the inputs of layers may have, and of tokens of experts; None:
+                         range(1, 8193) for modules
     dtype, layout, out   for tuples: type of A and B, layout letters of both as in BLAS ("nt": A row-major, B
                          column-major), and type of D, None for the default. The matrices are compact
     device               device that plans are chosen for, such as "h100", for tuples; None: the GPU of this machine
     processes            number of processes that compile; None: the number of processors
+    backward             for modules: whether the kernels of experts for training are compiled, too. Other layers
+                         compile theirs at the first call
+    groups               for tuples: number of groups of rows of `grouped_mm`; None for `gemm`
     raises               PlanError with every invalid tuple or number; CompileError if a process exits early
 
     An error of compilation is in the result. A call that needs the plan raises it again.
 
     >>> print(cutegemm.prepare([(4096, 4096, 4096), (64, 4096, 4096)]))  # doctest: +SKIP
     2 kernels: 2 compiled in 3.1 s, 0 existed before
+    >>> len(cutegemm.prepare([(4096, 7168)], rows=range(1, 65537), groups=64).plans)  # doctest: +SKIP
+    6
     >>> print(cutegemm.prepare(model, rows=range(1, 2049)))  # doctest: +SKIP
     17 kernels: 17 compiled in 4.9 s, 0 existed before
     """
     started = time.perf_counter()
+    plans: list[tuple[Any, str]]
     if rows is not None and (not len(rows) or _ends(rows)[0] < 1):
         raise PlanError("prepare", [f"rows = {rows!r} is empty or has a number below 1. Pass numbers of 1 or more."])
     if _are_modules(what):
-        questions = questions_of((what, rows if rows is not None else range(1, 8193)))
-        plans = plans_of_layers(questions)
+        questions, kernels = questions_of(what, rows if rows is not None else range(1, 8193), backward)
+        plans = [*plans_of_layers(questions), *kernels]
     else:
-        plans = plans_of(list(what), rows, Operands.of(dtype, layout=layout, out=out), chip(device))
+        plans = plans_of(list(what), rows, Operands.of(dtype, layout=layout, out=out), chip(device), groups)
     return compiled(plans, started, processes)
 
 
@@ -120,23 +131,35 @@ def chip(name: str | None) -> Device:
 
 
 def plans_of(
-    shapes: Sequence[Any], rows: Sequence[int] | None, operands: Operands, device: Device
+    shapes: Sequence[Any],
+    rows: Sequence[int] | None,
+    operands: Operands,
+    device: Device,
+    groups: int | None = None,
 ) -> list[tuple[GemmPlan, str]]:
-    """Return (plan, architecture) of each kernel that `gemm` will use for the given shapes.
+    """Return (plan, architecture) of each kernel that `gemm` or `grouped_mm` will use for the given shapes.
 
-    shapes     (M, N, K) or (M, N, K, L) of compact matrices if `rows` is None, else (N, K) of the weights of layers
+    shapes     (M, N, K) or (M, N, K, L) of compact matrices if `rows` is None, else (N, K) of the weights of layers.
+               With groups, there is no L
     rows       numbers of rows that the inputs of layers may have; None if `shapes` are not weights
     operands   element types and majorness of the matrices
     device     device that plans are chosen for
+    groups     number of groups of rows of `grouped_mm`; None for `gemm`
     raises     PlanError with every invalid shape
 
     >>> (plan, arch), = plans_of([(4096, 4096, 4096)], None, Operands.of("bf16", layout="nt"), DEFAULT_DEVICE)
     >>> plan.family, arch
     ('sm90', 'sm_90a')
     """
-    lengths = (3, 4) if rows is None else (2,)
-    remedy = "(M, N, K) or (M, N, K, L)" if rows is None else "(N, K), since rows are passed"
-    wrong = [
+    lengths: tuple[int, ...]
+    if rows is not None:
+        lengths, remedy = (2,), "(N, K), since rows are passed"
+    elif groups is not None:
+        lengths, remedy = (3,), "(M, N, K), since groups are passed"
+    else:
+        lengths, remedy = (3, 4), "(M, N, K) or (M, N, K, L)"
+    wrong = [] if groups is None or groups >= 1 else [f"groups = {groups} is less than 1. Pass 1 or more."]
+    wrong += [
         f"the shape {shape!r} is invalid. Pass integers of 1 or more: {remedy}."
         for shape in shapes
         if not isinstance(shape, (tuple, list))
@@ -145,6 +168,11 @@ def plans_of(
     ]
     if wrong:
         raise PlanError("prepare", wrong)
+    if groups is not None:
+        last = 1 if rows is None else _ends(rows)[1]
+        whole = [(last, *shape)[-3:] for shape in shapes]
+        kernels: list[tuple[GemmPlan, str]] = kernels_of_groups(whole, rows, groups, operands, device)
+        return kernels
     if rows is not None:
         return plans_of_layers([(question_of((_ends(rows)[1], *shape), operands, device), rows) for shape in shapes])
     questions = [question_of(shape, operands, device) for shape in shapes]
@@ -230,7 +258,7 @@ def plans_of_layers(questions: Iterable[tuple[Question, Sequence[int]]]) -> list
     return plans
 
 
-def compiled(plans: Iterable[tuple[GemmPlan, str]], started: float, processes: int | None) -> Ahead:
+def compiled(plans: Iterable[tuple[GemmPlan | RowKernel, str]], started: float, processes: int | None) -> Ahead:
     """Compile the plans that have no kernel yet, with a progress bar, and print and return what was compiled.
 
     plans       (plan, architecture) of each kernel; repetitions are removed
@@ -238,7 +266,7 @@ def compiled(plans: Iterable[tuple[GemmPlan, str]], started: float, processes: i
     processes   number of processes that compile; None: the number of processors
     """
     wanted = {(plan.key(), arch): plan for plan, arch in plans}
-    missing: dict[str, list[GemmPlan]] = {}
+    missing: dict[str, list[GemmPlan | RowKernel]] = {}
     for (_, arch), plan in wanted.items():
         if loaded(plan, arch) is None and cache.intact(cache.entry(plan, arch)) is None:
             missing.setdefault(arch, []).append(plan)

@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 if TYPE_CHECKING:
     from cutegemm.machine.device import Device
+    from cutegemm.plan.memory.rows import RowKernel
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.run.question import Question
 
@@ -87,11 +88,20 @@ class Asking(threading.local):
     A call of `gemm` launches nothing in this context. It adds a `Question` (types, extents, epilogue) to a list.
 
     questions   the list of the calls so far; None: the context is not active
+    kernels     (kernel, architecture) of each grouped GEMM, and of each kernel of the rows of experts, so far
     device      device that plans are chosen for; None: that of the tensors
     """
 
     questions: list[Question] | None = None
+    kernels: list[tuple[GemmPlan | RowKernel, str]] | None = None
     device: Device | None = None
+
+    def notes(self, kernel: GemmPlan | RowKernel, arch: str) -> bool:
+        """Add a kernel to the list if the context is active. Return whether it is, so that nothing may be launched."""
+        if self.kernels is None:
+            return False
+        self.kernels.append((kernel, arch))
+        return True
 
 
 ASKING = Asking()

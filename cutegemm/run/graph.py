@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # The hooks are registered by `cutegemm`.
 through_torch = Hook("gemm through torch")  # arguments of `gemm` by name -> its result
 by_torch = Hook("gemm by torch")  # arguments of `gemm` by name -> its result, computed without a kernel of cutegemm
-questions_of = Hook("the layers of a model")  # (modules, rows) -> [(Question, rows)] of each layer
+questions_of = Hook("the layers of a model")  # as `torch.models.preparation.questions_of`
+kernels_of_groups = Hook("kernels of grouped_mm")  # as `torch.grouped.preparation.kernels_of_groups`
 
 
 def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any], out: Any = None) -> bool:

@@ -17,6 +17,8 @@ from cutegemm.compile.plans import CompiledKernel, compile_plan
 from cutegemm.dtypes import f32, tf32
 from cutegemm.machine.device import Device
 from cutegemm.plan.mainloop.block_scaled import with_scales
+from cutegemm.plan.memory.rows import RowKernel
+from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import limits
 from cutegemm.run import calls, tune
@@ -79,22 +81,26 @@ def named(a: Any, b: Any, c: Any, out: Any, needed: Sequence[str] = ()) -> dict[
 
 
 @contextmanager
-def asking(device: Device | None = None) -> Iterator[list[Question]]:
+def asking(
+    device: Device | None = None, kernels: list[tuple[GemmPlan | RowKernel, str]] | None = None
+) -> Iterator[list[Question]]:
     """Make calls of `gemm` only collect what the choice of their plans depends on, while the context is active.
 
     Nothing is compiled or launched, and the calls return uninitialized tensors. The context yields a list with one
     `Question` (types, extents, strides, epilogue and options) for each call. Calls of other threads are not affected.
 
-    device   device to choose plans for, whatever memory the tensors are in, so that no GPU is needed; None: theirs
+    device    device to choose plans for, whatever memory the tensors are in, so that no GPU is needed; None: theirs
+    kernels   list that gets (plan, architecture) of each grouped GEMM, whose plan is chosen at once, and (kernel,
+              architecture) of each kernel of the rows of experts; None: they are dropped
     """
     calls.forget()
-    before = ASKING.questions, ASKING.device
+    before = ASKING.questions, ASKING.kernels, ASKING.device
     questions: list[Question] = []
-    ASKING.questions, ASKING.device = questions, device
+    ASKING.questions, ASKING.kernels, ASKING.device = questions, [] if kernels is None else kernels, device
     try:
         yield questions
     finally:
-        ASKING.questions, ASKING.device = before
+        ASKING.questions, ASKING.kernels, ASKING.device = before
 
 
 def prepare(

@@ -38,7 +38,7 @@ def launched(monkeypatch):
     """Let `torch.grouped.rows` take the CPU for a Hopper GPU and emulate the kernels. Return the list of them."""
     kernels = []
 
-    def launcher(kernel, device):
+    def compiled(kernel, arch):
         folder = compile_rows(kernel, "sm_90a")[0]
 
         def function(*tensors):
@@ -53,7 +53,8 @@ def launched(monkeypatch):
 
     for name in ("_sorter", "_spreader", "_adder", "_totaller"):
         monkeypatch.setattr(rows, name, getattr(rows, name).__wrapped__)
-    monkeypatch.setattr(rows, "_launcher", launcher)
+    monkeypatch.setattr(rows, "compiled", compiled)
+    monkeypatch.setattr(rows.torch_ops, "device_arch", lambda index: "sm_90a")
     monkeypatch.setattr(rows, "_has_kernels", lambda x: True)
     monkeypatch.setitem(KINDS, torch.int64, "s64")
     return kernels

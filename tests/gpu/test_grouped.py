@@ -427,3 +427,23 @@ def test_experts_in_a_cuda_graph():
         index.copy_(torch.rand(len(index), len(up), device="cuda").topk(index.shape[1], -1).indices)
         graph.replay()
         assert torch.equal(result, cutegemm.experts(x, index, weights, up, down))
+
+
+def test_prepared_experts_compile_nothing_later(monkeypatch):
+    """`prepare` compiles all kernels of a forward and a backward pass, for each number of tokens."""
+    from cutegemm.compile import plans
+    from tests.torch.test_preparation import CHOSEN, COUNT, Block, Experts, K
+
+    block = Block(Experts(False)).cuda()
+    prepared = cutegemm.prepare(block, rows=range(1, 301), backward=True)
+    assert not prepared.failed
+    for function in (plans.compile_plan, plans.compile_rows):
+        function.cache_clear()
+    monkeypatch.setattr(plans, "_stored", None)
+    module = block.experts
+    for tokens in (1, 17, 300):
+        x = torch.randn(tokens, K, device="cuda").bfloat16().requires_grad_()
+        index = torch.rand(tokens, COUNT, device="cuda").topk(CHOSEN, -1).indices.int()
+        weights = torch.rand(tokens, CHOSEN, device="cuda", requires_grad=True)
+        y = cutegemm.experts(x, index, weights, module.gate_up_proj, module.down_proj)
+        torch.autograd.grad(y.sum(), (x, weights, module.gate_up_proj, module.down_proj))

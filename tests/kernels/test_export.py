@@ -17,10 +17,13 @@ from cutegemm.build import simt_plan
 from cutegemm.compile import exported
 from cutegemm.compile.export import export
 from cutegemm.compile.plans import compile_plan
+from cutegemm.dtypes import bf16, f32
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands
+from cutegemm.plan.memory.rows import SpreadRows
 
 SMALL = {"block": (64, 32, 8), "warp": (32, 16), "thread": (4, 4)}
+ROWS = SpreadRows(bf16, 8, 2, f32)
 PLANS = [simt_plan(Operands.of("f32", layout=layout), name=f"small {layout}", **SMALL) for layout in ("nn", "nt")]
 # Environment of a process without the DSL, which is in a folder of its own, without a compiler, and with an empty
 # cache.
@@ -32,7 +35,10 @@ import cutegemm
 from cutegemm.build import simt_plan
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands
+from cutegemm.compile.exported import loaded
 from cutegemm.compile.plans import compile_plan
+from cutegemm.dtypes import bf16, f32
+from cutegemm.plan.memory.rows import SpreadRows
 
 *plans, other = [simt_plan(Operands.of("f32", layout=layout), **{SMALL}) for layout in ("nn", "nt", "tn")]
 print(len(cutegemm.load(sys.argv[1]).kernels))
@@ -41,6 +47,11 @@ for plan in plans:
         compile_plan(plan).function()
     except TypeError as error:
         print(str(error).splitlines()[0])
+try:
+    loaded(SpreadRows(bf16, 8, 2, f32), "sm_90a")()
+except TypeError as error:
+    print(str(error).splitlines()[0])
+assert loaded(SpreadRows(bf16, 8, 3, f32), "sm_90a") is None
 try:
     compile_plan(other)
 except UnsupportedError as error:
@@ -55,8 +66,8 @@ except ImportError as error:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     path = tmp_path_factory.mktemp("exported") / "kernels.so"
-    found = export([*PLANS, PLANS[0]], path)
-    assert [kernel.plan for kernel in found.kernels] == ["small nn", "small nt"]
+    found = export([*PLANS, PLANS[0], ROWS], path)
+    assert [kernel.plan for kernel in found.kernels] == ["small nn", "small nt", ROWS.name]
     return path
 
 
@@ -71,7 +82,7 @@ def test_neither_the_dsl_nor_a_compiler_is_needed(library, tmp_path):
     )
     assert done.stderr == ""
     count, *said, refused, missing = done.stdout.splitlines()
-    assert (count, missing, len(said)) == ("2", "No module named 'cutlass'", 2)
+    assert (count, missing, len(said)) == ("3", "No module named 'cutlass'", 3)
     assert all("Mismatched number of arguments" in each or "Expects" in each for each in said), said
     assert "is neither in the cache nor among the loaded kernels. Compiling needs the CuTe DSL" in refused
 
@@ -83,7 +94,7 @@ def test_what_lies_beside_it(library):
 def test_a_plan_is_taken_from_what_was_loaded(library, monkeypatch):
     monkeypatch.setattr(exported, "_LIBRARIES", [])
     compile_plan.cache_clear()
-    assert "2 kernels for sm_90a in" in str(exported.load(library))
+    assert "3 kernels for sm_90a in" in str(exported.load(library))
     kernel = compile_plan(PLANS[0])
     with pytest.raises(UnsupportedError, match="small nn: the kernel was loaded by `cutegemm"):
         print(kernel.ptx)

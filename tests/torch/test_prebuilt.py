@@ -61,8 +61,8 @@ class TestUseWithRows:
         prepared = []
         monkeypatch.setattr(replacement, "prepare", lambda model, **options: prepared.append((model, options)))
         model = torch.nn.Sequential(torch.nn.Linear(8, 8))
-        cutegemm.use(model, rows=range(1, 65), processes=2)
-        assert prepared == [(model, {"rows": range(1, 65), "processes": 2})]
+        cutegemm.use(model, rows=range(1, 65), processes=2, backward=True)
+        assert prepared == [(model, {"rows": range(1, 65), "processes": 2, "backward": True})]
 
     def test_an_error_undoes_it(self):
         model = torch.nn.Sequential(torch.nn.Linear(8, 8))

@@ -12,6 +12,9 @@ transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5
 import cutegemm.torch.models.transformers  # noqa: E402, F401 - registers the name "cutegemm"
 from cutegemm import use  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
+from cutegemm.machine.device import DEFAULT_DEVICE  # noqa: E402
+from cutegemm.run.prepare import asking  # noqa: E402
+from cutegemm.torch.models import preparation  # noqa: E402
 from cutegemm.torch.models.experts import activation_of_experts, is_experts  # noqa: E402
 from tests.torch.cases import close  # noqa: E402
 
@@ -152,6 +155,28 @@ def test_experts_that_are_left():
     replaced.undo()
     with pytest.raises(UnsupportedError, match="grouped kernels of experts are not batch invariant"):
         use(model_of("Mixtral"), batch_invariant=True)
+
+
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen3Moe", "DeepseekV3"])
+@pytest.mark.parametrize("by_use", [False, True])
+def test_experts_are_prepared(name, by_use):
+    """The layers of a model have equal experts, whose kernels are chosen once: sort, spread, two GEMMs, sum."""
+    model = model_of(name, torch.bfloat16)
+    model.set_experts_implementation("eager" if by_use else "cutegemm")
+    if by_use:
+        use(model)
+    assert all(preparation.is_computed(each) for each in experts_of(model))
+    parents = {id(child): module for module in model.modules() for child in module.children()}
+    mixtures = [(each, parents[id(each)]) for each in experts_of(model)]
+    assert {preparation.router_of(*each).k for each in mixtures} == {2}
+    kernels = []
+    with torch.no_grad(), asking(DEFAULT_DEVICE, kernels):
+        preparation.ask_experts(mixtures, [64], backward=False)
+    families = [kernel.family for kernel, _ in kernels]
+    assert families == ["rows", "rows", "sm90", "sm90", "rows"]
+    if not by_use:
+        model.set_experts_implementation("eager")
+        assert not any(preparation.is_computed(each) for each in experts_of(model))
 
 
 def test_a_saved_model_loads(tmp_path):

@@ -33,6 +33,7 @@ class RowKernel:
     """One of the kernels of this module. Its text `key()` is equal for kernels with the same code."""
 
     family: ClassVar[str] = "rows"
+    swap_ab: ClassVar[bool] = False  # as for plans, which a library lists together with these kernels
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -13,6 +13,7 @@ from cutegemm.choice.grouped import chosen_grouped
 from cutegemm.choice.names import recipe_named
 from cutegemm.compile.plans import compile_plan
 from cutegemm.errors import PlanError
+from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import Epilogue, Input, Row, Scalar, Tensor, Tile, epilogue_of
 from cutegemm.plan.mainloop.block_scaled import scale_names, with_scales
 from cutegemm.plan.memory.groups import COUNTS, ENDS, SIZES, with_group_ends
@@ -20,7 +21,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.rules.limits import limits
 from cutegemm.run import torch_ops
-from cutegemm.run.calls import Calls, How
+from cutegemm.run.calls import ASKING, Calls, How
 from cutegemm.run.launches import on_device
 from cutegemm.run.question import EpilogueSpec
 from cutegemm.run.views import ALIGN_BYTES, MODES, View
@@ -78,8 +79,11 @@ def compute_grouped(
     stored = [part for memory, whole in zip(memories, allocated, strict=True) for part in memory.stored(whole)]
     count, split = len(operands), _split(text)
     problem, spec = question(form, passed[0], passed[1], operands, split, stored, granularity_of(form, scales))
-    chosen = plan_for(problem, spec, how, torch_ops.device_arch(a.get_device()), torch_ops.device_of(a.get_device()))
-    function = on_device(compile_plan(chosen, torch_ops.device_arch(a.get_device())).function)
+    arch, device = _target(a)
+    chosen = plan_for(problem, spec, how, arch, device)
+    if ASKING.notes(chosen, arch):
+        return [memory.finished(whole) for memory, whole in zip(memories, allocated, strict=True)]
+    function = on_device(compile_plan(chosen, arch).function)
     call = Call(chosen, how.plan, function, _order(chosen, spec, split, count), loaders, memories)
     _calls.keep(key, call)
     return call.launch(passed, allocated, scalars)
@@ -116,6 +120,14 @@ def _signature(tensors: Sequence[torch.Tensor], scales: int, text: str, dtype: A
     places = [(x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES) for x in tensors]
     plan = how.plan if isinstance(how.plan, str) else id(how.plan)
     return (*places, tensors[0].get_device(), scales, text, dtype, plan, how.accumulate, *options)
+
+
+def _target(a: torch.Tensor) -> tuple[str, Device]:
+    """Return the architecture and the device that plans are chosen for: those of a tensor, or of `prepare.asking`."""
+    if ASKING.device is not None:
+        return ASKING.device.arch, ASKING.device
+    index = a.get_device()
+    return torch_ops.device_arch(index), torch_ops.device_of(index)
 
 
 def _memories(
@@ -173,9 +185,12 @@ def plan_for(problem: Problem, spec: EpilogueSpec, how: How, arch: str, device: 
     raises   PlanError with every rule that a wanted plan breaks, or if no plan can implement the call
     """
     if how.plan is None:
-        mean = problem.m // max(1, problem.l) if problem.operands.groups == "m" else problem.m
-        rows = 1 << mean.bit_length() >> 1
-        return _chosen(_rounded(problem), rows, spec.epilogue, tuple(spec.aux.items()), arch, device, how.accumulate)
+        groups = problem.operands.groups
+        extent, rows = size_class(getattr(problem, groups), problem.l)
+        rounded = replace(problem, ld=(), **cast(dict[str, Any], {groups: extent}))
+        if groups != "m":
+            rows = size_class(problem.m, 1)[1]
+        return _chosen(rounded, rows, spec.epilogue, tuple(spec.aux.items()), arch, device, how.accumulate)
     plan = how.plan
     if isinstance(plan, str):
         recipe, has_c = recipe_named(plan), bool(spec.epilogue.tiles)
@@ -211,11 +226,15 @@ def _chosen(
     return chosen_grouped(problem, arch, device, accumulate, bool(epilogue.tiles), with_ending)[1]
 
 
-def _rounded(problem: Problem) -> Problem:
-    """Return a problem with the extent that groups divide rounded up to a power of two: few plans serve all extents."""
-    mode = problem.operands.groups
-    extent = max(1, getattr(problem, mode), problem.l)
-    return replace(problem, ld=(), **{mode: 1 << (extent - 1).bit_length()})
+def size_class(extent: int, groups: int) -> tuple[int, int]:
+    """Return all that the choice of a plan depends on of the extent that groups divide: few plans serve all extents.
+
+    returns   the extent rounded up to a power of two, and the mean extent of a group rounded down to one, or 0
+
+    >>> size_class(300, 8), size_class(3, 8)
+    ((512, 32), (8, 0))
+    """
+    return 1 << (max(1, extent, groups) - 1).bit_length(), 1 << (extent // max(1, groups)).bit_length() >> 1
 
 
 def question(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from cutegemm.run.calls import How, is_batch_invariant
+from cutegemm.run.calls import ASKING, How, is_batch_invariant
 from cutegemm.torch import checks
 from cutegemm.torch.autograd import needed, with_saved
 from cutegemm.torch.autograd import product as batched_product
@@ -63,7 +63,7 @@ def compute(
     """
     if CHECKS_ENDS:
         checks.refuse("grouped_mm", {"mat_a": a, "mat_b": b}, Form.of(a, b, ends).wrong_ends(ends.tolist()))
-    if not a.is_cuda:
+    if not a.is_cuda and ASKING.device is None:
         results = grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed, scales)
         return joined_results(results, joined)
     return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined)

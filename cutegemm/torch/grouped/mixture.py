@@ -231,6 +231,19 @@ def _backward(
     return gradients
 
 
+def compute_both_passes(activation: str | None, interleaved: bool, is_partial: bool, tensors: Inputs) -> None:
+    """Compute a mixture and its gradients by x, by the weights and by parameters that require gradients.
+
+    Results are dropped. autograd calls backward passes in threads of its own, which `prepare.asking` does not see. The
+    arguments are those of `mixed`, without a function as the activation.
+    """
+    options = activation, interleaved, is_partial
+    y, place, ends, *preact = _forward(_steps_of(options, tensors, True), is_partial, tensors)
+    x, _, weights, *parameters = tensors
+    needs = [True, True, *[each is not None and each.requires_grad for each in parameters]]
+    _backward(options, (x, place, ends, weights, *parameters), preact, y, needs)
+
+
 def _differentiable_backward(
     options: tuple[str | None, bool, bool], tensors: Any, preact: Any, dy: Any, needs: Any
 ) -> list[torch.Tensor | None]:

@@ -7,17 +7,19 @@ same bits in each run. CUDA tensors take the kernels of `plan.memory.rows`, othe
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
-from importlib.util import find_spec
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.compiler import is_compiling
 
+from cutegemm.compile import exported
+from cutegemm.compile.cache import has_dsl
 from cutegemm.compile.plans import compile_rows
 from cutegemm.dtypes import bf16, f16, f32
 from cutegemm.plan.memory.rows import RowKernel, SortRows, SpreadRows, SumRows, TotalRows
 from cutegemm.run import torch_ops
+from cutegemm.run.calls import ASKING
 from cutegemm.run.launches import on_device
 from cutegemm.run.torch_ops import DTYPES
 from cutegemm.run.views import ALIGN_BYTES
@@ -30,14 +32,44 @@ _MOST_ROWS = 32  # rows of a token that a thread holds at once
 
 
 def _has_kernels(x: torch.Tensor) -> bool:
-    """Return whether kernels take a tensor: it is on a GPU, no graph is traced, and the CuTe DSL can compile them."""
-    return x.is_cuda and not is_compiling() and _has_compiler()
+    """Return whether kernels may take a tensor: it is on a GPU, or stands for one, and no graph is traced."""
+    return (x.is_cuda or ASKING.device is not None) and not is_compiling()
 
 
-@cache
-def _has_compiler() -> bool:
-    """Return whether the CuTe DSL is installed. Libraries of exported kernels do not have those of this module."""
-    return find_spec("cutlass") is not None
+class Launcher:
+    """Launches a kernel of rows on a device. The kernel is compiled at the first launch.
+
+    kernel   the kernel
+    device   index of the device
+    """
+
+    __slots__ = ("device", "function", "kernel")
+
+    def __init__(self, kernel: RowKernel, device: int) -> None:
+        self.kernel, self.device = kernel, device
+        self.function: Callable[..., None] | None = None
+
+    @property
+    def arch(self) -> str:
+        """Return the architecture that the kernel is compiled for."""
+        return torch_ops.device_arch(self.device) if ASKING.device is None else ASKING.device.arch
+
+    def can_launch(self) -> bool:
+        """Return whether there is a kernel: it was launched before, the CuTe DSL compiles it, or a library has it."""
+        return self.function is not None or has_dsl() or exported.loaded(self.kernel, self.arch) is not None
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        """Launch the kernel. Its arguments are those of `kernels.rows.host_function`."""
+        if ASKING.notes(self.kernel, self.arch):
+            return
+        if self.function is None:
+            self.function = compiled(self.kernel, self.arch)
+        self.function(*tensors)
+
+
+def compiled(kernel: RowKernel, arch: str) -> Callable[..., None]:
+    """Return the function of a kernel for an architecture: from a loaded library, or compiled."""
+    return on_device(exported.loaded(kernel, arch) or compile_rows(kernel, arch)[1])
 
 
 # --- order --------------------------------------------------------------------------------------------------------
@@ -61,8 +93,10 @@ def placed(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tenso
             index = index.long()
         ctas = 1 if count < _LEAST_SHARED else _CTAS
         sort = _sorter(experts, 8 * index.element_size(), ctas, index.get_device())
-        if sort is not None:
-            place, ends = [index.new_empty(extent, dtype=torch.int32) for extent in (count, experts)]
+        if sort is not None and sort.can_launch():
+            # Other operations read the rows as an index, also if no kernel has written them
+            allocate = index.new_empty if ASKING.kernels is None else index.new_zeros
+            place, ends = [allocate(extent, dtype=torch.int32) for extent in (count, experts)]
             sort(index.reshape(-1), place, ends)
             return place, ends
     return placed_by_torch(index, experts)
@@ -102,18 +136,19 @@ def spread(
     tensor([2., 1., 1., 2.])
     """
     if not _has_kernels(x) or not x.numel() or k > _MOST_ROWS:
-        order = inverse(place)
-        return gathered(x, order, k), None if weights is None else weights.reshape(-1, 1)[order]
+        return _spread_by_torch(x, place, k, weights)
     (tokens, columns), size = x.shape, x.element_size()
     if x.stride(1) != 1 or x.is_neg():
         x = x.resolve_neg().contiguous()
+    of_weights = None if weights is None else weights.dtype
+    copy = _spreader(x.dtype, columns, x.stride(0), x.data_ptr() % ALIGN_BYTES, k, of_weights, x.get_device())
+    if not copy.can_launch():
+        return _spread_by_torch(x, place, k, weights)
     unit = max(1, ALIGN_BYTES // size)
     pitch = -(-columns // unit) * unit
     rows = x.new_empty((tokens * k, pitch))
     if pitch != columns:
         rows = rows[:, :columns]
-    of_weights = None if weights is None else weights.dtype
-    copy = _spreader(x.dtype, columns, x.stride(0), x.data_ptr() % ALIGN_BYTES, k, of_weights, x.get_device())
     if weights is None:
         copy(x, place, rows)
         return rows, None
@@ -133,8 +168,10 @@ def summed(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
     is_served = y.dtype in _SUMMED and k <= _MOST_ROWS and y.numel() and y.stride(1) == 1
     if not is_served or not _has_kernels(y):
         return summed_by_torch(y, place, k)
-    sums = y.new_empty((y.shape[0] // k, y.shape[1]))
     add = _adder(y.dtype, y.shape[1], y.stride(0), y.data_ptr() % ALIGN_BYTES, k, y.get_device())
+    if not add.can_launch():
+        return summed_by_torch(y, place, k)
+    sums = y.new_empty((y.shape[0] // k, y.shape[1]))
     add(y, place, sums)
     return sums
 
@@ -150,11 +187,13 @@ def totals(terms: torch.Tensor, place: torch.Tensor, weights: torch.Tensor) -> t
     """
     is_served = terms.dtype in _SUMMED and weights.dtype in _SUMMED and terms.numel() and terms.stride(1) == 1
     if not is_served or not _has_kernels(terms):
-        found = terms.sum(-1, dtype=torch.promote_types(terms.dtype, torch.float32))
-        return found[place].view(weights.shape).to(weights.dtype)
-    sums = weights.new_empty(weights.shape)
+        return _totals_by_torch(terms, place, weights)
     columns, pitch, rest = terms.shape[1], terms.stride(0), terms.data_ptr() % ALIGN_BYTES
-    _totaller(terms.dtype, columns, pitch, rest, weights.dtype, terms.get_device())(terms, place, sums.view(-1))
+    add = _totaller(terms.dtype, columns, pitch, rest, weights.dtype, terms.get_device())
+    if not add.can_launch():
+        return _totals_by_torch(terms, place, weights)
+    sums = weights.new_empty(weights.shape)
+    add(terms, place, sums.view(-1))
     return sums
 
 
@@ -163,46 +202,58 @@ def gathered(x: torch.Tensor, order: torch.Tensor, k: int) -> torch.Tensor:
     return x[order // k]
 
 
+def _spread_by_torch(
+    x: torch.Tensor, place: torch.Tensor, k: int, weights: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the results of `spread` by torch's operations."""
+    order = inverse(place)
+    return gathered(x, order, k), None if weights is None else weights.reshape(-1, 1)[order]
+
+
+def _totals_by_torch(terms: torch.Tensor, place: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return the result of `totals` by torch's operations."""
+    found = terms.sum(-1, dtype=torch.promote_types(terms.dtype, torch.float32))
+    return found[place].view(weights.shape).to(weights.dtype)
+
+
 def summed_by_torch(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
     """Return the result of `summed` by torch's operations."""
     return y[place].unflatten(0, (-1, k)).sum(1)
 
 
 @lru_cache(maxsize=1024)
-def _sorter(experts: int, bits: int, ctas: int, device: int) -> Callable[..., None] | None:
-    """Return the function that sorts an index; None if the counters do not fit to shared memory."""
+def _sorter(experts: int, bits: int, ctas: int, device: int) -> Launcher | None:
+    """Return the launcher that sorts an index; None if the counters do not fit to shared memory."""
     kernel = SortRows(experts, bits, ctas)
-    return _launcher(kernel, device) if kernel.warps >= _LEAST_WARPS else None
+    return Launcher(kernel, device) if kernel.warps >= _LEAST_WARPS else None
 
 
 @lru_cache(maxsize=4096)
 def _spreader(
     dtype: torch.dtype, columns: int, pitch: int, rest: int, k: int, of_weights: torch.dtype | None, device: int
-) -> Callable[..., None]:
-    """Return the function that copies rows.
+) -> Launcher:
+    """Return the launcher that copies rows.
 
     rest         address of the tokens modulo 16
     of_weights   type of the weights; None for none
     """
     kind = DTYPES[dtype]
     weight = None if of_weights is None else DTYPES[of_weights]
-    return _launcher(SpreadRows(kind, _vector(kind.bits // 8, columns, pitch, rest), k, weight), device)
+    return Launcher(SpreadRows(kind, _vector(kind.bits // 8, columns, pitch, rest), k, weight), device)
 
 
 @lru_cache(maxsize=4096)
-def _adder(dtype: torch.dtype, columns: int, pitch: int, rest: int, k: int, device: int) -> Callable[..., None]:
-    """Return the function that adds rows; `rest` is their address modulo 16."""
+def _adder(dtype: torch.dtype, columns: int, pitch: int, rest: int, k: int, device: int) -> Launcher:
+    """Return the launcher that adds rows; `rest` is their address modulo 16."""
     kind = _SUMMED[dtype]
-    return _launcher(SumRows(kind, _vector(kind.bits // 8, columns, pitch, rest), k), device)
+    return Launcher(SumRows(kind, _vector(kind.bits // 8, columns, pitch, rest), k), device)
 
 
 @lru_cache(maxsize=4096)
-def _totaller(
-    dtype: torch.dtype, columns: int, pitch: int, rest: int, of_total: torch.dtype, device: int
-) -> Callable[..., None]:
-    """Return the function that adds the elements of rows; `rest` is their address modulo 16."""
+def _totaller(dtype: torch.dtype, columns: int, pitch: int, rest: int, of_total: torch.dtype, device: int) -> Launcher:
+    """Return the launcher that adds the elements of rows; `rest` is their address modulo 16."""
     kind = _SUMMED[dtype]
-    return _launcher(TotalRows(kind, _vector(kind.bits // 8, columns, pitch, rest), _SUMMED[of_total]), device)
+    return Launcher(TotalRows(kind, _vector(kind.bits // 8, columns, pitch, rest), _SUMMED[of_total]), device)
 
 
 def _vector(size: int, columns: int, pitch: int, rest: int) -> int:
@@ -215,11 +266,6 @@ def _vector(size: int, columns: int, pitch: int, rest: int) -> int:
     """
     bits = ALIGN_BYTES | columns * size | pitch * size | rest
     return max(1, (bits & -bits) // size)
-
-
-def _launcher(kernel: RowKernel, device: int) -> Callable[..., None]:
-    """Return the function of a kernel, compiled for a device."""
-    return on_device(compile_rows(kernel, torch_ops.device_arch(device))[1])
 
 
 # --- gradients ----------------------------------------------------------------------------------------------------

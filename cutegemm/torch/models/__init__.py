@@ -2,7 +2,7 @@
 
 layers and MLPs that are recognized, and what they compute   `recognition`
 modules that replace them, until `undo`                      `replacement`
-plans that are chosen before the first call                  `preparation`
+kernels that are chosen before the first call                `preparation`
 """
 
 from cutegemm.torch.models.replacement import Replaced, use

@@ -20,6 +20,7 @@ from cutegemm.torch.grouped.experts import experts
 from cutegemm.torch.grouped.mixture import Activation
 from cutegemm.torch.models.recognition import activation_of
 
+NAME = "cutegemm"  # value of `experts_implementation`
 _MARKS = ("has_bias", "is_transposed", "_apply_gate", "down_proj")
 _gates = Calls()  # results of `_recognized`, by what they depend on
 
@@ -56,17 +57,26 @@ def experts_forward(
     if why := why_not_experts(module):
         kind = type(module).__name__
         raise UnsupportedError(f"{kind} by cutegemm: {why}. Use experts_implementation='grouped_mm' for this model.")
+    up, *others = parameters_of_experts(module)
+    activation, interleaved = activation_of_experts(module)
+    y = experts(
+        hidden_states.to(up.dtype), top_k_index, top_k_weights, up, others[0], activation, *others[1:],
+        interleaved=interleaved, is_partial=is_expert_parallel(module),
+    )  # fmt: skip
+    return y.to(hidden_states.dtype)
+
+
+def parameters_of_experts(module: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Return (up, down, up_bias, down_bias) of a module that transformers marks, as `experts` takes them."""
     name = "gate_up_proj" if _has_gate(module) else "up_proj"
     up, down = getattr(module, name), module.down_proj
     biases = (getattr(module, f"{name}_bias"), module.down_proj_bias) if module.has_bias else (None, None)
-    if module.is_transposed:
-        up, down = up.mT, down.mT
-    activation, interleaved = activation_of_experts(module)
-    y = experts(
-        hidden_states.to(up.dtype), top_k_index, top_k_weights, up, down, activation, *biases,
-        interleaved=interleaved, is_partial=getattr(module, "_is_expert_parallel", False),
-    )  # fmt: skip
-    return y.to(hidden_states.dtype)
+    return (up.mT, down.mT, *biases) if module.is_transposed else (up, down, *biases)
+
+
+def is_expert_parallel(module: Any) -> bool:
+    """Return whether some of the experts that a router chooses are on other devices."""
+    return bool(getattr(module, "_is_expert_parallel", False))
 
 
 def activation_of_experts(module: Any) -> tuple[Activation, bool]:
@@ -93,9 +103,12 @@ def _gate_of(module: Any) -> tuple[str, bool] | None:
     act = getattr(module, "act_fn", None)
     numbers = {name: value for name, value in vars(module).items() if isinstance(value, (int, float, str))}
     key = type(module)._apply_gate, act, tuple(numbers.items())
-    if key not in _gates.found:
-        _gates.keep(key, _recognized(module))
-    return _gates.found[key]
+    if key in _gates.found:
+        known: tuple[str, bool] | None = _gates.found[key]
+        return known
+    recognized = _recognized(module)
+    _gates.keep(key, recognized)
+    return recognized
 
 
 _gate_of._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -98,6 +98,7 @@ def use(
     rows: Sequence[int] | None = None,
     processes: int | None = None,
     batch_invariant: bool = False,
+    backward: bool = False,
 ) -> Replaced:
     """Let cutegemm compute the linear layers and MLPs of a model, in place.
 
@@ -108,6 +109,7 @@ def use(
     processes         number of processes that compile; None: the number of processors
     batch_invariant   True to give each row of the results of layers and MLPs the same bits in every batch. Nothing is
                       replaced if a layer or an MLP would be left to torch
+    backward          with `rows`: whether the kernels of experts for training are compiled at once, too
     returns           the modules that were replaced, and those that were not with the reason; `undo()` restores the
                       model
     raises            UnsupportedError if model is not a torch.nn.Module, or if it cannot be made batch invariant;
@@ -160,7 +162,7 @@ def use(
         _make_invariant(model, report)
     if rows is not None:
         try:
-            prepare(model, rows=rows, processes=processes)
+            prepare(model, rows=rows, processes=processes, backward=backward)
         except CutegemmError:
             report.undo()
             raise

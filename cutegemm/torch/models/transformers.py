@@ -6,8 +6,6 @@ model = AutoModelForCausalLM.from_pretrained(name, experts_implementation="cuteg
 
 from transformers.integrations.moe import ExpertsInterface
 
-from cutegemm.torch.models.experts import experts_forward
-
-NAME = "cutegemm"  # value of `experts_implementation`
+from cutegemm.torch.models.experts import NAME, experts_forward
 
 ExpertsInterface.register(NAME, experts_forward)
