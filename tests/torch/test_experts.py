@@ -247,6 +247,12 @@ def test_order_of_rows():
     assert ends.tolist() == [2, 2, 3, 5]
 
 
+def test_numbers_beyond_32_bits_are_not_of_an_expert():
+    place, ends = placed(torch.tensor([[2**32, 1], [2**31, 2**63 - 1]]), 2)
+    assert place.tolist() == [1, 0, 2, 3]
+    assert ends.tolist() == [0, 1]
+
+
 def test_gathered_and_summed_are_transposes():
     index, (x, *_) = inputs()
     place, _ = placed(index, L)

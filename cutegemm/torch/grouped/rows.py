@@ -50,10 +50,10 @@ def placed(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tenso
 
     index     (T, k) integers: the experts of each token. Numbers from `experts` on come last
     experts   number of experts L
-    returns   (T * k,) integers: a permutation; and (L,) int32 ends, as `grouped_mm` takes them
+    returns   (T * k,) int32, a permutation; and (L,) int32 ends, as `grouped_mm` takes them
 
     >>> placed(torch.tensor([[2, 0], [0, 2]]), 3)
-    (tensor([2, 0, 1, 3]), tensor([2, 2, 4], dtype=torch.int32))
+    (tensor([2, 0, 1, 3], dtype=torch.int32), tensor([2, 2, 4], dtype=torch.int32))
     """
     count = index.numel()
     if _has_kernels(index) and 0 < count <= _MOST_SORTED:
@@ -70,9 +70,9 @@ def placed(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tenso
 
 def placed_by_torch(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the results of `placed` by torch's operations."""
-    values, order = index.flatten().to(torch.int32).sort(stable=True)
+    values, order = index.flatten().long().clamp(0, experts).int().sort(stable=True)
     numbers = torch.arange(experts, device=index.device, dtype=torch.int32)
-    return inverse(order), torch.searchsorted(values, numbers, right=True, out_int32=True)
+    return inverse(order).int(), torch.searchsorted(values, numbers, right=True, out_int32=True)
 
 
 def inverse(permutation: torch.Tensor) -> torch.Tensor:
