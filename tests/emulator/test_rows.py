@@ -157,6 +157,14 @@ def test_rows_of_tokens(tokens, columns, k, dtype, launched):
     assert len(launched) == 2
 
 
+def test_negated_tokens_and_weights(launched):
+    x, weights, place = normal(6, 16).bfloat16(), normal(6, 2, seed=1).bfloat16(), permutation(12)
+    ours, weight = rows.spread(torch._neg_view(x), place, 2, torch._neg_view(weights))
+    order = rows.inverse(place)
+    assert torch.equal(ours, -x[order // 2])
+    assert torch.equal(weight, -weights.view(-1, 1)[order])
+
+
 def test_rows_of_tokens_with_other_strides(launched):
     place = permutation(12)
     whole = normal(6, 40).bfloat16()

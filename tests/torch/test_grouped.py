@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cutegemm  # noqa: E402
-from cutegemm.epilogue import gelu, halves, pairs, row_sum, silu, tanh  # noqa: E402
+from cutegemm.epilogue import gelu, halves, pairs, row_sum, silu, swiglu, tanh  # noqa: E402
 from cutegemm.errors import CopyWarning, UnsupportedError  # noqa: E402
 from cutegemm.run.calls import How  # noqa: E402
 from cutegemm.simulator import simulate  # noqa: E402
@@ -272,6 +272,16 @@ ERRORS = {
         {"epilogue": lambda acc, c: acc + c, "c": torch.ones(7, 1)},
         r"c has shape \(7, 1\), which does not broadcast to groups. Pass \(\), \(6,\), \(3, 1, 6\), \(8, 1\)",
     ),
+    "a row of each group": (
+        (A[:1], B, OFFS),
+        {"epilogue": lambda acc, c: acc + c, "c": torch.ones(3, 1, 1)},
+        r"does not broadcast to groups. Pass \(\), \(6,\), \(3, 1, 6\), \(1, 1\), or the shape of the result",
+    ),
+    "groups of gated columns": (
+        (B.mT, torch.ones(4, 8), OFFS),
+        {"epilogue": lambda acc: swiglu(acc)},
+        "groups divide the columns of mat_b, which the epilogue takes as gate and up. Pass groups of rows",
+    ),
     "operands without an epilogue": ((A, B, OFFS), {"c": 1.0}, "c is passed without an epilogue"),
     "reduction": ((A, B, OFFS), {"epilogue": lambda acc: (acc, row_sum(acc))}, "the epilogue reduces"),
 }  # fmt: skip
@@ -349,6 +359,38 @@ def test_copies_are_announced(simulated):
     a, b = normal(40, 33, dtype=torch.bfloat16), normal(GROUPS, 33, 64, dtype=torch.bfloat16)
     with pytest.raises(CopyWarning, match=r"grouped_mm: a copy of a, of shape \(40, 33\)"):
         kernel(a, b, offsets([3, 3, 30, 40]), "lambda acc: acc")
+
+
+@pytest.mark.parametrize("form", ["m", "n"])
+@pytest.mark.parametrize("which", ["rows", "columns", "every second"])
+def test_operands_of_the_shape_of_the_result(form, which, simulated):
+    """TMA clips them at the end of a group along a mode that is not contiguous. Others are copied, with a warning."""
+    if form == "m":
+        a, b = normal(40, 32).bfloat16(), normal(GROUPS, 32, 48).bfloat16()
+    else:
+        a, b = normal(GROUPS, 40, 32).bfloat16(), normal(48, 32).bfloat16().mT
+    wide = normal(40, 96).bfloat16()
+    c = {"rows": wide[:, :48], "columns": wide.view(96, 40)[:48].mT, "every second": wide[:, ::2]}[which]
+    offs, text = offsets([3, 3, 30, 40]), "lambda acc, c: acc + c"
+    theirs = launch_by_torch(a, b, offs, text, [c])
+    for _ in range(2):
+        if which == ("rows" if form == "m" else "columns"):
+            ours = kernel(a, b, offs, text, [c])
+        else:
+            with pytest.warns(CopyWarning, match=r"grouped_mm: a copy of c, of shape \(40, 48\)"):
+                ours = launch.compute_grouped(a, b, offs, text, [c], (), None, How(), False)
+        close([each[:, :40] for each in ours], [each[:, :40] for each in theirs], 2.0**-7)
+
+
+@pytest.mark.parametrize("negated", [(0,), (1,), (2,), (0, 1, 2)])
+def test_negated_views(negated, simulated):
+    """Kernels read memory, in which such a view has the other sign."""
+    tensors = [normal(40, 32).bfloat16(), normal(GROUPS, 32, 64).bfloat16(), normal(GROUPS, 1, 64, seed=1).bfloat16()]
+    others = [torch._neg_view(x) if i in negated else x for i, x in enumerate(tensors)]
+    offs, text = offsets([3, 3, 30, 40]), "lambda acc, bias: acc + bias"
+    for a, b, bias in (tensors, others, tensors, others):
+        close(kernel(a, b, offs, text, [bias]), launch_by_torch(a, b, offs, text, [bias]), 2.0**-7)
+    assert len({id(plan) for plan in simulated}) == 1
 
 
 def launch_by_torch(a, b, offs, text, operands=()):

@@ -118,7 +118,10 @@ def _steps_of(options: tuple[str | None, bool, bool], tensors: Inputs, is_traine
     biases = tensors[5] is not None, tensors[6] is not None
     if is_compiling():
         return Steps(*options, biases, is_trained)
-    places = [None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES) for x in tensors[2:]]
+    places = [
+        None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES, x.is_neg())
+        for x in tensors[2:]
+    ]
     x = tensors[0]
     assert x is not None
     key = (x.dtype, x.shape, *places, x.get_device(), options, is_trained)

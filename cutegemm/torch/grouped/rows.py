@@ -118,7 +118,7 @@ def spread(
         copy(x, place, rows)
         return rows, None
     weight = weights.new_empty((tokens * k, 1))
-    copy(x, place, rows, weights, weight.view(-1))
+    copy(x, place, rows, weights.resolve_neg(), weight.view(-1))
     return rows, weight
 
 
