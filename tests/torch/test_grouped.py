@@ -223,6 +223,43 @@ def test_the_environment_makes_calls_check_the_ends():
     assert "counts[1] is 7. Pass 0 to 6, the rows of each matrix." in last
 
 
+@pytest.mark.parametrize("form", SHAPES)
+def test_transformations_of_torch(form):
+    """Batches, tangents, gradients of torch.func, and batches of gradients are those of single calls."""
+    a, b = [normal(*shape) for shape in SHAPES[form]]
+    offs, bias = offsets([5, 5, 16, EXTENT]), normal(b.shape[-1], seed=3)
+    directions = [normal(*x.shape, seed=4) for x in (a, b, bias)]
+
+    def run(a, b, bias):
+        return grouped_mm(a, b, offs=offs, epilogue=lambda acc, c: gelu(acc + c), c=bias)
+
+    def total(a, b, bias):
+        return (run(a, b, bias) * weight).sum()
+
+    tensors = a, b, bias
+    weight = normal(*run(*tensors).shape, seed=5)
+    for i, x in enumerate(tensors):
+        batch = torch.stack([x, 2 * x])
+        dims = tuple([0 if j == i else None for j in range(3)])
+        others = [[batch[n] if j == i else each for j, each in enumerate(tensors)] for n in range(2)]
+        ours = torch.vmap(run, dims)(*[batch if j == i else each for j, each in enumerate(tensors)])
+        close([ours], [torch.stack([run(*each) for each in others])])
+    trained = [x.detach().requires_grad_() for x in tensors]
+    theirs = torch.autograd.grad(total(*trained), trained)
+    close(torch.func.grad(total, (0, 1, 2))(*tensors), theirs)
+    along = sum((g * direction).sum() for g, direction in zip(theirs, directions, strict=True))
+    close([torch.func.jvp(total, tensors, tuple(directions))[1]], [along])
+    batched = torch.autograd.grad(run(*trained), trained, torch.stack([weight, 3 * weight]), is_grads_batched=True)
+    close(batched, [torch.stack([g, 3 * g]) for g in theirs])
+
+
+def test_groups_that_differ_in_a_batch_of_vmap_are_refused():
+    a, b = [normal(*shape) for shape in SHAPES["m"]]
+    ends = torch.stack([offsets([1, 2, 3, EXTENT]), offsets([2, 2, 5, EXTENT])])
+    with pytest.raises(UnsupportedError, match=r"the ends of groups are a batch of torch\.vmap\. Call it for each"):
+        torch.vmap(lambda offs: grouped_mm(a, b, offs=offs))(ends)
+
+
 def test_the_operator_obeys_torch():
     a, b = [normal(*shape, grad=True) for shape in SHAPES["m"]]
     bias = normal(GROUPS, 1, 12, grad=True)
@@ -384,7 +421,7 @@ def test_operands_of_the_shape_of_the_result(form, which, simulated):
 
 @pytest.mark.parametrize("negated", [(0,), (1,), (2,), (0, 1, 2)])
 def test_negated_views(negated, simulated):
-    """Kernels read memory, in which such a view has the other sign."""
+    """Kernels read memory, where the elements of such a view have the other sign."""
     tensors = [normal(40, 32).bfloat16(), normal(GROUPS, 32, 64).bfloat16(), normal(GROUPS, 1, 64, seed=1).bfloat16()]
     others = [torch._neg_view(x) if i in negated else x for i, x in enumerate(tensors)]
     offs, text = offsets([3, 3, 30, 40]), "lambda acc, bias: acc + bias"

@@ -165,7 +165,7 @@ def gathered(x: torch.Tensor, order: torch.Tensor, k: int) -> torch.Tensor:
 
 def summed_by_torch(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
     """Return the result of `summed` by torch's operations."""
-    return y[place].unflatten(0, (-1, k)).sum(1)
+    return y[place].view(place.shape[0] // k, k, y.shape[1]).sum(1)
 
 
 @lru_cache(maxsize=1024)
@@ -234,6 +234,7 @@ class _Rows(torch.autograd.Function):  # type: ignore[misc]
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         _, order, place, ctx.k = inputs
         ctx.save_for_backward(order, place)
+        ctx.save_for_forward(order, place)
 
 
 class Gathered(_Rows):
@@ -250,6 +251,10 @@ class Gathered(_Rows):
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
         return Summed.apply(g, *ctx.saved_tensors, ctx.k), None, None, None
 
+    @staticmethod
+    def jvp(ctx: Any, x: torch.Tensor, *_: Any) -> torch.Tensor:
+        return Gathered.apply(x, *ctx.saved_tensors, ctx.k)
+
 
 class Summed(_Rows):
     """The autograd function that adds the k rows of each token: the transpose of `Gathered`, with its arguments."""
@@ -261,3 +266,7 @@ class Summed(_Rows):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
         return Gathered.apply(g, *ctx.saved_tensors, ctx.k), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, y: torch.Tensor, *_: Any) -> torch.Tensor:
+        return Summed.apply(y, *ctx.saved_tensors, ctx.k)
