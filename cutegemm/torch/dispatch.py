@@ -16,10 +16,11 @@ from torch._C import (
     _get_tracing_state,
     _len_torch_dispatch_stack,
 )
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from cutegemm.run.graph import autocast_dtype
+from cutegemm.run.graph import autocast_dtype, carried
 
 PLAIN_TENSORS = frozenset([torch.Tensor, torch.nn.Parameter])  # classes without operations of their own
 _VMAP_MODE, _BATCHED = _dispatch_key_parse("VmapMode"), _dispatch_key_parse("Batched")
@@ -80,6 +81,17 @@ def is_batched(tensor: torch.Tensor) -> bool:
     False
     """
     return _dispatch_keys(tensor).has(_BATCHED)
+
+
+def is_transformed(*tensors: torch.Tensor) -> bool:
+    """Return True if a tensor belongs to a transformation of torch.func, to a batch of gradients, or has a tangent.
+
+    >>> is_transformed(torch.ones(2)), torch.func.vmap(lambda x: x * is_transformed(x))(torch.ones(2))
+    (False, tensor([1., 1.]))
+    """
+    if not _are_functorch_transforms_active():
+        return any(is_batched(x) for x in tensors) or carried(tensors)
+    return any(is_functorch_wrapped_tensor(x) for x in tensors) or carried(tensors)
 
 
 def is_direct(a: Any, b: Any, bias: Any = None) -> bool:

@@ -68,8 +68,8 @@ def launched(monkeypatch):
 def test_the_order_is_stable(entries, experts, ctas):
     index = torch.tensor(entries, dtype=torch.int32)
     place, ends = sorted_by_kernel(index, experts, ctas)
-    theirs = rows.placed_by_torch(index.clamp(0, experts), experts)
-    assert torch.equal(place.long(), theirs[0])
+    theirs = rows.placed_by_torch(index, experts)
+    assert torch.equal(place, theirs[0])
     assert torch.equal(ends, theirs[1])
 
 
@@ -82,7 +82,7 @@ def test_sizes_of_the_index(count, experts):
     index = torch.randint(0, experts + 1, (count,), dtype=torch.int32)
     place, ends = sorted_by_kernel(index, experts)
     theirs = rows.placed_by_torch(index, experts)
-    assert torch.equal(place.long(), theirs[0])
+    assert torch.equal(place, theirs[0])
     assert torch.equal(ends, theirs[1])
 
 
@@ -98,7 +98,7 @@ def test_a_cluster_sorts(count, experts):
     index = torch.randint(0, experts + 1, (count,), dtype=torch.int32)
     place, ends = sorted_by_kernel(index, experts, 8)
     theirs = rows.placed_by_torch(index, experts)
-    assert torch.equal(place.long(), theirs[0])
+    assert torch.equal(place, theirs[0])
     assert torch.equal(ends, theirs[1])
 
 
@@ -116,6 +116,22 @@ def test_numbers_beyond_32_bits(launched):
     place, ends = rows.placed(torch.tensor([[2**32, 1], [-(2**40), 2**63 - 1]]), 2)
     assert place.tolist() == [2, 1, 0, 3]
     assert ends.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("limit", ["_MOST_SORTED", "_LEAST_WARPS"])
+def test_kernels_take_the_order_of_torch(limit, launched, monkeypatch):
+    """An index that is too long for one cluster, or has too many experts, is sorted by torch."""
+    monkeypatch.setattr(rows, limit, {"_MOST_SORTED": 5, "_LEAST_WARPS": 33}[limit])
+    index, x, weights = torch.tensor([[3, 0], [0, 9], [2, 3]]), normal(3, 16).bfloat16(), normal(3, 2, seed=1)
+    place, ends = rows.placed(index, 4)
+    assert not launched
+    assert ends.tolist() == [2, 2, 3, 5]
+    ours, weight = rows.spread(x, place, 2, weights)
+    order = [1, 2, 4, 0, 5, 3]  # entries of experts 0, 0, 2, 3, 3 and 9
+    assert torch.equal(ours, x[torch.tensor(order) // 2])
+    assert torch.equal(weight, weights.view(-1, 1)[order])
+    assert torch.equal(rows.summed(ours, place, 2), 2 * x)
+    assert len(launched) == 2
 
 
 # --- copies and sums ----------------------------------------------------------------------------------------------
@@ -140,6 +156,14 @@ def test_rows_of_tokens(tokens, columns, k, dtype, launched):
     assert ours.stride(0) * ours.element_size() % 16 == 0
     assert torch.equal(rows.spread(x, place, k)[0].view(torch.uint8), ours.view(torch.uint8))
     assert len(launched) == 2
+
+
+def test_negated_tokens_and_weights(launched):
+    x, weights, place = normal(6, 16).bfloat16(), normal(6, 2, seed=1).bfloat16(), permutation(12)
+    ours, weight = rows.spread(torch._neg_view(x), place, 2, torch._neg_view(weights))
+    order = rows.inverse(place)
+    assert torch.equal(ours, -x[order // 2])
+    assert torch.equal(weight, -weights.view(-1, 1)[order])
 
 
 def test_rows_of_tokens_with_other_strides(launched):

@@ -108,6 +108,32 @@ def test_gradients_of_gradients(name, has_bias):
     assert torch.autograd.gradgradcheck(function, tensors, atol=1e-4, fast_mode=True)
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("name", ["swiglu", "gelu"])
+def test_transformations_of_torch(name, has_bias):
+    """Batches, tangents, gradients of torch.func, and batches of gradients are those of single calls."""
+    index, tensors = inputs(is_gated=name in GATED, has_bias=has_bias)
+    tensors = [each.detach() for each in tensors if each is not None]
+    directions = tuple([normal(*each.shape, seed=4) for each in tensors])
+    weight = normal(T, N, seed=5)
+
+    def run(x, weights, up, down, *biases):
+        return experts(x, index, weights, up, down, name, *biases)
+
+    def total(*tensors):
+        return (run(*tensors) * weight).sum()
+
+    close([torch.vmap(run)(*[torch.stack([each, 2 * each]) for each in tensors])],
+          [torch.stack([run(*tensors), run(*[2 * each for each in tensors])])])  # fmt: skip
+    trained = [each.clone().requires_grad_() for each in tensors]
+    theirs = torch.autograd.grad(total(*trained), trained)
+    close(torch.func.grad(total, tuple(range(len(tensors))))(*tensors), theirs)
+    along = sum((g * direction).sum() for g, direction in zip(theirs, directions, strict=True))
+    close([torch.func.jvp(total, tuple(tensors), directions)[1]], [along])
+    batched = torch.autograd.grad(run(*trained), trained, torch.stack([weight, 3 * weight]), is_grads_batched=True)
+    close(batched, [torch.stack([g, 3 * g]) for g in theirs])
+
+
 def test_what_the_backward_pass_keeps():
     """x, and gate and up of the rows: no gathered rows, hidden values or results."""
     index, tensors = inputs()
@@ -247,6 +273,12 @@ def test_order_of_rows():
     assert ends.tolist() == [2, 2, 3, 5]
 
 
+def test_numbers_beyond_32_bits_are_not_of_an_expert():
+    place, ends = placed(torch.tensor([[2**32, 1], [2**31, 2**63 - 1]]), 2)
+    assert place.tolist() == [1, 0, 2, 3]
+    assert ends.tolist() == [0, 1]
+
+
 def test_gathered_and_summed_are_transposes():
     index, (x, *_) = inputs()
     place, _ = placed(index, L)
@@ -292,6 +324,11 @@ ERRORS = {
     "activation": ({"activation": "mish"}, "activation = 'mish' is unknown"),
     "interleaved": ({"activation": "gelu", "interleaved": True}, "activation = 'gelu' is unknown. Use one of 'swiglu'"),
     "type of index": ({"index": torch.ones(T, CHOSEN)}, "index is of torch.float32. Pass integers"),
+    "complex index": ({"index": torch.ones(T, CHOSEN).cfloat()}, "index is of torch.complex64. Pass integers"),
+    "no experts of a token": (
+        {"index": torch.ones(T, 0).long(), "weights": torch.ones(T, 0).double()},
+        r"index has shape \(9, 0\). Pass at least one expert",
+    ),
     "shape of index": ({"index": torch.ones(T, 1).long()}, r"index has shape \(9, 1\), weights \(9, 2\)"),
     "type of weights": ({"weights": torch.ones(T, CHOSEN).long()}, "weights is of int64"),
     "ranks": ({"x": torch.ones(2, T, K).double()}, r"shapes are x \(2, 9, 6\).*Pass x of shape \(T, K\)"),

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cutegemm  # noqa: E402
-from cutegemm.epilogue import gelu, halves, pairs, row_sum, silu, tanh  # noqa: E402
+from cutegemm.epilogue import gelu, halves, pairs, row_sum, silu, swiglu, tanh  # noqa: E402
 from cutegemm.errors import CopyWarning, UnsupportedError  # noqa: E402
 from cutegemm.run.calls import How  # noqa: E402
 from cutegemm.simulator import simulate  # noqa: E402
@@ -223,6 +223,43 @@ def test_the_environment_makes_calls_check_the_ends():
     assert "counts[1] is 7. Pass 0 to 6, the rows of each matrix." in last
 
 
+@pytest.mark.parametrize("form", SHAPES)
+def test_transformations_of_torch(form):
+    """Batches, tangents, gradients of torch.func, and batches of gradients are those of single calls."""
+    a, b = [normal(*shape) for shape in SHAPES[form]]
+    offs, bias = offsets([5, 5, 16, EXTENT]), normal(b.shape[-1], seed=3)
+    directions = [normal(*x.shape, seed=4) for x in (a, b, bias)]
+
+    def run(a, b, bias):
+        return grouped_mm(a, b, offs=offs, epilogue=lambda acc, c: gelu(acc + c), c=bias)
+
+    def total(a, b, bias):
+        return (run(a, b, bias) * weight).sum()
+
+    tensors = a, b, bias
+    weight = normal(*run(*tensors).shape, seed=5)
+    for i, x in enumerate(tensors):
+        batch = torch.stack([x, 2 * x])
+        dims = tuple([0 if j == i else None for j in range(3)])
+        others = [[batch[n] if j == i else each for j, each in enumerate(tensors)] for n in range(2)]
+        ours = torch.vmap(run, dims)(*[batch if j == i else each for j, each in enumerate(tensors)])
+        close([ours], [torch.stack([run(*each) for each in others])])
+    trained = [x.detach().requires_grad_() for x in tensors]
+    theirs = torch.autograd.grad(total(*trained), trained)
+    close(torch.func.grad(total, (0, 1, 2))(*tensors), theirs)
+    along = sum((g * direction).sum() for g, direction in zip(theirs, directions, strict=True))
+    close([torch.func.jvp(total, tensors, tuple(directions))[1]], [along])
+    batched = torch.autograd.grad(run(*trained), trained, torch.stack([weight, 3 * weight]), is_grads_batched=True)
+    close(batched, [torch.stack([g, 3 * g]) for g in theirs])
+
+
+def test_groups_that_differ_in_a_batch_of_vmap_are_refused():
+    a, b = [normal(*shape) for shape in SHAPES["m"]]
+    ends = torch.stack([offsets([1, 2, 3, EXTENT]), offsets([2, 2, 5, EXTENT])])
+    with pytest.raises(UnsupportedError, match=r"the ends of groups are a batch of torch\.vmap\. Call it for each"):
+        torch.vmap(lambda offs: grouped_mm(a, b, offs=offs))(ends)
+
+
 def test_the_operator_obeys_torch():
     a, b = [normal(*shape, grad=True) for shape in SHAPES["m"]]
     bias = normal(GROUPS, 1, 12, grad=True)
@@ -271,6 +308,16 @@ ERRORS = {
         (A, B, OFFS),
         {"epilogue": lambda acc, c: acc + c, "c": torch.ones(7, 1)},
         r"c has shape \(7, 1\), which does not broadcast to groups. Pass \(\), \(6,\), \(3, 1, 6\), \(8, 1\)",
+    ),
+    "a row of each group": (
+        (A[:1], B, OFFS),
+        {"epilogue": lambda acc, c: acc + c, "c": torch.ones(3, 1, 1)},
+        r"does not broadcast to groups. Pass \(\), \(6,\), \(3, 1, 6\), \(1, 1\), or the shape of the result",
+    ),
+    "groups of gated columns": (
+        (B.mT, torch.ones(4, 8), OFFS),
+        {"epilogue": lambda acc: swiglu(acc)},
+        "groups divide the columns of mat_b, which the epilogue takes as gate and up. Pass groups of rows",
     ),
     "operands without an epilogue": ((A, B, OFFS), {"c": 1.0}, "c is passed without an epilogue"),
     "reduction": ((A, B, OFFS), {"epilogue": lambda acc: (acc, row_sum(acc))}, "the epilogue reduces"),
@@ -349,6 +396,38 @@ def test_copies_are_announced(simulated):
     a, b = normal(40, 33, dtype=torch.bfloat16), normal(GROUPS, 33, 64, dtype=torch.bfloat16)
     with pytest.raises(CopyWarning, match=r"grouped_mm: a copy of a, of shape \(40, 33\)"):
         kernel(a, b, offsets([3, 3, 30, 40]), "lambda acc: acc")
+
+
+@pytest.mark.parametrize("form", ["m", "n"])
+@pytest.mark.parametrize("which", ["rows", "columns", "every second"])
+def test_operands_of_the_shape_of_the_result(form, which, simulated):
+    """TMA clips them at the end of a group along a mode that is not contiguous. Others are copied, with a warning."""
+    if form == "m":
+        a, b = normal(40, 32).bfloat16(), normal(GROUPS, 32, 48).bfloat16()
+    else:
+        a, b = normal(GROUPS, 40, 32).bfloat16(), normal(48, 32).bfloat16().mT
+    wide = normal(40, 96).bfloat16()
+    c = {"rows": wide[:, :48], "columns": wide.view(96, 40)[:48].mT, "every second": wide[:, ::2]}[which]
+    offs, text = offsets([3, 3, 30, 40]), "lambda acc, c: acc + c"
+    theirs = launch_by_torch(a, b, offs, text, [c])
+    for _ in range(2):
+        if which == ("rows" if form == "m" else "columns"):
+            ours = kernel(a, b, offs, text, [c])
+        else:
+            with pytest.warns(CopyWarning, match=r"grouped_mm: a copy of c, of shape \(40, 48\)"):
+                ours = launch.compute_grouped(a, b, offs, text, [c], (), None, How(), False)
+        close([each[:, :40] for each in ours], [each[:, :40] for each in theirs], 2.0**-7)
+
+
+@pytest.mark.parametrize("negated", [(0,), (1,), (2,), (0, 1, 2)])
+def test_negated_views(negated, simulated):
+    """Kernels read memory, where the elements of such a view have the other sign."""
+    tensors = [normal(40, 32).bfloat16(), normal(GROUPS, 32, 64).bfloat16(), normal(GROUPS, 1, 64, seed=1).bfloat16()]
+    others = [torch._neg_view(x) if i in negated else x for i, x in enumerate(tensors)]
+    offs, text = offsets([3, 3, 30, 40]), "lambda acc, bias: acc + bias"
+    for a, b, bias in (tensors, others, tensors, others):
+        close(kernel(a, b, offs, text, [bias]), launch_by_torch(a, b, offs, text, [bias]), 2.0**-7)
+    assert len({id(plan) for plan in simulated}) == 1
 
 
 def launch_by_torch(a, b, offs, text, operands=()):

@@ -111,11 +111,13 @@ def _wrong_extents(
     """Return error messages for extents that do not fit each other. All ranks are right."""
     rules = []
     (count, rows, k), (of_down, n, hidden) = up.shape, down.shape
-    if index.dtype.is_floating_point or index.dtype == torch.bool:
+    if index.dtype.is_floating_point or index.dtype.is_complex or index.dtype == torch.bool:
         rules.append(f"index is of {index.dtype}. Pass integers, such as the indices of torch.topk.")
     if index.shape[0] != x.shape[0] or index.shape != weights.shape:
         shapes = f"index has shape {tuple(index.shape)}, weights {tuple(weights.shape)}"
         rules.append(f"{shapes}, x has {x.shape[0]} rows. Pass a row of index and of weights for each row of x.")
+    elif index.shape[1] == 0:
+        rules.append(f"index has shape {tuple(index.shape)}. Pass at least one expert for each token.")
     if x.shape[1] != k:
         rules.append(f"x has rows of {x.shape[1]}, up of {k}, but both are K.")
     if count != of_down:

@@ -81,10 +81,10 @@ class Form:
         shape, of_groups = tuple(x.shape), self.has_groups(x)
         if shape in ((), (1,)):
             return Element, x.reshape(1, 1).expand(self.l, 1)
-        if shape == (columns,) or (of_groups and shape == (self.l, 1, columns)):
+        if shape == (columns,) or (of_groups and self.groups != "n" and shape == (self.l, 1, columns)):
             whole = x.reshape(-1, columns).contiguous()
             return Row, whole[0] if self.groups == "n" else whole.expand(self.l, columns)
-        if shape == (self.m, 1) or (of_groups and shape == (self.l, self.m, 1)):
+        if shape == (self.m, 1) or (of_groups and self.groups != "m" and shape == (self.l, self.m, 1)):
             whole = x.reshape(-1, self.m).contiguous()
             return Column, whole[0] if self.groups == "m" else whole.expand(self.l, self.m)
         if self.groups in ("m", "n"):

@@ -193,13 +193,22 @@ def _wrong_operands(form: Form, text: str, a: torch.Tensor, tensors: Sequence[to
     """Return error messages for operands whose shape or type fits no kind, and for reductions in an epilogue."""
     names, wide, columns, reduces = _read(text)
     rules = checks.wrong_operand_dtypes(a, **dict(zip(names, tensors, strict=False)))
+    shapes = [(form.n,), (form.l, 1, form.n), (form.m, 1), (form.l, form.m, 1)]
+    if form.is_padded:
+        del shapes[2]
+    elif form.groups in ("m", "n"):
+        del shapes[3 if form.groups == "m" else 1]
     rules += [
-        f"{name} has shape {tuple(x.shape)}, which does not broadcast to groups. Pass (), ({form.n},), "
-        f"({form.l}, 1, {form.n}), {'' if form.is_padded else f'({form.m}, 1), '}({form.l}, {form.m}, 1), or the shape "
-        "of the result."
+        f"{name} has shape {tuple(x.shape)}, which does not broadcast to groups. Pass (), "
+        f"{', '.join(map(str, shapes))}, or the shape of the result."
         for name, x in zip(names, tensors, strict=False)
         if form.operand(x, form.n if name in wide else form.n // columns) is None
     ]
+    if columns == 2 and form.groups == "n":
+        rules.append(
+            "groups divide the columns of mat_b, which the epilogue takes as gate and up. Pass groups of rows: mat_a "
+            "of shape (M, K), mat_b of (L, K, N)."
+        )
     if reduces:
         rules.append("the epilogue reduces, but grouped kernels cannot. Reduce the result instead.")
     return rules

@@ -26,8 +26,16 @@ from cutegemm.run.launches import on_device
 from cutegemm.run.question import EpilogueSpec
 from cutegemm.run.views import ALIGN_BYTES, MODES, View
 from cutegemm.torch.epilogue import Formula, OutDtype, formula, is_gated, text_of
-from cutegemm.torch.grouped.forms import Form, operand_of
-from cutegemm.torch.grouped.prepared import Call, Memory, granularity_of, joined_results, loaded, loaders_of
+from cutegemm.torch.grouped.forms import Form
+from cutegemm.torch.grouped.prepared import (
+    Call,
+    Memory,
+    granularity_of,
+    joined_results,
+    loadable_operand,
+    loaded,
+    loaders_of,
+)
 from cutegemm.torch.grouped.reference import grouped_by_torch
 from cutegemm.torch.launch import interleaving, split_results
 from cutegemm.torch.reference import result_dtypes
@@ -67,6 +75,10 @@ def compute_grouped(
     call = _calls.found.get(key)
     if call is not None:
         return call(*tensors, scalars=scalars)
+    if any(x.is_neg() for x in tensors):  # kernels read memory, which has the other sign
+        a, b, ends, *others = [x.resolve_neg() for x in tensors]
+        operands, scales = others[: len(operands)], others[len(operands) :]
+        return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined)
     form, read = Form.of(a, b, ends), formula(text)
     if form.k == 0 or form.l == 0:  # factors without memory, which no kernel can load
         return joined_results(grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed), joined)
@@ -117,7 +129,7 @@ def _signature(tensors: Sequence[torch.Tensor], scales: int, text: str, dtype: A
     tensors   a, b, ends, operands and scales
     scales    number of scales
     """
-    places = [(x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES) for x in tensors]
+    places = [(x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES, x.is_neg()) for x in tensors]
     plan = how.plan if isinstance(how.plan, str) else id(how.plan)
     return (*places, tensors[0].get_device(), scales, text, dtype, plan, how.accumulate, *options)
 
@@ -256,7 +268,7 @@ def question(
     kinds: dict[str, type[Input]] = dict.fromkeys(read.names, Scalar)
     tensors = {}
     for name, x in zip(read.names, operands, strict=False):
-        kinds[name], tensors[name] = operand_of(read, name, x, form)
+        kinds[name], tensors[name] = loadable_operand(read, name, x, form)
     epilogue = _epilogue(read.text, tuple(kinds.values()))
     if epilogue.reductions:
         rule = f"the epilogue {epilogue} reduces, but grouped kernels cannot. Reduce the result."

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch._C._functorch import is_batchedtensor
 from torch.utils.flop_counter import register_flop_formula
 
 from cutegemm.run.calls import ASKING, How, is_batch_invariant
@@ -19,7 +20,7 @@ from cutegemm.torch import checks
 from cutegemm.torch.autograd import needed, with_saved
 from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.derivatives import ACC, TensorRules, pullback
-from cutegemm.torch.dispatch import Route, route_of
+from cutegemm.torch.dispatch import Route, is_transformed, route_of
 from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_text
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import compute_grouped
@@ -38,6 +39,7 @@ SCALED_SCHEMA = (
     "(Tensor a, Tensor b, Tensor ends, Tensor scale_a, Tensor scale_b, str epilogue, Tensor[] operands, "
     "float[] scalars, str? out_dtype, str? plan) -> Tensor[]"
 )
+_TRANSFORMS = Route.TRANSFORMED, Route.DECOMPOSED
 CHECKS_ENDS = os.environ.get("CUTEGEMM_CHECK_GROUPS") == "1"  # whether each call checks the ends of groups
 
 
@@ -89,6 +91,8 @@ def product(
     route = route_of(a, b, ends, *operands)
     if route is Route.DIRECT:
         return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, joined=joined)
+    if route in _TRANSFORMS and is_transformed(a, b, ends, *operands):
+        return joined_results(transformed(a, b, ends, text, operands, scalars, out_dtype, zeroed), joined)
     if torch.is_grad_enabled() and text != PLAIN and any(x.requires_grad for x in (a, b, *operands)):
         text = with_saved(text, len(operands))
     if route is Route.RECORDED:
@@ -116,13 +120,29 @@ def scaled_product(
 
     The arguments are those of `launch.compute_grouped`.
     """
-    if route_of(a, b, ends, *scales, *operands) is Route.DIRECT:
+    route = route_of(a, b, ends, *scales, *operands)
+    if route is Route.DIRECT:
         return compute(a, b, ends, text, operands, scalars, out_dtype, how, False, scales)
+    if route in _TRANSFORMS and is_transformed(a, b, ends, *scales, *operands):
+        return transformed(a, b, ends, text, operands, scalars, out_dtype, False, scales)
     types = None if out_dtype is None else types_text(out_dtype)
     results: Sequence[torch.Tensor] = torch.ops.cutegemm.scaled_grouped_mm(
         a, b, ends, *scales, text, list(operands), list(scalars), types, how.plan
     )
     return results
+
+
+def transformed(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor, *options: Any) -> list[torch.Tensor]:
+    """Return the results of a grouped GEMM by operations that torch can transform. The host waits for the ends.
+
+    The arguments are those of `grouped_by_torch`.
+
+    raises   UnsupportedError if the ends are a batch of torch.vmap
+    """
+    if is_batchedtensor(ends):
+        rule = "the ends of groups are a batch of torch.vmap. Call it for each element of the batch in a loop."
+        checks.refuse("grouped_mm", {"mat_a": a, "mat_b": b}, [rule])
+    return grouped_by_torch(a, b, ends, *options)
 
 
 def wrong_mode() -> list[str]:

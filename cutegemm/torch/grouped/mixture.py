@@ -18,7 +18,7 @@ from cutegemm.run.calls import Calls
 from cutegemm.run.views import ALIGN_BYTES
 from cutegemm.torch.activations import GATED, activated, dactivated, dgated, gate_and_up, gated
 from cutegemm.torch.autograd import with_memory
-from cutegemm.torch.dispatch import Route, route_of
+from cutegemm.torch.dispatch import Route, is_batched, route_of
 from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.library import inside, product, sum_of_groups
@@ -118,7 +118,10 @@ def _steps_of(options: tuple[str | None, bool, bool], tensors: Inputs, is_traine
     biases = tensors[5] is not None, tensors[6] is not None
     if is_compiling():
         return Steps(*options, biases, is_trained)
-    places = [None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES) for x in tensors[2:]]
+    places = [
+        None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES, x.is_neg())
+        for x in tensors[2:]
+    ]
     x = tensors[0]
     assert x is not None
     key = (x.dtype, x.shape, *places, x.get_device(), options, is_trained)
@@ -185,7 +188,8 @@ class Mixture(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
         saved, needs = ctx.saved_tensors, ctx.needs_input_grad[1:]  # a checkpoint unpacks them only once
-        function: Any = _differentiable_backward if torch.is_grad_enabled() else _backward
+        is_plain = not torch.is_grad_enabled() and not is_batched(dy)
+        function: Any = _backward if is_plain else _differentiable_backward
         by_x, *others = function(ctx.options, saved[:8], saved[8:], dy, (needs[0], *needs[2:]))
         return None, by_x, None, *others
 
@@ -247,9 +251,11 @@ def compute_both_passes(activation: str | None, interleaved: bool, is_partial: b
 def _differentiable_backward(
     options: tuple[str | None, bool, bool], tensors: Any, preact: Any, dy: Any, needs: Any
 ) -> list[torch.Tensor | None]:
-    """Return the gradients of `_backward` as functions of the inputs, for gradients of gradients."""
-    y = composed(*options, tensors)
+    """Return the gradients of `_backward` as functions of the inputs: for higher gradients, and for batches."""
+    creates_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        y = composed(*options, tensors)
     x, _, _, *others = tensors
     wanted = [each for each, need in zip((x, *others), needs, strict=True) if need]
-    gradients = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+    gradients = iter(torch.autograd.grad(y, wanted, dy, create_graph=creates_graph))
     return [next(gradients) if need else None for need in needs]

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import torch
 
 from cutegemm.errors import CopyWarning, CutegemmError
+from cutegemm.plan.epilogue import Tensor, Tile
 from cutegemm.plan.mainloop.block_scaled import BLOCKS, ROWS
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.run.views import ALIGN_BYTES, MODES, View
@@ -186,8 +187,9 @@ def loaders_of(
         rest, of_a = of_a, flat if of_a is None else lambda x: rest(flat(x))  # type: ignore[misc]
     found: list[Loader | None] = [of_a, of_b, lambda ends: ends.unsqueeze(-1)]
     for name, x in zip(read.names, operands, strict=False):
-        seen = operand_of(read, name, x, form)[1]
-        found.append(_view_loader(x, seen) if seen.data_ptr() == x.data_ptr() else _operand_loader(read, name, form))
+        kind, seen = loadable_operand(read, name, x, form)
+        is_view = seen.data_ptr() == x.data_ptr()
+        found.append(_view_loader(x, seen) if is_view else _operand_loader(read, name, form, kind is Tile))
     for scale, granularity in zip(scales, granularity_of(form, scales), strict=True):
         is_loadable = loadable_scales(scale, granularity) is scale
         found.append(None if is_loadable else partial(loadable_scales, granularity=granularity))
@@ -200,9 +202,39 @@ def _view_loader(x: torch.Tensor, view: torch.Tensor) -> Loader | None:
     return None if (shape, strides) == (x.shape, x.stride()) else lambda x: x.as_strided(shape, strides)
 
 
-def _operand_loader(read: Formula, name: str, form: Form) -> Loader:
-    """Return a function that copies an operand of the epilogue to what a kernel takes."""
-    return lambda x: operand_of(read, name, x, form)[1]
+def _operand_loader(read: Formula, name: str, form: Form, is_tile: bool) -> Loader:
+    """Return a function that copies an operand of the epilogue to what a kernel takes.
+
+    is_tile   whether it has the shape of D, so that the copy needs a warning
+    """
+
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        if is_tile:
+            along = {"m": " along N", "n": " along M"}.get(form.groups, "")
+            warnings.warn(
+                f"grouped_mm: a copy of {name}, of shape {tuple(x.shape)} and strides {x.stride()}, is made in each "
+                f"call. It must be contiguous{along}.",
+                CopyWarning,
+                stacklevel=caller_level(),
+            )
+        return loadable_operand(read, name, x, form)[1]
+
+    return copied
+
+
+def loadable_operand(read: Formula, name: str, x: torch.Tensor, form: Form) -> tuple[type[Tensor], torch.Tensor]:
+    """Return the results of `operand_of`, with a tensor of the shape of D as a kernel can load it: a view, or a copy.
+
+    It is contiguous along the mode of D that groups do not divide.
+    """
+    kind, seen = operand_of(read, name, x, form)
+    if kind is not Tile:
+        return kind, seen
+    major = {"m": 1, "n": 0}.get(form.groups)
+    view = View.of("c", seen, seen.dim() == 3, major)
+    if view.major is None or major not in (None, view.major):
+        return kind, padded(seen, 1 if major is None else major)
+    return kind, seen if view.strides is None else seen.as_strided(seen.shape, view.strides)
 
 
 def _flattened(a: torch.Tensor) -> torch.Tensor:

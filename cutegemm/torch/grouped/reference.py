@@ -1,4 +1,7 @@
-"""Grouped GEMMs by operations of torch, one group after the other: for tensors on the CPU."""
+"""Grouped GEMMs by operations of torch, one group after the other: for tensors on the CPU, and for transformations.
+
+The operations have derivatives of all kinds, and batch rules of torch.vmap.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
+from cutegemm.torch.dispatch import is_transformed
 from cutegemm.torch.epilogue import OutDtype, formula
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.reference import by_torch, dequantized, result_dtypes
@@ -34,6 +38,7 @@ def grouped_by_torch(
     """
     read, form = formula(text), Form.of(a, b, ends)
     results = allocated(a, b, ends, text, out_dtype, zeroed)
+    is_first = True
     if scales:
         a, b = dequantized(a, scales[0]), dequantized(b.mT, scales[1]).mT
     for group, (begin, end) in enumerate(form.bounds(ends.tolist())):
@@ -42,6 +47,12 @@ def grouped_by_torch(
         of_a, of_b, of_d = form.slices(group, begin, end)
         own = [form.own_operand(x, group, begin, end) for x in operands]
         found = by_torch(a[of_a], b[of_b], read, [*own, *scalars], tuple([each.dtype for each in results]))
+        if is_first and is_transformed(*found):  # batches of torch.vmap are stored to batches only
+            results = [
+                each.new_zeros(result.shape) if zeroed else each.new_empty(result.shape)
+                for each, result in zip(found, results, strict=True)
+            ]
+        is_first = False
         for result, values in zip(results, found, strict=True):
             result[of_d] = values
     return results

@@ -82,10 +82,10 @@ def placed(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tenso
 
     index     (T, k) integers: the experts of each token. Numbers from `experts` on come last
     experts   number of experts L
-    returns   (T * k,) integers: a permutation; and (L,) int32 ends, as `grouped_mm` takes them
+    returns   (T * k,) int32, a permutation; and (L,) int32 ends, as `grouped_mm` takes them
 
     >>> placed(torch.tensor([[2, 0], [0, 2]]), 3)
-    (tensor([2, 0, 1, 3]), tensor([2, 2, 4], dtype=torch.int32))
+    (tensor([2, 0, 1, 3], dtype=torch.int32), tensor([2, 2, 4], dtype=torch.int32))
     """
     count = index.numel()
     if _has_kernels(index) and 0 < count <= _MOST_SORTED:
@@ -104,9 +104,9 @@ def placed(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tenso
 
 def placed_by_torch(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the results of `placed` by torch's operations."""
-    values, order = index.flatten().to(torch.int32).sort(stable=True)
+    values, order = index.flatten().long().clamp(0, experts).int().sort(stable=True)
     numbers = torch.arange(experts, device=index.device, dtype=torch.int32)
-    return inverse(order), torch.searchsorted(values, numbers, right=True, out_int32=True)
+    return inverse(order).int(), torch.searchsorted(values, numbers, right=True, out_int32=True)
 
 
 def inverse(permutation: torch.Tensor) -> torch.Tensor:
@@ -153,7 +153,7 @@ def spread(
         copy(x, place, rows)
         return rows, None
     weight = weights.new_empty((tokens * k, 1))
-    copy(x, place, rows, weights, weight.view(-1))
+    copy(x, place, rows, weights.resolve_neg(), weight.view(-1))
     return rows, weight
 
 
@@ -218,7 +218,7 @@ def _totals_by_torch(terms: torch.Tensor, place: torch.Tensor, weights: torch.Te
 
 def summed_by_torch(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
     """Return the result of `summed` by torch's operations."""
-    return y[place].unflatten(0, (-1, k)).sum(1)
+    return y[place].view(place.shape[0] // k, k, y.shape[1]).sum(1)
 
 
 @lru_cache(maxsize=1024)
@@ -280,6 +280,7 @@ class _Rows(torch.autograd.Function):  # type: ignore[misc]
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         _, order, place, ctx.k = inputs
         ctx.save_for_backward(order, place)
+        ctx.save_for_forward(order, place)
 
 
 class Gathered(_Rows):
@@ -296,6 +297,10 @@ class Gathered(_Rows):
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
         return Summed.apply(g, *ctx.saved_tensors, ctx.k), None, None, None
 
+    @staticmethod
+    def jvp(ctx: Any, x: torch.Tensor, *_: Any) -> torch.Tensor:
+        return Gathered.apply(x, *ctx.saved_tensors, ctx.k)
+
 
 class Summed(_Rows):
     """The autograd function that adds the k rows of each token: the transpose of `Gathered`, with its arguments."""
@@ -307,3 +312,7 @@ class Summed(_Rows):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
         return Gathered.apply(g, *ctx.saved_tensors, ctx.k), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, y: torch.Tensor, *_: Any) -> torch.Tensor:
+        return Summed.apply(y, *ctx.saved_tensors, ctx.k)
