@@ -63,6 +63,19 @@ def test_check_and_show() -> None:
     shown = run("show", "sm90_pingpong", *grouped, "--along", "n", "--problem", "4096x8192x1024")
     assert "groups along n" in shown
     assert "32 x 8 x 8 tiles" in shown
+    assert "schedule of the groups: 2048 work tiles of 8 groups" in shown
+
+
+@pytest.mark.parametrize("option", [("--ends", "100,100,228"), ("--sizes", "100,0,128")])
+def test_check_and_show_with_sizes(option: tuple[str, str]) -> None:
+    """Groups of 100, 0 and 128 rows take two tiles of 128 rows, and two weights of 512 x 64 of bf16."""
+    arguments = ("sm90_pingpong", "--layout", "nt", "--groups", "3", "--problem", "256x512x64", *option)
+    cost = json.loads(run("check", *arguments, "--json"))["groups"]
+    assert (cost["count"], cost["empty"], cost["weight_bytes"], cost["tiles"]) == (3, 1, 2 * 2 * 512 * 64, 2 * 4)
+    assert "weights of groups with rows: 0.131 MB, of 0.197 MB of all groups" in run("check", *arguments)
+    assert "schedule of the groups: 8 work tiles of 3 groups, 132 clusters of 1 CTA" in run("show", *arguments)
+    swapped = json.loads(run("check", f"swap_ab:{arguments[0]}", *arguments[1:], "--json"))["groups"]
+    assert (swapped["along"], swapped["weight_bytes"]) == ("n", cost["weight_bytes"])
 
 
 @pytest.mark.parametrize(
@@ -85,6 +98,14 @@ def test_check_and_show() -> None:
         (("gemm", "64", "64", "64", "--groups", "2", "--along", "k"), "A is k-major, but groups divide that mode"),
         (("explain", "8", "8", "8", "--groups", "2", "--batch", "2"), "--groups excludes --batch, --scales"),
         (("check", "sm90_pingpong", "--groups", "2", "--problem", "8x8x8x2"), "has a batch, which --groups excludes"),
+        (("check", "sm90_pingpong", "--sizes", "8"), "--sizes 8 needs --groups and --problem"),
+        (("check", "sm90_pingpong", "--groups", "1", "--sizes", "8", "--ends", "8"), "--ends 8 and --sizes 8 exclude"),
+        (("show", "sm90_pingpong", "--groups", "2", "--ends", "1,2"), "--ends 1,2 needs --groups and --problem"),
+        (
+            ("check", "sm90_pingpong", "--groups", "2", "--sizes", "9,9", "--problem", "8x8x8"),
+            "is not a list of 2 ends from 0 to M = 8",
+        ),
+        (("check", "sm90_pingpong", "--groups", "1", "--sizes", "x"), "is not a list of the size of each group"),
         (("show", "sm90_pingpong", "--groups", "2", "--epilogue", "acc"), "--groups excludes --scales and --epilogue"),
     ],
 )  # fmt: skip

@@ -11,6 +11,7 @@ from cutegemm.analysis.epilogue_cost import EpilogueCost
 from cutegemm.analysis.executed import Executed, ExecutedAccesses
 from cutegemm.analysis.foreign import check_part
 from cutegemm.analysis.globalmem import Sectors, global_accesses, sectors, usable_bits
+from cutegemm.analysis.groups import GroupCost
 from cutegemm.analysis.occupancy import Occupancy, Waves, occupancy, plan_occupancy, waves
 from cutegemm.analysis.render import print_report, render
 from cutegemm.analysis.report import Analysis, check
@@ -42,6 +43,7 @@ __all__ = [
     "Executed",
     "ExecutedAccesses",
     "GpcReads",
+    "GroupCost",
     "Level",
     "Occupancy",
     "Roofline",

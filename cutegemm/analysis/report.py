@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from cutegemm.analysis.edges import grid_of_clusters, kinds_of
 from cutegemm.analysis.epilogue_cost import EpilogueCost, epilogue_cost
 from cutegemm.analysis.executed import EXECUTED_OPS, ExecutedAccesses
 from cutegemm.analysis.globalmem import GridSectors, Sectors, global_accesses
+from cutegemm.analysis.groups import GroupCost, group_cost
 from cutegemm.analysis.occupancy import Occupancy, Waves, plan_occupancy, waves
 from cutegemm.analysis.roofline import Roofline, roofline
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
@@ -86,6 +87,7 @@ class Analysis:
     launches     dict from kernel name to True if the kernel starts before its predecessor has ended (PDL)
     epilogue     cost of the epilogue; None if it computes nothing
     problem      text of the problem
+    groups       what the sizes of the groups of a grouped GEMM cost; None for other GEMMs
     tiles        number of tiles of D
     k_tiles      number of k-tiles of a tile
     waves        waves of the grid
@@ -112,6 +114,7 @@ class Analysis:
     launches: Mapping[str, bool]
     epilogue: EpilogueCost | None = None
     problem: str | None = None
+    groups: GroupCost | None = None
     tiles: int = 0
     k_tiles: int = 0
     waves: Waves | None = None
@@ -243,6 +246,7 @@ class Analysis:
             "tail": self.waves.tail,
             "efficiency": self.waves.efficiency,
         }
+        out["groups"] = None if self.groups is None else asdict(self.groups)
         out["passes"] = [asdict(p) for p in self.passes]
         out["traffic"] = {**asdict(self.traffic), "hit_share": self.traffic.hit_share}
         out["rasters"] = [
@@ -299,10 +303,11 @@ def check(
     rules: Rules = DEFAULT_RULES,
     search: bool = True,
     executed: ExecutedAccesses | None = None,
+    ends: Sequence[int] | None = None,
 ) -> Analysis:
     """Predict bank conflicts, memory traffic, occupancy and time of a plan on a device, and suggest changes.
 
-    Groups of a grouped GEMM are taken to have the same size.
+    Groups of a grouped GEMM are taken to have the same size, except for `Analysis.groups` if their ends are passed.
 
     problem    extents of the GEMM; None: only predictions that do not depend on them
     arch       architecture; None: that of the device if one is passed, else the plan's
@@ -312,6 +317,7 @@ def check(
     search     True to search for a swizzle for buffers with bank conflicts, and for a better raster
     executed   shared-memory accesses of the compiled kernel, from `run.executed.executed_accesses`; they replace
                those of the plan; None: the plan's
+    ends       end of each group of a grouped GEMM; None: groups of equal size
     raises     UnsupportedError or PlanError if the problem is not one that the plan can compute
 
     >>> from cutegemm.build import simt_plan
@@ -329,7 +335,9 @@ def check(
     have = arch if isinstance(arch, Arch) else arch_named(arch)
     target = target or default_device(have.name)
     violations = tuple(plan.violations(have.name, problem))
-    stated, (plan, problem) = problem, with_equal_groups(plan, problem)
+    if ends is not None:
+        _check_ends(plan, problem, ends)
+    grouped, stated, (plan, problem) = plan, problem, with_equal_groups(plan, problem)
     accesses = shared_accesses(plan, problem)
     k_tiles = plan.k_tiles(problem) if problem is not None else 0
     shared = tuple([_access_cost(plan, problem, a, k_tiles, rules) for a in accesses])
@@ -352,8 +360,12 @@ def check(
     }
     if problem is None or stated is None:
         return Analysis(**common)
-    groups = f", {stated.l} groups of equal size" * (stated is not problem)
-    return replace(_with_problem(plan, problem, target, common, search), problem=f"{stated}{groups}")
+    found = _with_problem(plan, problem, target, common, search)
+    if not grouped.operands.groups:
+        return replace(found, problem=str(stated))
+    assert found.waves is not None
+    cost = group_cost(grouped, stated, ends, found.waves.per_wave)
+    return replace(found, problem=f"{stated}, {stated.l} groups of equal size", groups=cost)
 
 
 def _launches(plan: GemmPlan, arch: Arch, problem: Problem | None) -> dict[str, bool]:
@@ -423,6 +435,16 @@ def _check_problem(plan: GemmPlan, problem: Problem) -> None:
     violations = [*other_operands(plan, problem), *limits(plan, problem)]
     if violations:
         raise PlanError(f"check: plan {plan.name!r} on {problem}", violations)
+
+
+def _check_ends(plan: GemmPlan, problem: Problem | None, ends: Sequence[int]) -> None:
+    """Raise PlanError unless a problem has groups, and as many ends, which ascend and do not exceed the extent."""
+    if problem is None or not plan.operands.groups:
+        raise PlanError("check", [f"ends = {list(ends)} are passed without groups. Pass a grouped plan and problem."])
+    extent = getattr(problem, plan.operands.groups)
+    if len(ends) != problem.l or list(ends) != sorted(ends) or not (ends[0] >= 0 and ends[-1] <= extent):
+        rule = f"ends = {list(ends)} are not {problem.l} ends from 0 to {extent} that do not decrease."
+        raise PlanError("check", [rule])
 
 
 def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any], search: bool) -> Analysis:

@@ -11,6 +11,7 @@ from cutegemm.analysis.executed import EXECUTED_OPS
 
 if TYPE_CHECKING:
     from cutegemm.analysis.epilogue_cost import EpilogueCost
+    from cutegemm.analysis.groups import GroupCost
     from cutegemm.analysis.report import Analysis
 
 
@@ -49,6 +50,8 @@ def sections(analysis: Analysis) -> list[Section]:
     out.append(_occupancy(analysis))
     if len(analysis.launches) > 1:
         out.append(_launches(analysis.launches))
+    if analysis.groups is not None:
+        out.append(_groups(analysis.groups))
     if analysis.problem is not None:
         out += [_traffic(analysis), _roofline(analysis), _changes(analysis)]
     return out
@@ -156,6 +159,25 @@ def _occupancy(analysis: Analysis) -> Section:
             used = f"{fill.ctas} tiles on {fill.per_wave} persistent CTAs, which share the k-tiles of the last wave"
         lines.append(f"{used}; {fill.tile_waste:.1%} of the tiles' elements lie outside of D")
     return Section("Occupancy", lines=tuple(lines))
+
+
+def _groups(cost: GroupCost) -> Section:
+    """Return the section of a report on the sizes of groups: weights, tiles, and how evenly CTAs share them."""
+    what = {"m": "rows", "n": "columns", "k": "k"}[cost.along]
+    sizes = f"{cost.least}" if cost.least == cost.most else f"{cost.least} to {cost.most}"
+    whose = "as given" if cost.is_known else "taken to be equal"
+    empty = f"; {cost.empty} of them empty" if cost.empty else ""
+    lines = [f"{cost.count} groups of {sizes} {what}, {whose}{empty}"]
+    if cost.all_weight_bytes:
+        read, every = cost.weight_bytes / 1e6, cost.all_weight_bytes / 1e6
+        lines.append(f"weights of groups with {what}: {read:.3f} MB, of {every:.3f} MB of all groups")
+    lines.append(
+        f"{cost.tiles} tiles on {cost.per_wave} CTAs in {cost.rounds} round{'s' * (cost.rounds != 1)}; "
+        f"the last is {cost.tail:.0%} full; the CTA with the most k-tiles has {cost.imbalance:.1%} more than the mean"
+    )
+    lines.append(f"{cost.waste:.1%} of the {what} of tiles belong to no group")
+    after = ("The other sections take groups of equal size.",) if cost.is_known else ()
+    return Section("Groups", lines=tuple(lines), after=after)
 
 
 def _launches(launches: Mapping[str, bool]) -> Section:

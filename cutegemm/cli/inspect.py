@@ -17,13 +17,13 @@ from cutegemm.choice.catalog import plans as named_plans
 from cutegemm.choice.names import is_own, recipe_named, step_of
 from cutegemm.cli import parts
 from cutegemm.cli.inputs import not_writable
-from cutegemm.cli.operand_options import Along, EpilogueText, GroupCount, OperandTexts, Scales
+from cutegemm.cli.operand_options import Along, Ends, EpilogueText, GroupCount, OperandTexts, Scales, Sizes
 from cutegemm.cli.output import drawing_width, output
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import Device, device_named
 from cutegemm.parse.epilogue import parsed_epilogue
-from cutegemm.parse.groups import groups_of
+from cutegemm.parse.groups import ends_of, groups_of
 from cutegemm.parse.layout import parse_layout
 from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan, Problem
@@ -81,6 +81,8 @@ def show(
     scales: Scales = None,
     groups: GroupCount = None,
     along: Along = "m",
+    ends: Ends = None,
+    sizes: Sizes = None,
     epilogue: EpilogueText = None,
     operand: OperandTexts = None,
     svg: Annotated[Path | None, typer.Option(help="Draw it into this SVG file.")] = None,
@@ -91,9 +93,10 @@ def show(
 ) -> None:
     """Show a layout or a swizzle as a grid, or a kernel plan from the grid to a thread's values, with its programs.
 
-    --svg and --html also draw it into a file.
+    --svg and --html also draw it into a file. With --groups and --problem, the schedule of the groups is drawn too.
     """
     from cutegemm.draw import draw, plan_timeline, save
+    from cutegemm.draw.groups import schedule_picture
 
     wrong = [*not_writable("svg", svg, ".svg"), *not_writable("html", html, ".html")]
     if wrong:
@@ -113,18 +116,28 @@ def show(
         ending = parsed_epilogue("show", epilogue, operand)
         own = groups_of("show", groups, along)
         drawn, of = described("show", thing, dtype, layout, problem, ending=ending, scales=scales, groups=own)
+        known = ends_of("show", own, _divided(drawn, of), ends, sizes)
         if timeline:
             drawn = plan_timeline(drawn)
             console.print(draw(drawn, kind="text", width=drawing_width(console)), markup=False, soft_wrap=True)
         else:
             console.print(recipe_named(thing).as_launched(drawn).describe(of), markup=False, soft_wrap=True)
             console.print(f"\n{describe_programs(drawn)}", markup=False, soft_wrap=True)
+            if own is not None and of is not None:
+                picture = draw(schedule_picture(drawn, of, known), kind="text", width=drawing_width(console))
+                console.print(f"\n{picture}", markup=False, soft_wrap=True)
             console.print(_ladder_note(thing), markup=False, soft_wrap=True, end="")
             options = {} if of is None else {"problem": of}
     for path in (svg, html):
         if path is not None:
             save(drawn, path, **options)
             console.print(f"drawn into {path}", markup=False)
+
+
+def _divided(plan: GemmPlan, problem: Problem | None) -> int | None:
+    """Return the extent of the mode that the groups of a plan divide; None without groups or without a problem."""
+    mode = plan.operands.groups
+    return getattr(problem, mode) if mode and problem is not None else None
 
 
 def plans(
@@ -199,6 +212,8 @@ def check(
     scales: Scales = None,
     groups: GroupCount = None,
     along: Along = "m",
+    ends: Ends = None,
+    sizes: Sizes = None,
     epilogue: EpilogueText = None,
     operand: OperandTexts = None,
     device: Annotated[str | None, typer.Option(help="Device: h200 (the default), a100-80gb, rtx4090, ...")] = None,
@@ -260,8 +275,9 @@ def check(
         ending = parsed_epilogue("check", epilogue, operand)
         own = groups_of("check", groups, along)
         made, of = described("check", plan, dtype, layout, problem, of_arch, ending, scales, own)
+        known = ends_of("check", own, _divided(made, of), ends, sizes)
         operands = stated_operands(recipe_named(plan).as_launched(made))
-        _check_plan(made, of, operands, of_arch, target, compiled, as_json)
+        _check_plan(made, of, operands, of_arch, target, compiled, as_json, known)
 
 
 def _check_plan(
@@ -272,6 +288,7 @@ def _check_plan(
     device: Device | None,
     compiled: bool,
     as_json: bool,
+    ends: tuple[int, ...] | None = None,
 ) -> None:
     """Print the analysis of a plan for `cutegemm check`, and exit with status 1 if the plan breaks a rule.
 
@@ -281,6 +298,7 @@ def _check_plan(
     device     GPU whose rates give the roofline; None for no rates
     compiled   True to compile the kernel and add its registers, spills and executed accesses
     as_json    True to print JSON
+    ends       end of each group; None for groups of equal size, and for other GEMMs
     """
     from cutegemm.analysis import check as analyse
     from cutegemm.analysis import print_report
@@ -294,7 +312,7 @@ def _check_plan(
             executed = executed_accesses(plan, problem, arch)
         except UnsupportedError as error:
             output(stderr=True).print(f"not executed: {error}", markup=False, style="yellow")
-    analysis = analyse(plan, problem, None if device else arch, device, resources, executed=executed)
+    analysis = analyse(plan, problem, None if device else arch, device, resources, executed=executed, ends=ends)
     if as_json:
         print(json.dumps(analysis.to_dict(), indent=2))
     else:

@@ -2,7 +2,7 @@
 
 --scales 1x128,128x128
 --epilogue "acc + b" --operand b:row
---groups 8 --along m
+--groups 8 --along m --ends 100,300,512
 """
 
 from __future__ import annotations
@@ -39,3 +39,8 @@ GroupCount = Annotated[
     typer.Option("--groups", help="Number of groups of a grouped GEMM. M, N and K are those of all groups together."),
 ]
 Along = Annotated[str, typer.Option("--along", help="The mode that --groups divide: m, n or k.")]
+Ends = Annotated[
+    str | None,
+    typer.Option(help="End of each group, such as 100,300,512. By default groups have equal sizes."),
+]
+Sizes = Annotated[str | None, typer.Option(help="Size of each group instead of its end, such as 100,200,212.")]

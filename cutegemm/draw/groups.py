@@ -1,4 +1,4 @@
-"""Pictures of grouped GEMMs: the tiles of groups of rows, and the boxes that TMA clips at their ends."""
+"""Pictures of grouped GEMMs: tiles of groups of rows, boxes that TMA clips at their ends, and the schedule."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cutegemm.analysis.groups import group_schedule
 from cutegemm.draw.grids import HEAVY, MOST, NO_LINE, Grid, Legend, Picture, as_labels, ticks_of
 from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.memory.groups import ENDS, ROWS, ragged_origin
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Problem
 from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.grouped import GroupTile, scheduler_of_groups
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.work import Work
 from cutegemm.tile.raster import Raster
+
+_ROUNDS = 16  # rounds of a schedule that are drawn
 
 
 def groups_picture(
@@ -60,6 +65,56 @@ def groups_picture(
         legends=(Legend("group", tuple([(int(_colour(group)), str(group)) for group in groups])),),
         color_notes=("Cells without colour are not stored.",),
         mark_notes=("x: stored, .: clipped.",),
+    )
+
+
+def schedule_picture(
+    plan: GemmPlan, problem: Problem, ends: Sequence[int] | None = None, *, per_wave: int = 132
+) -> Picture:
+    """Return the picture of the schedule of a grouped GEMM: whose work tile each cluster computes in each round.
+
+    A cell is a cluster's work tile, with the number and the colour of its group. The last 16 rounds are drawn.
+
+    ends       end of each group; None for groups of equal size
+    per_wave   CTAs that run at once, if the plan does not state their number
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan import Operands, Problem
+    >>> plan = sm90_plan(Operands.of("bf16", batched=True, groups="m"), tile=(64, 64, 64), ctas=3)
+    >>> picture = schedule_picture(plan, Problem(200, 64, 128, 3, plan.operands), [100, 100, 200])
+    >>> picture.grids[0].labels.tolist()
+    [['0', '0', '2'], ['2', '', '']]
+    """
+    schedule = group_schedule(plan, problem, ends, per_wave)
+    tiles, rounds, clusters = len(schedule.groups), schedule.rounds, min(schedule.clusters, MOST)
+    begin = max(0, rounds - _ROUNDS)
+    number = np.arange(begin, rounds).reshape(-1, 1) * schedule.clusters + np.arange(clusters)
+    is_tile = number < tiles
+    group = np.where(is_tile, schedule.groups[np.minimum(number, max(0, tiles - 1))] if tiles else 0, -1)
+    number = np.where(is_tile, number, -1)
+    names = sorted({*group[is_tile].tolist()})
+    left_out = ("rounds" if begin else "", "clusters" if clusters < schedule.clusters else "")
+    return Picture(
+        "schedule of the groups",
+        (
+            Grid(
+                "group of the work tile, by round and cluster",
+                np.where(is_tile, as_labels(group), ""),
+                colours=np.where(is_tile, _colour(group), -1),
+                row_levels=(NO_LINE,) * len(number),
+                col_levels=(NO_LINE,) * clusters,
+                row_ticks=tuple([str(one) for one in range(begin, rounds)]),
+                col_ticks=ticks_of(clusters),
+                row_name="round",
+                col_name="cluster",
+                owners=(group, number),
+                owner_names=("group ", "tile "),
+            ),
+        ),
+        f"{tiles} work tiles of {len(schedule.sizes)} groups, {schedule.clusters} clusters of {schedule.ctas} "
+        f"CTA{'s' * (schedule.ctas != 1)}",
+        legends=(Legend("group", tuple([(int(_colour(each)), str(each)) for each in names[:HUES]])),),
+        notes=tuple([f"Other {each} are left out." for each in left_out if each]),
     )
 
 

@@ -16,12 +16,14 @@ from cutegemm.explore.options import BUILDERS, automatic, choices, spelled
 from cutegemm.explore.state import EDIT, State
 from cutegemm.machine.device import DEVICES, Device, device_named
 from cutegemm.parse.epilogue import parsed_epilogue
+from cutegemm.parse.groups import ends_of, groups_of
 from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan, Problem
 
 _TYPES = ("", "bf16", "f16", "tf32", "e4m3", "e5m2", "s8", "f32", "f64")
 _LAYOUTS = ("nn", "nt", "tn", "tt")
-OF_PLAN = ("plan", "dtype", "layout", "problem", "device", "epilogue", "operands")
+_OF_GROUPS = ("groups", "along", "ends", "sizes")
+OF_PLAN = ("plan", "dtype", "layout", "problem", "device", "epilogue", "operands", *_OF_GROUPS)
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,14 @@ class Chosen:
     problem      extents and operands of the GEMM; None if none was typed, or the plan cannot be built
     device       the GPU whose rates are used; None if its name is unknown
     violations   one message for each rule that the plan or the typed text breaks; empty if all rules are kept
+    ends         end of each group of a grouped GEMM; None for groups of equal size, and for other GEMMs
     """
 
     plan: GemmPlan | None
     problem: Problem | None
     device: Device | None
     violations: tuple[str, ...]
+    ends: tuple[int, ...] | None = None
 
 
 def chosen(state: State) -> Chosen:
@@ -51,7 +55,19 @@ def chosen(state: State) -> Chosen:
 
 
 @lru_cache(maxsize=64)
-def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilogue: str, operands: str) -> Chosen:
+def _chosen(
+    name: str,
+    dtype: str,
+    layout: str,
+    problem: str,
+    device: str,
+    epilogue: str,
+    operands: str,
+    groups: str,
+    along: str,
+    ends: str,
+    sizes: str,
+) -> Chosen:
     """Build the plan, problem and device from the texts that a user has typed; report rules that they break.
 
     Each argument is the text of one input field, unchanged. Recent results are cached.
@@ -63,6 +79,10 @@ def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilo
     device     device name, such as "h200"
     epilogue   expression such as "relu(acc + bias)"; "" for alpha * acc + beta * c
     operands   epilogue operands, such as "bias:row"
+    groups     number of groups of a grouped GEMM, such as "8"; "" for other GEMMs
+    along      the mode that groups divide: "m", "n" or "k"
+    ends       end of each group, such as "100,300,512"; "" for groups of equal size
+    sizes      size of each group instead of its end; "" for none
     """
     complaints = Complaints("explore")
     target = complaints.attempt(lambda: device_named(device))
@@ -70,12 +90,28 @@ def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilo
     try:
         complaints.check()
         ending = parsed_epilogue("explore", epilogue or None, operands.split())
-        plan, size = described("explore", name.strip(), dtype or None, layout, problem.strip() or None, arch, ending)
+        own = groups_of("explore", _count(groups), along)
+        text = problem.strip() or None
+        plan, size = described("explore", name.strip(), dtype or None, layout, text, arch, ending, groups=own)
+        extent = getattr(size, plan.operands.groups) if own is not None and size is not None else None
+        known = ends_of("explore", own, extent, ends.strip() or None, sizes.strip() or None)
     except PlanError as error:
         return Chosen(None, None, target, error.violations)
     except CutegemmError as error:
         return Chosen(None, None, target, (str(error),))
-    return Chosen(plan, size, target, tuple(plan.violations(arch, size)))
+    return Chosen(plan, size, target, tuple(plan.violations(arch, size)), known)
+
+
+def _count(groups: str) -> int | None:
+    """Return the number of groups that a user has typed; None for none.
+
+    raises   PlanError if the text is not a number
+    """
+    if not groups.strip():
+        return None
+    if not groups.strip().isdecimal():
+        raise PlanError("explore", [f"groups {groups.strip()[:20]!r} is not a number, such as 8."])
+    return int(groups.strip()[:9])
 
 
 def edited(state: State) -> State:
@@ -169,6 +205,19 @@ def asked(state: State, selected: Chosen) -> Html:
             field("epilogue", "D =", state["epilogue"], placeholder="gelu(acc + bias)"),
             field("operands", "operands", state["operands"], placeholder="bias:row:f32"),
             open=bool(state["epilogue"]),
+        ),
+        el(
+            "details",
+            el("summary", "groups"),
+            el(
+                "div",
+                field("groups", "groups", state["groups"], inputmode="numeric", placeholder="8"),
+                choice("along", "along", state["along"], [(mode, mode) for mode in "mnk"]),
+                class_="fields",
+            ),
+            field("ends", "ends", state["ends"], placeholder="equal sizes"),
+            field("sizes", "or sizes", state["sizes"], placeholder="100,0,28"),
+            open=bool(state["groups"]),
         ),
     ]
     chooser = form(state, fields, label="plan", keeps=("view", "expr", "last"))

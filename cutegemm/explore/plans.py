@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from cutegemm.analysis import Analysis, check
+from cutegemm.analysis import Analysis, GroupCost, check
 from cutegemm.analysis.tables import Section, head, sections
+from cutegemm.draw.groups import schedule_picture
+from cutegemm.draw.svg import svg
 from cutegemm.errors import CutegemmError
 from cutegemm.explore.chosen import Chosen, verdict
 from cutegemm.explore.forms import card
@@ -51,24 +53,40 @@ def report(state: State, selected: Chosen) -> Html:
     """
     assert selected.plan is not None
     try:
-        analysis = _analysed(selected.plan, selected.problem, selected.device)
+        analysis = _analysed(selected.plan, selected.problem, selected.device, selected.ends)
     except CutegemmError as what:
         return card("", error(str(what)))
     parts, first = [_section(section) for section in sections(analysis)], []
     if analysis.roofline is not None:
         first.append(card("Roofline", el("p", f"{selected.plan.name} {head(analysis)}"), bars(analysis.roofline)))
         first.append(parts.pop())  # the last section is the advice what to change
+    if analysis.groups is not None:
+        first.append(_schedule(selected, analysis.groups))
     return joined(first, measured(state, selected), parts)
 
 
 @lru_cache(maxsize=32)
-def _analysed(plan: GemmPlan, problem: Problem | None, device: Device | None) -> Analysis:
+def _analysed(plan: GemmPlan, problem: Problem | None, device: Device | None, ends: tuple[int, ...] | None) -> Analysis:
     """Return the analysis of a plan, as `cutegemm check` prints it. Recent results are cached.
 
     problem   None to analyse only what does not depend on the problem
     device    None to use the plan's default device
+    ends      end of each group of a grouped GEMM; None for groups of equal size
     """
-    return check(plan, problem, device=device)
+    return check(plan, problem, device=device, ends=ends)
+
+
+def _schedule(selected: Chosen, cost: GroupCost) -> Html:
+    """Return HTML with a picture of the schedule of a grouped GEMM: the work tile of each cluster in each round.
+
+    selected   the plan and the problem, which must not be None
+    cost       what the sizes of its groups cost
+    """
+    assert selected.plan is not None
+    assert selected.problem is not None
+    picture = schedule_picture(selected.plan, selected.problem, selected.ends, per_wave=cost.per_wave)
+    drawn = scrolling(Html(svg(picture)), "picture of the schedule", "picture")
+    return card("Schedule of the groups", el("p", picture.subtitle, class_="hint"), drawn)
 
 
 def _section(section: Section) -> Html:

@@ -23,6 +23,10 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "device": "h200",
         "epilogue": "",
         "operands": "",
+        "groups": "",
+        "along": "m",
+        "ends": "",
+        "sizes": "",
         "last": "",  # query of the last plan that could be built, while a rule is broken; see `State.remembered`
         # the views of a plan
         "m": "0",

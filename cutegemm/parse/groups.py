@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -56,6 +57,34 @@ class Groups:
         if len(ends) != len(digits) or len(ends) != self.count or list(ends) != sorted(ends) or ends[-1] > extent:
             raise PlanError(operation, [f"--ends {text} is not a list of {wanted}, such as 100,300,512."])
         return ends
+
+
+def ends_of(
+    operation: str, groups: Groups | None, extent: int | None, ends: str | None, sizes: str | None
+) -> tuple[int, ...] | None:
+    """Return the end of each group that the option --ends or --sizes states; None without both.
+
+    operation   name of the command, for messages
+    groups      the groups; None without --groups
+    extent      extent of the mode that groups divide; None without a problem
+    raises      PlanError if both options are given, if groups or a problem are missing, for a size that is not a
+                number, and for the reasons of `Groups.ends`
+
+    >>> ends_of("check", Groups(3, "m"), 128, None, "100, 0,28"), ends_of("check", None, 128, None, None)
+    ((100, 100, 128), None)
+    """
+    given = [f"--{name} {text}" for name, text in (("ends", ends), ("sizes", sizes)) if text is not None]
+    if not given:
+        return None
+    wrong = [f"{' and '.join(given)} exclude each other."] if len(given) > 1 else []
+    if groups is None or extent is None:
+        wrong.append(f"{given[0]} needs --groups and --problem.")
+    if sizes is not None and not all(part.strip().isdecimal() for part in sizes.split(",")):
+        wrong.append(f"--sizes {sizes} is not a list of the size of each group, such as 100,0,28.")
+    if wrong or groups is None or extent is None:
+        raise PlanError(operation, wrong)
+    text = ends if sizes is None else ",".join(map(str, accumulate(map(int, sizes.split(",")))))
+    return groups.ends(operation, extent, text, 0)
 
 
 def groups_of(operation: str, count: int | None, along: str) -> Groups | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from cutegemm.build import sm90_plan
 from cutegemm.draw import draw, groups_picture
+from cutegemm.draw.groups import schedule_picture
 from cutegemm.draw.html import page_data
 from cutegemm.errors import UnsupportedError
-from cutegemm.plan import Problem
+from cutegemm.plan import Operands, Problem
 from tests.grouped import form
 
 ENDS = [5, 5, 13, 16]
@@ -45,3 +47,28 @@ def test_page_has_the_tiles_of_equal_groups(name: str, grid: tuple[int, int, int
     plan = form(name)
     shown = page_data(plan, Problem(500 if name != "n" else 128, 128, 128, 4, plan.operands), None)["grid"]
     assert (shown["m"], shown["n"], shown["l"]) == grid
+
+
+def test_schedule_by_hand() -> None:
+    """Groups of 40, 0 and 70 rows and 2 tiles along N, tiles of 64 x 64: 2 and 4 work tiles for 4 CTAs."""
+    operands = Operands.of("bf16", layout="nt", batched=True, groups="m")
+    plan = sm90_plan(operands, tile=(64, 64, 64), ctas=4)
+    problem = Problem(128, 128, 64, 3, plan.operands)
+    picture = schedule_picture(plan, problem, [40, 40, 110])
+    (grid,) = picture.grids
+    assert grid.labels.tolist() == [["0", "0", "2", "2"], ["2", "2", "", ""]]
+    assert grid.owners[1].tolist() == [[0, 1, 2, 3], [4, 5, -1, -1]]
+    assert grid.colours is not None
+    assert (grid.colours == -1).tolist() == [[False] * 4, [False, False, True, True]]
+    assert "6 work tiles of 3 groups, 4 clusters of 1 CTA" in draw(picture, kind="text")
+    assert "<svg" in draw(picture, kind="svg")
+    assert schedule_picture(plan, problem, [0, 0, 0]).grids[0].rows == 0
+
+
+def test_the_last_rounds_are_drawn() -> None:
+    """8192 rows in tiles of 64 are 128 work tiles: 64 rounds of 2 CTAs. The last 16 are drawn."""
+    operands = Operands.of("bf16", layout="nt", batched=True, groups="m")
+    plan = sm90_plan(operands, tile=(64, 64, 64), ctas=2)
+    picture = schedule_picture(plan, Problem(8192, 64, 64, 8, plan.operands))
+    assert picture.grids[0].row_ticks == tuple(map(str, range(48, 64)))
+    assert picture.notes == ("Other rounds are left out.",)

@@ -15,6 +15,7 @@ from cutegemm import layout as algebra
 from cutegemm.analysis import check, shared_accesses, wavefronts
 from cutegemm.analysis.accesses import buffer_layout
 from cutegemm.analysis.shared import served
+from cutegemm.analysis.tables import sections
 from cutegemm.choice.catalog import chosen
 from cutegemm.choice.names import plans, recipe_named
 from cutegemm.errors import PlanError
@@ -27,6 +28,7 @@ from cutegemm.explore.options import BUILDERS, automatic, choices, spelled
 from cutegemm.explore.state import DEFAULTS
 from cutegemm.layout import Layout, Swizzle, parse
 from cutegemm.machine.device import device_named
+from cutegemm.parse.groups import Groups
 from cutegemm.parse.layout_names import OPERATIONS
 from cutegemm.parse.plan import described
 from cutegemm.plan import Operands, Problem
@@ -523,6 +525,48 @@ def test_the_report_is_that_of_check() -> None:
     assert [text for text in shown.texts("div") if f"{roof.bound.seconds * 1e3:.3f} ms, binds" in text]
     for change in found.changes:
         assert any(change.what in text for text in shown.texts("p"))
+
+
+@pytest.mark.parametrize(
+    "sizes", [{}, {"ends": "1000,1000,1100"}, {"sizes": "1000,0,100"}], ids=["equal", "ends", "sizes"]
+)
+@pytest.mark.parametrize("along", ["m", "n", "k"])
+def test_groups(along: str, sizes: dict[str, str]) -> None:
+    """The report has the section of `check`, and the schedule; other views show the grouped plan."""
+    layout, problem = ("tn" if along == "k" else "nt"), "1536x1536x1536"
+    state = {"plan": "sm90_pingpong", "layout": layout, "problem": problem, "groups": 3, "along": along, **sizes}
+    plan, of = described("test", "sm90_pingpong", None, layout, problem, groups=Groups(3, along))
+    found = check(plan, of, device="h200", ends=[1000, 1000, 1100] if sizes else None)
+    (section,) = [each for each in sections(found) if each.title == "Groups"]
+    shown = page(view="report", **state)
+    assert {*section.lines, *section.after} <= {*shown.texts("p")}
+    assert ("The other sections take groups of equal size." in shown.texts("p")) == bool(sizes)
+    assert "Schedule of the groups" in shown.texts("h2")
+    assert not shown.all("div", class_="error")
+    sent = fields(shown)
+    assert (sent["groups"], sent["along"]) == ("3", along)
+    assert any(f"groups 3 along {along.upper()}" in text for text in page(view="rules", **state).texts("pre"))
+    for view in ("tile", "banks", "pipeline"):
+        assert not page(view=view, **state).all("div", class_="error")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"groups": "x"}, "groups 'x' is not a number, such as 8."),
+        ({"groups": "0"}, "--groups 0 is less than 1."),
+        ({"groups": "2", "along": "l"}, "--along l is not m, n or k."),
+        ({"ends": "4"}, "--ends 4 needs --groups and --problem."),
+        ({"groups": "2", "ends": "3"}, "--ends 3 is not a list of 2 ends"),
+        ({"groups": "2", "ends": "3", "sizes": "3"}, "--ends 3 and --sizes 3 exclude each other."),
+        ({"groups": "2", "epilogue": "relu(acc)"}, "--groups excludes --scales and --epilogue."),
+        ({"groups": "2", "plan": "simt_64x64", "dtype": "f32"}, "groups"),
+    ],
+)
+def test_wrong_groups_are_said(wrong: dict[str, str], said: str) -> None:
+    shown = page(view="rules", **wrong)
+    assert any(said in text for text in shown.texts("pre"))
+    assert shown.all("div", class_="error")
 
 
 def test_layouts_that_are_drawn_are_those_that_are_told() -> None:
