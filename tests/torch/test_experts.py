@@ -61,6 +61,22 @@ def test_gated_experts(name, interleaved, has_bias):
     compared(ours, theirs, (x, weights, up, down, *biases))
 
 
+@pytest.mark.parametrize("name", GATED)
+def test_pairs_of_weights_that_are_contiguous_along_their_rows(name, monkeypatch):
+    """Weights as gpt-oss has them: no kernel pairs their columns, so that products have no gated epilogue."""
+    texts, product = [], mixture.product
+    monkeypatch.setattr(
+        mixture, "product", lambda *given, **options: texts.append(given[3]) or product(*given, **options)
+    )
+    index, (x, weights, up, down, *biases) = inputs(has_bias=True)
+    stored = up.mT.contiguous()
+    ours = experts(x, index, weights, stored.mT, down, name, *biases, interleaved=True)
+    theirs = by_loop(index, x, weights, up, down, *biases, lambda preact: GATED[name](*parted(preact, True)))
+    assert len(texts) == 2
+    assert not any("pairs" in text for text in texts)
+    compared(ours, theirs, (x, weights, up, down, *biases))
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_experts_that_are_not_gated(name):
     index, tensors = inputs(is_gated=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from cutegemm.run.calls import Calls, is_batch_invariant
 from cutegemm.torch import checks
-from cutegemm.torch.activations import ACTIVATIONS, GATED, wrong_activation
+from cutegemm.torch.activations import ACTIVATIONS, GATED, gated_by_torch, wrong_activation
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.grouped.library import wrong_mode
 from cutegemm.torch.grouped.mixture import Activation, mixed
@@ -40,7 +41,8 @@ def experts(
                   (rows, 2H) or (rows, H) to (rows, H), which takes a kernel of its own
     up_bias       (L, 2H) or (L, H), in the order of the rows of `up`; None for no bias
     down_bias     (L, N); None for no bias
-    interleaved   whether rows 2j and 2j + 1 of `up` are gate and up, as in gpt-oss
+    interleaved   whether rows 2j and 2j + 1 of `up` are gate and up, as in gpt-oss. If `up` is not contiguous along K,
+                  torch applies the activation after the kernel
     is_partial    whether `index` may have numbers from L on, for experts on other devices. They contribute 0
     returns       (T, N)
     raises        UnsupportedError with every rule that is violated
@@ -60,7 +62,18 @@ def experts(
         _check(*tensors, activation, interleaved)
         if kinds is not None:
             _right.keep(key, True)
+    if interleaved and up.stride(2) != 1 and not callable(activation):
+        # A kernel does not pair adjacent columns of a B that is contiguous along them, as the weights of gpt-oss are.
+        activation, interleaved = _OF_PAIRS[activation or ""], False
     return mixed(activation, interleaved, is_partial, tensors)
+
+
+def _of_pairs(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a gated activation of a tensor whose columns 2j and 2j + 1 are gate and up, by operations of torch."""
+    return lambda x: gated_by_torch(name, x[..., ::2], x[..., 1::2])
+
+
+_OF_PAIRS = {name: _of_pairs(name) for name in GATED}
 
 
 def _check(
