@@ -1,4 +1,4 @@
-"""The file of the guard's record: a line for each plan and for each choice."""
+"""The file of the guard's record: a line for each plan, and for each plan that is chosen, with its problems."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ def text_of(dsl: str, sections: Mapping[str, Section]) -> str:
     "b":["2","4",[[],5]]
     },
     "choices": {
-    "8x8x8":["p","q"]
+    "p: q":"8x8x8"
     }
     }
     <BLANKLINE>
     """
     labels = sorted({label for name in OF_PLANS for label in sections[name]})
     plans = {label: [sections[name].get(label) for name in OF_PLANS] for label in labels}
-    return f'{{\n"dsl": {json.dumps(dsl)},\n"plans": {_lines(plans)},\n"choices": {_lines(sections[CHOICES])}\n}}\n'
+    problems: dict[str, str] = {}
+    for label, (name, built) in sorted(sections[CHOICES].items()):
+        chosen = f"{name}: {built}"
+        problems[chosen] = f"{problems[chosen]} {label}" if chosen in problems else label
+    return f'{{\n"dsl": {json.dumps(dsl)},\n"plans": {_lines(plans)},\n"choices": {_lines(problems)}\n}}\n'
 
 
 def read(text: str) -> tuple[str, dict[str, Section]]:
@@ -50,7 +54,10 @@ def read(text: str) -> tuple[str, dict[str, Section]]:
         name: {label: values[place] for label, values in held["plans"].items() if values[place] is not None}
         for place, name in enumerate(OF_PLANS)
     }
-    return held["dsl"], {**of_plans, CHOICES: held["choices"]}
+    choices = {
+        label: chosen.split(": ", 1) for chosen, labels in held["choices"].items() for label in labels.split(" ")
+    }
+    return held["dsl"], {**of_plans, CHOICES: choices}
 
 
 def _lines(values: Section) -> str:
