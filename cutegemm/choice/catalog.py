@@ -19,6 +19,7 @@ import cutegemm.choice.simt.choice as simt
 import cutegemm.choice.sm90.choice as sm90
 from cutegemm.choice.candidate import Candidate, Family, Request
 from cutegemm.choice.candidate import ranked as ranked_of
+from cutegemm.choice.grouped import ranked_grouped
 from cutegemm.choice.names import plans as plans
 from cutegemm.choice.names import recipe_named
 from cutegemm.choice.recipe import Recipe
@@ -244,7 +245,7 @@ def ranked(
 ) -> Iterator[Candidate]:
     """Yield the candidate plans of all kernel families for a problem, in ascending order of predicted time.
 
-    No plan is built yet. For a grouped problem, see `choice.grouped.ranked_grouped`.
+    No plan is built yet. The sizes of groups are random: see `choice.grouped`.
 
     operands     types, majorness and alignment of A to D. For A and B, it is the alignment that counts for TMA
                  (address, strides)
@@ -258,6 +259,8 @@ def ranked(
     >>> print(f"{first.recipe}: {first.us:.0f} us, most of it {first.bound}")
     sm90_overlapped_2x1: 186 us, most of it power
     """
+    if operands.groups:
+        return ranked_grouped(replace(problem, operands=operands), arch, device, accumulate, swap_ab, with_c)
     request = Request(operands, by_threads, arch, device, accumulate, swap_ab, with_c)
     return heapq.merge(*[ranked_of(family, problem) for family in _families(request, problem)], key=lambda one: one.us)
 
