@@ -319,6 +319,9 @@ ERRORS = {
         {"epilogue": lambda acc: swiglu(acc)},
         "groups divide the columns of mat_b, which the epilogue takes as gate and up. Pass groups of rows",
     ),
+    "not a number": (
+        (A, B, OFFS), {"epilogue": lambda acc, c: acc + c, "c": None}, "c = None is not a real number. Pass a real"
+    ),
     "operands without an epilogue": ((A, B, OFFS), {"c": 1.0}, "c is passed without an epilogue"),
     "reduction": ((A, B, OFFS), {"epilogue": lambda acc: (acc, row_sum(acc))}, "the epilogue reduces"),
 }  # fmt: skip

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from cutegemm.errors import UnsupportedError
 from cutegemm.ranks import predictions
 from cutegemm.run.calls import How
-from cutegemm.run.torch_ops import DTYPES, device_of
+from cutegemm.run.torch_ops import DTYPES, FLOAT8, device_of
 from cutegemm.torch.distributed.engine import Engine, Request
 from cutegemm.torch.distributed.groups import gather_into, group_of, reduce_scatter_into, without_peer_access
 from cutegemm.torch.distributed.memory import SymmetricMemory
@@ -201,5 +201,6 @@ def all_rows(a: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     if group.size() == 1:
         return a
     rows = a.new_empty((a.shape[0] * group.size(), *a.shape[1:]))
-    gather_into(rows, a, group=group)
+    as_bytes = a.dtype in FLOAT8  # a type that collectives do not know
+    gather_into(*[x.view(torch.uint8) if as_bytes else x for x in (rows, a)], group=group)
     return rows

@@ -20,6 +20,7 @@ from cutegemm.plan.epilogue import Reduction
 from cutegemm.plan.epilogue.quantized import BlockScale, Quantized
 from cutegemm.ranks import FORMS
 from cutegemm.run.calls import ENTERED, is_batch_invariant
+from cutegemm.run.checks import wrong_numbers
 from cutegemm.torch import checks
 from cutegemm.torch.activations import ACTIVATIONS, GATED, activated, gated, wrong_activation
 from cutegemm.torch.dispatch import PLAIN_TENSORS, as_autocast, is_direct, reshaped, rows_of
@@ -373,6 +374,7 @@ def _wrong_epilogue(
     parts   number of weights
     """
     rules = wrong_activation(activation, {**ACTIVATIONS, **GATED})
+    rules += wrong_numbers({key: x for key, x in operands.items() if not isinstance(x, torch.Tensor)})
     named = [name for name, x in (("bias", bias), ("activation", activation)) if x is not None]
     if epilogue is not None and named:
         rules.append(f"epilogue and {' and '.join(named)} are passed. Pass one, or write both into the epilogue.")

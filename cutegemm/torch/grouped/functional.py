@@ -9,6 +9,7 @@ import torch
 
 from cutegemm.plan.epilogue import Accumulator, Expression, Reduction, Tensor
 from cutegemm.run.calls import Calls, How, is_batch_invariant
+from cutegemm.run.checks import wrong_numbers
 from cutegemm.torch import checks
 from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.dispatch import as_autocast
@@ -81,6 +82,8 @@ def grouped_mm(
             _right.keep(key, True)
     names = tuple([name for name, x in operands.items() if isinstance(x, torch.Tensor)])
     others = tuple([name for name in operands if name not in names])
+    if others:
+        checks.refuse("grouped_mm", tensors, wrong_numbers({name: operands[name] for name in others}))
     text = PLAIN if epilogue is None else text_of_function(epilogue, names, others)
     values, numbers = [operands[name] for name in names], [float(operands[name]) for name in others]
     if bias is not None:
