@@ -11,6 +11,7 @@ from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import experts  # noqa: E402
 from cutegemm.torch.grouped import experts as experts_module  # noqa: E402
 from cutegemm.torch.grouped import launch, library, mixture  # noqa: E402
+from cutegemm.torch.grouped.prepared import Call  # noqa: E402
 from cutegemm.torch.grouped.rows import Gathered, Summed, inverse, placed  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
 from tests.torch.grouped_kernels import run_by  # noqa: E402
@@ -240,6 +241,29 @@ def test_prepared_calls_are_those_of_their_signature(on_kernels):
                 by_torch.setattr(library, "compute", COMPUTE)
                 by_torch.setattr(mixture, "_steps", type(mixture._steps)())
                 close(ours, run(), 2.0**-5)
+
+
+@pytest.mark.filterwarnings("ignore::cutegemm.errors.CopyWarning")
+def test_hooks_may_change_the_strides_of_saved_tensors(on_kernels):
+    """A kernel was chosen for the strides of its tensors, so that it only gets tensors with the same."""
+    run, strides = layer(), {}
+    launched = Call.launch
+
+    def noted(call, passed, allocated, scalars):
+        known = strides.setdefault(id(call), [x.stride() for x in passed])
+        assert known == [x.stride() for x in passed]
+        return launched(call, list(passed), allocated, scalars)
+
+    on_kernels.setattr(Call, "launch", noted)
+    first = run()
+
+    def packed(x):
+        return x.mT.contiguous().mT if x.shape == (32, 64) else x  # gate and up
+
+    with torch.autograd.graph.saved_tensors_hooks(packed, lambda x: x):
+        second = run()
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_warm_call_checks_and_looks_up_nothing(on_kernels):
