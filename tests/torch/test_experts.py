@@ -70,6 +70,16 @@ def test_experts_that_are_not_gated(name):
     compared(ours, by_loop(index, *tensors, ACTIVATIONS[name]), tensors)
 
 
+def test_a_string_of_a_class_of_its_own_names_an_activation():
+    """A call with one that names a gated activation does not make others right."""
+    index, (x, weights, up, down, *_) = inputs()
+    gated, plain, unknown = [type("Name", (str,), {})(name) for name in ("geglu", "gelu", "mish")]
+    assert torch.equal(experts(x, index, weights, up, down, gated), experts(x, index, weights, up, down, "geglu"))
+    for name in (plain, unknown):
+        with pytest.raises(UnsupportedError, match=r"down has rows of 4|'mish' is unknown"):
+            experts(x, index, weights, up, down, name)
+
+
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_an_activation_of_torch(has_bias):
     index, (x, weights, up, down, *biases) = inputs(has_bias=has_bias)
@@ -344,10 +354,15 @@ def test_meta_tensors_and_autocast():
         assert experts(x, index, weights, up, down).dtype == torch.bfloat16
 
 
+SHAPES = {"x": (T, K), "up": (L, 2 * H, K), "down": (L, N, H)}
 ERRORS = {
     "activation": ({"activation": "mish"}, "activation = 'mish' is unknown"),
     "interleaved": ({"activation": "gelu", "interleaved": True}, "activation = 'gelu' is unknown. Use one of 'swiglu'"),
     "type of index": ({"index": torch.ones(T, CHOSEN)}, "index is of torch.float32. Pass integers"),
+    "float8": (
+        {name: torch.ones(*shape).to(torch.float8_e4m3fn) for name, shape in SHAPES.items()},
+        "x is of torch.float8_e4m3fn, but hidden values are not. Pass a wider type for all, as x.bfloat16",
+    ),
     "complex index": ({"index": torch.ones(T, CHOSEN).cfloat()}, "index is of torch.complex64. Pass integers"),
     "no experts of a token": (
         {"index": torch.ones(T, 0).long(), "weights": torch.ones(T, 0).double()},

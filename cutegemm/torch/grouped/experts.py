@@ -54,7 +54,7 @@ def experts(
     x, up, down, up_bias, down_bias = as_autocast(x, up, down, up_bias, down_bias)
     tensors = (x, index, weights, up, down, up_bias, down_bias)
     kinds = checks.signature_of(tensors)
-    named = activation if activation is None or activation.__class__ is str else callable(activation)
+    named = activation if activation is None or isinstance(activation, str) else callable(activation)
     key = kinds, interleaved, named
     if kinds is None or is_batch_invariant() or key not in _right.found:
         _check(*tensors, activation, interleaved)
@@ -85,6 +85,8 @@ def _check(
             *checks.wrong_factors(("x", "up"), x, up),
             *checks.wrong_factors(("x", "down"), x, down),
         ]
+        if x.dtype.itemsize == 1:
+            rules.append(f"x is of {x.dtype}, but hidden values are not. Pass a wider type for all, as x.bfloat16().")
         rules += checks.wrong_operand_dtypes(x, weights=weights, **biases)
         ranks = [each.dim() for each in tensors.values()]
         if ranks != [2, 2, 2, 3, 3]:
@@ -122,7 +124,7 @@ def _wrong_extents(
         rules.append(f"x has rows of {x.shape[1]}, up of {k}, but both are K.")
     if count != of_down:
         rules.append(f"up has weights of {count} experts, down of {of_down}. Pass one of each for each expert.")
-    gates = 2 if activation in GATED else 1
+    gates = 2 if not callable(activation) and activation in GATED else 1
     if not callable(activation) and rows != gates * hidden:
         of_up = "twice as many, for gate and up" if gates == 2 else "as many"
         rules.append(f"down has rows of {hidden}, up has {rows} rows for each expert. Pass {of_up}.")
