@@ -322,6 +322,9 @@ ERRORS = {
     "not a number": (
         (A, B, OFFS), {"epilogue": lambda acc, c: acc + c, "c": None}, "c = None is not a real number. Pass a real"
     ),
+    "a name of the kernel": (
+        (A, B, OFFS), {"epilogue": lambda acc, ends: acc + ends, "ends": torch.ones(6)}, "operand has the name 'ends'"
+    ),
     "operands without an epilogue": ((A, B, OFFS), {"c": 1.0}, "c is passed without an epilogue"),
     "reduction": ((A, B, OFFS), {"epilogue": lambda acc: (acc, row_sum(acc))}, "the epilogue reduces"),
 }  # fmt: skip
