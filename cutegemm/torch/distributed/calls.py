@@ -91,12 +91,13 @@ def request_of(
     form: str | None = None,
     device_index: int = 0,
 ) -> Request:
-    """Return the call with the schedule of the lowest predicted time.
+    """Return the description of a call, in the form and number of chunks that have the lowest predicted time.
 
     ranks          number of ranks
-    form           form that the caller passes; None: any
-    device_index   GPU of this rank
+    form           form that the caller wants; None: any
+    device_index   index of the GPU of this rank, whose rates the prediction uses
     others         as for `engine.Request`
+    raises         UnsupportedError if the operation does not have the form for this number of rows
     """
     options = predictions(operation, ranks, m, n, k, DTYPES[dtype], DTYPES[out_dtype], device=device_of(device_index))
     for option in options:

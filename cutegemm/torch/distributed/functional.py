@@ -53,8 +53,8 @@ def all_gather_mm(
     M tokens, and N/R of the columns of the weights. The gradient by `a` is that of a `mm_reduce_scatter`.
 
     a            M/R x K, the rows of this rank; or (M/R, ..., K)
-    b            K x N, the columns of this rank. Or a sequence of matrices, such as those of q, k and v, which get a
-                 result each, without an epilogue; the rows are gathered once for all
+    b            K x N, the columns of this rank. Or a sequence of matrices, such as the weights of q, k and v: the rows
+                 are gathered once, and each matrix gets a result of its own, without an epilogue
     bias         (N,), the part of this rank; None for no bias
     activation   name such as "gelu"; or "swiglu", if the left half of the columns of b are gate, the right half up;
                  None for none

@@ -37,11 +37,12 @@ def experts(
     up            (L, H, K): a weight of each of L experts; (L, 2H, K) for a gated activation: gate, then up
     down          (L, N, H)
     activation    name of an activation, as for `linear` or, if gated, as for `gemm_gated`; or a function of torch from
-                  (rows, 2H) or (rows, H) to (rows, H), which takes a kernel of its own
+                  (rows, 2H) or (rows, H) to (rows, H), which torch computes between the two products
     up_bias       (L, 2H) or (L, H), in the order of the rows of `up`; None for no bias
     down_bias     (L, N); None for no bias
     interleaved   whether rows 2j and 2j + 1 of `up` are gate and up, as in gpt-oss
-    is_partial    whether `index` may have numbers from L on, for experts on other devices. They contribute 0
+    is_partial    whether `index` may have numbers from L on, for experts on other devices. They contribute 0. Without
+                  it, such a number makes the result wrong. A negative number counts as 0, the first expert
     returns       (T, N)
     raises        UnsupportedError with every rule that is violated
 
