@@ -425,6 +425,13 @@ def test_operands_of_the_shape_of_the_result(form, which, simulated):
         close([each[:, :40] for each in ours], [each[:, :40] for each in theirs], 2.0**-7)
 
 
+def test_ends_with_other_strides(simulated):
+    a, b = normal(40, 32).bfloat16(), normal(GROUPS, 32, 64).bfloat16()
+    offs = torch.stack([offsets([3, 3, 30, 40]), offsets([0, 40, 0, 0])], 1)[:, 0]
+    assert offs.stride() == (2,)
+    close(kernel(a, b, offs, "lambda acc: acc"), launch_by_torch(a, b, offs, "lambda acc: acc"), 2.0**-7)
+
+
 @pytest.mark.parametrize("negated", [(0,), (1,), (2,), (0, 1, 2)])
 def test_negated_views(negated, simulated):
     """Kernels read memory, where the elements of such a view have the other sign."""
