@@ -19,7 +19,6 @@ import cutegemm.choice.simt.choice as simt
 import cutegemm.choice.sm90.choice as sm90
 from cutegemm.choice.candidate import Candidate, Family, Request
 from cutegemm.choice.candidate import ranked as ranked_of
-from cutegemm.choice.grouped import ranked_grouped
 from cutegemm.choice.names import plans as plans
 from cutegemm.choice.names import recipe_named
 from cutegemm.choice.recipe import Recipe
@@ -30,6 +29,7 @@ from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.arguments import not_operands
 from cutegemm.plan.mainloop.block_scaled import has_scales
+from cutegemm.plan.memory.groups import batch_of_equal_groups, without_groups
 from cutegemm.plan.memory.repack import repacked_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
@@ -245,7 +245,7 @@ def ranked(
 ) -> Iterator[Candidate]:
     """Yield the candidate plans of all kernel families for a problem, in ascending order of predicted time.
 
-    No plan is built yet. The sizes of groups are random: see `choice.grouped`.
+    No plan is built yet. The times of a grouped problem are those of groups of equal size.
 
     operands     types, majorness and alignment of A to D. For A and B, it is the alignment that counts for TMA
                  (address, strides)
@@ -260,7 +260,7 @@ def ranked(
     sm90_overlapped_2x1: 186 us, most of it power
     """
     if operands.groups:
-        return ranked_grouped(replace(problem, operands=operands), arch, device, accumulate, swap_ab, with_c)
+        operands, problem = without_groups(operands), batch_of_equal_groups(problem)
     request = Request(operands, by_threads, arch, device, accumulate, swap_ab, with_c)
     return heapq.merge(*[ranked_of(family, problem) for family in _families(request, problem)], key=lambda one: one.us)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from cutegemm.choice.candidate import Candidate, Request, Variants
 from cutegemm.choice.candidate import ranked as ranked_of
+from cutegemm.choice.catalog import WITH_WGMMA
 from cutegemm.choice.columns import Column
 from cutegemm.choice.recipe import Recipe
 from cutegemm.choice.refusals import by_reason
@@ -157,8 +158,15 @@ def ranked_grouped(
 
     Some of them may not suit groups. The arguments are those of `choice.catalog.ranked`.
 
-    raises   PlanError if no named plan can implement the operands on the architecture
+    raises   PlanError if the problem has no groups, or no named plan can implement its operands on the architecture
     """
+    rules = []
+    if not problem.operands.groups:
+        rules.append("the problem has no groups. Call choose, or pass operands with groups = 'm', 'n' or 'k'.")
+    if arch != WITH_WGMMA:
+        rules.append(f"kernels of groups need wgmma of {WITH_WGMMA}; {arch} does not have it. Pass tensors on the CPU.")
+    if rules:
+        raise PlanError(f"choose: {problem} on {arch}", rules)
     dense = replace(batch_of_equal_groups(problem), ld=())
     request = Request(without_groups(problem.operands), None, arch, device, accumulate, swap_ab, with_c)
     return ranked_of(_family(request, problem.operands.groups, dense.k), dense)
@@ -199,6 +207,8 @@ def chosen_grouped(
         except PlanError as error:
             refusals += [(recipe, rule) for rule in error.violations]
             continue
-        if made is not None:
+        if made is None:
+            refusals.append((recipe, "it does not compute the epilogue at full speed. Pass a plan by name."))
+        else:
             return recipe, recipe.as_launched(made)
     raise PlanError(f"choose: no named plan for {problem.operands} on {arch}", by_reason(refusals))

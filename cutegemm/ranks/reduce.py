@@ -44,9 +44,9 @@ def scatter_by_shard(of: Shape, rank: int) -> Iterator[Step]:
 
 
 def _sent(of: Shape, rank: int) -> Iterator[Step]:
-    """Yield the GEMMs of the shards of other ranks, and what brings their partial results to the memory of the owner.
+    """Yield the GEMMs of the rows that other ranks own. Each result is stored in the memory of the owner.
 
-    With one chunk, the GEMMs store there. With several, a chunk is copied while the next one is computed.
+    With one chunk, the GEMMs store it there. With several, a chunk is copied there while the next one is computed.
     """
     if of.chunks == 1:
         for distance in of.distances:
@@ -64,7 +64,7 @@ def _sent(of: Shape, rank: int) -> Iterator[Step]:
 
 
 def _met(of: Shape, chunk: int) -> Iterator[Step]:
-    """Yield what waits until the partial results of a chunk have arrived on all ranks."""
+    """Yield the steps that wait until the partial results of a chunk have arrived on all ranks."""
     if of.chunks > 1:
         yield Follow(MAIN, f"{COPY} {chunk}")
     elif of.ranks > 2:

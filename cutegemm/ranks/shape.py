@@ -46,7 +46,7 @@ class Shape:
         return Region(rank, buffer, *shard(self.m, self.ranks, owner))
 
     def slot(self, owner: int, distance: int) -> Region:
-        """Return the rows in "partials" of `owner` for the partial result of the rank `distance` before it."""
+        """Return the region of "partials" of `owner` that the rank `distance` before it stores its product to."""
         return Region(owner, "partials", (distance - 1) * self.most_rows, shard(self.m, self.ranks, owner)[1])
 
     def symmetric(self, name: str, rows: int, columns: int, dtype: DType) -> Buffer:
@@ -62,7 +62,7 @@ class Shape:
         return Buffer(OUTPUT, rows, self.n, self.out_dtype)
 
     def sent(self, rank: int, distance: int) -> Region:
-        """Return the rows in "sent" of `rank` for its product with the rows of the rank at a distance."""
+        """Return the region of "sent" in which `rank` holds its product for the rank at a distance, to copy it."""
         return Region(
             rank, "sent", (distance - 1) * self.most_rows, shard(self.m, self.ranks, self.rank(rank, distance))[1]
         )

@@ -86,7 +86,7 @@ def simulate_calls(schedules: Sequence[Schedule], *, interleavings: int = 12, se
 
     schedules       schedule of each call, all for the same number of ranks
     interleavings   number of random interleavings
-    raises          UnsupportedError if the numbers of ranks differ
+    raises          UnsupportedError if the numbers of ranks differ, or without a call or an interleaving
 
     >>> from cutegemm.ranks import all_gather, reduce_scatter
     >>> gather, scatter = all_gather(2, 8, 4, 16), reduce_scatter(2, 8, 16, 4)
@@ -94,6 +94,9 @@ def simulate_calls(schedules: Sequence[Schedule], *, interleavings: int = 12, se
     12 interleavings of 5 calls, 1104 steps: no fault
     """
     ranks = {schedule.ranks for schedule in schedules}
+    if not ranks or interleavings < 1:
+        runs = f"{interleavings} interleavings of {len(schedules)} calls"
+        raise UnsupportedError(f"simulate_calls: {runs} have no steps. Pass at least one call and one interleaving.")
     if len(ranks) != 1:
         raise UnsupportedError(f"simulate_calls: schedules of {sorted(ranks)} ranks. Pass schedules of one number.")
     report, steps = Report(), 0

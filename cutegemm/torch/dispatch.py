@@ -41,6 +41,9 @@ class Route(Enum):
     OPERATOR = "an operator of torch.library: a graph is traced, or a tensor is not a plain one"
 
 
+TRANSFORMS = Route.TRANSFORMED, Route.DECOMPOSED  # routes on which tensors may be transformed
+
+
 def route_of(*tensors: Any) -> Route:
     """Return how a call must reach its kernel: directly, by an autograd function, or as an operator that torch can see.
 

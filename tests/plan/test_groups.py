@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutegemm.build import mma_sync_plan, simt_plan, sm90_plan
+from cutegemm.choice.grouped import chosen_grouped
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.plan import GemmPlan, Operands, Problem
@@ -331,6 +332,19 @@ def test_a_saved_plan_returns_as_it_was(name: str) -> None:
     assert again == plan
     assert (again.key(), type(again.scheduler)) == (plan.key(), GroupedScheduler)
     assert again.scheduler.groups == FORMS[name][0]
+
+
+def test_problems_without_a_choice() -> None:
+    operands = Operands.of("bf16", layout="nt", batched=True)
+    with pytest.raises(PlanError) as caught:
+        chosen_grouped(Problem(64, 64, 64, 2, operands), "sm_80")
+    assert caught.value.violations == (
+        "the problem has no groups. Call choose, or pass operands with groups = 'm', 'n' or 'k'.",
+        "kernels of groups need wgmma of sm_90a; sm_80 does not have it. Pass tensors on the CPU.",
+    )
+    grouped = Operands.of("bf16", layout="nt", batched=True, groups="m")
+    with pytest.raises(PlanError, match=r"it does not compute the epilogue at full speed. Pass a plan by name."):
+        chosen_grouped(Problem(64, 64, 64, 2, grouped), can_implement=lambda plan, swap_ab: None)
 
 
 @pytest.mark.parametrize(("groups", "along"), [("m", "M"), ("n", "N"), ("k", "K")])

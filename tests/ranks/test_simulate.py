@@ -62,6 +62,13 @@ def test_schedules_have_no_fault(schedule: Schedule) -> None:
     assert report.steps == 3 * 4 * issued
 
 
+def test_a_simulation_without_steps_is_refused() -> None:
+    """It would report no fault."""
+    for options in ({"calls": 0}, {"interleavings": 0}):
+        with pytest.raises(UnsupportedError, match=r"have no steps. Pass at least one call and one interleaving."):
+            simulate_schedule(all_gather(2, 8, 4, 4), **options)
+
+
 @pytest.mark.parametrize("ranks", [2, 8])
 @pytest.mark.parametrize(("operation", "form"), KINDS)
 def test_many_calls_in_many_interleavings(operation: str, form: str, ranks: int) -> None:

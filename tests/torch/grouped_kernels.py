@@ -23,6 +23,7 @@ def run_by(execute, monkeypatch):
         def function(a, b, *others):
             given = dict(zip(names, others, strict=True))
             assert not any(x.is_neg() for x in (a, b, *others) if isinstance(x, torch.Tensor))  # kernels read memory
+            assert given[operand_of_sizes(plan.operands)].is_contiguous()  # as the kernel is compiled
             read = {name: _operand(plan, name, x) for name, x in given.items() if name not in outputs}
             found = execute(plan, _array(a), _array(b), **read)
             for name, array in {"d": found.d, **found.aux}.items():

@@ -11,6 +11,7 @@ from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import experts  # noqa: E402
 from cutegemm.torch.grouped import experts as experts_module  # noqa: E402
 from cutegemm.torch.grouped import launch, library, mixture  # noqa: E402
+from cutegemm.torch.grouped.prepared import Call  # noqa: E402
 from cutegemm.torch.grouped.rows import Gathered, Summed, inverse, placed  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
 from tests.torch.grouped_kernels import run_by  # noqa: E402
@@ -83,6 +84,16 @@ def test_experts_that_are_not_gated(name):
     x, weights, up, down, *_ = tensors
     ours = experts(x, index, weights, up, down, name)
     compared(ours, by_loop(index, *tensors, ACTIVATIONS[name]), tensors)
+
+
+def test_a_string_of_a_class_of_its_own_names_an_activation():
+    """A call with one that names a gated activation does not make others right."""
+    index, (x, weights, up, down, *_) = inputs()
+    gated, plain, unknown = [type("Name", (str,), {})(name) for name in ("geglu", "gelu", "mish")]
+    assert torch.equal(experts(x, index, weights, up, down, gated), experts(x, index, weights, up, down, "geglu"))
+    for name in (plain, unknown):
+        with pytest.raises(UnsupportedError, match=r"down has rows of 4|'mish' is unknown"):
+            experts(x, index, weights, up, down, name)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -258,6 +269,29 @@ def test_prepared_calls_are_those_of_their_signature(on_kernels):
                 close(ours, run(), 2.0**-5)
 
 
+@pytest.mark.filterwarnings("ignore::cutegemm.errors.CopyWarning")
+def test_hooks_may_change_the_strides_of_saved_tensors(on_kernels):
+    """A kernel was chosen for the strides of its tensors, so that it only gets tensors with the same."""
+    run, strides = layer(), {}
+    launched = Call.launch
+
+    def noted(call, passed, allocated, scalars):
+        known = strides.setdefault(id(call), [x.stride() for x in passed])
+        assert known == [x.stride() for x in passed]
+        return launched(call, list(passed), allocated, scalars)
+
+    on_kernels.setattr(Call, "launch", noted)
+    first = run()
+
+    def packed(x):
+        return x.mT.contiguous().mT if x.shape == (32, 64) else x  # gate and up
+
+    with torch.autograd.graph.saved_tensors_hooks(packed, lambda x: x):
+        second = run()
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_a_warm_call_checks_and_looks_up_nothing(on_kernels):
     """The second call of a signature neither checks its arguments nor forms the signature of a grouped product."""
     run = layer()
@@ -336,10 +370,15 @@ def test_meta_tensors_and_autocast():
         assert experts(x, index, weights, up, down).dtype == torch.bfloat16
 
 
+SHAPES = {"x": (T, K), "up": (L, 2 * H, K), "down": (L, N, H)}
 ERRORS = {
     "activation": ({"activation": "mish"}, "activation = 'mish' is unknown"),
     "interleaved": ({"activation": "gelu", "interleaved": True}, "activation = 'gelu' is unknown. Use one of 'swiglu'"),
     "type of index": ({"index": torch.ones(T, CHOSEN)}, "index is of torch.float32. Pass integers"),
+    "float8": (
+        {name: torch.ones(*shape).to(torch.float8_e4m3fn) for name, shape in SHAPES.items()},
+        "x is of torch.float8_e4m3fn, but hidden values are not. Pass a wider type for all, as x.bfloat16",
+    ),
     "complex index": ({"index": torch.ones(T, CHOSEN).cfloat()}, "index is of torch.complex64. Pass integers"),
     "no experts of a token": (
         {"index": torch.ones(T, 0).long(), "weights": torch.ones(T, 0).double()},

@@ -319,6 +319,12 @@ ERRORS = {
         {"epilogue": lambda acc: swiglu(acc)},
         "groups divide the columns of mat_b, which the epilogue takes as gate and up. Pass groups of rows",
     ),
+    "not a number": (
+        (A, B, OFFS), {"epilogue": lambda acc, c: acc + c, "c": None}, "c = None is not a real number. Pass a real"
+    ),
+    "a name of the kernel": (
+        (A, B, OFFS), {"epilogue": lambda acc, ends: acc + ends, "ends": torch.ones(6)}, "operand has the name 'ends'"
+    ),
     "operands without an epilogue": ((A, B, OFFS), {"c": 1.0}, "c is passed without an epilogue"),
     "reduction": ((A, B, OFFS), {"epilogue": lambda acc: (acc, row_sum(acc))}, "the epilogue reduces"),
 }  # fmt: skip
@@ -417,6 +423,13 @@ def test_operands_of_the_shape_of_the_result(form, which, simulated):
             with pytest.warns(CopyWarning, match=r"grouped_mm: a copy of c, of shape \(40, 48\)"):
                 ours = launch.compute_grouped(a, b, offs, text, [c], (), None, How(), False)
         close([each[:, :40] for each in ours], [each[:, :40] for each in theirs], 2.0**-7)
+
+
+def test_ends_with_other_strides(simulated):
+    a, b = normal(40, 32).bfloat16(), normal(GROUPS, 32, 64).bfloat16()
+    offs = torch.stack([offsets([3, 3, 30, 40]), offsets([0, 40, 0, 0])], 1)[:, 0]
+    assert offs.stride() == (2,)
+    close(kernel(a, b, offs, "lambda acc: acc"), launch_by_torch(a, b, offs, "lambda acc: acc"), 2.0**-7)
 
 
 @pytest.mark.parametrize("negated", [(0,), (1,), (2,), (0, 1, 2)])

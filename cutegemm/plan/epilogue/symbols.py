@@ -84,7 +84,7 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
         raise
     except Exception as error:  # the caller's function may raise anything
         made_of = "Build an epilogue from + - * /, comparisons and the functions of cutegemm.epilogue."
-        raise PlanError(f"epilogue {signature}", [f"it raised {type(error).__name__}: {error} {made_of}"]) from error
+        raise PlanError(f"epilogue {signature}", [f"it raised {type(error).__name__}: {error}. {made_of}"]) from error
     several = returned if isinstance(returned, tuple | list) else (returned,)
     results = [each for each in map(expression_of, several) if each is not None]
     if not several or len(results) < len(several):

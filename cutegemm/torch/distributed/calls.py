@@ -14,7 +14,7 @@ import torch.distributed as dist
 from cutegemm.errors import UnsupportedError
 from cutegemm.ranks import predictions
 from cutegemm.run.calls import How
-from cutegemm.run.torch_ops import DTYPES, device_of
+from cutegemm.run.torch_ops import DTYPES, FLOAT8, device_of
 from cutegemm.torch.distributed.engine import Engine, Request
 from cutegemm.torch.distributed.groups import gather_into, group_of, reduce_scatter_into, without_peer_access
 from cutegemm.torch.distributed.memory import SymmetricMemory
@@ -91,12 +91,13 @@ def request_of(
     form: str | None = None,
     device_index: int = 0,
 ) -> Request:
-    """Return the call with the schedule of the lowest predicted time.
+    """Return the description of a call, in the form and number of chunks that have the lowest predicted time.
 
     ranks          number of ranks
-    form           form that the caller passes; None: any
-    device_index   GPU of this rank
+    form           form that the caller wants; None: any
+    device_index   index of the GPU of this rank, whose rates the prediction uses
     others         as for `engine.Request`
+    raises         UnsupportedError if the operation does not have the form for this number of rows
     """
     options = predictions(operation, ranks, m, n, k, DTYPES[dtype], DTYPES[out_dtype], device=device_of(device_index))
     for option in options:
@@ -201,5 +202,6 @@ def all_rows(a: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     if group.size() == 1:
         return a
     rows = a.new_empty((a.shape[0] * group.size(), *a.shape[1:]))
-    gather_into(rows, a, group=group)
+    as_bytes = a.dtype in FLOAT8  # a type that collectives do not know
+    gather_into(*[x.view(torch.uint8) if as_bytes else x for x in (rows, a)], group=group)
     return rows

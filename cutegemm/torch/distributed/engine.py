@@ -48,7 +48,7 @@ class Request(NamedTuple):
     operation          "all_gather", "reduce_scatter" or "all_reduce"
     m, n, k            rows of all ranks together; columns and rows of this rank's weights
     dtype, out_dtype   torch dtypes of the operands, and of the result and partial results
-    form               "whole" or "by_shard"
+    form               "whole", "by_shard" or "by_copy", as for `cutegemm.ranks.schedule_of`
     chunks             launches for the rows that a rank owns, of an all-reduce by shard
     """
 

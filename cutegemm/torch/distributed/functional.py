@@ -20,6 +20,7 @@ from cutegemm.plan.epilogue import Reduction
 from cutegemm.plan.epilogue.quantized import BlockScale, Quantized
 from cutegemm.ranks import FORMS
 from cutegemm.run.calls import ENTERED, is_batch_invariant
+from cutegemm.run.checks import wrong_numbers
 from cutegemm.torch import checks
 from cutegemm.torch.activations import ACTIVATIONS, GATED, activated, gated, wrong_activation
 from cutegemm.torch.dispatch import PLAIN_TENSORS, as_autocast, is_direct, reshaped, rows_of
@@ -52,8 +53,8 @@ def all_gather_mm(
     M tokens, and N/R of the columns of the weights. The gradient by `a` is that of a `mm_reduce_scatter`.
 
     a            M/R x K, the rows of this rank; or (M/R, ..., K)
-    b            K x N, the columns of this rank. Or a sequence of matrices, such as those of q, k and v, which get a
-                 result each, without an epilogue; the rows are gathered once for all
+    b            K x N, the columns of this rank. Or a sequence of matrices, such as the weights of q, k and v: the rows
+                 are gathered once, and each matrix gets a result of its own, without an epilogue
     bias         (N,), the part of this rank; None for no bias
     activation   name such as "gelu"; or "swiglu", if the left half of the columns of b are gate, the right half up;
                  None for none
@@ -373,6 +374,7 @@ def _wrong_epilogue(
     parts   number of weights
     """
     rules = wrong_activation(activation, {**ACTIVATIONS, **GATED})
+    rules += wrong_numbers({key: x for key, x in operands.items() if not isinstance(x, torch.Tensor)})
     named = [name for name, x in (("bias", bias), ("activation", activation)) if x is not None]
     if epilogue is not None and named:
         rules.append(f"epilogue and {' and '.join(named)} are passed. Pass one, or write both into the epilogue.")

@@ -23,9 +23,10 @@ import torch.distributed._functional_collectives as collectives
 from torch.distributed import distributed_c10d as c10d
 from torch.utils.flop_counter import register_flop_formula
 
+from cutegemm.torch import checks
 from cutegemm.torch.autograd import Extents, gradients_by_b, needed, product, with_memory, with_saved
 from cutegemm.torch.derivatives import ACC, TensorRules, pullback
-from cutegemm.torch.dispatch import Route, route_of
+from cutegemm.torch.dispatch import TRANSFORMS, Route, is_transformed, route_of
 from cutegemm.torch.distributed.calls import all_reduced, gathered, ranks_of, reduce_scattered
 from cutegemm.torch.distributed.work import new_results, new_sum
 from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_text
@@ -64,8 +65,10 @@ def gather_product(
     gathers   True if `a` has the rows of this rank; False if all ranks have the same `a`
     others    as for `calls.gathered`
     """
-    if route_of(a, *b, *operands) is Route.DIRECT:
+    route = route_of(a, *b, *operands)
+    if route is Route.DIRECT:
         return _gather(a, b, text, operands, scalars, out_dtype, gathers, name, form)
+    _refuse_transformed(route, "all_gather_mm" if gathers else "replicated_mm", a, *b, *operands)
     if torch.is_grad_enabled() and text != PLAIN and any(x.requires_grad for x in (a, *b, *operands)):
         text = with_saved(text, len(operands))
     types = None if out_dtype is None else types_text(out_dtype)
@@ -83,11 +86,27 @@ def reduced_product(
     scatters   True for the rows of this rank; False for all rows
     others     as for `calls.reduce_scattered`
     """
-    if route_of(a, b, *([] if bias is None else [bias])) is Route.DIRECT:
+    tensors = [a, b] if bias is None else [a, b, bias]
+    route = route_of(*tensors)
+    if route is Route.DIRECT:
         return (reduce_scattered if scatters else all_reduced)(a, b, bias, ranks_of(name, a.device), form)
+    _refuse_transformed(route, "mm_reduce_scatter" if scatters else "mm_all_reduce", *tensors)
     operator = torch.ops.cutegemm.mm_reduce_scatter if scatters else torch.ops.cutegemm.mm_all_reduce
     result: torch.Tensor = operator(a, b, bias, name, form)
     return result
+
+
+def _refuse_transformed(route: Route, called: str, *tensors: torch.Tensor) -> None:
+    """Raise UnsupportedError if a tensor is transformed: the ranks would have to communicate in another order.
+
+    called   name of the function, for the message
+    """
+    if route in TRANSFORMS and is_transformed(*tensors):
+        rule = (
+            "torch.vmap, torch.func and forward-mode differentiation cannot transform what ranks exchange. Call it "
+            "outside of them, and take gradients by torch.autograd."
+        )
+        checks.refuse(called, {"a": tensors[0], "b": tensors[1]}, [rule])
 
 
 def _gather(

@@ -25,6 +25,8 @@ _FLAG_BYTES = 4
 _NS_PER_MS = 1_000_000
 _LEAST_PAD_BYTES = 2048  # least size, if torch does not tell it
 
+_MOST_SECONDS = 10**9  # in nanoseconds, it fits into 64 bits
+
 _timeout_ms = int(TIMEOUT_SECONDS * 1000)
 
 
@@ -36,11 +38,14 @@ def set_timeout(seconds: float) -> None:
     lost, so the process has to be restarted, as after a timeout of NCCL.
 
     seconds   time for one wait; 0 for no limit
-    raises    UnsupportedError for a negative number
+    raises    UnsupportedError unless it is a number from 0 to a billion
     """
     global _timeout_ms
-    if seconds < 0:
-        raise UnsupportedError(f"set_timeout: seconds = {seconds} is negative. Pass a time, or 0 for no limit.")
+    if not (isinstance(seconds, (int, float)) and 0 <= seconds <= _MOST_SECONDS):
+        raise UnsupportedError(
+            f"set_timeout: seconds = {seconds!r}, but a number from 0 to {_MOST_SECONDS} is expected. Pass a time, or "
+            "0 for no limit."
+        )
     _timeout_ms = int(seconds * 1000)
 
 

@@ -41,7 +41,7 @@ class Gathered:
     results: Sequence[torch.Tensor]
     how: How = AS_CHOSEN
 
-    adds_more = False
+    adds_more = False  # gathered rows are not added, so that no sum has a bias
 
     @property
     def d(self) -> torch.Tensor:

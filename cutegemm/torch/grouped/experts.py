@@ -38,12 +38,13 @@ def experts(
     up            (L, H, K): a weight of each of L experts; (L, 2H, K) for a gated activation: gate, then up
     down          (L, N, H)
     activation    name of an activation, as for `linear` or, if gated, as for `gemm_gated`; or a function of torch from
-                  (rows, 2H) or (rows, H) to (rows, H), which takes a kernel of its own
+                  (rows, 2H) or (rows, H) to (rows, H), which torch computes between the two products
     up_bias       (L, 2H) or (L, H), in the order of the rows of `up`; None for no bias
     down_bias     (L, N); None for no bias
     interleaved   whether rows 2j and 2j + 1 of `up` are gate and up, as in gpt-oss. If `up` is not contiguous along K,
                   torch applies the activation after the kernel
-    is_partial    whether `index` may have numbers from L on, for experts on other devices. They contribute 0
+    is_partial    whether `index` may have numbers from L on, for experts on other devices. They contribute 0. Without
+                  it, such a number makes the result wrong. A negative number counts as 0, the first expert
     returns       (T, N)
     raises        UnsupportedError with every rule that is violated
 
@@ -56,7 +57,7 @@ def experts(
     x, up, down, up_bias, down_bias = as_autocast(x, up, down, up_bias, down_bias)
     tensors = (x, index, weights, up, down, up_bias, down_bias)
     kinds = checks.signature_of(tensors)
-    named = activation if activation is None or activation.__class__ is str else callable(activation)
+    named = activation if activation is None or isinstance(activation, str) else callable(activation)
     key = kinds, interleaved, named
     if kinds is None or is_batch_invariant() or key not in _right.found:
         _check(*tensors, activation, interleaved)
@@ -98,6 +99,8 @@ def _check(
             *checks.wrong_factors(("x", "up"), x, up),
             *checks.wrong_factors(("x", "down"), x, down),
         ]
+        if x.dtype.itemsize == 1:
+            rules.append(f"x is of {x.dtype}, but hidden values are not. Pass a wider type for all, as x.bfloat16().")
         rules += checks.wrong_operand_dtypes(x, weights=weights, **biases)
         ranks = [each.dim() for each in tensors.values()]
         if ranks != [2, 2, 2, 3, 3]:
@@ -135,7 +138,7 @@ def _wrong_extents(
         rules.append(f"x has rows of {x.shape[1]}, up of {k}, but both are K.")
     if count != of_down:
         rules.append(f"up has weights of {count} experts, down of {of_down}. Pass one of each for each expert.")
-    gates = 2 if activation in GATED else 1
+    gates = 2 if not callable(activation) and activation in GATED else 1
     if not callable(activation) and rows != gates * hidden:
         of_up = "twice as many, for gate and up" if gates == 2 else "as many"
         rules.append(f"down has rows of {hidden}, up has {rows} rows for each expert. Pass {of_up}.")

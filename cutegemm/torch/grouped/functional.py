@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from cutegemm.plan.epilogue import Accumulator, Expression, Reduction, Tensor
+from cutegemm.plan.memory.groups import COUNTS, ENDS
 from cutegemm.run.calls import Calls, How, is_batch_invariant
+from cutegemm.run.checks import wrong_numbers
 from cutegemm.torch import checks
 from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.dispatch import as_autocast
@@ -81,6 +83,8 @@ def grouped_mm(
             _right.keep(key, True)
     names = tuple([name for name, x in operands.items() if isinstance(x, torch.Tensor)])
     others = tuple([name for name in operands if name not in names])
+    if others:
+        checks.refuse("grouped_mm", tensors, wrong_numbers({name: operands[name] for name in others}))
     text = PLAIN if epilogue is None else text_of_function(epilogue, names, others)
     values, numbers = [operands[name] for name in names], [float(operands[name]) for name in others]
     if bias is not None:
@@ -204,6 +208,8 @@ def _wrong_operands(form: Form, text: str, a: torch.Tensor, tensors: Sequence[to
         for name, x in zip(names, tensors, strict=False)
         if form.operand(x, form.n if name in wide else form.n // columns) is None
     ]
+    for name in {*names} & {ENDS, COUNTS} if form.groups else ():
+        rules.append(f"an operand has the name {name!r}, which a kernel uses itself. Rename it and its parameter.")
     if columns == 2 and form.groups == "n":
         rules.append(
             "groups divide the columns of mat_b, which the epilogue takes as gate and up. Pass groups of rows: mat_a "

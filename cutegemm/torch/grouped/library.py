@@ -20,7 +20,7 @@ from cutegemm.torch import checks
 from cutegemm.torch.autograd import needed, with_saved
 from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.derivatives import ACC, TensorRules, pullback
-from cutegemm.torch.dispatch import Route, is_transformed, route_of
+from cutegemm.torch.dispatch import TRANSFORMS, Route, is_transformed, route_of
 from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_text
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import compute_grouped
@@ -39,7 +39,6 @@ SCALED_SCHEMA = (
     "(Tensor a, Tensor b, Tensor ends, Tensor scale_a, Tensor scale_b, str epilogue, Tensor[] operands, "
     "float[] scalars, str? out_dtype, str? plan) -> Tensor[]"
 )
-_TRANSFORMS = Route.TRANSFORMED, Route.DECOMPOSED
 CHECKS_ENDS = os.environ.get("CUTEGEMM_CHECK_GROUPS") == "1"  # whether each call checks the ends of groups
 
 
@@ -91,7 +90,7 @@ def product(
     route = route_of(a, b, ends, *operands)
     if route is Route.DIRECT:
         return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, joined=joined)
-    if route in _TRANSFORMS and is_transformed(a, b, ends, *operands):
+    if route in TRANSFORMS and is_transformed(a, b, ends, *operands):
         return joined_results(transformed(a, b, ends, text, operands, scalars, out_dtype, zeroed), joined)
     if torch.is_grad_enabled() and text != PLAIN and any(x.requires_grad for x in (a, b, *operands)):
         text = with_saved(text, len(operands))
@@ -123,7 +122,7 @@ def scaled_product(
     route = route_of(a, b, ends, *scales, *operands)
     if route is Route.DIRECT:
         return compute(a, b, ends, text, operands, scalars, out_dtype, how, False, scales)
-    if route in _TRANSFORMS and is_transformed(a, b, ends, *scales, *operands):
+    if route in TRANSFORMS and is_transformed(a, b, ends, *scales, *operands):
         return transformed(a, b, ends, text, operands, scalars, out_dtype, False, scales)
     types = None if out_dtype is None else types_text(out_dtype)
     results: Sequence[torch.Tensor] = torch.ops.cutegemm.scaled_grouped_mm(

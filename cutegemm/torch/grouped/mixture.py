@@ -7,7 +7,7 @@ grouped products. Rows are gathered again, not saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -113,14 +113,19 @@ def mixed(activation: Activation, interleaved: bool, is_partial: bool, tensors: 
     return y
 
 
-def _steps_of(options: tuple[str | None, bool, bool], tensors: Inputs, is_trained: bool) -> Steps:
-    """Return the steps of a mixture with the signature of these tensors."""
+def _steps_of(
+    options: tuple[str | None, bool, bool], tensors: Inputs, is_trained: bool, saved: Sequence[torch.Tensor] = ()
+) -> Steps:
+    """Return the steps of a mixture with the signature of these tensors.
+
+    saved   argument of the activation, in a backward pass: hooks of saved tensors may have changed its strides
+    """
     biases = tensors[5] is not None, tensors[6] is not None
     if is_compiling():
         return Steps(*options, biases, is_trained)
     places = [
         None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES, x.is_neg())
-        for x in tensors[2:]
+        for x in (*tensors[2:], *saved)
     ]
     x = tensors[0]
     assert x is not None
@@ -207,7 +212,7 @@ def _backward(
     """
     x, place, ends, weights, up, down, up_bias, down_bias = tensors
     by_x, by_weights, by_up, by_down, by_up_bias, by_down_bias = needs
-    steps = _steps_of(options, (x, place, weights, up, down, up_bias, down_bias), True)
+    steps = _steps_of(options, (x, place, weights, up, down, up_bias, down_bias), True, preact)
     count = weights.shape[1]
     g, weight = spread(with_memory(dy), place, count, weights)
     dpreact, hidden, terms = steps.gradient(g, down, ends, *preact, weight)

@@ -185,7 +185,7 @@ def loaders_of(
     of_a, of_b = _factor_loader("a", a if flat is None else flat(a), form), _factor_loader("b", b, form)
     if flat is not None:
         rest, of_a = of_a, flat if of_a is None else lambda x: rest(flat(x))  # type: ignore[misc]
-    found: list[Loader | None] = [of_a, of_b, lambda ends: ends.unsqueeze(-1)]
+    found: list[Loader | None] = [of_a, of_b, lambda ends: ends.contiguous().unsqueeze(-1)]
     for name, x in zip(read.names, operands, strict=False):
         kind, seen = loadable_operand(read, name, x, form)
         is_view = seen.data_ptr() == x.data_ptr()

@@ -80,7 +80,8 @@ def placed(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tenso
 
     The rows of an expert are in the order of the tokens. The host does not wait.
 
-    index     (T, k) integers: the experts of each token. Numbers from `experts` on come last
+    index     (T, k) integers: the experts of each token. Entries from `experts` on come last,
+              for no expert; negative ones count as 0
     experts   number of experts L
     returns   (T * k,) int32, a permutation; and (L,) int32 ends, as `grouped_mm` takes them
 
@@ -126,11 +127,15 @@ def inverse(permutation: torch.Tensor) -> torch.Tensor:
 def spread(
     x: torch.Tensor, place: torch.Tensor, k: int, weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the rows of tokens by expert: row place[t * k + i] is row t of x; and the weight of each row.
+    """Copy the row of each token to the k rows of its experts, and the weights of the token with it.
 
-    x         (T, K)
+    Row t of x becomes the rows place[t * k] to place[t * k + k - 1] of the result.
+
+    x         (T, K): a row for each token
+    place     (T * k,), as `placed` returns it
+    k         number of experts of a token
     weights   (T, k), or None for none
-    returns   (T * k, K), whose pitch may be padded to 16 bytes; and (T * k, 1) or None
+    returns   (T * k, K), whose pitch may be padded to 16 bytes; and the weight of each row, (T * k, 1), or None
 
     >>> spread(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 2, 3, 0]), 2)[0].flatten()
     tensor([2., 1., 1., 2.])
@@ -158,9 +163,12 @@ def spread(
 
 
 def summed(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
-    """Return for each token the sum of its k rows, in the order of its experts.
+    """Return for each token the sum of its k rows, added in the order in which the router chose its experts.
 
-    place   row of each token and expert, (T * k,)
+    y         (T * k, N): a row for each token and expert
+    place     (T * k,), as `placed` returns it
+    k         number of experts of a token
+    returns   (T, N)
 
     >>> summed(torch.tensor([[1.0], [2.0], [3.0], [4.0]]), torch.tensor([1, 2, 3, 0]), 2).flatten()
     tensor([5., 5.])
@@ -177,10 +185,11 @@ def summed(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def totals(terms: torch.Tensor, place: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the elements of the row of each token and expert, with the shape and type of the weights.
+    """Return the sum of the elements of each row, in the order of the router's index.
 
-    terms     (T * k, H)
-    weights   (T, k)
+    terms     (T * k, H): a row for each token and expert
+    place     (T * k,), as `placed` returns it
+    weights   (T, k): the result has this shape and type
 
     >>> totals(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1, 0]), torch.zeros(1, 2))
     tensor([[7., 3.]])
@@ -272,7 +281,7 @@ def _vector(size: int, columns: int, pitch: int, rest: int) -> int:
 
 
 class _Rows(torch.autograd.Function):  # type: ignore[misc]
-    """What both autograd functions of rows save for their gradients: order, place and k, see `Gathered`."""
+    """Base class of `Gathered` and `Summed`. It saves their arguments order, place and k for derivatives."""
 
     generate_vmap_rule = True
 

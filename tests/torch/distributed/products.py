@@ -219,6 +219,42 @@ def message(called: str, shapes: Any, keywords: dict[str, Any]) -> str:
     return ""
 
 
+def float8_pairs() -> Pairs:
+    """Compare the product of float8 with that of the same values in float64."""
+    m, n, k = extents()
+    a, b = [whole(*shape, seed=i, dtype=torch.float8_e4m3fn) for i, shape in enumerate(((m, k), (k, n)))]
+    d = distributed.all_gather_mm(part_of(a, 0), part_of(b, 1), out_dtype=torch.float32)
+    return {"d": (d, part_of(a.double() @ b.double(), 1).float())}
+
+
+def transformed(called: str) -> list[str]:
+    """Return the error messages of a function under transformations of torch."""
+    forward_ad: Any = torch.autograd.forward_ad
+    a, b = whole(4, 4, seed=0), whole(4, 3, seed=1)
+
+    def run(a: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = getattr(distributed, called)(a, b)
+        return result.sum()
+
+    def dual() -> torch.Tensor:
+        with forward_ad.dual_level():
+            return run(forward_ad.make_dual(a, a))
+
+    calls = (
+        lambda: torch.func.jvp(run, (a,), (a,)),
+        lambda: torch.func.grad(run)(a),
+        lambda: torch.vmap(run)(torch.stack([a, a])),
+        dual,
+    )
+    messages = []
+    for call in calls:
+        try:
+            call()
+        except CutegemmError as error:
+            messages.append(str(error))
+    return messages
+
+
 def groups() -> bool:
     """Return whether a group by each of its names gives the same result."""
     from torch.distributed.device_mesh import init_device_mesh

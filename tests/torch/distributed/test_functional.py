@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from cutegemm.errors import UnsupportedError  # noqa: E402
+from cutegemm.torch.distributed import set_timeout  # noqa: E402
 from tests.torch.distributed import products  # noqa: E402
 
 
@@ -62,6 +64,26 @@ def test_groups(ranks):
     assert ranks.call(products.groups) == [True, True]
 
 
+def test_float8(ranks):
+    """Collectives that do not know float8 send its bytes."""
+    assert_close(ranks.call(products.float8_pairs))
+
+
+@pytest.mark.parametrize("called", ["all_gather_mm", "replicated_mm", "mm_reduce_scatter", "mm_all_reduce"])
+def test_transformations_are_refused(ranks, called):
+    """They would drop the tangents of what other ranks send."""
+    for messages in ranks.call(products.transformed, called):
+        assert len(messages) == 4
+        for said in messages:
+            assert said.startswith(f"{called} of a (4, 4), b (4, 3): torch.vmap, torch.func and forward-mode")
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e12, None])
+def test_a_timeout_is_a_number(seconds):
+    with pytest.raises(UnsupportedError, match=r"set_timeout: seconds = .*, but a number from 0 to 1000000000"):
+        set_timeout(seconds)
+
+
 MESSAGES = [
     ("mm_reduce_scatter", [(5, 4), (4, 3)], {}, ["a has 5 rows, and 2 ranks share them. Pad a to a multiple of 2."]),
     ("mm_reduce_scatter", [(4, 4), (3, 3)], {"form": "fast"}, ["both are K", "form = 'fast' is unknown."]),
@@ -70,6 +92,7 @@ MESSAGES = [
     ("all_gather_mm", [(2, 4), (4, 3)], {"activation": "mish"}, ["activation = 'mish' is unknown."]),
     ("all_gather_mm", [(2, 4), (4, 3)], {"activation": "swiglu"}, ["b has 3 columns, an odd number."]),
     ("all_gather_mm", [(2, 4), (4, 3)], {"scale": 2.0}, ["scale belong to an epilogue, and none is passed."]),
+    ("all_gather_mm", [(2, 4), (4, 3)], {"epilogue": max, "scale": None}, ["scale = None is not a real number."]),
     ("all_gather_mm", [(2, 4), (4, 3)], {"group": 3}, ["group is a int."]),
     ("all_gather_mm", [(2, 4), (4, 3)], {"group": "none"}, ["group = 'none' is not the name of a process group"]),
 ]
