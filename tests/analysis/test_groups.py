@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from itertools import accumulate
+
+import numpy as np
 import pytest
 
 from cutegemm import analysis
+from cutegemm.analysis.groups import group_schedule
 from cutegemm.build import sm90_plan
 from cutegemm.choice.catalog import candidates, choose
 from cutegemm.errors import PlanError, UnsupportedError
@@ -52,6 +57,78 @@ def test_bytes_and_tiles_by_hand(groups: str) -> None:
     assert compute.amount == problem.flops
     assert not report.violations
     assert "of equal size" in str(report)
+
+
+# Groups of 1000, 0, 24 and 1024 along one mode of extent 2048; the other modes of D are 256 and 512, or K is 512.
+SIZES = [1000, 0, 24, 1024]
+COSTS = {  # (M, N, K), bytes of the weights of a group, CTA tiles of 128 x 256, elements that the tiles cover
+    "m": ((2048, 512, 256), 2 * 512 * 256, (8 + 1 + 8) * 2, (8 + 1 + 8) * 128),
+    "n": ((512, 2048, 256), 2 * 512 * 256, (4 + 1 + 4) * 4, (4 + 1 + 4) * 256),
+    "k": ((256, 512, 2048), 0, 4 * 2 * 2, (16 + 1 + 1 + 16) * 64),  # an empty group has a k-tile
+}
+
+
+@pytest.mark.parametrize("groups", COSTS)
+def test_sizes_by_hand(groups: str) -> None:
+    """The weights of the empty group are not read. 132 CTAs have a tile or none."""
+    plan, (extents, weight, tiles, covered) = plan_of(groups), COSTS[groups]
+    problem = Problem(*extents, 4, plan.operands)
+    report = analysis.check(plan, problem, search=False, ends=[*accumulate(SIZES)])
+    cost = report.groups
+    assert cost is not None
+    assert (cost.along, cost.count, cost.empty, cost.least, cost.most, cost.is_known) == (groups, 4, 1, 0, 1024, True)
+    assert (cost.weight_bytes, cost.all_weight_bytes) == (3 * weight, 4 * weight)
+    assert (cost.tiles, cost.per_wave, cost.rounds) == (tiles, 132, 1)
+    assert cost.tail == pytest.approx(tiles / 132)
+    assert cost.waste == pytest.approx(1 - 2048 / covered)
+    # m, n: a CTA has 4 k-tiles of 64 at most. k: 16 at most, and 4 tiles of each group have 16, 1, 1 and 16
+    most, total = (16, 4 * 34) if groups == "k" else (4, 4 * tiles)
+    assert cost.imbalance == pytest.approx(most * 132 / total - 1)
+    assert "4 groups of 0 to 1024" in str(report)
+    assert "1 of them empty" in str(report)
+    assert ("weights of groups with" in str(report)) == (groups != "k")
+    assert report.to_dict()["groups"]["weight_bytes"] == 3 * weight
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_schedule_is_that_of_the_work_tiles(name: str) -> None:
+    """Each cluster has the groups and k-tiles that the tile scheduler of the plan gives it."""
+    plan, numbers = form(name), random.Random(name)
+    for _ in range(5):
+        sizes = [numbers.choice((0, 1, 63, 64, 65, 200)) for _ in range(5)]
+        ends = [*accumulate(sizes)]
+        extents = dict.fromkeys("mnk", 192) | {plan.operands.groups: ends[-1] + 8}
+        problem = Problem(extents["m"], extents["n"], extents["k"], 5, plan.operands)
+        found = group_schedule(plan, problem, ends, 132)
+        work = plan.work(problem, {"ends": np.array(ends).reshape(-1, 1, 1)})
+        for place in range(found.clusters):
+            tiles = list(work.of_cluster(place)) if place < work.clusters else []
+            own = slice(place, None, found.clusters)
+            assert found.groups[own].tolist() == [tile.group for tile in tiles]
+            assert found.k_tiles[own].tolist() == [work.k_tiles_of(tile) for tile in tiles]
+
+
+def test_equal_groups_have_the_tiles_of_the_batch() -> None:
+    plan = plan_of("m")
+    problem = Problem(8192, 4096, 2048, 8, plan.operands)
+    report = analysis.check(plan, problem, search=False)
+    assert report.groups is not None
+    assert report.waves is not None
+    assert not report.groups.is_known
+    assert (report.groups.tiles, report.groups.rounds) == (report.tiles, report.waves.count)
+    assert report.groups.tail == pytest.approx(report.waves.tail)
+    assert (report.groups.weight_bytes, report.groups.waste) == (8 * 2 * 4096 * 2048, 0)
+    dense = sm90_plan(Operands.of("bf16", layout="nt"))
+    assert analysis.check(dense, Problem(512, 512, 512, operands=dense.operands), search=False).groups is None
+
+
+@pytest.mark.parametrize("ends", [[8192], [5, 4], [-1, 8192], [0, 8193], []])
+def test_wrong_ends(ends: list[int]) -> None:
+    plan = plan_of("m")
+    with pytest.raises(PlanError, match="are not 2 ends from 0 to 8192 that do not decrease"):
+        analysis.check(plan, Problem(8192, 4096, 2048, 2, plan.operands), ends=ends)
+    with pytest.raises(PlanError, match="are passed without groups"):
+        analysis.check(plan, ends=ends)
 
 
 def test_changes_do_not_split_k() -> None:
