@@ -91,19 +91,17 @@ class SortRows(RowKernel):
 
 
 @dataclass(frozen=True)
-class SpreadRows(RowKernel):
-    """The kernel that copies the row of each token to its k rows, and a number of each entry to its row.
+class TokenRows(RowKernel):
+    """A kernel between the row of each token and its k rows. A CTA accesses a chunk of each, a vector by each thread.
 
     dtype    element type of the rows
     vector   elements of an access. The length and the pitch of rows are multiples of it
     count    number k of rows of each token
-    weight   element type of the number; None: there is none
     """
 
     dtype: DType
     vector: int
     count: int
-    weight: DType | None = None
 
     @property
     def threads(self) -> int:
@@ -112,32 +110,23 @@ class SpreadRows(RowKernel):
 
     @property
     def chunk(self) -> int:
-        """Return the number of elements of a row that a CTA copies."""
+        """Return the number of elements of a row that a CTA copies or adds."""
         return self.threads * self.vector
 
 
 @dataclass(frozen=True)
-class SumRows(RowKernel):
-    """The kernel that adds the k rows of each token in float32, in the order of its experts.
+class SpreadRows(TokenRows):
+    """The kernel that copies the row of each token to its k rows, and a number of each entry to its row.
 
-    dtype    element type of the rows and of the sums
-    vector   elements of an access. The length and the pitch of rows are multiples of it
-    count    number k of rows of each token
+    weight   element type of the number; None for no number
     """
 
-    dtype: DType
-    vector: int
-    count: int
+    weight: DType | None = None
 
-    @property
-    def threads(self) -> int:
-        """Return the number of threads of a CTA."""
-        return _THREADS
 
-    @property
-    def chunk(self) -> int:
-        """Return the number of elements of a row that a CTA adds."""
-        return self.threads * self.vector
+@dataclass(frozen=True)
+class SumRows(TokenRows):
+    """The kernel that adds the k rows of each token in float32, in the order of its experts."""
 
 
 @dataclass(frozen=True)
