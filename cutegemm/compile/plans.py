@@ -206,7 +206,7 @@ def compile_rows(kernel: RowKernel, arch: str = DEFAULT_ARCH) -> tuple[Path, Any
 
 @functools.cache
 def compile_exchange(exchange: Exchange, arch: str = DEFAULT_ARCH) -> tuple[Path, Any]:
-    """Return the kernel in which ranks exchange rows; it is compiled if the disk cache does not have it.
+    """Return an exchange kernel of ranks, compiled if the disk cache does not have it.
 
     exchange   describes the kernel: operation, ranks and element type
     arch       architecture such as "sm_90a"

@@ -52,7 +52,7 @@ def trap(*, loc: Any = None, ip: Any = None) -> None:
 
 
 class Exchanger:
-    """Emits the kernel in which ranks exchange rows.
+    """Emits the exchange kernel of a group of ranks.
 
     Methods without a decorator such as @cute.jit are plain Python that runs while the DSL traces the kernel.
 

@@ -41,7 +41,7 @@ FORMS = ("whole", "by_shard", "by_copy")
 
 
 def forms_of(operation: str) -> tuple[str, ...]:
-    """Return the forms that an operation has.
+    """Return the names of the forms that the schedule of an operation can have, such as "whole".
 
     >>> forms_of("all_gather"), forms_of("all_reduce")
     (('whole', 'by_shard'), ('whole', 'by_shard', 'by_copy'))
@@ -146,7 +146,7 @@ def reduce_scatter(ranks: int, m: int, n: int, k: int, dtype: DType | str = bf16
     By shard, a rank computes the rows of the other ranks first. These GEMMs store their partial results to the memory
     of the rank that owns the rows, or copies bring them there, chunk by chunk. The epilogue of the last GEMM, for the
     rank's own rows, adds the partial results of the others in ring order. By copy, the results are copied there, and a
-    kernel adds them and the own one. So the result is the same in every call, bit by bit.
+    kernel adds them to the product of the rank itself. So the result is the same in every call, bit by bit.
 
     Partial results are rounded to the type of D. With u half a unit in the last place of 1, the error of an element is
     at most (ranks - 1) * u * (largest partial result) + u * |result|, plus that of the GEMMs in f32. In the forms

@@ -81,7 +81,7 @@ class Memory:
         return [rows for begin, rows in runs.items() if 0 <= begin - region.first_row < region.rows]
 
     def _shared(self, task: Task, region: Region) -> Iterator[tuple[str, str]]:
-        """Record an access to an internal buffer; yield a fault for accesses of other schedules without an order."""
+        """Record a read or write of an internal buffer. Yield a fault for unordered accesses of other schedules."""
         if region.buffer in (INPUT, OUTPUT):
             return
         number = self.numbers[id(task.schedule)]

@@ -156,7 +156,7 @@ def reduce_by_copy(of: Shape, rank: int) -> Iterator[Step]:
     """
 
     def copied(owner: int, source: int, to: int) -> Region:
-        """Return the rows of the shard of `owner` in the copy on `to` of the product of `source`."""
+        """Return where the rank `to` has the product of `source` for the rows of `owner`."""
         rows = of.rows_of(owner, "copies", to)
         return replace(rows, first_row=rows.first_row + ((to - source) % of.ranks - 1) * of.m)
 

@@ -95,7 +95,7 @@ class Schedule:
         return f"{self.form} in {self.chunks} chunks" if self.chunks > 1 else self.form
 
     def buffer(self, name: str) -> Buffer:
-        """Return the buffer of a name.
+        """Return the buffer with a name.
 
         raises   UnsupportedError if this schedule has no such buffer
         """

@@ -62,7 +62,7 @@ class Shape:
         return Buffer(OUTPUT, rows, self.n, self.out_dtype)
 
     def sent(self, rank: int, distance: int) -> Region:
-        """Return the region of "sent" in which `rank` holds its product for the rank at a distance, to copy it."""
+        """Return the rows of "sent" where `rank` has its product for the rank at a distance, to be copied."""
         return Region(
             rank, "sent", (distance - 1) * self.most_rows, shard(self.m, self.ranks, self.rank(rank, distance))[1]
         )
@@ -72,7 +72,7 @@ class Shape:
         return shard(shard(self.m, self.ranks, rank)[1], self.chunks, chunk)
 
     def collected(self, rank: int, source: int, chunk: int) -> Copy:
-        """Return the copy of a reduced chunk of the rank `source` to the D of `rank`."""
+        """Return the step that copies a reduced chunk of the rank `source` to the D of `rank`."""
         first, rows = self.chunk(source, chunk)
         begin = shard(self.m, self.ranks, source)[0]
         return Copy(COPY, Region(source, "reduced", first, rows), Region(rank, OUTPUT, begin + first, rows))

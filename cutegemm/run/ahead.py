@@ -140,7 +140,7 @@ def plans_of(
     """Return (plan, architecture) of each kernel that `gemm` or `grouped_mm` will use for the given shapes.
 
     shapes     (M, N, K) or (M, N, K, L) of compact matrices if `rows` is None, else (N, K) of the weights of layers.
-               With groups, there is no L
+               With groups, they have no L
     rows       numbers of rows that the inputs of layers may have; None if `shapes` are not weights
     operands   element types and majorness of the matrices
     device     device that plans are chosen for

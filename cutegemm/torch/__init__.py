@@ -80,7 +80,7 @@ else:
     def __getattr__(name: str) -> _Any:
         """Import `distributed`, or one of its names, when it is first used.
 
-        raises   AttributeError if there is no such name
+        raises   AttributeError for another name
         """
         if name in _OF_SEVERAL_GPUS or name == "distributed":
             module = _import_module("cutegemm.torch.distributed")

@@ -1,4 +1,4 @@
-"""Machine code of the kernel in which ranks exchange rows: wide accesses, and flags that order them on all GPUs."""
+"""Machine code of the exchange kernel: wide accesses, and flags that order them on all GPUs."""
 
 from __future__ import annotations
 

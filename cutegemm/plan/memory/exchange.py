@@ -1,4 +1,4 @@
-"""A kernel in which the ranks of a group exchange rows: it stores rows on all ranks, or adds rows of all ranks.
+"""The exchange kernel of a group of ranks: it stores rows of one rank on all ranks, or adds rows of all ranks.
 
     "spread"      each CTA stores its share of the rows of this rank to the memory of all ranks, then meets the others
     "met sum"     each CTA meets the others, then adds its share of the rows in the memory of several ranks
@@ -27,7 +27,7 @@ _FLOATS = ("bf16", "f16", "f32")
 
 @dataclass(frozen=True)
 class Exchange:
-    """The kernel in which ranks exchange rows of one matrix each: contiguous rows, a multiple of 16 bytes in all.
+    """The exchange kernel: each rank has contiguous rows of one matrix, a multiple of 16 bytes in all.
 
     family      name of the kind of kernel; it is the same for all of these kernels
     operation   "spread", "met sum" or "sum"

@@ -149,7 +149,7 @@ def is_clipped(operands: Operands, name: str) -> bool:
 
 
 def elements_between_starts(operands: Operands, name: str) -> int:
-    """Return the distance between elements at which TMA can start a box of an operand, in the mode that groups divide.
+    """Return how many elements apart the boxes of an operand can start, along the mode that groups divide.
 
     TMA starts boxes at multiples of 16 bytes of the contiguous mode; on Hopper another start is an illegal instruction.
     A tile of such an operand begins at the last start that is not after its first element, and is longer by the

@@ -1,4 +1,4 @@
-"""Launches of the kernel in which ranks exchange rows (`plan.memory.exchange`), in the symmetric memory of a group."""
+"""Launches of the exchange kernel (`plan.memory.exchange`) on the symmetric memory of a group."""
 
 from __future__ import annotations
 

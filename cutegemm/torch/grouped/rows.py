@@ -163,7 +163,7 @@ def spread(
 
 
 def summed(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
-    """Return for each token the sum of its k rows, added in the order in which the router chose its experts.
+    """Return for each token the sum of its k rows, added in the order of its experts in the index of the router.
 
     y         (T * k, N): a row for each token and expert
     place     (T * k,), as `placed` returns it
