@@ -10,12 +10,14 @@ import typer
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.profile import Case, Comparison, render
+from cutegemm.profile.case import Launchable
 from docs.evidence.counters import proof as proofs
 from docs.evidence.counters.cases import GROUPS
 from docs.evidence.counters.probes import ProbeCase
 from docs.evidence.counters.random_plans import FAMILIES, draw
 from docs.evidence.counters.recorded import Evidence, measure, replay
 from docs.evidence.machine import this_machine
+from docs.evidence.sanitizer.grouped import grouped_cases
 from docs.evidence.sanitizer.output import TOOLS
 from docs.evidence.sanitizer.runs import Found, record, sanitize, sanitize_cases, table
 
@@ -145,7 +147,8 @@ def sanitized(
     unknown = [name for name in tool or () if name not in TOOLS]
     if unknown:
         raise UnsupportedError(f"sanitize: no tool is called {unknown[0]!r}; there are {', '.join(TOOLS)}.")
-    cases = [case for case in sanitize_cases() if only in case.name]
+    every: list[Launchable] = [*sanitize_cases(), *grouped_cases()]
+    cases = [case for case in every if only in case.name]
     if listed:
         print("\n".join(case.name for case in cases))
         return

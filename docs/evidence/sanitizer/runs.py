@@ -17,6 +17,7 @@ from cutegemm.choice.catalog import plan_named
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem
 from cutegemm.profile import Case
+from cutegemm.profile.case import Launchable
 from cutegemm.profile.child import environment, launched, launcher, printed
 from docs.evidence.files import write_record
 from docs.evidence.sanitizer.output import TOOLS, Outcome, command, parse
@@ -88,11 +89,11 @@ def sanitize_cases() -> list[Case]:
 
 
 def sanitize(
-    cases: Sequence[Case],
+    cases: Sequence[Launchable],
     tools: Sequence[str] = TOOLS,
     *,
     sanitizer: str = "compute-sanitizer",
-    jobs: int = 4,
+    jobs: int = 8,
     so_far: Callable[[Found], None] = lambda _: None,
 ) -> Found:
     """Run each case under each tool; return case -> tool -> outcome.
@@ -115,7 +116,7 @@ def sanitize(
     return found
 
 
-def _run(case: Case, tool: str, sanitizer: str) -> Outcome:
+def _run(case: Launchable, tool: str, sanitizer: str) -> Outcome:
     """Run one case in a process of its own, with every tensor in an allocation of its own."""
     within = {**environment(), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     with tempfile.TemporaryDirectory(prefix="cutegemm-sanitize-") as name:
