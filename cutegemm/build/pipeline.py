@@ -13,7 +13,7 @@ from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import MAX_CLUSTER_CTAS, WARP_THREADS, WARPGROUP_THREADS, arch_named
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.problem import INDEX, Operand, Operands
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.store import RegisterStore, StagedStore, Store
@@ -199,9 +199,11 @@ class PipelineBuilder(PlanBuilder):
         stages    number of mainloop stages
         l2        L2 policy of the operand
         """
-        sharers = cluster["ba".index(name)]
+        gathers = name == self.operands.gathered
+        sharers = 1 if gathers else cluster["ba".index(name)]
         try:
-            return self.operand(name, operand, extent, sharers, stages, l2)
+            stream = self.operand(name, operand, extent, sharers, stages, l2)
+            return by_single_rows(stream) if gathers else stream
         except PlanError as error:
             options = f"tile = {self.tile}" + (f", cluster = {cluster}" if sharers > 1 else "")
             rules = [f"{options}: {name.upper()}: {rule}" for rule in error.violations]
@@ -255,6 +257,12 @@ class PipelineBuilder(PlanBuilder):
         d = self.operands.d
         pair = d.major == "n" and d.align_elems >= 2
         return RegisterStore(universal_copy(d.dtype, d.dtype.bits * (2 if pair else 1)))
+
+
+def by_single_rows(stream: OperandStream) -> OperandStream:
+    """Return how TMA loads an operand whose rows are selected by the operand `INDEX`: one row in each box."""
+    assert isinstance(stream.load, TmaBox)
+    return replace(stream, load=replace(stream.load, box=(stream.load.box[0], 1)), index=INDEX)
 
 
 def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:

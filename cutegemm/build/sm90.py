@@ -18,7 +18,14 @@ from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.mainloop.base import Mainloop
-from cutegemm.plan.mainloop.block_scaled import GRANULARITIES, BlockScaled, column_scales, has_scales, with_scales
+from cutegemm.plan.mainloop.block_scaled import (
+    GRANULARITIES,
+    BlockScaled,
+    column_scales,
+    has_scales,
+    scale_names,
+    with_scales,
+)
 from cutegemm.plan.mainloop.promoted import Promoted
 from cutegemm.plan.mainloop.register import RegisterShared
 from cutegemm.plan.mainloop.shared import SharedShared
@@ -450,7 +457,7 @@ class _Builder(PipelineBuilder):
         stages   number of mainloop stages
         """
         found = []
-        for name in self.operands.of_mainloop:
+        for name in scale_names(self.operands):
             operand = self.operands.matrix(name)
             mode = operand.modes[0]
             if mode in ("m", "n"):

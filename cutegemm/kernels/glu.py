@@ -27,11 +27,14 @@ def columns_of_b(plan: GemmPlan, mD: cute.Tensor) -> Any:
 def box_tile(plan: GemmPlan, stream: OperandStream) -> tuple[int, ...]:
     """Return the shape of the tile of an operand that TMA loads for each k-tile.
 
-    It is (rows or columns, k), and (gate columns, 2, k) for the B of a gated epilogue.
+    It is (rows or columns, k), and (gate columns, 2, k) for the B of a gated epilogue. If rows are gathered, it is one
+    row.
 
     stream   the operand: its tile, its box and its stages in shared memory
     """
     rows, columns = stream.tile
+    if stream.index:
+        return 1, columns
     return (rows // 2, 2, columns) if plan.operands.gated and stream.name == "b" else (rows, columns)
 
 

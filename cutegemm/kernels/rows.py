@@ -14,8 +14,9 @@ from cutlass.cutlass_dsl import dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.assembly import assembler
+from cutegemm.dtypes import DType
 from cutegemm.machine.arch import WARP_THREADS, Arch
-from cutegemm.plan.memory.rows import SORTED_AT_ONCE, RowKernel, SortRows, SpreadRows, SumRows, TotalRows
+from cutegemm.plan.memory.rows import SORTED_AT_ONCE, RowKernel, SortRows, SortTokens, SpreadRows, SumRows, TotalRows
 
 
 def host_function(kernel: RowKernel, arch: Arch) -> Any:
@@ -24,12 +25,15 @@ def host_function(kernel: RowKernel, arch: Arch) -> Any:
     | kernel     | arguments, before the stream                                                                |
     |------------|---------------------------------------------------------------------------------------------|
     | SortRows   | index (T * k,), place (T * k,), ends (L,)                                                   |
+    | SortTokens | the same; tokens of rows (T * k,), the numbers of entries (T, k) and of rows (T * k,)       |
     | SpreadRows | x (T, K), place, rows (T * k, K); the numbers of entries (T, k) and of rows (T * k,), if any |
     | SumRows    | rows (T * k, K), place, sums (T, K)                                                         |
     | TotalRows  | rows (T * k, K), place, totals (T * k,)                                                     |
 
     arch   architecture to compile for
     """
+    if isinstance(kernel, SortTokens):
+        return SorterOfTokens(kernel)
     if isinstance(kernel, SortRows):
         return Sorter(kernel)
     if isinstance(kernel, SumRows):
@@ -45,7 +49,10 @@ def fake_arguments(kernel: RowKernel) -> tuple[Any, ...]:
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
     place = _vector(Int32)
     if isinstance(kernel, SortRows):
-        return _vector(Int32 if kernel.index_bits == 32 else Int64), place, _vector(Int32), stream
+        of_index = _vector(Int32 if kernel.index_bits == 32 else Int64), place, _vector(Int32)
+        if isinstance(kernel, SortTokens):
+            return (*of_index, _vector(Int32), *_numbers(kernel.weight), stream)
+        return (*of_index, stream)
     if isinstance(kernel, SumRows):
         kind = lower.dtype(kernel.dtype)
         return _matrix(kind, kernel.vector), place, _matrix(kind, kernel.vector), stream
@@ -56,10 +63,14 @@ def fake_arguments(kernel: RowKernel) -> tuple[Any, ...]:
     matrices = _matrix(kind, kernel.vector), place, _matrix(kind, kernel.vector)
     if kernel.weight is None:
         return (*matrices, stream)
-    of_weight = lower.dtype(kernel.weight)
-    shape, strides = [(cute.sym_int32(), cute.sym_int32())], (cute.sym_int64(), cute.sym_int64())
-    weights = cute.runtime.make_fake_tensor(of_weight, *shape, strides, assumed_align=of_weight.width // 8)
-    return (*matrices, weights, _vector(of_weight), stream)
+    return (*matrices, *_numbers(kernel.weight), stream)
+
+
+def _numbers(dtype: DType) -> tuple[Any, Any]:
+    """Return placeholders for a number of each entry of an index (T, k), and of each row (T * k,)."""
+    kind = lower.dtype(dtype)
+    shape, strides = (cute.sym_int32(), cute.sym_int32()), (cute.sym_int64(), cute.sym_int64())
+    return cute.runtime.make_fake_tensor(kind, shape, strides, assumed_align=kind.width // 8), _vector(kind)
 
 
 def _vector(kind: Any) -> Any:
@@ -102,6 +113,15 @@ class Sorter:
 
     @cute.kernel
     def sort(self, mI: cute.Tensor, mP: cute.Tensor, mE: cute.Tensor):
+        """Count, add the counts, and place (device code)."""
+        self.sorted(mI, mP, mE)
+
+    def put(self, mP: cute.Tensor, entry, row) -> None:
+        """Store the row of an entry."""
+        mP[entry] = row
+
+    @cute.jit
+    def sorted(self, mI: cute.Tensor, mP: cute.Tensor, mE: cute.Tensor):
         """Count, add the counts, and place (device code)."""
         kernel = self.kernel
         tid, _, _ = cute.arch.thread_idx()
@@ -151,7 +171,7 @@ class Sorter:
                 rank, row = self.before(peers, lane), Int32(0)
                 if own <= kernel.experts:
                     row = totals[own] + earlier[own] + counts[own, warp]
-                    mP[at + i * WARP_THREADS] = row + rank
+                    self.put(mP, at + i * WARP_THREADS, row + rank)
                 cute.arch.sync_warp()
                 if own <= kernel.experts and rank == 0:
                     counts[own, warp] = counts[own, warp] + cute.arch.popc(peers)
@@ -233,6 +253,51 @@ class Sorter:
             if key < self.kernel.experts and rank == 0:
                 mE[key] = start + last
             start += cute.arch.shuffle_sync(last, WARP_THREADS - 1)
+
+
+class SorterOfTokens(Sorter):
+    """Emits the sort that also writes the token and a number of each row."""
+
+    def __init__(self, kernel: SortTokens) -> None:
+        super().__init__(kernel)
+        self.of_rows: tuple[cute.Tensor, ...] = ()
+
+    @cute.jit
+    def __call__(
+        self,
+        mI: cute.Tensor,
+        mP: cute.Tensor,
+        mE: cute.Tensor,
+        mT: cute.Tensor,
+        mW: cute.Tensor,
+        mV: cute.Tensor,
+        stream,
+    ):
+        """Launch the sort in one cluster. Runs on the host.
+
+        mI, mP, mE   as for `Sorter`
+        mT           the token of each row (T * k,)
+        mW, mV       the number of each entry (T, k), and of each row (T * k,)
+        stream       CUDA stream of the launch
+        """
+        ctas, block = (self.kernel.ctas, 1, 1), (self.kernel.threads, 1, 1)
+        self.sort_tokens(mI, mP, mE, mT, mW, mV).launch(grid=ctas, block=block, cluster=ctas, stream=stream)
+
+    @cute.kernel
+    def sort_tokens(
+        self, mI: cute.Tensor, mP: cute.Tensor, mE: cute.Tensor, mT: cute.Tensor, mW: cute.Tensor, mV: cute.Tensor
+    ):
+        """Count, add the counts, and place (device code)."""
+        self.of_rows = mT, lower.as_bits(mW), lower.as_bits(mV)
+        self.sorted(mI, mP, mE)
+
+    def put(self, mP: cute.Tensor, entry, row) -> None:
+        """Store the row of an entry, and the entry's token and number for the row."""
+        super().put(mP, entry, row)
+        mT, mW, mV = self.of_rows
+        token, place = entry // self.kernel.count, entry % self.kernel.count
+        mT[row] = token
+        mV[row] = mW[token, place]
 
 
 class Vectors:

@@ -18,7 +18,8 @@ from cutegemm.plan.typed import not_of_types
 
 _GATED = ("", "halves", "pairs")  # values of `Operand.gated`
 _TRANSPOSED = {"": "", "m": "n", "n": "m", "k": "k", "l": "l", "1": "1"}
-_PER_GROUP = ("l", "1")  # modes of a column vector with one element for each group
+_COLUMNS = tuple([(mode, "1") for mode in "lmn"])  # modes of a number for each group, row or column
+INDEX = "index"  # name of the operand with the row of A for each row of D, or the column of B for each column
 _MODES = {"a": ("m", "k"), "b": ("n", "k"), "c": ("m", "n"), "d": ("m", "n")}
 # BLAS letters for row-major data: if neither is transposed, A is k-major and B is n-major.
 _BLAS = {"a": {"n": "k", "t": "m"}, "b": {"n": "n", "t": "k"}}
@@ -35,9 +36,9 @@ class Operand:
                   elements, ("m", "n") for a single element, () for a matrix
     gated         gated GEMM (GLU), for B or a row of N elements: "halves" if columns j and j + N / 2 give column j of
                   D, "pairs" if 2j and 2j + 1 do. Otherwise ""
-    modes         names of the two modes, for block scales and the sizes of groups only: e.g. ("m", "k/128") for a scale
-                  for each row and 128 of K, ("m", "n/128") for the scales of a quantized D, ("l", "1") for a number for
-                  each group. () for all other operands, whose names decide
+    modes         names of the two modes, for block scales, the sizes of groups and indices of rows only: e.g. ("m",
+                  "k/128") for a scale for each row and 128 of K, ("m", "n/128") for the scales of a quantized D, ("l",
+                  "1") for a number for each group. () for all other operands, whose names decide
     """
 
     dtype: DType
@@ -312,6 +313,16 @@ class Operands:
         return replace(self, **parts, aux=aux, groups=_TRANSPOSED[self.groups])
 
     @property
+    def gathered(self) -> str:
+        """Return the name of the factor whose rows (or columns, of B) an operand `INDEX` selects; "" for none.
+
+        >>> Operands.of("bf16", batched=True, groups="m").with_aux(index=Operand(f32, "m", modes=("m", "1"))).gathered
+        'a'
+        """
+        index = dict(self.aux).get(INDEX)
+        return "" if index is None else {"m": "a", "n": "b"}[index.modes[0]]
+
+    @property
     def as_tf32(self) -> Operands:
         """Return these operands with A and B as tf32 if A is f32, otherwise unchanged.
 
@@ -340,7 +351,7 @@ class Operands:
 
 def _are_modes(modes: Any) -> bool:
     """Return whether `modes` are valid for an operand of the mainloop, e.g. ("n/128", "k/128"), or for scales of D."""
-    if modes == _PER_GROUP:
+    if modes in _COLUMNS:
         return True
     if not isinstance(modes, tuple) or len(modes) != 2 or not all(isinstance(mode, str) for mode in modes):
         return False
@@ -374,6 +385,7 @@ class Problem:
                  all of them together
     operands     element types, majorness and alignment of the matrices
     ld           (operand's name, leading stride in elements) pairs. An operand without a pair is compact
+    sources      rows of the factor whose rows are gathered, see `Operands.gathered`; None: as many as D has
     raises       PlanError with every violated rule
 
     >>> p = Problem(4, 6, 8)
@@ -387,6 +399,7 @@ class Problem:
     l: int = 1  # noqa: E741 - the batch, as in CuTe
     operands: Operands = field(default_factory=Operands.of)
     ld: tuple[tuple[str, int], ...] = ()
+    sources: int | None = None
 
     def __post_init__(self) -> None:
         violations = [
@@ -436,6 +449,8 @@ class Problem:
         """
         if mode == "1":
             return 1
+        if self.sources is not None and mode != "k" and name == self.operands.gathered:
+            return self.sources
         whole, _, every = mode.partition("/")
         if every:
             return -(-self.extent(name, whole) // int(every))
@@ -479,7 +494,7 @@ class Problem:
         ('(4,8,1):(10,1,40)', '(4,8,1):(10,1,40)', 6)
         """
         leading = tuple([({"a": "b", "b": "a"}.get(name, name), value) for name, value in self.ld])
-        return Problem(self.n, self.m, self.k, self.l, self.operands.transposed, leading)
+        return Problem(self.n, self.m, self.k, self.l, self.operands.transposed, leading, self.sources)
 
     @property
     def flops(self) -> int:

@@ -75,6 +75,8 @@ def _argument(plan: GemmPlan, name: str) -> Argument:
         operand = operand.transposed
     align = operand.align_elems
     of_operand = operand.modes or _MODES.get(name, ("m", "n"))
+    if of_plan == plan.operands.gathered:  # a matrix with rows, or columns, of its own
+        of_operand = tuple(["k" if mode == "k" else "sources" for mode in of_operand])
     modes = [mode for mode in of_operand if mode not in operand.broadcast] or ["1"]
     extents, strides = [1] * len(modes), [None if operand.broadcast else align] * len(modes)
     if not operand.broadcast:

@@ -21,6 +21,8 @@ class OperandStream:
            tiled copy from global memory to registers
     smem   layout (rows, k, stages) of the operand in shared memory, in elements. Rows are rows of A or columns of B
     read   copy atom that loads fragments from shared memory to registers; None if the MMA reads shared memory itself
+    index  name of the operand that has the source row of each row, in global memory. All warps of the producer then
+           load the rows of a box one by one. "": rows follow each other
     """
 
     name: str
@@ -28,6 +30,7 @@ class OperandStream:
     load: TiledCopy | TmaBox
     smem: SharedLayout
     read: CopyAtom | None = None
+    index: str = ""
 
     @property
     def tile(self) -> tuple[int, int]:

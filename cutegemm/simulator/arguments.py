@@ -14,7 +14,7 @@ from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.epilogue import LINEAR, Epilogue
 from cutegemm.plan.memory.groups import group_bounds, is_clipped, operand_of_sizes, ragged_mode
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Problem, check_is_problem
+from cutegemm.plan.problem import INDEX, Problem, check_is_problem
 from cutegemm.simulator.memory import GlobalMatrix, GroupsOf
 
 _IDLE = dict([pair for step in LINEAR.steps for pair in step.idle])  # values of alpha and beta without effect
@@ -71,8 +71,8 @@ def given_operands(
         except (RuntimeError, TypeError, ValueError) as error:
             violations.append(f"{name.upper()} is a {type(value).__name__} that is not an array of numbers: {error}")
             continue
-        if plan.operands.modes(name) == ("l", "1") and arrays[name].ndim == 1:
-            arrays[name] = arrays[name][:, None]  # one element for each group
+        if plan.operands.modes(name)[1] == "1" and arrays[name].ndim == 1:
+            arrays[name] = arrays[name][:, None]  # one element for each group or row
         if arrays[name].dtype.kind in _NO_NUMBERS:
             violations.append(f"{name.upper()} has the type {arrays[name].dtype}, which is not a type of real numbers.")
     if violations:
@@ -180,11 +180,14 @@ def _divide_into_groups(problem: Problem, matrices: dict[str, GlobalMatrix]) -> 
     """
     name = operand_of_sizes(problem.operands)
     values = matrices[name].view(matrices[name].buffer)[:, 0, 0].astype(np.int64)
-    extent = problem.extent("a" if problem.operands.groups != "n" else "b", problem.operands.groups)
+    extent = getattr(problem, problem.operands.groups)
     begins, sizes = group_bounds(name, values, extent)
     for name, matrix in matrices.items():
         mode = ragged_mode(problem.operands, name)
         if mode is None:
+            continue
+        if name == problem.operands.gathered:  # any group may have any of its rows
+            matrix.groups = GroupsOf(0, np.zeros_like(begins), np.full_like(begins, matrix.extents[0]))
             continue
         by_tma_only = name in ("a", "b", *problem.operands.of_mainloop) and not is_clipped(problem.operands, name)
         matrix.groups = GroupsOf(mode, begins, extent - begins if by_tma_only else sizes)
@@ -223,7 +226,10 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
         raise PlanError(operation, violations)
     shapes = {name: _as_modes(array, name).shape for name, array in arrays.items()}
     m, k, batch = shapes["a"]
-    n = shapes["b"][0]
+    n, gathered = shapes["b"][0], plan.operands.gathered
+    sources = shapes[gathered][0] if gathered else None
+    if gathered:
+        m, n = (shapes[INDEX][0], n) if gathered == "a" else (m, shapes[INDEX][0])
     if plan.operands.groups:
         batch = shapes[operand_of_sizes(plan.operands)][0]
     extents = {"m": m, "n": n, "k": k, "l": batch, "1": 1}
@@ -233,6 +239,8 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
         name: (*[_extent(mode, extents) for mode in plan.operands.modes(name)], batches[name])
         for name in ("a", "b", *plan.operands.of_mainloop)
     }
+    if gathered:
+        expected[gathered] = (sources, *expected[gathered][1:])
     caller_shapes = {name: array.shape for name, array in arrays.items()}
     d_columns = n // 2 if plan.operands.gated else n
     matrices = {name: shape for name, shape in shapes.items() if not _is_broadcast(plan, name)}
@@ -247,7 +255,7 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
     if violations:
         raise PlanError(operation, violations)
     if problem is None:
-        return Problem(m, n, k, batch, plan.operands, _padded(plan, extents))
+        return Problem(m, n, k, batch, plan.operands, _padded(plan, extents), sources)
     if (problem.m, problem.n, problem.k, problem.l) != (m, n, k, batch):
         raise PlanError(operation, [f"the problem is {problem}, but the arrays have the shapes {caller_shapes}."])
     return problem

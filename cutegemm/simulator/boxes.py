@@ -209,18 +209,23 @@ class BoxFlow:
         self.shared = poison((tables.shared_elems, len(group)), matrix.dtype)
         self.loaded_elems = 0
 
-    def load(self, origin: tuple[np.ndarray, np.ndarray], copy: int) -> None:
+    def load(
+        self, origin: tuple[np.ndarray, np.ndarray], copy: int, sources: np.ndarray | None = None
+    ) -> None:
         """Load the tile of each CTA from global memory to one stage of its shared memory.
 
         Elements outside of the matrix become 0.
 
-        origin   coordinates of the first element of each CTA's tile: two arrays (C,)
-        copy     index of the stage
+        origin    coordinates of the first element of each CTA's tile: two arrays (C,)
+        copy      index of the stage
+        sources   (X, C) row of the matrix for each row of the tile of each CTA; None: rows follow the first
         """
         t = self.tables
         x, y = self._coordinates(origin)
+        if sources is not None:
+            x = sources[t.x]
         batch = self.group.batch
-        inside = self.matrix.has_row(x, batch) & (y < self.matrix.extent(1, batch))
+        inside = (x >= 0) & self.matrix.has_row(x, batch) & (y < self.matrix.extent(1, batch))
         index = self._index(x, y)
         self.loaded_elems += int(np.count_nonzero(inside))
         self.shared[t.dest[copy]] = np.where(inside, self.matrix.buffer[np.where(inside, index, 0)], 0)

@@ -39,6 +39,7 @@ from cutegemm.plan.program.operations import (
 )
 from cutegemm.plan.program.reader import StepReader, reads
 from cutegemm.plan.program.steps import Program
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.plan.work.division import WorkTile
 from cutegemm.plan.work.work import Work
@@ -226,6 +227,20 @@ class Stage:
         self.tiles = plan.work(task.problem, tensors_of(task)).of_arrays().tiles
         self.loaded_mn = plan.mma_grid(task.problem)[:2]
 
+    def sources(self, stream: OperandStream, group: CtaGroup, first: np.ndarray) -> np.ndarray:
+        """Return the row of an operand whose rows are gathered, for each row of the tile of each CTA: (rows, C).
+
+        It is -1 for rows after the last one of the CTA's group.
+
+        first   first row of each tile in its group
+        """
+        index, d = self.matrices[stream.index], self.matrices["d"]
+        assert index.groups is not None and d.groups is not None
+        rows = first + np.arange(stream.tile[0])[:, None]
+        begins, sizes = index.groups.begins[group.batch], d.groups.reach[group.batch]
+        known = index.view(index.buffer)[:, 0, 0].astype(np.int64)
+        return np.where(rows < sizes, known[np.minimum(begins + rows, len(known) - 1)], -1)
+
     def reduce(self) -> None:
         """Combine the partial results of all tiles to the reductions' results, as a second kernel does."""
         for storage in (self.storage, self.direct):
@@ -371,7 +386,11 @@ class Player(StepReader, Machine):
             m_tile, n_tile, _ = self.stage.tiles.loaded_mnl(tile_mnl, *self.stage.loaded_mn)
             first = m_tile * bm if stream.mode == "m" else n_tile * bn
             first = first - self.rows_before(stream.name, shape.group)
-            flow.load((first, (shape.k_first + load.tag[1]) * stream.tile[1]), load.stage)
+            sources = None
+            if stream.index:
+                sources = self.stage.sources(stream, shape.group, first)
+                first = np.zeros_like(first)
+            flow.load((first, (shape.k_first + load.tag[1]) * stream.tile[1]), load.stage, sources)
             self.stage.loaded[stream.name] += flow.loaded_elems - before
 
     def product(self, process: Process, op: Compute) -> np.ndarray:

@@ -55,7 +55,7 @@ def launched(monkeypatch):
         monkeypatch.setattr(rows, name, getattr(rows, name).__wrapped__)
     monkeypatch.setattr(rows, "compiled", compiled)
     monkeypatch.setattr(rows.torch_ops, "device_arch", lambda index: "sm_90a")
-    monkeypatch.setattr(rows, "_has_kernels", lambda x: True)
+    monkeypatch.setattr(rows, "has_kernels", lambda x: True)
     monkeypatch.setitem(KINDS, torch.int64, "s64")
     return kernels
 

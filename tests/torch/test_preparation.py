@@ -70,7 +70,7 @@ def launched(monkeypatch):
     monkeypatch.setattr(launch, "compile_plan", lambda plan, arch: SimpleNamespace(function=noted(plan, arch)))
     monkeypatch.setattr(launch, "on_device", lambda function: function)
     monkeypatch.setattr(rows, "compiled", noted)
-    monkeypatch.setattr(rows, "_has_kernels", lambda x: True)
+    monkeypatch.setattr(rows, "has_kernels", lambda x: True)
     monkeypatch.setattr(rows, "has_dsl", lambda: True)
     monkeypatch.setattr(rows.torch_ops, "device_arch", lambda index: "sm_90a")
     monkeypatch.setattr(rows.torch_ops, "device_of", lambda index: DEFAULT_DEVICE)

@@ -236,6 +236,8 @@ class Sm90Gemm:
                     for i in range(barrier.count):
                         cute.arch.mbarrier_init(at[barrier.name] + i, barrier.arrivals)
             cute.arch.mbarrier_init_fence()
+            if cutlass.const_expr(plan.operands.gathered):  # this warp loads rows
+                cluster = work.place(cluster)
         else:
             cluster = work.place(cluster)
             if cutlass.const_expr(not plan.scheduler.reads):  # the kernel ahead may still write what it reads
@@ -269,7 +271,7 @@ class Sm90Gemm:
             if warp_idx < first:
                 if cutlass.const_expr(produce is not None):
                     cute.arch.setmaxregister_decrease(produce)
-                if warp_idx == 0:
+                if self.loads_tiles(warp_idx):
                     who = Who(warp_idx, None, None, None, rank, cluster)
                     known_mnl = None if plan.scheduler.reads else first_mnl
                     ProducerTracer(plan, loads, known_mnl).trace(plan.program("producer"), who, pipeline_state, work)
@@ -277,6 +279,10 @@ class Sm90Gemm:
                 if cutlass.const_expr(consume is not None):
                     cute.arch.setmaxregister_increase(consume)
                 self.consume(consumers, pipeline_state, work, warp_idx - first, rank, cluster)
+
+    def loads_tiles(self, warp_idx):
+        """Return whether a warp of the producer loads: the first, or all if rows are gathered."""
+        return warp_idx < self.plan.roles[0].warps if self.plan.operands.gathered else warp_idx == 0
 
     def consume(
         self, consumers: ConsumerTracer, pipeline_state: MainloopPipeline, work, warp_idx, rank, cluster

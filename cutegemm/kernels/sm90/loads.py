@@ -11,6 +11,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.glu import box_tile
+from cutegemm.kernels.sm90.gathered import GatheredRows
 from cutegemm.kernels.sm90.groups import k_of, tiles_along_k
 from cutegemm.kernels.trace import LOADED, At, MainloopPipeline, Tracer
 from cutegemm.plan.memory.groups import elements_between_starts
@@ -86,22 +87,30 @@ class Loads:
     def __init__(self, plan: GemmPlan, streams: tuple) -> None:
         self.plan, self.streams = plan, streams
         self.boxes: tuple[Boxes, ...] = ()
+        self.gathered: GatheredRows | None = None
 
     def mnl_of(self, work: Work, state: State, rank) -> tuple:
         """Return which tiles of A and B this CTA loads for a work tile: (m_tile of A, n_tile of B, batch).
+
+        If rows are gathered, their indices are loaded as well.
 
         work    the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
         state   integers that identify the work tile, such as its number
         rank    rank of the CTA in its cluster
         """
         (_, mA), (_, mB), *_ = self.streams
-        return loaded_mnl(self.plan, work, state, rank, mA, mB)
+        mnl = loaded_mnl(self.plan, work, state, rank, mA, mB)
+        if self.gathered is not None:
+            tile = work.tile(state)
+            self.gathered.find(mnl["mn".index(self.plan.operands.groups)], tile.begin + tile.size)
+        return mnl
 
-    def set_up(self, pipeline_state: MainloopPipeline, rank) -> None:
+    def set_up(self, pipeline_state: MainloopPipeline, rank, warp=None) -> None:
         """Partition the tensors of all operands into what this CTA loads. It is called before the first load.
 
         pipeline_state   stages in shared memory, and their barriers
         rank             rank of the CTA in its cluster
+        warp             warp of the producer, if all of its warps load
         """
         plan = self.plan
         (cm, _), (_, cn) = plan.cluster_mn, plan.multicast_mn
@@ -114,7 +123,12 @@ class Loads:
             share, mask = shared_by[stream.mode] if stream.multicast > 1 else (0, 0)
             sX, tile = pipeline_state.smem[stream.name], box_tile(plan, stream)
             step = 1 if plan.operands.groups == stream.mode else extents[stream.mode]
+            if stream.index:
+                sX, step = cute.local_tile(sX, tile, (None, 0, None)), 1  # (1, bK, rows, stages)
             boxes.append(self.partition(stream.load, atom, mX, sX, tile, step, share, mask))
+            if stream.index:
+                box, index = boxes[-1], pipeline_state.gmem[stream.index]
+                self.gathered = GatheredRows(stream, plan.roles[0].warps, warp, box.atom, box.gX, box.sX, index, box.options)
         self.boxes, self.pipeline_state = tuple(boxes), pipeline_state
 
     def partition(self, box, atom, mX, sX, tile, step, share, mask) -> Boxes:
@@ -151,19 +165,34 @@ class Loads:
         return Boxes(atom, tXgX, tXsX, options)
 
     def fill(self, tile_mnl, k_tile, stage, work_tile) -> None:
-        """Load one k-tile of A, B and any other mainloop operand by TMA to a stage of shared memory. One warp calls it.
+        """Load one k-tile of A, B and any other mainloop operand by TMA to a stage of shared memory.
+
+        One warp calls it; all warps of the producer if rows are gathered.
 
         tile_mnl    (m_tile of A, n_tile of B, batch), as `loaded_mnl` returns it
         k_tile      index of the k-tile among all k-tiles of the problem; in its group, if groups divide K
         stage       index of the stage
         work_tile   the work tile
         """
+        full = self.pipeline_state.full + stage
+        if self.gathered is None:
+            self.fill_whole(tile_mnl, k_tile, stage, work_tile, full)
+            return
+        self.gathered.by_first_warp(lambda: self.fill_whole(tile_mnl, k_tile, stage, work_tile, full))
+        self.gathered.load(k_tile, stage, full)
+
+    def fill_whole(self, tile_mnl, k_tile, stage, work_tile, full) -> None:
+        """Load the part of a k-tile that does not consist of single rows. One warp calls it.
+
+        full   barrier of the stage. The other parameters are those of `fill`
+        """
         m_tile, n_tile, batch = tile_mnl
         tiles = {"m": m_tile, "n": n_tile}
-        full = self.pipeline_state.full + stage
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(full, self.plan.barrier("full").transaction_bytes)
         for stream, box in zip(self.plan.streams, self.boxes, strict=True):
+            if stream.index:
+                continue
             if self.plan.operands.groups == "k":
                 at = k_of(self.plan, k_tile, work_tile)
             else:
@@ -197,7 +226,7 @@ class ProducerTracer(Tracer):
         pipeline_state   stages in shared memory, and their barriers
         work             the scheduler, which gives each cluster its work tiles (a tile of D and a range of K)
         """
-        self.loads.set_up(pipeline_state, who.rank)
+        self.loads.set_up(pipeline_state, who.rank, who.warp_idx)
         super().trace(program, who, pipeline_state, work)
 
     @reads(step.ForTiles)

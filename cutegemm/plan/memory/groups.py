@@ -25,7 +25,7 @@ import numpy as np
 
 from cutegemm.dtypes import s32
 from cutegemm.layout import Layout
-from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.plan.problem import INDEX, Operand, Operands, Problem
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 ENDS = "ends"  # name of the operand with the end of each group
@@ -47,6 +47,20 @@ def with_group_ends(operands: Operands) -> Operands:
     if not operands.groups or {ENDS, COUNTS} & dict(operands.aux).keys():
         return operands
     return operands.with_aux(**{ENDS: SIZES})
+
+
+def with_index(operands: Operands) -> Operands:
+    """Return the operands of a grouped GEMM that gathers the rows of A, or the columns of B, of its groups.
+
+    An operand `INDEX` has the row of A for each row of D. An index that A does not have gives a row of zeros.
+
+    operands   groups divide M or N
+
+    >>> operands = with_index(Operands.of("bf16", layout="nt", batched=True, groups="m"))
+    >>> operands.gathered, operands.transposed.gathered
+    ('a', 'b')
+    """
+    return operands.with_aux(**{INDEX: Operand(s32, operands.groups, 4, modes=(operands.groups, "1"))})
 
 
 def operand_of_sizes(operands: Operands) -> str:
@@ -200,11 +214,11 @@ def batch_of_equal_groups(problem: Problem) -> Problem:
 
 
 def without_groups(operands: Operands) -> Operands:
-    """Return the operands of a batch whose matrices are the groups, without the ends of groups.
+    """Return the operands of a batch whose matrices are the groups, without the ends of groups and indices of rows.
 
     >>> grouped = with_group_ends(Operands.of("bf16", batched=True, groups="m"))
     >>> without_groups(grouped) == Operands.of("bf16", batched=True)
     True
     """
-    aux = tuple([(name, operand) for name, operand in operands.aux if name not in (ENDS, COUNTS)])
+    aux = tuple([(name, operand) for name, operand in operands.aux if name not in (ENDS, COUNTS, INDEX)])
     return replace(operands, groups="", aux=aux)

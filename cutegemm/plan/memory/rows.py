@@ -6,6 +6,7 @@ vector of T * k elements: entry t * k + i of the router's index has row place[t 
 | kernel     | computes                                                          | CTAs                         |
 |------------|-------------------------------------------------------------------|------------------------------|
 | SortRows   | place, and the end of the rows of each expert, from the index     | one, or a cluster            |
+| SortTokens | the same, and the token and a number of each row                  | one, or a cluster            |
 | SpreadRows | rows[place[t * k + i]] = x[t], and the same of a number per entry | one for each token and chunk |
 | SumRows    | y[t] = rows[place[t * k]] + rows[place[t * k + 1]] + ...          | one for each token and chunk |
 | TotalRows  | the sum of the elements of each row, by entry of the index        | one for four entries         |
@@ -88,6 +89,18 @@ class SortRows(RowKernel):
     def threads(self) -> int:
         """Return the number of threads of a CTA."""
         return self.warps * WARP_THREADS
+
+
+@dataclass(frozen=True, kw_only=True)
+class SortTokens(SortRows):
+    """The sort of `SortRows`, which also writes the token of each row, and a number of its entry of the index.
+
+    count    number k of entries of each token
+    weight   element type of the number
+    """
+
+    count: int
+    weight: DType
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,15 @@ from cutegemm.machine.arch import (
     WARPGROUP_THREADS,
     Arch,
 )
+from cutegemm.plan.problem import INDEX
 from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles, warp_roles
-from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TMA_SMEM_ALIGNED_BYTES, TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.role import Role
+    from cutegemm.plan.stream import OperandStream
 
 # Allowed register counts: PTX ISA, "setmaxnreg".
 SETMAXNREG_STEP, SETMAXNREG_LEAST, SETMAXNREG_MOST = 8, 24, 256
@@ -214,6 +216,9 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
         if not isinstance(box, TmaBox):
             continue
         sharers = (cn if stream.mode == "m" else cm) if stream in plan.streams[:2] else box.multicast
+        if stream.index:
+            sharers = 1
+            yield from _gathers(plan, stream)
         extent, bk = stream.tile
         if operand.align_bytes < TMA_INNER_ALIGNED_BYTES:
             yield (
@@ -229,6 +234,25 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
                 f"boxes of {box.box[0]} x {box.box[1]} of {name} do not divide a tile of {inner} x {outer} "
                 f"that {sharers} CTAs load together."
             )
+
+
+def _gathers(plan: GemmPlan, stream: OperandStream) -> Iterator[str]:
+    """Yield violations of an operand whose rows are selected by another operand, and loaded one by one."""
+    name, box = stream.name.upper(), stream.load
+    if stream.name != plan.operands.gathered or stream.index != INDEX:
+        yield f"{name} is loaded by rows of {stream.index}; an operand {INDEX} with the index of each row is expected."
+    if plan.operands.groups != stream.mode:
+        yield f"rows of {name} are gathered for groups along {stream.mode.upper()} only. Gather them before the GEMM."
+    if plan.body.kind == "single" or not plan.tiled_mma.atom.is_of_warpgroup:
+        yield f"rows of {name} are loaded by four warps of a producer. Use schedule='pingpong' or 'cooperative'."
+    if isinstance(box, TmaBox) and box.box[0] * box.dtype.bits < 8 * TMA_SMEM_ALIGNED_BYTES:
+        yield (
+            f"{name} is loaded by rows of {box.box[0]} elements; TMA starts boxes at multiples of "
+            f"{TMA_SMEM_ALIGNED_BYTES} bytes. Use a multiple of {TMA_SMEM_ALIGNED_BYTES * 8 // box.dtype.bits} as bK."
+        )
+    warps = plan.roles[0].warps
+    if stream.tile[0] % warps:
+        yield f"{stream.tile[0]} rows of {name} do not divide into those of {warps} warps."
 
 
 def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from cutegemm.plan.memory.groups import COUNTS, ENDS, ROWS, batch_of_equal_groups, ragged_mode, without_groups
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
 from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.division import WorkTile
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.tiles import TileGrid
 from cutegemm.plan.work.work import State, Work
+from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -200,7 +202,19 @@ def with_equal_groups(plan: GemmPlan, problem: Stated) -> tuple[GemmPlan, Stated
         return plan, problem
     known = plan.scheduler
     batched = EqualGroups(known.raster, known.split, known.grid, known.order)
-    return plan.with_(operands=without_groups(plan.operands), scheduler=batched), batch_of_equal_groups(problem)
+    streams = tuple([_of_adjacent_rows(plan, stream) for stream in plan.streams])
+    operands = without_groups(plan.operands)
+    return plan.with_(operands=operands, scheduler=batched, streams=streams), batch_of_equal_groups(problem)
+
+
+def _of_adjacent_rows(plan: GemmPlan, stream: OperandStream) -> OperandStream:
+    """Return a stream whose rows are gathered as one that loads many rows in a box; another one as it is."""
+    if not stream.index:
+        return stream
+    box, sharers = stream.load, plan.multicast_mn["nm".index(stream.mode)]
+    assert isinstance(box, TmaBox)
+    rows = replace(box, box=(box.box[0], stream.tile[0] // sharers), multicast=sharers)
+    return replace(stream, load=rows, index="")
 
 
 @dataclass(frozen=True)

@@ -46,13 +46,19 @@ class Form:
     is_padded: bool = False
 
     @staticmethod
-    def of(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor | None) -> Form:
+    def of(
+        a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor | None, index: torch.Tensor | None = None
+    ) -> Form:
         """Return the form of a call with these factors. Only a batch has no ends; two batches have counts instead.
+
+        index   the row of a for each row of the product; None: each row is its own
 
         >>> Form.of(torch.ones(8, 4), torch.ones(3, 4, 2), torch.tensor([2, 5, 8]))
         Form(groups='m', l=3, m=8, n=2, k=4, is_padded=False)
         """
         (m, k), n = a.shape[-2:], b.shape[-1]
+        if index is not None:
+            m = index.shape[0]
         is_padded = ends is not None and a.dim() == b.dim() == 3
         groups = "m" if is_padded else _GROUPS[a.dim(), b.dim()]
         return Form(groups, a.shape[0] if ends is None else ends.shape[0], m, n, k, is_padded)

@@ -29,6 +29,7 @@ def grouped_mm(
     *,
     offs: torch.Tensor | None = None,
     counts: torch.Tensor | None = None,
+    a_index: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     epilogue: Callable[..., Any] | None = None,
@@ -49,6 +50,9 @@ def grouped_mm(
                 Rows and columns after the last end are not written. The host does not read it
     counts      (L,) int32: the number of valid rows of each matrix of mat_a, instead of `offs`. The other rows are not
                 written
+    a_index     (M,) int32: row r of the product has row a_index[r] of mat_a, which then has any number of rows; for
+                groups of rows only. The kernel loads the rows where they are, without a copy in their order. A row that
+                mat_a does not have counts as zeros. Gradients and torch.compile copy the rows first
     bias        (N,), or (L, N) for a bias of each group, added before the epilogue's function
     out_dtype   type of the result; None: that of mat_a, or bfloat16 for float8
     epilogue    function of the accumulator and of `operands` by name, as for `cutegemm.gemm`, without reductions
@@ -64,9 +68,17 @@ def grouped_mm(
             [5., 6.],
             [5., 6.],
             [5., 6.]])
+
+    Rows 0 and 2 of the product are the same row of x, by different weights:
+
+    >>> x, index = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1, 0, 1], dtype=torch.int32)
+    >>> grouped_mm(x, w, offs=torch.tensor([1, 3], dtype=torch.int32), a_index=index)
+    tensor([[ 3.,  4.],
+            [ 3.,  6.],
+            [ 9., 12.]])
     """
     mat_a, mat_b = as_autocast(mat_a, mat_b)
-    tensors = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "counts": counts, "bias": bias}
+    tensors = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "counts": counts, "a_index": a_index, "bias": bias}
     tensors |= {name: x for name, x in operands.items() if isinstance(x, torch.Tensor)}
     kinds = checks.signature_of(tuple(tensors.values()))
     key = kinds, tuple(operands), str(out_dtype), epilogue is None
@@ -115,14 +127,14 @@ def multiplied(
     values    its tensors, in order
     numbers   its numbers
     """
-    a, b, ends = tensors["mat_a"], tensors["mat_b"], tensors["offs"]
+    a, b, ends, index = tensors["mat_a"], tensors["mat_b"], tensors["offs"], tensors.get("a_index")
     ends = tensors.get("counts") if ends is None else ends
     if values or text != PLAIN:
-        checks.refuse(called, tensors, _wrong_operands(Form.of(a, b, ends), text, a, values))
+        checks.refuse(called, tensors, _wrong_operands(Form.of(a, b, ends, index), text, a, values))
     if ends is None:
         results = batched_product(a, (b,), text, tuple(values), tuple(numbers), out_dtype, in_mode(how))
     else:
-        results = product(a, b, ends, text, values, numbers, out_dtype, how)
+        results = product(a, b, ends, text, values, numbers, out_dtype, how, index=index)
     return tuple(results[: _count(text)])
 
 
@@ -147,16 +159,18 @@ def _with_bias(text: str) -> str:
 def wrong_arguments(tensors: Mapping[str, Any], out_dtype: torch.dtype | None) -> list[str]:
     """Return error messages for the ranks, extents and types of the factors, and for the ends of groups.
 
-    tensors     arguments by name: mat_a, mat_b, operands; and offs, counts and bias, which may be None
+    tensors     arguments by name: mat_a, mat_b, operands; and offs, counts, a_index and bias, which may be None
     out_dtype   type of the result; None for the default
     """
-    if rules := checks.wrong_tensors(tensors, ("offs", "counts", "bias")):
+    if rules := checks.wrong_tensors(tensors, ("offs", "counts", "a_index", "bias")):
         return rules
     a, b, offs = tensors["mat_a"], tensors["mat_b"], tensors["offs"]
+    if (index := tensors.get("a_index")) is not None:
+        rules = _wrong_index(a, b, offs, index)
     if (counts := tensors.get("counts")) is not None:
-        rules = checks.wrong_factors(("mat_a", "mat_b"), a, b) + checks.wrong_out_dtype(a, out_dtype)
+        rules += checks.wrong_factors(("mat_a", "mat_b"), a, b) + checks.wrong_out_dtype(a, out_dtype)
         return rules + _wrong_counts(a, b, offs, counts) + wrong_mode()
-    rules = checks.wrong_factors(("mat_a", "mat_b"), a, b) + checks.wrong_out_dtype(a, out_dtype)
+    rules += checks.wrong_factors(("mat_a", "mat_b"), a, b) + checks.wrong_out_dtype(a, out_dtype)
     ranks = a.dim(), b.dim()
     if offs is None:
         if ranks != (3, 3):
@@ -177,6 +191,17 @@ def wrong_arguments(tensors: Mapping[str, Any], out_dtype: torch.dtype | None) -
         batch = [x.shape[0] for x in (a, b) if x.dim() == 3]
         if batch and offs.shape[0] != batch[0]:
             rules.append(f"offs has {offs.shape[0]} elements, but there are {batch[0]} matrices. Pass one end of each.")
+    return rules
+
+
+def _wrong_index(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None, index: torch.Tensor) -> list[str]:
+    """Return error messages for an index of the rows of a."""
+    rules = []
+    if (a.dim(), b.dim()) != (2, 3) or offs is None:
+        shapes = f"mat_a has shape {tuple(a.shape)}, mat_b {tuple(b.shape)}"
+        rules.append(f"a_index selects rows for groups of rows, but {shapes}. Pass (T, K), (L, K, N) and offs.")
+    if index.dim() != 1 or index.dtype != torch.int32:
+        rules.append(f"a_index has shape {tuple(index.shape)} and is of {index.dtype}. Pass one dimension of int32.")
     return rules
 
 

@@ -16,9 +16,9 @@ from cutegemm.errors import PlanError
 from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import Epilogue, Input, Row, Scalar, Tensor, Tile, epilogue_of
 from cutegemm.plan.mainloop.block_scaled import scale_names, with_scales
-from cutegemm.plan.memory.groups import COUNTS, ENDS, SIZES, with_group_ends
+from cutegemm.plan.memory.groups import COUNTS, ENDS, SIZES, with_group_ends, with_index
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.plan.problem import INDEX, Operand, Operands, Problem
 from cutegemm.plan.rules.limits import limits
 from cutegemm.run import torch_ops
 from cutegemm.run.calls import ASKING, Calls, How
@@ -36,7 +36,7 @@ from cutegemm.torch.grouped.prepared import (
     loaded,
     loaders_of,
 )
-from cutegemm.torch.grouped.reference import grouped_by_torch
+from cutegemm.torch.grouped.reference import grouped_by_torch, rows_of
 from cutegemm.torch.launch import interleaving, split_results
 from cutegemm.torch.reference import result_dtypes
 
@@ -55,6 +55,7 @@ def compute_grouped(
     zeroed: bool,
     scales: Sequence[torch.Tensor] = (),
     joined: bool | None = None,
+    index: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a grouped a @ b, D first, by a kernel. The tensors are on a CUDA device.
 
@@ -69,28 +70,31 @@ def compute_grouped(
     scales      block scales of a and of b: (M, K/128), and (L, N, K/128) or (L, N/128, K/128); () without them
     joined      whether the first two results are returned as one: as adjacent columns of it (True), or as its halves
                 (False). None: they are two
+    index       (M,) int32: the row of a for each row of the product, if groups divide M; None: each row is its own
     """
-    tensors = (a, b, ends, *operands, *scales)
-    key = _signature(tensors, len(scales), text, out_dtype, how, zeroed, joined)
+    tensors = (a, b, ends, *operands, *scales, *([] if index is None else [index]))
+    key = _signature(tensors, len(scales), text, out_dtype, how, zeroed, joined, index is None)
     call = _calls.found.get(key)
     if call is not None:
         return call(*tensors, scalars=scalars)
     if any(x.is_neg() for x in tensors):  # kernels read memory, which has the other sign
         a, b, ends, *others = [x.resolve_neg() for x in tensors]
-        operands, scales = others[: len(operands)], others[len(operands) :]
-        return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined)
-    form, read = Form.of(a, b, ends), formula(text)
-    if form.k == 0 or form.l == 0:  # factors without memory, which no kernel can load
-        return joined_results(grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed), joined)
+        operands, scales = others[: len(operands)], others[len(operands) : len(operands) + len(scales)]
+        return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined, index)
+    form, read = Form.of(a, b, ends, index), formula(text)
+    if form.k == 0 or form.l == 0 or not len(a):  # factors without memory, which no kernel can load
+        rows = a if index is None else rows_of(a, index)
+        return joined_results(grouped_by_torch(rows, b, ends, text, operands, scalars, out_dtype, zeroed), joined)
     memories = _memories(read, form, result_dtypes(a, read.results, out_dtype), zeroed, joined)
     allocated = [memory.allocate(a) for memory in memories]
     if not all(whole.numel() for whole in allocated):
         return [memory.finished(whole) for memory, whole in zip(memories, allocated, strict=True)]
-    loaders = loaders_of(a, b, operands, scales, form, read)
+    loaders = loaders_of(a, b, operands, scales, form, read, index)
     passed = loaded(loaders, tensors)
     stored = [part for memory, whole in zip(memories, allocated, strict=True) for part in memory.stored(whole)]
     count, split = len(operands), _split(text)
-    problem, spec = question(form, passed[0], passed[1], operands, split, stored, granularity_of(form, scales))
+    granularity = granularity_of(form, scales)
+    problem, spec = question(form, passed[0], passed[1], operands, split, stored, granularity, index is not None)
     arch, device = _target(a)
     chosen = plan_for(problem, spec, how, arch, device)
     if ASKING.notes(chosen, arch):
@@ -113,20 +117,22 @@ def call_of(
     zeroed: bool,
     scales: Sequence[torch.Tensor],
     joined: bool | None,
+    index: torch.Tensor | None,
 ) -> Call | None:
     """Return the prepared call of a signature that `compute_grouped` has computed before; None if it has no kernel.
 
     The arguments are those of `compute_grouped`.
     """
-    tensors = (a, b, ends, *operands, *scales)
-    call: Call | None = _calls.found.get(_signature(tensors, len(scales), text, out_dtype, how, zeroed, joined))
+    tensors = (a, b, ends, *operands, *scales, *([] if index is None else [index]))
+    key = _signature(tensors, len(scales), text, out_dtype, how, zeroed, joined, index is None)
+    call: Call | None = _calls.found.get(key)
     return call
 
 
 def _signature(tensors: Sequence[torch.Tensor], scales: int, text: str, dtype: Any, how: How, *options: Any) -> Any:
     """Return the signature of a call: all that the choice of a kernel depends on.
 
-    tensors   a, b, ends, operands and scales
+    tensors   a, b, ends, operands, scales, and the index of rows if there is one
     scales    number of scales
     """
     places = [(x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES, x.is_neg()) for x in tensors]
@@ -184,7 +190,8 @@ def _order(plan: GemmPlan, spec: EpilogueSpec, read: Formula, count: int) -> tup
     count   number of its operands that are tensors
     """
     results = ("d", *spec.epilogue.beside)
-    names = (ENDS, *read.names[:count], *scale_names(plan.operands), *results)
+    index = [INDEX] if plan.operands.gathered else []
+    names = (ENDS, *read.names[:count], *scale_names(plan.operands), *index, *results)
     at = {name: 2 + i for i, name in enumerate(names)}
     at[COUNTS] = at[ENDS]
     taken = (*plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
@@ -257,12 +264,14 @@ def question(
     read: Formula,
     results: Sequence[torch.Tensor],
     granularity: tuple[str, ...] = (),
+    gathers: bool = False,
 ) -> tuple[Problem, EpilogueSpec]:
     """Return the grouped problem of a call, and its epilogue with the types of its tensors.
 
     operands      tensors of the epilogue, as the caller passes them
     results       tensors for the results
     granularity   "1x128" or "128x128" for the block scales of a and of b; () without them
+    gathers       whether an index selects the rows of a
     raises        PlanError for an epilogue that reduces
     """
     kinds: dict[str, type[Input]] = dict.fromkeys(read.names, Scalar)
@@ -283,6 +292,8 @@ def question(
     if granularity:
         whole = with_scales(whole, granularity)
     whole = whole.with_aux(**{COUNTS: SIZES}) if form.is_padded else with_group_ends(whole)
+    if gathers:
+        whole = with_index(whole)
     return Problem(form.flat.m, form.n, form.k, form.l, whole), EpilogueSpec(epilogue, aux)
 
 

@@ -25,7 +25,7 @@ from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import compute_grouped
 from cutegemm.torch.grouped.prepared import joined_results
-from cutegemm.torch.grouped.reference import allocated, grouped_by_torch
+from cutegemm.torch.grouped.reference import allocated, grouped_by_torch, rows_of
 from cutegemm.torch.launch import AS_CHOSEN
 from cutegemm.torch.reference import Values, accumulator_dtype
 
@@ -54,20 +54,36 @@ def compute(
     zeroed: bool,
     scales: Sequence[torch.Tensor] = (),
     joined: bool | None = None,
+    index: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """Return the results of a grouped GEMM: by a kernel for CUDA tensors, else by torch.
 
     The arguments are those of `launch.compute_grouped`.
 
-    raises   UnsupportedError for ends of groups that decrease or exceed the extent, if the environment variable
-             CUTEGEMM_CHECK_GROUPS was "1" at the import. The host then waits for the ends in each call
+    raises   UnsupportedError for ends of groups that decrease or exceed the extent, and for indices of rows that a does
+             not have, if the environment variable CUTEGEMM_CHECK_GROUPS was "1" at the import. The host then waits for
+             them in each call
     """
     if CHECKS_ENDS:
-        checks.refuse("grouped_mm", {"mat_a": a, "mat_b": b}, Form.of(a, b, ends).wrong_ends(ends.tolist()))
+        rules = Form.of(a, b, ends, index).wrong_ends(ends.tolist())
+        if index is not None:
+            rules += _wrong_rows(index, a.shape[0])
+        checks.refuse("grouped_mm", {"mat_a": a, "mat_b": b}, rules)
     if not a.is_cuda and ASKING.device is None:
-        results = grouped_by_torch(a, b, ends, text, operands, scalars, out_dtype, zeroed, scales)
+        rows = a if index is None else rows_of(a, index)
+        results = grouped_by_torch(rows, b, ends, text, operands, scalars, out_dtype, zeroed, scales)
         return joined_results(results, joined)
-    return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined)
+    return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined, index)
+
+
+def _wrong_rows(index: torch.Tensor, rows: int) -> list[str]:
+    """Return an error message, in a list, if an index selects rows that a matrix with so many rows does not have.
+
+    >>> _wrong_rows(torch.tensor([0, 3, -1]), 3)
+    ['a_index[1] is 3. Pass 0 to 2, the rows of mat_a.']
+    """
+    wrong = ((index < 0) | (index >= rows)).nonzero().flatten().tolist()
+    return [f"a_index[{i}] is {int(index[i])}. Pass 0 to {rows - 1}, the rows of mat_a." for i in wrong[:1]]
 
 
 def product(
@@ -81,6 +97,7 @@ def product(
     how: How = AS_CHOSEN,
     zeroed: bool = False,
     joined: bool | None = None,
+    index: torch.Tensor | None = None,
 ) -> Sequence[torch.Tensor]:
     """Return the results of an epilogue of a grouped a @ b, D first, and let torch record gradients if they are wanted.
 
@@ -89,7 +106,9 @@ def product(
     """
     route = route_of(a, b, ends, *operands)
     if route is Route.DIRECT:
-        return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, joined=joined)
+        return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, joined=joined, index=index)
+    if index is not None:  # gradients and graphs have no kernel that gathers
+        a = rows_of(a, index)
     if route in TRANSFORMS and is_transformed(a, b, ends, *operands):
         return joined_results(transformed(a, b, ends, text, operands, scalars, out_dtype, zeroed), joined)
     if torch.is_grad_enabled() and text != PLAIN and any(x.requires_grad for x in (a, b, *operands)):

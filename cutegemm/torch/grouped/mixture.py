@@ -23,7 +23,18 @@ from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.library import inside, product, sum_of_groups
 from cutegemm.torch.grouped.library import spread as spread_to_rows
-from cutegemm.torch.grouped.rows import Gathered, Summed, inverse, placed, spread, summed, totals
+from cutegemm.torch.grouped.launch import size_class
+from cutegemm.torch.grouped.rows import (
+    Gathered,
+    Summed,
+    has_kernels,
+    inverse,
+    placed,
+    placed_tokens,
+    spread,
+    summed,
+    totals,
+)
 from cutegemm.torch.grouped.steps import Product
 
 _BIASED = "lambda acc, bias: acc + bias"
@@ -34,6 +45,10 @@ Activation: TypeAlias = str | Callable[[torch.Tensor], torch.Tensor] | None
 Inputs: TypeAlias = tuple[torch.Tensor | None, ...]
 
 _steps = Calls()  # `Steps` by the signature of a mixture
+# Whether rows are loaded where they are: a launch, and bytes that are read and written per second, of the kernel that
+# copies rows; share of the time of a product that single rows cost, and operations per second of that product (H100)
+_COPY_S, _COPIED_PER_S = 2e-6, 2.4e12
+_LOSS, _FLOPS = 0.08, 650e12
 
 
 @constant
@@ -157,6 +172,25 @@ def composed(activation: Activation, interleaved: bool, is_partial: bool, tensor
     return Summed.apply(product(hidden, down.mT, ends, text, operands, zeroed=is_partial)[0], order, place, k)
 
 
+def gathers(rows: int, up: torch.Tensor) -> bool:
+    """Return whether the first product loads the rows of tokens where they are; otherwise they are copied first.
+
+    Rows that are loaded one by one slow the product down; see `_LOSS`.
+
+    rows   number of rows of all experts
+    up     the weights of the first product
+
+    >>> gathers(32768, torch.empty(128, 1536, 2048, device="meta", dtype=torch.bfloat16))
+    True
+    >>> gathers(32768, torch.empty(8, 28672, 4096, device="meta", dtype=torch.bfloat16))
+    False
+    """
+    experts, columns, k = up.shape
+    rows = size_class(rows, experts)[0]
+    copied_s = _COPY_S + 2 * rows * k * up.element_size() / _COPIED_PER_S
+    return copied_s > _LOSS * 2 * rows * columns * k / _FLOPS
+
+
 def _as_row(bias: torch.Tensor | None) -> list[torch.Tensor]:
     """Return a bias of each group as the operands of an epilogue: one or none."""
     return [] if bias is None else [bias.unsqueeze(1)]
@@ -168,9 +202,13 @@ def _forward(steps: Steps, is_partial: bool, tensors: Any) -> tuple[torch.Tensor
     The weights multiply the hidden values, so that the backward pass does not need the products by `down`.
     """
     x, index, weights, up, down, up_bias, down_bias = tensors
-    place, ends = placed(index, up.shape[0])
-    rows, weight = spread(x, place, weights.shape[1], weights)
-    hidden, *preact = steps.hidden(rows, up.mT, ends, *_as_row(up_bias), weight)
+    if has_kernels(x) and gathers(index.numel(), up):
+        place, ends, tokens, weight = placed_tokens(index, up.shape[0], weights)
+        hidden, *preact = steps.hidden(x, up.mT, ends, *_as_row(up_bias), weight, index=tokens)
+    else:
+        place, ends = placed(index, up.shape[0])
+        rows, weight = spread(x, place, weights.shape[1], weights)
+        hidden, *preact = steps.hidden(rows, up.mT, ends, *_as_row(up_bias), weight)
     operands = [] if down_bias is None else [weight, *_as_row(down_bias)]
     y = steps.results(hidden, down.mT, ends, *operands)[0]
     return (summed(y, place, weights.shape[1]), place, ends, *preact)

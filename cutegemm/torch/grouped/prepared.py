@@ -35,8 +35,9 @@ class Call:
     plan       the plan
     wanted     the plan of the caller, its name, or None; the signature has its address
     function   the compiled kernel: (a, b, tensors in the order of the plan's signature, numbers)
-    order      index in (a, b, ends, operands, scales, what is stored) of each tensor that the kernel takes
-    loaders    for each of a, b, ends, operands and scales a function to what the kernel takes; None: the tensor itself
+    order      index in (a, b, ends, operands, scales, index of rows, what is stored) of each tensor that the kernel takes
+    loaders    for each of a, b, ends, operands, scales and index a function to what the kernel takes; None: the tensor
+               itself
     memories   memory of each result
     """
 
@@ -60,7 +61,7 @@ class Call:
     ) -> list[torch.Tensor]:
         """Launch the kernel on tensors as it takes them, and return the results.
 
-        passed      a, b, ends, operands and scales
+        passed      a, b, ends, operands, scales, and the index of rows if there is one
         allocated   memory of each result
         """
         for memory, whole in zip(self.memories, allocated, strict=True):
@@ -179,13 +180,14 @@ def loaders_of(
     scales: Sequence[torch.Tensor],
     form: Form,
     read: Formula,
+    index: torch.Tensor | None,
 ) -> tuple[Loader | None, ...]:
     """Return the loaders of a `Call`."""
     flat = _flattened if form.is_padded else None
     of_a, of_b = _factor_loader("a", a if flat is None else flat(a), form), _factor_loader("b", b, form)
     if flat is not None:
         rest, of_a = of_a, flat if of_a is None else lambda x: rest(flat(x))  # type: ignore[misc]
-    found: list[Loader | None] = [of_a, of_b, lambda ends: ends.contiguous().unsqueeze(-1)]
+    found: list[Loader | None] = [of_a, of_b, _as_column]
     for name, x in zip(read.names, operands, strict=False):
         kind, seen = loadable_operand(read, name, x, form)
         is_view = seen.data_ptr() == x.data_ptr()
@@ -193,7 +195,12 @@ def loaders_of(
     for scale, granularity in zip(scales, granularity_of(form, scales), strict=True):
         is_loadable = loadable_scales(scale, granularity) is scale
         found.append(None if is_loadable else partial(loadable_scales, granularity=granularity))
-    return tuple(found)
+    return tuple(found if index is None else [*found, _as_column])
+
+
+def _as_column(x: torch.Tensor) -> torch.Tensor:
+    """Return a vector as a matrix of one column."""
+    return x.contiguous().unsqueeze(-1)
 
 
 def _view_loader(x: torch.Tensor, view: torch.Tensor) -> Loader | None:

@@ -58,6 +58,18 @@ def grouped_by_torch(
     return results
 
 
+def rows_of(a: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return the rows of a matrix that an index selects: row r is a[index[r]], or zeros if a does not have that row.
+
+    >>> rows_of(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 0, 2], dtype=torch.int32)).flatten()
+    tensor([2., 1., 0.])
+    """
+    if a.shape[0] == 0:
+        return a.new_zeros(index.shape[0], a.shape[1])
+    has_row = (index >= 0) & (index < a.shape[0])
+    return torch.where(has_row.unsqueeze(1), a[index.long().clamp(0, a.shape[0] - 1)], 0)
+
+
 def allocated(
     a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor, text: str, out_dtype: OutDtype, zeroed: bool = False
 ) -> list[torch.Tensor]:

@@ -17,7 +17,7 @@ from cutegemm.compile import exported
 from cutegemm.compile.cache import has_dsl
 from cutegemm.compile.plans import compile_rows
 from cutegemm.dtypes import bf16, f16, f32
-from cutegemm.plan.memory.rows import RowKernel, SortRows, SpreadRows, SumRows, TotalRows
+from cutegemm.plan.memory.rows import RowKernel, SortRows, SortTokens, SpreadRows, SumRows, TotalRows
 from cutegemm.run import torch_ops
 from cutegemm.run.calls import ASKING
 from cutegemm.run.launches import on_device
@@ -31,7 +31,7 @@ _LEAST_WARPS = 8  # least warps of a CTA that sorts
 _MOST_ROWS = 32  # rows of a token that a thread holds at once
 
 
-def _has_kernels(x: torch.Tensor) -> bool:
+def has_kernels(x: torch.Tensor) -> bool:
     """Return whether kernels may take a tensor: it is on a GPU, or stands for one, and no graph is traced."""
     return (x.is_cuda or ASKING.device is not None) and not is_compiling()
 
@@ -88,19 +88,56 @@ def placed(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tenso
     >>> placed(torch.tensor([[2, 0], [0, 2]]), 3)
     (tensor([2, 0, 1, 3], dtype=torch.int32), tensor([2, 2, 4], dtype=torch.int32))
     """
+    found = _launched_sort(index, experts, None)
+    return placed_by_torch(index, experts) if found is None else (found[0], found[1])
+
+
+def placed_tokens(
+    index: torch.Tensor, experts: int, weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the results of `placed`, and the token and the weight of each row.
+
+    weights   (T, k): the weight of each entry of the index
+    returns   place and ends; tokens (T * k,) int32; weights (T * k, 1)
+
+    >>> weights = torch.tensor([[0.5, 1.0], [2.0, 4.0]])
+    >>> _, _, tokens, found = placed_tokens(torch.tensor([[2, 0], [0, 2]]), 3, weights)
+    >>> tokens.tolist(), found.flatten().tolist()
+    ([0, 1, 0, 1], [1.0, 2.0, 0.5, 4.0])
+    """
+    found = _launched_sort(index, experts, weights.resolve_neg())
+    if found is not None:
+        place, ends, tokens, weight = found
+        return place, ends, tokens, weight.view(-1, 1)
+    place, ends = placed(index, experts)
+    order = inverse(place)
+    return place, ends, (order // weights.shape[1]).int(), weights.reshape(-1, 1)[order]
+
+
+def _launched_sort(index: torch.Tensor, experts: int, weights: torch.Tensor | None) -> list[torch.Tensor] | None:
+    """Sort an index by a kernel: return place and ends, and the tokens and weights of rows if there are weights.
+
+    None if no kernel can sort it.
+    """
     count = index.numel()
-    if _has_kernels(index) and 0 < count <= _MOST_SORTED:
-        if index.dtype not in (torch.int32, torch.int64):
-            index = index.long()
-        ctas = 1 if count < _LEAST_SHARED else _CTAS
-        sort = _sorter(experts, 8 * index.element_size(), ctas, index.get_device())
-        if sort is not None and sort.can_launch():
-            # Other operations read the rows as an index, also if no kernel has written them
-            allocate = index.new_empty if ASKING.kernels is None else index.new_zeros
-            place, ends = [allocate(extent, dtype=torch.int32) for extent in (count, experts)]
-            sort(index.reshape(-1), place, ends)
-            return place, ends
-    return placed_by_torch(index, experts)
+    if not has_kernels(index) or not 0 < count <= _MOST_SORTED:
+        return None
+    if index.dtype not in (torch.int32, torch.int64):
+        index = index.long()
+    ctas = 1 if count < _LEAST_SHARED else _CTAS
+    kind = None if weights is None else (index.shape[1], weights.dtype)
+    sort = _sorter(experts, 8 * index.element_size(), ctas, kind, index.get_device())
+    if sort is None or not sort.can_launch():
+        return None
+    # Other operations read the rows as an index, also if no kernel has written them
+    allocate = index.new_empty if ASKING.kernels is None else index.new_zeros
+    results = [allocate(extent, dtype=torch.int32) for extent in (count, experts)]
+    if weights is None:
+        sort(index.reshape(-1), *results)
+        return results
+    tokens, weight = allocate(count, dtype=torch.int32), weights.new_empty(count)
+    sort(index.reshape(-1), *results, tokens, weights, weight)
+    return [*results, tokens, weight]
 
 
 def placed_by_torch(index: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,7 +177,7 @@ def spread(
     >>> spread(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 2, 3, 0]), 2)[0].flatten()
     tensor([2., 1., 1., 2.])
     """
-    if not _has_kernels(x) or not x.numel() or k > _MOST_ROWS:
+    if not has_kernels(x) or not x.numel() or k > _MOST_ROWS:
         return _spread_by_torch(x, place, k, weights)
     (tokens, columns), size = x.shape, x.element_size()
     if x.stride(1) != 1 or x.is_neg():
@@ -174,7 +211,7 @@ def summed(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
     tensor([5., 5.])
     """
     is_served = y.dtype in _SUMMED and k <= _MOST_ROWS and y.numel() and y.stride(1) == 1
-    if not is_served or not _has_kernels(y):
+    if not is_served or not has_kernels(y):
         return summed_by_torch(y, place, k)
     add = _adder(y.dtype, y.shape[1], y.stride(0), y.data_ptr() % ALIGN_BYTES, k, y.get_device())
     if not add.can_launch():
@@ -195,7 +232,7 @@ def totals(terms: torch.Tensor, place: torch.Tensor, weights: torch.Tensor) -> t
     tensor([[7., 3.]])
     """
     is_served = terms.dtype in _SUMMED and weights.dtype in _SUMMED and terms.numel() and terms.stride(1) == 1
-    if not is_served or not _has_kernels(terms):
+    if not is_served or not has_kernels(terms):
         return _totals_by_torch(terms, place, weights)
     columns, pitch, rest = terms.shape[1], terms.stride(0), terms.data_ptr() % ALIGN_BYTES
     add = _totaller(terms.dtype, columns, pitch, rest, weights.dtype, terms.get_device())
@@ -231,9 +268,16 @@ def summed_by_torch(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tenso
 
 
 @lru_cache(maxsize=1024)
-def _sorter(experts: int, bits: int, ctas: int, device: int) -> Launcher | None:
-    """Return the launcher that sorts an index; None if the counters do not fit to shared memory."""
+def _sorter(
+    experts: int, bits: int, ctas: int, weights: tuple[int, torch.dtype] | None, device: int
+) -> Launcher | None:
+    """Return the launcher that sorts an index; None if the counters do not fit to shared memory.
+
+    weights   number of entries of a token, and type of the weights of entries; None without weights
+    """
     kernel = SortRows(experts, bits, ctas)
+    if weights is not None:
+        kernel = SortTokens(experts, bits, ctas, count=weights[0], weight=DTYPES[weights[1]])
     return Launcher(kernel, device) if kernel.warps >= _LEAST_WARPS else None
 
 

@@ -26,14 +26,18 @@ class Product:
         self.text, self.zeroed, self.joined = text, zeroed, joined
         self.call: Call | None = None
 
-    def __call__(self, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-        if is_compiling():
-            a, b, ends, *operands = tensors
-            return library.product(a, b, ends, self.text, operands, zeroed=self.zeroed, joined=self.joined)
-        if self.call is not None:
-            return self.call(*tensors)
+    def __call__(self, *tensors: torch.Tensor, index: torch.Tensor | None = None) -> Sequence[torch.Tensor]:
+        """Return the results.
+
+        tensors   a, b, ends and operands
+        index     the row of a for each row of the product, in all calls or in none
+        """
+        if self.call is not None and not is_compiling():
+            return self.call(*tensors, *(() if index is None else (index,)))
         a, b, ends, *operands = tensors
-        options = self.text, operands, (), None, AS_CHOSEN, self.zeroed, (), self.joined
+        if is_compiling():
+            return library.product(a, b, ends, self.text, operands, zeroed=self.zeroed, joined=self.joined, index=index)
+        options = self.text, operands, (), None, AS_CHOSEN, self.zeroed, (), self.joined, index
         results = library.compute(a, b, ends, *options)
         if not library.CHECKS_ENDS:
             self.call = call_of(a, b, ends, *options)
