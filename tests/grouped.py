@@ -10,6 +10,7 @@ import numpy as np
 
 from cutegemm.build import sm90_plan
 from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.memory.groups import with_group_ends, with_index
 from tests.epilogues import CASES, reference
 
 LAYOUTS = {"m": ("nt", "n"), "n": ("nt", "m"), "k": ("tn", "n")}  # layout of A and B, and majorness of D
@@ -37,6 +38,11 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
     "k": ("k", _SMALL, ""),
     "k_cooperative_2x1": ("k", {**_ONE_CONSUMER, "cluster": (2, 1)}, ""),
     "k_1x2": ("k", {**_SMALL, "cluster": (1, 2)}, ""),
+    "m_index": ("m", _SMALL, ""),
+    "m_index_1x2": ("m", {**_SMALL, "tile": (128, 64, 64), "schedule": "cooperative", "cluster": (1, 2)}, ""),
+    "m_index_deep": ("m", {**_ONE_CONSUMER, "tile": (64, 64, 128)}, "scales"),
+    "m_index_gated": ("m", _SMALL, "geglu_bias"),
+    "n_index_2x1": ("n", {**_SMALL, "cluster": (2, 1)}, ""),
     "m_bias": ("m", _SMALL, "bias_gelu"),
     "m_weights": ("m", _ONE_CONSUMER, "scales"),
     "m_residual": ("m", {**_SMALL, "with_c": True}, "residual"),
@@ -56,6 +62,8 @@ def form(name: str, ctas: int = 4, out: str = "f32") -> GemmPlan:
     groups, options, case = FORMS[name]
     layout, major = LAYOUTS[groups]
     operands = Operands.of("bf16", layout=layout, batched=True, groups=groups, out=out, out_major=major)
+    if "_index" in name:
+        operands = with_index(with_group_ends(operands))
     plan = sm90_plan(operands, name=f"grouped_{name}", ctas=ctas, **options)
     return CASES[case].on(plan) if case else plan
 
@@ -67,12 +75,20 @@ def bounds(ends: Sequence[int], extent: int) -> list[tuple[int, int]]:
 
 
 def arguments(name: str, m: int, n: int, k: int, ends: Sequence[int], seed: int = 0) -> dict[str, Any]:
-    """Return A, B, `ends` and the operands of the epilogue as the caller has them. A and B are small integers."""
+    """Return A, B, `ends` and the operands of the epilogue as the caller has them. A and B are small integers.
+
+    If rows of A, or columns of B, are gathered, there are half as many as in D. Some indices are out of range.
+    """
     (groups, _, case), rng = FORMS[name], np.random.default_rng([seed, m, n, k])
-    front = (len(ends),)
-    a, b = ((*front * (groups == "n"), m, k), (*front * (groups == "m"), k, n))
+    front, is_gathered = (len(ends),), "_index" in name
+    rows, columns = m, n
+    if is_gathered:
+        rows, columns = (m // 2 + 3, n) if groups == "m" else (m, n // 2 + 3)
+    a, b = ((*front * (groups == "n"), rows, k), (*front * (groups == "m"), k, columns))
     given: dict[str, Any] = {x: rng.integers(-4, 5, shape).astype(np.float32) for x, shape in (("a", a), ("b", b))}
     given["ends"] = np.array(ends, np.int64)
+    if is_gathered:
+        given["index"] = rng.integers(-1, (rows if groups == "m" else columns) + 1, m if groups == "m" else n)
     if case:
         operands = form(name).operands
         for key, value in CASES[case].operands(rng, m, n, len(ends)).items():
@@ -80,9 +96,16 @@ def arguments(name: str, m: int, n: int, k: int, ends: Sequence[int], seed: int 
     return given
 
 
+def gathered(a: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Return the rows of a matrix that an index selects; zeros for a row that the matrix does not have."""
+    return np.stack([a[row] if 0 <= row < len(a) else np.zeros_like(a[0]) for row in index])
+
+
 def expected(name: str, given: dict[str, Any]) -> dict[str, np.ndarray]:
     """Return all results in float64 by name; NaN where no group has an element."""
     (groups, _, case), (a, b, ends) = FORMS[name], (given["a"], given["b"], given["ends"])
+    if "index" in given:
+        a, b = (gathered(a, given["index"]), b) if groups == "m" else (a, gathered(b.T, given["index"]).T)
     (m, k), n = a.shape[-2:], b.shape[-1]
     shape = (len(ends), m, n) if groups == "k" else (m, n)
     acc, owner = np.zeros(shape), np.full(shape[-2:], -1)
@@ -97,7 +120,7 @@ def expected(name: str, given: dict[str, Any]) -> dict[str, np.ndarray]:
     if not case:
         results = {"d": acc}
     else:
-        operands = {x: value for x, value in given.items() if x not in ("a", "b", "ends")}
+        operands = {x: value for x, value in given.items() if x not in ("a", "b", "ends", "index")}
         if groups != "k":  # operands of each group: those of the group of each row, or of each column
             operands = {
                 x: value

@@ -12,9 +12,9 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.cutlass_dsl import dsl_user_op
 
+from cutegemm.dtypes import DType
 from cutegemm.kernels import lower
 from cutegemm.kernels.assembly import assembler
-from cutegemm.dtypes import DType
 from cutegemm.machine.arch import WARP_THREADS, Arch
 from cutegemm.plan.memory.rows import SORTED_AT_ONCE, RowKernel, SortRows, SortTokens, SpreadRows, SumRows, TotalRows
 

@@ -209,9 +209,7 @@ class BoxFlow:
         self.shared = poison((tables.shared_elems, len(group)), matrix.dtype)
         self.loaded_elems = 0
 
-    def load(
-        self, origin: tuple[np.ndarray, np.ndarray], copy: int, sources: np.ndarray | None = None
-    ) -> None:
+    def load(self, origin: tuple[np.ndarray, np.ndarray], copy: int, sources: np.ndarray | None = None) -> None:
         """Load the tile of each CTA from global memory to one stage of its shared memory.
 
         Elements outside of the matrix become 0.

@@ -235,7 +235,8 @@ class Stage:
         first   first row of each tile in its group
         """
         index, d = self.matrices[stream.index], self.matrices["d"]
-        assert index.groups is not None and d.groups is not None
+        assert index.groups is not None
+        assert d.groups is not None
         rows = first + np.arange(stream.tile[0])[:, None]
         begins, sizes = index.groups.begins[group.batch], d.groups.reach[group.batch]
         known = index.view(index.buffer)[:, 0, 0].astype(np.int64)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 import cutegemm  # noqa: E402
 from cutegemm.compile.plans import compile_rows  # noqa: E402
-from cutegemm.plan.memory.rows import SortRows  # noqa: E402
+from cutegemm.plan.memory.rows import SortRows, SortTokens  # noqa: E402
 from cutegemm.torch.grouped import launch, library, rows  # noqa: E402
 from tests.emulator.on_cpu import KINDS, emulated  # noqa: E402
 from tests.torch.cases import normal  # noqa: E402
@@ -43,9 +43,13 @@ def launched(monkeypatch):
 
         def function(*tensors):
             kernels.append(kernel)
-            written = {"SortRows": (1, 2), "SpreadRows": (2, 4), "SumRows": (2,), "TotalRows": (2,)}[
-                type(kernel).__name__
-            ]
+            written = {
+                "SortRows": (1, 2),
+                "SortTokens": (1, 2, 3, 5),
+                "SpreadRows": (2, 4),
+                "SumRows": (2,),
+                "TotalRows": (2,),
+            }[type(kernel).__name__]
             read = [x for i, x in enumerate(tensors) if i not in written]
             emulated(folder, tensors, read, [x for i, x in enumerate(tensors) if i in written])
 
@@ -132,6 +136,24 @@ def test_kernels_take_the_order_of_torch(limit, launched, monkeypatch):
     assert torch.equal(weight, weights.view(-1, 1)[order])
     assert torch.equal(rows.summed(ours, place, 2), 2 * x)
     assert len(launched) == 2
+
+
+@pytest.mark.parametrize(("tokens", "k", "ctas"), [(1, 1, 1), (13, 3, 1), (300, 2, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tokens_and_weights_of_rows(tokens, k, ctas, dtype, launched, monkeypatch):
+    """The sort writes them as `spread` copies them, also from negated weights and from those of another pitch."""
+    monkeypatch.setattr(rows, "_LEAST_SHARED", 0 if ctas > 1 else tokens * k + 1)
+    monkeypatch.setattr(rows, "_CTAS", ctas)
+    torch.manual_seed(tokens)
+    index, weights = torch.randint(0, 6, (tokens, k)), normal(tokens, 2 * k).to(dtype)[:, ::2]
+    for of_entries in (weights, torch._neg_view(weights)):
+        place, ends, of_rows, weight = rows.placed_tokens(index, 5, of_entries)
+        for one, other in zip((place, ends), rows.placed(index, 5), strict=True):
+            assert torch.equal(one, other)
+        order = rows.inverse(place)
+        assert of_rows.tolist() == (order // k).tolist()
+        assert torch.equal(weight, of_entries.resolve_neg().reshape(-1, 1)[order])
+    assert {type(kernel) for kernel in launched} == {SortRows, SortTokens}
 
 
 # --- copies and sums ----------------------------------------------------------------------------------------------

@@ -13,13 +13,27 @@ from hypothesis import strategies as st
 
 from cutegemm.build import mma_sync_plan, simt_plan, sm90_plan
 from cutegemm.choice.grouped import chosen_grouped
+from cutegemm.dtypes import s32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.plan import GemmPlan, Operands, Problem
-from cutegemm.plan.memory.groups import ENDS, MOVES, PITCH, ROWS, is_clipped, ragged, ragged_mode, ragged_origin
+from cutegemm.plan.memory.groups import (
+    ENDS,
+    MOVES,
+    PITCH,
+    ROWS,
+    is_clipped,
+    ragged,
+    ragged_mode,
+    ragged_origin,
+    with_group_ends,
+    with_index,
+)
+from cutegemm.plan.problem import Operand
 from cutegemm.plan.rules.limits import limits
+from cutegemm.plan.signature import signature_of
 from cutegemm.plan.work.arithmetic import search
-from cutegemm.plan.work.grouped import GroupedScheduler, GroupTile
+from cutegemm.plan.work.grouped import GroupedScheduler, GroupTile, with_equal_groups
 from cutegemm.plan.work.work import Work
 from tests.epilogues import CASES
 from tests.grouped import FORMS, LAYOUTS, bounds, form
@@ -367,3 +381,52 @@ def test_the_swapped_problem(groups: str) -> None:
     assert problem.transposed.operands.groups == {"m": "n", "n": "m", "k": "k"}[groups]
     assert problem.transposed.transposed == problem
     assert problem.transposed.flops == problem.flops == 2 * 96 * 64 * 32
+
+
+# --- rows that are gathered ----------------------------------------------------------------------------------------
+
+
+def gathering(**options: Any) -> GemmPlan:
+    """A plan for groups of rows that are selected by an index."""
+    grouped = with_group_ends(Operands.of("bf16", layout="nt", batched=True, groups="m"))
+    return sm90_plan(with_index(grouped), **options)
+
+
+def test_a_box_has_one_row_without_multicast() -> None:
+    """Two CTAs with the same rows load them twice. All bytes of a stage complete its barrier, as for larger boxes."""
+    plan, whole = gathering(cluster=(1, 2)), sm90_plan(cluster=(1, 2))
+    assert (plan.a.load.box, plan.a.load.multicast, plan.a.index) == ((64, 1), 1, "index")
+    assert (plan.b.load, plan.b.index) == (whole.b.load, "")
+    assert plan.barrier("full").transaction_bytes == whole.barrier("full").transaction_bytes
+    assert [str(each) for each in signature_of(plan)] == [
+        "a: bf16 (sources, k)", "b: bf16 (l, k, n)", "ends: s32 (l, 1)", "index: s32 (m, 1)", "d: bf16 (m, n)",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"tile": (128, 128, 32)}, "TMA starts boxes at multiples of 128 bytes. Use a multiple of 64 as bK."),
+        ({"schedule": "single"}, "rows of A are loaded by four warps of a producer. Use schedule='pingpong'"),
+    ],
+)
+def test_rules_of_gathered_rows(options: dict[str, Any], rule: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        gathering(**options)
+    assert rule in str(caught.value)
+
+
+def test_other_families_do_not_read_an_index() -> None:
+    operands = Operands.of("bf16", layout="nt").with_aux(index=Operand(s32, "m", 4, modes=("m", "1")))
+    with pytest.raises(PlanError, match="does not read index"):
+        mma_sync_plan(operands)
+    with pytest.raises(PlanError, match="rows of A are gathered for groups along M only"):
+        sm90_plan(operands)
+
+
+def test_equal_groups_load_many_rows_in_a_box() -> None:
+    plan, problem = with_equal_groups(gathering(cluster=(1, 2)), None)
+    assert problem is None
+    assert plan.a.index  # without a problem, the plan is returned as it is
+    plan, problem = with_equal_groups(plan, Problem(1000, 64, 128, 8, plan.operands, sources=300))
+    assert (plan.a.load, plan.a.index, str(problem)) == (sm90_plan(cluster=(1, 2)).a.load, "", "125x64x128x8")

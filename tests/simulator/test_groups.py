@@ -55,9 +55,13 @@ def check_random(name: str, seed: int) -> None:
     m, n, k = (extent if mode == groups else own for mode, own in zip("mnk", (m, n, k), strict=True))
     given = arguments(name, m, n, k, ends, seed)
     last = max(end for _, end in bounds(ends, extent))
-    if groups in "mk":
+    if "index" in given:
+        factor = given["a"] if groups == "m" else given["b"].T
+        factor[np.setdiff1d(np.arange(len(factor)), given["index"][:last])] = np.nan
+        groups = ""
+    if groups in ("m", "k"):
         given["a"][(slice(None),) * (groups == "k") + (slice(last, None),)] = np.nan
-    if groups in "nk":
+    if groups in ("n", "k"):
         given["b"][(slice(None),) * (groups == "n") + (slice(last, None),)] = np.nan
     result = simulate(form(name), **given)
     check_results(name, given, {"d": result.d, **result.aux})
@@ -283,3 +287,37 @@ def test_a_producer_that_loads_another_group(monkeypatch: pytest.MonkeyPatch) ->
     d = simulate(form("k"), **given, check="report").d
     with pytest.raises(AssertionError):
         check_results("k", given, {"d": d})
+
+
+# --- rows that are gathered ----------------------------------------------------------------------------------------
+
+
+def test_rows_of_no_group_are_not_loaded() -> None:
+    """Tiles of 20, 1 and 64 rows are loaded in 2 k-tiles of 64, for 2 columns of tiles."""
+    given = arguments("m_index", 96, 128, 128, [20, 21, 85])
+    given["index"] = given["index"] % len(given["a"])
+    assert simulate(form("m_index"), **given).stats.loaded_a_elems == (20 + 1 + 64) * 2 * 64 * 2
+
+
+def test_a_stale_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted fault: a producer that keeps the indices of the tile before loads other rows."""
+    sources, known = roles.Stage.sources, []
+
+    def stale(stage, stream, group, first):
+        known.append(sources(stage, stream, group, first))
+        return known[max(0, len(known) - 2)]
+
+    given = arguments("m_index", 96, 64, 64, [30, 96])
+    monkeypatch.setattr(roles.Stage, "sources", stale)
+    d = simulate(form("m_index", ctas=1), **given).d
+    assert not np.array_equal(d, expected("m_index", given)["d"])
+
+
+def test_an_index_of_other_modes() -> None:
+    given = arguments("m_index", 64, 64, 64, [64])
+    del given["index"]
+    with pytest.raises(PlanError, match=r"index is missing; the mainloop reads it\. Pass an array of shape \(m, 1\)"):
+        simulate(form("m_index"), **given)
+    given["index"] = np.zeros((64, 2), int)
+    with pytest.raises(PlanError, match="do not fit D = A @ B"):
+        simulate(form("m_index"), **given)

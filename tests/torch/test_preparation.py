@@ -9,10 +9,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cutegemm  # noqa: E402
+from cutegemm.dtypes import f32  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.machine.device import DEFAULT_DEVICE  # noqa: E402
 from cutegemm.plan import Operands  # noqa: E402
-from cutegemm.plan.memory.rows import SortRows, SpreadRows, SumRows, TotalRows  # noqa: E402
+from cutegemm.plan.memory.rows import SortRows, SortTokens, SpreadRows, SumRows, TotalRows  # noqa: E402
 from cutegemm.run.prepare import asking  # noqa: E402
 from cutegemm.torch.grouped import launch, library, mixture, rows  # noqa: E402
 from cutegemm.torch.grouped.preparation import kernels_of_groups, sampled_rows  # noqa: E402
@@ -70,7 +71,8 @@ def launched(monkeypatch):
     monkeypatch.setattr(launch, "compile_plan", lambda plan, arch: SimpleNamespace(function=noted(plan, arch)))
     monkeypatch.setattr(launch, "on_device", lambda function: function)
     monkeypatch.setattr(rows, "compiled", noted)
-    monkeypatch.setattr(rows, "has_kernels", lambda x: True)
+    for module in (rows, mixture):
+        monkeypatch.setattr(module, "has_kernels", lambda x: True)
     monkeypatch.setattr(rows, "has_dsl", lambda: True)
     monkeypatch.setattr(rows.torch_ops, "device_arch", lambda index: "sm_90a")
     monkeypatch.setattr(rows.torch_ops, "device_of", lambda index: DEFAULT_DEVICE)
@@ -108,10 +110,11 @@ def test_calls_of_experts_need_no_other_kernels(launched, backward, has_bias):
     needed = {kernel.key() for kernel in launched}
     assert needed <= keys
     # 4096 tokens have 8192 entries, which a cluster of 8 CTAs sorts
-    both = {SortRows(COUNT, 32, ctas).key() for ctas in (1, 8)}
+    both = {SortTokens(COUNT, 32, ctas, count=CHOSEN, weight=f32).key() for ctas in (1, 8)}
     kinds = {type(kernel) for kernel in launched if kernel.family == "rows"}
     assert both <= needed
-    assert kinds == {SortRows, SpreadRows, SumRows, *([TotalRows] if backward and not has_bias else [])}
+    of_backward = [SpreadRows, *([] if has_bias else [TotalRows])] if backward else []
+    assert kinds == {SortTokens, SumRows, *of_backward}
     groups = {kernel.operands.groups for kernel, _ in kernels if kernel.family != "rows"}
     assert groups - {"n"} == ({"m", "k"} if backward else {"m"})  # n: rows, by plans that swap A and B
 
@@ -121,7 +124,7 @@ def test_equal_experts_are_asked_once(launched):
     kernels = []
     with torch.no_grad(), asking(DEFAULT_DEVICE, kernels):
         ask_experts([(each, Block(each)) for each in (module, Experts(False))], [16], False)
-    assert len(kernels) == len(asked(module, [16], False)) == 5  # sort, spread, two grouped GEMMs, sum
+    assert len(kernels) == len(asked(module, [16], False)) == 4  # sort, two grouped GEMMs, sum
 
 
 def test_parameters_without_gradients_have_no_kernels_of_gradients(launched):

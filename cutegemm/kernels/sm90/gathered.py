@@ -8,7 +8,7 @@ the indices of its rows. An index that the operand does not have gives a coordin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import cutlass
 import cutlass.cute as cute
@@ -16,6 +16,9 @@ from cutlass import Int32
 
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.stream import OperandStream
+
+if TYPE_CHECKING:
+    from cutegemm.kernels.sm90.loads import Boxes
 
 _NOWHERE = -1  # coordinate of a row that no operand has
 
@@ -26,34 +29,20 @@ class GatheredRows:
     stream    the operand; its box has one row
     warps     number of warps of the producer
     warp      index of this warp
-    atom      the TMA copy of a row
-    gX        coordinates in global memory: (elements of a row, rows, k-tiles, batches)
-    sX        shared memory: (elements of a row, rows of a stage, stages)
+    box       the TMA copy of a row. In shared memory it has three modes: elements of a row, rows of a stage, stages
     index     (rows of D, 1, 1): the row of the operand for each row of D, in global memory
-    options   keyword arguments of `cute.copy`
     """
 
-    def __init__(
-        self,
-        stream: OperandStream,
-        warps: int,
-        warp,
-        atom: cute.CopyAtom,
-        gX: cute.Tensor,
-        sX: cute.Tensor,
-        index: cute.Tensor,
-        options: dict[str, Any],
-    ) -> None:
-        self.count, self.warp = stream.tile[0] // warps, warp
-        self.atom, self.gX, self.sX, self.index, self.options = atom, gX, sX, index, options
-        self.sources = cute.make_rmem_tensor(-(-self.count // WARP_THREADS), Int32)  # those of the rows of this lane
+    def __init__(self, stream: OperandStream, warps: int, warp, box: Boxes, index: cute.Tensor) -> None:
+        self.count, self.warp, self.box, self.index = stream.tile[0] // warps, warp, box, index
+        self.sources = cute.make_rmem_tensor(-(-self.count // WARP_THREADS), Int32)  # the lane's indices
 
     @cute.jit
     def find(self, first, end):
         """Load the indices of the rows of a tile to registers.
 
-        first   row of D that the tile begins at
-        end     end of the rows of its group. Rows from there on are filled with zeros
+        first   first row of the tile in D
+        end     end of the rows of its group. Zeros fill the rows from there on
         """
         lane = cute.arch.lane_idx()
         for i in cutlass.range_constexpr(cute.size(self.sources)):
@@ -80,5 +69,7 @@ class GatheredRows:
         for i in cutlass.range_constexpr(self.count):
             mine = self.sources[i // WARP_THREADS]
             source = cute.arch.make_warp_uniform(cute.arch.shuffle_sync(mine, i % WARP_THREADS))
-            place = self.sX[None, self.warp * self.count + i, stage]
-            cute.copy(self.atom, self.gX[(None, source, k_tile, 0)], place, tma_bar_ptr=full, **self.options)
+            place = self.box.sX[None, self.warp * self.count + i, stage]
+            cute.copy(
+                self.box.atom, self.box.gX[(None, source, k_tile, 0)], place, tma_bar_ptr=full, **self.box.options
+            )

@@ -127,8 +127,8 @@ class Loads:
                 sX, step = cute.local_tile(sX, tile, (None, 0, None)), 1  # (1, bK, rows, stages)
             boxes.append(self.partition(stream.load, atom, mX, sX, tile, step, share, mask))
             if stream.index:
-                box, index = boxes[-1], pipeline_state.gmem[stream.index]
-                self.gathered = GatheredRows(stream, plan.roles[0].warps, warp, box.atom, box.gX, box.sX, index, box.options)
+                index = pipeline_state.gmem[stream.index]
+                self.gathered = GatheredRows(stream, plan.roles[0].warps, warp, boxes[-1], index)
         self.boxes, self.pipeline_state = tuple(boxes), pipeline_state
 
     def partition(self, box, atom, mX, sX, tile, step, share, mask) -> Boxes:

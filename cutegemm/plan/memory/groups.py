@@ -210,7 +210,7 @@ def batch_of_equal_groups(problem: Problem) -> Problem:
     names = [name for name in ("a", "b", "c", "d", *dict(dense.aux)) if not dense.matrix(name).broadcast]
     leading = tuple([(name, max(problem.layout(name).stride[:2])) for name in names])
     own = -(-getattr(problem, operands.groups) // max(1, problem.l))
-    return replace(problem, operands=dense, ld=leading, **{operands.groups: own})
+    return replace(problem, operands=dense, ld=leading, sources=None, **{operands.groups: own})
 
 
 def without_groups(operands: Operands) -> Operands:

@@ -46,9 +46,7 @@ class Form:
     is_padded: bool = False
 
     @staticmethod
-    def of(
-        a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor | None, index: torch.Tensor | None = None
-    ) -> Form:
+    def of(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor | None, index: torch.Tensor | None = None) -> Form:
         """Return the form of a call with these factors. Only a batch has no ends; two batches have counts instead.
 
         index   the row of a for each row of the product; None: each row is its own

@@ -51,8 +51,8 @@ def grouped_mm(
     counts      (L,) int32: the number of valid rows of each matrix of mat_a, instead of `offs`. The other rows are not
                 written
     a_index     (M,) int32: row r of the product has row a_index[r] of mat_a, which then has any number of rows; for
-                groups of rows only. The kernel loads the rows where they are, without a copy in their order. A row that
-                mat_a does not have counts as zeros. Gradients and torch.compile copy the rows first
+                groups of rows only. The kernel loads each row from mat_a, so that no copy of the rows is needed. A row
+                that mat_a does not have counts as zeros. Gradients and torch.compile copy the rows first
     bias        (N,), or (L, N) for a bias of each group, added before the epilogue's function
     out_dtype   type of the result; None: that of mat_a, or bfloat16 for float8
     epilogue    function of the accumulator and of `operands` by name, as for `cutegemm.gemm`, without reductions

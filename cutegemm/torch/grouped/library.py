@@ -77,7 +77,9 @@ def compute(
 
 
 def _wrong_rows(index: torch.Tensor, rows: int) -> list[str]:
-    """Return an error message, in a list, if an index selects rows that a matrix with so many rows does not have.
+    """Return an error message, in a list, for the first index that is not the number of a row; else an empty list.
+
+    rows   number of rows of the matrix
 
     >>> _wrong_rows(torch.tensor([0, 3, -1]), 3)
     ['a_index[1] is 3. Pass 0 to 2, the rows of mat_a.']

@@ -21,9 +21,9 @@ from cutegemm.torch.autograd import with_memory
 from cutegemm.torch.dispatch import Route, is_batched, route_of
 from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of
 from cutegemm.torch.grouped.forms import Form
+from cutegemm.torch.grouped.launch import size_class
 from cutegemm.torch.grouped.library import inside, product, sum_of_groups
 from cutegemm.torch.grouped.library import spread as spread_to_rows
-from cutegemm.torch.grouped.launch import size_class
 from cutegemm.torch.grouped.rows import (
     Gathered,
     Summed,
@@ -45,8 +45,8 @@ Activation: TypeAlias = str | Callable[[torch.Tensor], torch.Tensor] | None
 Inputs: TypeAlias = tuple[torch.Tensor | None, ...]
 
 _steps = Calls()  # `Steps` by the signature of a mixture
-# Whether rows are loaded where they are: a launch, and bytes that are read and written per second, of the kernel that
-# copies rows; share of the time of a product that single rows cost, and operations per second of that product (H100)
+# Time of the kernel that copies rows: seconds of a launch, and bytes that it reads and writes per second. Time of a
+# product: operations per second, and the share that it takes longer if rows are loaded one by one (H100, 2026-11-27)
 _COPY_S, _COPIED_PER_S = 2e-6, 2.4e12
 _LOSS, _FLOPS = 0.08, 650e12
 
@@ -173,9 +173,9 @@ def composed(activation: Activation, interleaved: bool, is_partial: bool, tensor
 
 
 def gathers(rows: int, up: torch.Tensor) -> bool:
-    """Return whether the first product loads the rows of tokens where they are; otherwise they are copied first.
+    """Return whether the first product loads the rows of experts from the tokens. Otherwise they are copied first.
 
-    Rows that are loaded one by one slow the product down; see `_LOSS`.
+    This saves the copy, but rows that are loaded one by one slow the product down.
 
     rows   number of rows of all experts
     up     the weights of the first product

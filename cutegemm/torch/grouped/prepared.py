@@ -35,7 +35,8 @@ class Call:
     plan       the plan
     wanted     the plan of the caller, its name, or None; the signature has its address
     function   the compiled kernel: (a, b, tensors in the order of the plan's signature, numbers)
-    order      index in (a, b, ends, operands, scales, index of rows, what is stored) of each tensor that the kernel takes
+    order      index in (a, b, ends, operands, scales, index of rows, what is stored) of each tensor that the kernel
+               takes
     loaders    for each of a, b, ends, operands, scales and index a function to what the kernel takes; None: the tensor
                itself
     memories   memory of each result

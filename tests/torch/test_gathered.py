@@ -1,0 +1,160 @@
+"""Groups whose rows an index selects: `grouped_mm(a_index=)` and `experts`, against a copy of the rows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import cutegemm  # noqa: E402
+from cutegemm.epilogue import relu  # noqa: E402
+from cutegemm.errors import UnsupportedError  # noqa: E402
+from cutegemm.run.calls import How  # noqa: E402
+from cutegemm.torch import grouped_mm  # noqa: E402
+from cutegemm.torch.grouped import launch, library, mixture  # noqa: E402
+from cutegemm.torch.grouped.reference import rows_of  # noqa: E402
+from tests.torch.cases import close, normal  # noqa: E402
+from tests.torch.grouped_kernels import run_by  # noqa: E402
+
+SOURCES, ROWS, K, N, GROUPS = 13, 40, 64, 48, 3
+ENDS = torch.tensor([7, 7, 33], dtype=torch.int32)
+
+
+def integers(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def index_of(rows, seed=0):
+    """Indices of rows of a matrix of `SOURCES` rows, and some that it does not have."""
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randint(0, SOURCES, (rows,), generator=generator, dtype=torch.int32)
+    return index.index_put((torch.tensor([1, 5, 20]),), integers(-1, SOURCES, 2**30))
+
+
+def factors(dtype=torch.float32, grad=False):
+    a, b = normal(SOURCES, K).to(dtype), normal(GROUPS, K, N, seed=1).to(dtype)
+    return [x.detach().requires_grad_(grad) for x in (a, b)]
+
+
+def written(result):
+    """The rows that belong to a group."""
+    return result[: ENDS[-1]]
+
+
+def test_rows_and_gradients():
+    a, b = factors(torch.float64, grad=True)
+    index = index_of(ROWS)
+    copied = torch.stack([a[i] if 0 <= i < SOURCES else 0 * a[0] for i in index.tolist()])
+
+    def run(rows, **options):
+        bias = normal(GROUPS, 1, N, seed=2, dtype=torch.float64)
+        result = grouped_mm(rows, b, offs=ENDS, epilogue=lambda acc, c: relu(acc + c), c=bias, **options)
+        return [written(result), *torch.autograd.grad(written(result).square().sum(), (a, b))]
+
+    close(run(a, a_index=index), run(copied))
+
+
+def test_a_row_may_be_none_or_all_rows_of_the_product():
+    a, b = factors()
+    for index in (torch.zeros(ROWS, dtype=torch.int32), torch.full((ROWS,), -1, dtype=torch.int32)):
+        close(
+            [written(grouped_mm(a, b, offs=ENDS, a_index=index))],
+            [written(grouped_mm(rows_of(a, index), b, offs=ENDS))],
+        )
+    close([grouped_mm(a[:0], b, offs=ENDS, a_index=index_of(ROWS))[:7]], [torch.zeros(7, N)])
+
+
+def test_torch_compile_has_one_graph():
+    a, b = factors(grad=True)
+    compiled = torch.compile(grouped_mm, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (40, 61):
+        index, results = index_of(rows), []
+        for function in (compiled, grouped_mm):
+            result = written(function(a, b, offs=ENDS, a_index=index))
+            results.append([result, *torch.autograd.grad(result.sum(), (a, b))])
+        close(*results)
+
+
+A, B, INDEX = torch.ones(SOURCES, K), torch.ones(GROUPS, K, N), torch.zeros(ROWS, dtype=torch.int32)
+ERRORS = {
+    "groups of columns": ((B.mT, A.mT, ENDS), {"a_index": INDEX}, "a_index selects rows for groups of rows, but mat_a"),
+    "counts": ((B.mT, B, None), {"a_index": INDEX, "counts": ENDS}, "a_index selects rows for groups of rows"),
+    "a batch": ((B.mT, B, None), {"a_index": INDEX}, "a_index selects rows for groups of rows"),
+    "type": ((A, B, ENDS), {"a_index": INDEX.long()}, r"a_index has shape \(40,\) and is of torch.int64. Pass one dim"),
+    "rank": ((A, B, ENDS), {"a_index": INDEX[None]}, r"a_index has shape \(1, 40\) and is of torch.int32"),
+    "an operand": (
+        (A, B, ENDS),
+        {"a_index": INDEX, "epilogue": lambda acc, c: acc + c, "c": torch.ones(SOURCES, 1)},
+        r"c has shape \(13, 1\), which does not broadcast to groups. Pass \(\), \(48,\), \(3, 1, 48\), \(40, 1\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("tensors", "options", "message"), ERRORS.values(), ids=ERRORS)
+def test_errors(tensors, options, message):
+    a, b, offs = tensors
+    with pytest.raises(UnsupportedError, match=message):
+        grouped_mm(a, b, offs=offs, **options)
+
+
+def test_the_environment_makes_calls_check_the_index():
+    script = """if True:
+        import torch
+        from cutegemm.torch import grouped_mm
+        a, b, offs = torch.ones(5, 4), torch.ones(1, 4, 8), torch.tensor([2], dtype=torch.int32)
+        for index in ([0, 4], [4, 5]):
+            grouped_mm(a, b, offs=offs, a_index=torch.tensor(index, dtype=torch.int32))
+    """
+    environment = os.environ | {"CUTEGEMM_CHECK_GROUPS": "1"}
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert "a_index[1] is 5. Pass 0 to 4, the rows of mat_a." in ran.stderr
+
+
+# --- kernels ------------------------------------------------------------------------------------------------------
+
+
+def kernel(a, b, index, text="lambda acc: acc", operands=(), plan=None):
+    return launch.compute_grouped(a, b, ENDS, text, operands, (), None, How(plan=plan), False, index=index)
+
+
+@pytest.mark.parametrize("plan", [None, "swap_ab:sm90:tile=64x32x64,schedule=cooperative,consumers=1"])
+def test_simulated_kernels(plan, monkeypatch):
+    plans = run_by(cutegemm.simulate, monkeypatch)
+    a, b = [x.bfloat16() for x in factors()]
+    b, index, scale = b.mT.contiguous().mT, index_of(ROWS), normal(ROWS, 1, seed=3)
+    for text, operands in (("lambda acc: acc", []), ("lambda acc, w: (relu(acc) * w, acc)", [scale])):
+        ours = kernel(a, b, index, text, operands, plan)
+        theirs = library.compute(a, b, ENDS, text, operands, (), None, How(), False, index=index)
+        close([written(x) for x in ours], [written(x) for x in theirs], 2.0**-7)
+        kernel(a, b, index_of(ROWS, 1), text, operands, plan)
+    assert len(plans) == 2  # one for each epilogue; the index belongs to no signature
+    assert all(each.operands.gathered for each in plans)
+
+
+def test_tokens_of_experts_are_not_copied(monkeypatch):
+    """The first product of a mixture has the tokens as a factor, in the forward pass. Emulated, with gradients."""
+    pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+    pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+    tokens, k = 20, 2
+    shapes = (tokens, 64), (tokens, k), (3, 128, 64), (3, 64, 64)
+    tensors = [(normal(*shape, seed=i) / 4).bfloat16() for i, shape in enumerate(shapes)]
+    index = torch.stack([torch.arange(tokens) % 3, (torch.arange(tokens) + 1) % 2], -1)
+
+    def run(dtype):
+        x, weights, *parameters = found = [each.to(dtype, copy=True).requires_grad_() for each in tensors]
+        y = cutegemm.experts(x, index, weights, *parameters)
+        return [y.detach(), *torch.autograd.grad(y.float().square().sum(), found)]
+
+    exact, theirs = run(torch.float64), run(torch.bfloat16)
+    plans = run_by(cutegemm.emulate, monkeypatch)
+    monkeypatch.setattr(library, "compute", launch.compute_grouped)
+    monkeypatch.setattr(mixture, "has_kernels", lambda x: True)
+    monkeypatch.setattr(mixture, "_steps", type(mixture._steps)())
+    for right, other, one in zip(exact, theirs, run(torch.bfloat16), strict=True):
+        assert (one - right).norm() <= 1.1 * (other - right).norm()
+    assert [bool(plan.operands.gathered) for plan in plans][:2] == [True, False]
