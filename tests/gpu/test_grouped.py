@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from itertools import accumulate
 
@@ -14,7 +15,7 @@ from cutegemm.epilogue import gelu  # noqa: E402
 from cutegemm.run.calls import How  # noqa: E402
 from cutegemm.torch import quantize, scaled_grouped_mm  # noqa: E402
 from cutegemm.torch.grouped import launch, prepared, rows  # noqa: E402
-from cutegemm.torch.grouped.reference import grouped_by_torch  # noqa: E402
+from cutegemm.torch.grouped.reference import grouped_by_torch, rows_of  # noqa: E402
 from cutegemm.torch.reference import dequantized  # noqa: E402
 from tests.grouped import bounds  # noqa: E402
 
@@ -199,6 +200,50 @@ def test_random_counts_of_padded_groups(seed, guarded):
     assert (ours[~valid] == POISON).all()
     error, theirs = [(each[valid].double() - exact).norm() for each in (ours, a @ b)]
     assert error <= 2 * theirs + 1e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_rows_that_are_gathered(seed, guarded):
+    """Rows that no index selects are NaN, some indices are out of range, and only rows of groups are written."""
+    _, b, ends, parts = case("m", seed)
+    numbers, last = random.Random(seed), parts[-1][1]
+    a = torch.randn(numbers.choice((1, 37, 1000)), b.shape[1], device="cuda").bfloat16()
+    index = torch.randint(0, len(a), (max(8, last + 5),), device="cuda", dtype=torch.int32)
+    index[:: numbers.choice((3, 50))] = numbers.choice((-1, len(a), 2**31 - 1))
+    inside = index[:last]
+    a[torch.isin(torch.arange(len(a), device="cuda"), inside[inside >= 0], invert=True)] = torch.nan
+    rows = rows_of(a, index)
+    bias = torch.randn(len(ends), b.shape[-1], device="cuda").bfloat16()
+    ours = cutegemm.grouped_mm(a, b, offs=ends, a_index=index, bias=bias)
+    text, operands = "lambda acc, bias: acc + bias", [bias.unsqueeze(1)]
+    theirs = by_torch(rows, b, ends, text, operands)
+    exact = by_torch(rows.double(), b.double(), ends, text, [each.double() for each in operands])
+    assert_accurate("m", [ours], theirs, exact, parts)
+    for memory, place in guarded:
+        is_result = torch.zeros_like(memory, dtype=torch.bool)
+        for part in of_groups("m", is_result[place], parts):
+            part.fill_(True)
+        assert (memory[~is_result] == POISON).all()
+
+
+def test_gathered_rows_have_the_bits_of_a_copy():
+    """In each of 300 runs, also when a CUDA graph is replayed with another index."""
+    _, b, ends, parts = case("m", 2)
+    last = parts[-1][1]
+    a, moment = (
+        torch.randn(500, b.shape[1], device="cuda").bfloat16(),
+        torch.zeros(last, device="cuda", dtype=torch.int32),
+    )
+    function = functools.partial(cutegemm.grouped_mm, a, b, offs=ends, a_index=moment)
+    function()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    for seed in range(300):
+        generator = torch.Generator("cuda").manual_seed(seed)
+        moment.copy_(torch.randint(0, 500, (last,), device="cuda", generator=generator))
+        graph.replay()
+        assert torch.equal(result, cutegemm.grouped_mm(a[moment], b, offs=ends))
 
 
 @pytest.mark.parametrize("form", FORMS)

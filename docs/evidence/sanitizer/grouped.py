@@ -46,7 +46,7 @@ def grouped_cases() -> list[GroupedCase]:
     """
     making: dict[str, Callable[[], Callable[[], Any]]] = {
         "m": partial(_groups, "m"), "n": partial(_groups, "n"), "k": partial(_groups, "k"), "counts": _counts,
-        "odd": partial(_groups, "m", _N + 5), "gated": _gated, "block_scaled": _block_scaled, "experts": _experts,
+        "odd": partial(_groups, "m", _N + 5), "index": _index, "gated": _gated, "block_scaled": _block_scaled, "experts": _experts,
     }  # fmt: skip
     return [GroupedCase(f"grouped_{name}", function) for name, function in making.items()]
 
@@ -85,6 +85,16 @@ def _counts() -> Callable[[], Any]:
 
     counts = torch.tensor([0, 67, 131, 1, 200], device="cuda", dtype=torch.int32)
     return partial(grouped_mm, _normal(5, _ROWS, _K), _normal(5, _N, _K).mT, counts=counts)
+
+
+def _index() -> Callable[[], Any]:
+    """Return the call for rows that an index selects; some are out of range."""
+    import torch
+
+    from cutegemm import grouped_mm
+
+    index = torch.randint(-1, 100, (_ROWS,), device="cuda", dtype=torch.int32)
+    return partial(grouped_mm, _normal(99, _K), _normal(len(_ENDS), _N, _K).mT, offs=_ends(), a_index=index)
 
 
 def _gated() -> Callable[[], Any]:
