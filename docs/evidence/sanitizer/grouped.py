@@ -46,7 +46,8 @@ def grouped_cases() -> list[GroupedCase]:
     """
     making: dict[str, Callable[[], Callable[[], Any]]] = {
         "m": partial(_groups, "m"), "n": partial(_groups, "n"), "k": partial(_groups, "k"), "counts": _counts,
-        "odd": partial(_groups, "m", _N + 5), "index": _index, "gated": _gated, "block_scaled": _block_scaled, "experts": _experts,
+        "odd": partial(_groups, "m", _N + 5), "index": _index, "gated": _gated,
+        "block_scaled": _block_scaled, "experts": _experts,
     }  # fmt: skip
     return [GroupedCase(f"grouped_{name}", function) for name, function in making.items()]
 
