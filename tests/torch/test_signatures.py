@@ -43,6 +43,7 @@ ACTIVATION = {"activation": "what `linear` adds: an activation in the kernel of 
 OF_LINEAR = {**ACTIVATION, "batch_invariant": "torch has no such mode for a single call"}
 OF_SCALED_MM = {"quantize": "values and scales of a block-scaled result, which torch makes by further kernels"}
 OF_GROUPS = {
+    "a_index": "rows of a in any order, without a copy",
     "counts": "groups that are padded to matrices of one size, which torch has no product of",
     **dict.fromkeys(("epilogue", "plan", "operands"), "an epilogue of each group, as `gemm` has it"),
 }

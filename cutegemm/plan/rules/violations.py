@@ -105,8 +105,8 @@ def _types(plan: GemmPlan) -> Iterator[str]:
     unread = [name for name in ops.of_mainloop if name not in read]
     if unread:
         yield (
-            f"the mainloop of this plan does not read {' and '.join(unread)}. Block scales, and indices of the rows of "
-            "groups, are read by an sm90_plan, such as sm90_promoted_2x1."
+            f"the mainloop of this plan does not read {' and '.join(unread)}. Block scales are read by an sm90_plan, "
+            "such as sm90_promoted_2x1, and indices of rows by one for groups."
         )
     by_box = isinstance(plan.a.load, TmaBox)
     roundings = ("rz",) if ops.a.dtype is not tf32 else ("rz", "rne") if by_box else ("rz", "rna")
