@@ -288,11 +288,10 @@ def _of_models(dtype: str | None, device: Device) -> list[GemmPlan]:
     if dtype is not None and dtype not in DTYPES:
         raise UnsupportedError(f"export --models: dtype = {dtype!r} is unknown. Use one of {', '.join(DTYPES)}.")
     plans: list[GemmPlan] = []
-    for name in (dtype,) if dtype is not None else DTYPES:
-        for selection in library_plans(MODELS.values(), [name], device):
-            plans += selection.plans
-            kinds = ", ".join(selection.kinds)
-            print(f"{name} {kinds}: {len(selection.plans)} kernels, mean loss {selection.loss:.2%}", file=sys.stderr)
+    for selection in library_plans(MODELS.values(), DTYPES if dtype is None else [dtype], device):
+        plans += selection.plans
+        kinds = f"{selection.dtype} {', '.join(selection.kinds)}"
+        print(f"{kinds}: {len(selection.plans)} kernels, mean loss {selection.loss:.2%}", file=sys.stderr)
     return plans
 
 

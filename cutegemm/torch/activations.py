@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from cutegemm.plan.epilogue import Accumulator, Reduction, Tensor
 from cutegemm.torch.derivatives import derivative
 from cutegemm.torch.epilogue import constant, formula, lambda_of, text_of
-from cutegemm.torch.reference import FUNCTIONS, Values
+from cutegemm.torch.reference import FUNCTIONS
 
 ACTIVATIONS: Mapping[str | None, str] = {
     None: "{x}",
@@ -174,15 +174,17 @@ def activated_by_torch(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def gated_by_torch(name: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Return act(gate) * up, computed by operations of torch.
+    """Return act(gate) * up, computed by operations of torch, which torch.compile can trace.
 
     name   name of the gated activation, such as "swiglu" (silu(gate) * up)
 
     >>> gated_by_torch("reglu", torch.tensor([-1.0, 3.0]), torch.tensor([5.0, 2.0]))
     tensor([0., 6.])
     """
-    (y,) = formula(f"lambda acc, up: {GATED[name].format(gate='acc', up='up')}").results
-    return Values(lambda: gate, {"up": up})(y)
+    if name == "swiglu_oai":
+        gate = gate.clamp(max=7)
+        return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-7, 7) + 1)
+    return FUNCTIONS[GATED[name].partition("(")[0]](gate) * up
 
 
 def _of_one(name: str | None, x: str) -> str:

@@ -26,6 +26,14 @@ PLAIN_TENSORS = frozenset([torch.Tensor, torch.nn.Parameter])  # classes without
 _VMAP_MODE, _BATCHED = _dispatch_key_parse("VmapMode"), _dispatch_key_parse("Batched")
 
 
+def is_exporting() -> bool:
+    """Return True while torch.export traces a graph, and False while torch.compile does.
+
+    It reads torch's flag, because torch.compile before torch 2.13 takes torch.compiler.is_exporting() as True.
+    """
+    return bool(torch.compiler._is_exporting_flag)
+
+
 class Route(Enum):
     """Names the five ways in which a GEMM call can reach its kernel, for torch to record, trace or transform the call.
 

@@ -25,7 +25,7 @@ from cutegemm.torch.autograd import (
     product,
     with_memory,
 )
-from cutegemm.torch.dispatch import Route, as_autocast, reshaped, route_of, rows_of
+from cutegemm.torch.dispatch import Route, as_autocast, is_exporting, reshaped, route_of, rows_of
 from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, in_mode
 from cutegemm.torch.reference import interleave
 
@@ -133,7 +133,7 @@ def is_recorded(parts: int, *tensors: torch.Tensor | None) -> bool:
     if not present[0].dtype.is_floating_point or any(x.dtype != present[0].dtype for x in present):
         return False
     if torch.compiler.is_compiling():
-        return not torch.compiler.is_exporting()
+        return not is_exporting()
     return route_of(*present) is Route.RECORDED
 
 

@@ -30,8 +30,8 @@ BF16, F16, E4M3, E5M2 = torch.bfloat16, torch.float16, torch.float8_e4m3fn, torc
 DTYPES = {"bf16": BF16, "f16": F16, "fp8": E4M3}
 SCALED = "lambda acc, scale_a, scale_b: acc * scale_a * scale_b"
 MOST_PLANS = 64  # largest number of plans of one group of calls
-SAMPLES_PER_PLAN = 4  # smallest number of samples for each of them
-LEAST_GAIN = 6e-4  # a plan of a group lowers the mean loss of predicted time by at least this
+SAMPLES_PER_PLAN = 2  # smallest number of samples for each of them
+LEAST_GAIN = 1.5e-4  # a plan of a group lowers the mean loss of predicted time by at least this
 _ROWS = 64  # rows of the inputs of the calls that are asked; the samples have other numbers
 _LEAST_TRAINED = 32  # rows of the smallest batch that gradients are sampled for
 _UNSERVED = 1.3  # slowdown that a sample without a kernel counts as
@@ -204,6 +204,7 @@ class Selection:
 
     All calls of a group have the same types, memory orders and epilogue, so that the same kernels can compute them.
 
+    dtype     "bf16", "f16" or "fp8"
     kinds     names of the calls in the group, such as "forward"
     recipes   the named set of options of each plan, e.g. tile and cluster size
     plans     the plans
@@ -211,6 +212,7 @@ class Selection:
               A call that none of the plans can compute counts as 30%
     """
 
+    dtype: str
     kinds: tuple[str, ...]
     recipes: tuple[Recipe, ...]
     plans: tuple[GemmPlan, ...]
@@ -252,11 +254,13 @@ class _Table:
             self._plans[key] = _plan_of(sample, recipe)
         return self._plans[key]
 
-    def search(self) -> Selection:
+    def search(self) -> tuple[tuple[Recipe, ...], float]:
         """Select a few plans with which all calls of this group are nearly as fast as with their best plans.
 
         Plans are added one by one: each time the plan that lowers the mean slowdown of the calls most, until that is
-        less than 0.06% (`LEAST_GAIN`). At most 64 plans are selected, and at most one for 4 sampled calls.
+        less than 0.015% (`LEAST_GAIN`). At most 64 plans are selected, and at most one for 2 sampled calls.
+
+        returns   the options of each plan, and the mean slowdown: 0.02 for 2%
         """
         most = min(MOST_PLANS, -(-len(self.samples) // SAMPLES_PER_PLAN), len(self.recipes))
         chosen, fastest = list[int](), np.full(len(self.samples), _UNSERVED, np.float32)
@@ -267,8 +271,7 @@ class _Table:
                 break
             chosen.append(best)
             fastest = np.minimum(fastest, self.slower[best])
-        recipes = tuple([self.recipes[index] for index in chosen])
-        return _selection(self.samples, recipes, float(fastest.mean()) - 1)
+        return tuple([self.recipes[index] for index in chosen]), float(fastest.mean()) - 1
 
 
 def _plan_of(sample: Sample, recipe: Recipe) -> GemmPlan | None:
@@ -277,9 +280,10 @@ def _plan_of(sample: Sample, recipe: Recipe) -> GemmPlan | None:
     return None if decision is None else decision.plan
 
 
-def _selection(samples: Sequence[Sample], recipes: tuple[Recipe, ...], loss: float) -> Selection:
+def _selection(dtype: str, samples: Sequence[Sample], recipes: tuple[Recipe, ...], loss: float) -> Selection:
     """Build the selected plans for a group of `gemm` calls, and return them with their options and mean slowdown.
 
+    dtype     "bf16", "f16" or "fp8"
     samples   calls of the group; the plans are built for the smallest and the largest of them
     recipes   the selected options (tile size, cluster size etc.), one set for each plan
     loss      mean slowdown with these plans: 0.02 if calls take 2% longer than with their best plans
@@ -287,7 +291,7 @@ def _selection(samples: Sequence[Sample], recipes: tuple[Recipe, ...], loss: flo
     ends = [end(samples, key=lambda sample: sample.question.extents[0]) for end in (min, max)]
     plans = [_plan_of(sample, recipe) for recipe in recipes for sample in ends]
     kinds = tuple(dict.fromkeys(sample.kind for sample in samples))
-    return Selection(kinds, recipes, tuple(dict.fromkeys(plan for plan in plans if plan is not None)), loss)
+    return Selection(dtype, kinds, recipes, tuple(dict.fromkeys(plan for plan in plans if plan is not None)), loss)
 
 
 def library_plans(models: Iterable[Model], dtypes: Iterable[str], device: Device) -> Iterator[Selection]:
@@ -299,7 +303,7 @@ def library_plans(models: Iterable[Model], dtypes: Iterable[str], device: Device
     dtypes   some of "bf16", "f16" and "fp8"
     device   device that kernels are chosen for
     """
-    every, known = list(models), dict[Any, Selection]()
+    every, known = list(models), dict[Any, tuple[tuple[Recipe, ...], float]]()
     for dtype in dtypes:
         groups: dict[Any, list[Sample]] = {}
         for sample in samples_of(every, dtype, device, sampled_rows):
@@ -307,7 +311,6 @@ def library_plans(models: Iterable[Model], dtypes: Iterable[str], device: Device
         for samples in groups.values():
             bits = samples[0].question.problem.operands.a.dtype.bits
             calls = bits, tuple([(sample.kind, sample.question.extents) for sample in samples])
-            twin = known.get(calls)
-            selection = _Table(samples).search() if twin is None else _selection(samples, twin.recipes, twin.loss)
-            known[calls] = selection
-            yield selection
+            if calls not in known:
+                known[calls] = _Table(samples).search()
+            yield _selection(dtype, samples, *known[calls])

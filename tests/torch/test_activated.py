@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import gemm_act, gemm_dact, gemm_dgated, gemm_gated  # noqa: E402
+from cutegemm.torch.activations import gated_by_torch  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
 
 M, N, K = 4, 8, 6
@@ -18,6 +19,13 @@ SHAPES_OF_C = [(M, N), (N,), (M, 1), (1, N), ()]
 
 def alphas():
     return 0.5, torch.tensor([-1.5], dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_gated_activations_by_torch_in_a_graph(name):
+    gate, up = normal(9, 5).mul(6), normal(9, 5, seed=1).mul(6)
+    compiled = torch.compile(gated_by_torch, fullgraph=True, backend="aot_eager")
+    close([gated_by_torch(name, gate, up), compiled(name, gate, up)], [GATED[name](gate, up)] * 2)
 
 
 @pytest.mark.parametrize("shape", SHAPES_OF_C)

@@ -9,10 +9,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import experts  # noqa: E402
+from cutegemm.torch.dispatch import is_exporting  # noqa: E402
 from cutegemm.torch.grouped import experts as experts_module  # noqa: E402
 from cutegemm.torch.grouped import launch, library, mixture  # noqa: E402
 from cutegemm.torch.grouped.prepared import Call  # noqa: E402
-from cutegemm.torch.grouped.rows import Gathered, Summed, inverse, placed  # noqa: E402
+from cutegemm.torch.grouped.rows import add_rows, copy_rows, inverse, placed  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
 from tests.torch.grouped_kernels import run_by  # noqa: E402
 
@@ -329,14 +330,14 @@ def test_numbers_beyond_32_bits_are_not_of_an_expert():
     assert ends.tolist() == [0, 1]
 
 
-def test_gathered_and_summed_are_transposes():
+def test_copies_and_sums_of_rows_are_transposes():
     index, (x, *_) = inputs()
     place, _ = placed(index, L)
     order = inverse(place)
-    assert torch.autograd.gradcheck(lambda x: Gathered.apply(x, order, place, CHOSEN), (x,))
+    assert torch.autograd.gradcheck(lambda x: copy_rows(x, order, place, CHOSEN), (x,))
     y = normal(T * CHOSEN, 3, grad=True)
-    assert torch.autograd.gradcheck(lambda y: Summed.apply(y, order, place, CHOSEN), (y,))
-    assert torch.autograd.gradgradcheck(lambda y: Summed.apply(y, order, place, CHOSEN).square(), (y,))
+    assert torch.autograd.gradcheck(lambda y: add_rows(y, order, place, CHOSEN), (y,))
+    assert torch.autograd.gradgradcheck(lambda y: add_rows(y, order, place, CHOSEN).square(), (y,))
 
 
 def test_torch_compile_has_one_graph():
@@ -350,6 +351,34 @@ def test_torch_compile_has_one_graph():
     for seen in (index, index.flip(0)):
         ours, theirs = [function(x, seen, *tensors[1:]) for function in (compiled, step)]
         compared(ours, theirs, tensors)
+
+
+def test_a_graph_of_single_operations_has_gradients(monkeypatch):
+    """An activation of torch is computed between the products; so is any if Dynamo takes the graph as exported."""
+    index, (x, weights, up, down, *_) = inputs()
+    tensors = (x, weights, up, down)
+    for activation in (lambda rows: torch.nn.functional.glu(rows, -1), "swiglu"):
+
+        def step(x, weights, up, down, activation=activation):
+            return experts(x, index, weights, up, down, activation)
+
+        compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+        compared(compiled(*tensors), step(*tensors), tensors)
+        monkeypatch.setattr(mixture, "is_exporting", lambda: True)
+
+
+def test_torch_compile_is_not_an_export():
+    """torch before 2.13 takes torch.compiler.is_exporting() as True in each graph."""
+    compiled = torch.compile(lambda x: x + is_exporting(), fullgraph=True, backend="eager")
+    assert compiled(torch.zeros(1)).item() == 0
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return x + is_exporting()
+
+    for strict in (False, True):
+        exported = torch.export.export(Module(), (torch.zeros(1),), strict=strict)
+        assert exported.module()(torch.zeros(1)).item() == 1
 
 
 def test_torch_compile_with_a_dynamic_number_of_tokens():

@@ -14,6 +14,7 @@ from cutegemm import use  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.machine.device import DEFAULT_DEVICE  # noqa: E402
 from cutegemm.run.prepare import asking  # noqa: E402
+from cutegemm.torch.models import experts as experts_module  # noqa: E402
 from cutegemm.torch.models import preparation  # noqa: E402
 from cutegemm.torch.models.experts import activation_of_experts, is_experts  # noqa: E402
 from tests.torch.cases import close  # noqa: E402
@@ -102,6 +103,24 @@ def test_torch_compile_has_one_graph():
         theirs = model(IDS).logits
         model.set_experts_implementation("cutegemm")
         close([torch.compile(model, fullgraph=True, backend="aot_eager")(IDS).logits], [theirs], 1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_torch_compile_takes_the_activation_that_use_noted(monkeypatch, name):
+    """Dynamo of torch before 2.13 calls no constant function with a module; a changed attribute is seen there too."""
+    model = model_of(name)
+    model.set_experts_implementation("eager")
+    with torch.no_grad():
+        theirs = model(IDS).logits
+        use(model)
+        monkeypatch.setattr(experts_module, "_takes_modules", False)
+        monkeypatch.setattr(experts_module, "_gate_of", None)
+        close([torch.compile(model, fullgraph=True, backend="aot_eager")(IDS).logits], [theirs], 1e-12)
+    module = experts_of(model)[0]
+    assert experts_module._noted_gate(module) == MODELS[name][1]
+    module.act_fn, module.limit = torch.nn.Softplus(), 0.1
+    assert experts_module._noted_gate(module) is None
+    assert experts_module._noted_gate(torch.nn.Identity()) is None
 
 
 def test_an_activation_that_no_kernel_has():

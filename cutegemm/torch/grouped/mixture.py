@@ -11,22 +11,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch.compiler import is_compiling, is_exporting
+from torch.compiler import is_compiling
 
 from cutegemm.plan.epilogue import Tensor
 from cutegemm.run.calls import Calls
 from cutegemm.run.views import ALIGN_BYTES
 from cutegemm.torch.activations import GATED, activated, dactivated, dgated, gate_and_up, gated
 from cutegemm.torch.autograd import with_memory
-from cutegemm.torch.dispatch import Route, is_batched, route_of
+from cutegemm.torch.dispatch import Route, is_batched, is_exporting, route_of
 from cutegemm.torch.epilogue import PLAIN, constant, formula, text_of
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import size_class
 from cutegemm.torch.grouped.library import inside, product, sum_of_groups
 from cutegemm.torch.grouped.library import spread as spread_to_rows
 from cutegemm.torch.grouped.rows import (
-    Gathered,
-    Summed,
+    add_rows,
+    copy_rows,
     has_kernels,
     inverse,
     placed,
@@ -159,8 +159,8 @@ def composed(activation: Activation, interleaved: bool, is_partial: bool, tensor
     """
     x, place, ends, weights, up, down, up_bias, down_bias = tensors
     order, k = inverse(place), weights.shape[1]
-    rows = Gathered.apply(x, order, place, k)
-    weight = Gathered.apply(weights.reshape(-1, 1), order, place, 1)
+    rows = copy_rows(x, order, place, k)
+    weight = copy_rows(weights.reshape(-1, 1), order, place, 1)
     if callable(activation):
         text = PLAIN if up_bias is None else _BIASED
         preact = product(rows, up.mT, ends, text, _as_row(up_bias), zeroed=is_partial)[0]
@@ -169,7 +169,7 @@ def composed(activation: Activation, interleaved: bool, is_partial: bool, tensor
         text = hidden_text(activation, up_bias is not None, interleaved)
         hidden = product(rows, up.mT, ends, text, [*_as_row(up_bias), weight])[0]
     text, operands = (PLAIN, []) if down_bias is None else (_WEIGHTED_BIAS, [weight, *_as_row(down_bias)])
-    return Summed.apply(product(hidden, down.mT, ends, text, operands, zeroed=is_partial)[0], order, place, k)
+    return add_rows(product(hidden, down.mT, ends, text, operands, zeroed=is_partial)[0], order, place, k)
 
 
 def gathers(rows: int, up: torch.Tensor) -> bool:

@@ -324,23 +324,34 @@ def _vector(size: int, columns: int, pitch: int, rest: int) -> int:
 # --- gradients ----------------------------------------------------------------------------------------------------
 
 
+def copy_rows(x: torch.Tensor, order: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
+    """Return the rows of tokens by expert: row i is row order[i] // k of x. torch records and transforms it.
+
+    place   the inverse of the permutation `order`
+    """
+    function = Gathered if is_compiling() else _TransformedGathered  # Dynamo traces no function that has a jvp
+    rows: torch.Tensor = function.apply(x, order, place, k)
+    return rows
+
+
+def add_rows(y: torch.Tensor, order: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
+    """Return the sum of the k rows of each token: the transpose of `copy_rows`, with its arguments."""
+    function = Summed if is_compiling() else _TransformedSummed
+    sums: torch.Tensor = function.apply(y, order, place, k)
+    return sums
+
+
 class _Rows(torch.autograd.Function):  # type: ignore[misc]
     """Base class of `Gathered` and `Summed`. It saves their arguments order, place and k for derivatives."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         _, order, place, ctx.k = inputs
         ctx.save_for_backward(order, place)
-        ctx.save_for_forward(order, place)
 
 
 class Gathered(_Rows):
-    """The autograd function that copies the rows of tokens: row i of the result is row order[i] // k of x.
-
-    It is called as apply(x, order, place, k), where `place` is the inverse of the permutation `order`.
-    """
+    """The autograd function of `copy_rows` in graphs of torch.compile."""
 
     @staticmethod
     def forward(x: torch.Tensor, order: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
@@ -348,15 +359,12 @@ class Gathered(_Rows):
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
-        return Summed.apply(g, *ctx.saved_tensors, ctx.k), None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, x: torch.Tensor, *_: Any) -> torch.Tensor:
-        return Gathered.apply(x, *ctx.saved_tensors, ctx.k)
+        order, place = ctx.saved_tensors
+        return add_rows(g, order, place, ctx.k), None, None, None
 
 
 class Summed(_Rows):
-    """The autograd function that adds the k rows of each token: the transpose of `Gathered`, with its arguments."""
+    """The autograd function of `add_rows` in graphs of torch.compile."""
 
     @staticmethod
     def forward(y: torch.Tensor, order: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
@@ -364,8 +372,37 @@ class Summed(_Rows):
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
-        return Gathered.apply(g, *ctx.saved_tensors, ctx.k), None, None, None
+        order, place = ctx.saved_tensors
+        return copy_rows(g, order, place, ctx.k), None, None, None
+
+
+class _TransformedGathered(Gathered):
+    """The autograd function of `copy_rows` in eager mode, for torch.func and forward differentiation too."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        Gathered.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[1:3])
+
+    @staticmethod
+    def jvp(ctx: Any, x: torch.Tensor, *_: Any) -> torch.Tensor:
+        order, place = ctx.saved_tensors
+        return copy_rows(x, order, place, ctx.k)
+
+
+class _TransformedSummed(Summed):
+    """The autograd function of `add_rows` in eager mode, for torch.func and forward differentiation too."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        Summed.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[1:3])
 
     @staticmethod
     def jvp(ctx: Any, y: torch.Tensor, *_: Any) -> torch.Tensor:
-        return Summed.apply(y, *ctx.saved_tensors, ctx.k)
+        order, place = ctx.saved_tensors
+        return add_rows(y, order, place, ctx.k)

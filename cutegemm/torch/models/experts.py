@@ -23,6 +23,8 @@ from cutegemm.torch.models.recognition import activation_of
 NAME = "cutegemm"  # value of `experts_implementation`
 _MARKS = ("has_bias", "is_transposed", "_apply_gate", "down_proj")
 _gates = Calls()  # results of `_recognized`, by what they depend on
+_NOTED = "_cutegemm_gate"  # attribute that `note_gate` sets
+_takes_modules = torch.__version__ >= (2, 13)  # whether Dynamo calls a constant function with a module
 
 
 def is_experts(module: nn.Module) -> bool:
@@ -84,11 +86,36 @@ def activation_of_experts(module: Any) -> tuple[Activation, bool]:
 
     The activation is the name of one that a kernel computes, else the function that the module calls. A gated one is
     recognized by its values for some numbers, and again if an attribute of the module has changed. torch.compile takes
-    it as a constant.
+    it as a constant; before torch 2.13, it knows only what `note_gate` has noted.
     """
     if not _has_gate(module):
         return activation_of(module.act_fn) or module.act_fn, False
-    return _gate_of(module) or (module._apply_gate, False)
+    is_noted = torch.compiler.is_compiling() and not _takes_modules
+    return (_noted_gate(module) if is_noted else _gate_of(module)) or (module._apply_gate, False)
+
+
+def note_gate(module: Any) -> None:
+    """Recognize the gated activation of experts, and note it on the module, for graphs of torch before 2.13."""
+    if _has_gate(module):
+        setattr(module, _NOTED, (_gate_of(module), getattr(module, "act_fn", None), _numbers(module)))
+
+
+def _noted_gate(module: Any) -> tuple[str, bool] | None:
+    """Return what `note_gate` has recognized; None without a note, or after a change of an attribute. Dynamo traces it."""
+    gate, act, numbers = getattr(module, _NOTED, (None, None, ()))
+    if getattr(module, "act_fn", None) is not act:
+        return None
+    for name, value in numbers:
+        if getattr(module, name, None) != value:
+            return None
+    known: tuple[str, bool] | None = gate
+    return known
+
+
+def _numbers(module: Any) -> tuple[tuple[str, Any], ...]:
+    """Return name and value of the attributes of a module that are numbers or texts, without its mode of training."""
+    known = (bool, int, float, str)
+    return tuple([item for item in vars(module).items() if isinstance(item[1], known) and item[0] != "training"])
 
 
 def _has_gate(module: Any) -> bool:
@@ -101,8 +128,7 @@ def _gate_of(module: Any) -> tuple[str, bool] | None:
     returns   None if the activation is unknown
     """
     act = getattr(module, "act_fn", None)
-    numbers = {name: value for name, value in vars(module).items() if isinstance(value, (int, float, str))}
-    key = type(module)._apply_gate, act, tuple(numbers.items())
+    key = type(module)._apply_gate, act, _numbers(module)
     if key in _gates.found:
         known: tuple[str, bool] | None = _gates.found[key]
         return known
