@@ -29,6 +29,7 @@ from cutegemm.kernels.sm90 import promoted as _promoted  # noqa: F401 - register
 from cutegemm.kernels.sm90 import quantized as _quantized  # noqa: F401 - registers how its step is traced
 from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
+from cutegemm.kernels.sm90.gathered import clear
 from cutegemm.kernels.sm90.groups import mapped
 from cutegemm.kernels.sm90.loads import Loads, ProducerTracer, loaded_mnl
 from cutegemm.kernels.sm90.split_k import Parts
@@ -228,6 +229,9 @@ class Sm90Gemm:
         reads = {name: gmem[name] for name in plan.scheduler.reads}
         work = plan.scheduler.from_values(plan.cluster_tile, values, TRACED, reads).of_rank(rank)
         cluster, first_mnl = cta // in_cluster, (Int32(0), Int32(0), Int32(0))
+        if cutlass.const_expr(plan.operands.gathered):
+            clear(buffers[plan.operands.gathered], plan.threads)
+            cute.arch.sync_threads()
         if warp_idx == _SETS_UP:
             for atom in (*[atom for atom, _ in streams], *self.storage.descriptors(tma_c, tma_d, more)):
                 cpasync.prefetch_descriptor(atom)

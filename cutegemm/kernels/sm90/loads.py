@@ -188,8 +188,11 @@ class Loads:
         """
         m_tile, n_tile, batch = tile_mnl
         tiles = {"m": m_tile, "n": n_tile}
+        size_bytes = self.plan.barrier("full").transaction_bytes
+        if self.gathered is not None:
+            size_bytes -= self.gathered.bytes_left_out()
         with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive_and_expect_tx(full, self.plan.barrier("full").transaction_bytes)
+            cute.arch.mbarrier_arrive_and_expect_tx(full, size_bytes)
         for stream, box in zip(self.plan.streams, self.boxes, strict=True):
             if stream.index:
                 continue
