@@ -2,9 +2,10 @@
 
 A TMA box of one row is written where that row of a box of many would be: the swizzle permutes bits of the address. All
 warps of the producer load in turn, a row each, because one warp issues them too slowly. The lanes of a warp hold the
-indices of its rows. An index that the operand does not have gives a coordinate that TMA fills with zeros. Rows after the
-end of a group are not loaded, as such boxes take several times as long: the MMAs multiply zeros, or what an earlier tile
-left in the stage, and the results are not stored.
+indices of its rows. An index that the operand does not have gives a coordinate that TMA fills with zeros.
+
+Rows after the end of a group are not loaded, as such boxes take several times as long. The MMAs multiply zeros, or what
+an earlier tile left in the stage, and the results are not stored.
 """
 
 from __future__ import annotations
