@@ -25,7 +25,7 @@ from cutegemm.draw import (
     tiled_mma_picture,
 )
 from cutegemm.draw.grids import Picture
-from cutegemm.dtypes import bf16, f16, tf32
+from cutegemm.dtypes import bf16, f16
 from cutegemm.layout import Layout, Swizzle, make_composed_layout
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.simulator.protocol.protocol import protocol_of
@@ -48,7 +48,6 @@ FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
     "composition": lambda: composition_picture(Layout((4, 8), (8, 1)), Layout((4, 2), (2, 16)), title="Composition"),
     "slice": lambda: slice_picture(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, None)), title="A slice"),
     "mma_m16n8k16": lambda: atom_picture(mma_sync(f16, 16)),
-    "mma_m16n8k8_tf32": lambda: atom_picture(mma_sync(tf32, 8)),
     "wgmma_m64n8k16": lambda: atom_picture(wgmma(bf16, 8)),
     "ldmatrix_x4": lambda: copy_picture(ldmatrix(f16, 4)),
     "ldmatrix_x1_trans": lambda: copy_picture(ldmatrix(f16, 1, transpose=True)),

@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cutegemm.errors import UnsupportedError
-
 
 @dataclass(frozen=True)
 class Size:
@@ -75,6 +73,8 @@ def stack(name: str, size: Size) -> nn.Module:
     raises   UnsupportedError for a model that only transformers has, if it is not installed
     """
     if name not in names():
+        from cutegemm.errors import UnsupportedError
+
         raise UnsupportedError(f"models: {name} needs transformers. Run pip install transformers.")
     if not has_transformers():
         return Plain(name, size)

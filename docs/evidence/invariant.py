@@ -16,8 +16,9 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from docs.evidence.files import write_record
+from docs.evidence.files import read_record, write_record
 from docs.evidence.measure import DEVICE, machine, need_gpu
+from docs.evidence.pages.markdown import table
 
 # N x K of the linear layers of Llama 3.1 8B (queries, keys and values together; gate and up together) and Llama 3.2 1B
 LAYERS = (
@@ -100,8 +101,25 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> Row:
     return out
 
 
+def table_of(record: Mapping[str, Any]) -> str:
+    """Return the table of a record in Markdown: for each number of rows, the ratios over all layers.
+
+    >>> row = {"m": 8, "to_free": 0.9, "to_library": 1.0}
+    >>> print(table_of({"rows": [row, {**row, "to_free": 0.95}]}).splitlines()[-1])
+    | 8 | 0.925 | 0.900 | 1.000 | 1.000 |
+    """
+    lines = []
+    for rows in dict.fromkeys(row["m"] for row in record["rows"]):
+        cells = [f"{rows}"]
+        for name in TARGETS:
+            ratios = [row[name] for row in record["rows"] if row["m"] == rows]
+            cells += [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.3f}"]
+        lines.append(cells)
+    return table(["rows", "free choice / invariant", "least", "cuBLAS / invariant", "least"], lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Time the layers, print a table and the summary, and write both as JSON.
+    """Time the layers, print a table and the summary, and write both as JSON; or print the table of a record.
 
     raises   UnsupportedError without a GPU
     """
@@ -109,7 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"), help="type of x and w")
     parser.add_argument("--seconds", type=float, default=0.8, help="measuring time for each number of rows")
     parser.add_argument("--json", type=Path, help="file to write the result to")
+    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     args = parser.parse_args(arguments)
+    if args.table is not None:
+        print(table_of(read_record(args.table)))
+        return
     need_gpu()
     import torch
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from docs.evidence.files import write_record
+from docs.evidence.files import read_record, significant, write_record
 from docs.evidence.machine import cpu
 from docs.evidence.measure import need_gpu
+from docs.evidence.pages import markdown
 
 _SEED = 0
 _DECODED = 16  # tokens of each sequence that a decode adds
@@ -30,8 +31,8 @@ def errors(found: Sequence[Any], exact: Sequence[Any]) -> dict[str, float]:
 
     found, exact   output and gradients
     """
-    wrong = [float((f.double() - e.double()).norm()) for f, e in zip(found, exact, strict=True)]
-    right = [float(e.double().norm()) for e in exact]
+    pairs = [(f.double(), e.to(f.device).double()) for f, e in zip(found, exact, strict=True)]
+    wrong, right = [float((f - e).norm()) for f, e in pairs], [float(e.norm()) for _, e in pairs]
     each = [w / r for w, r in zip(wrong, right, strict=True) if r]
     together = sum(w * w for w in wrong[1:]) ** 0.5 / sum(r * r for r in right[1:]) ** 0.5
     return {"output": each[0], "gradients": together, "worst_gradient": max(each[1:])}
@@ -77,7 +78,8 @@ def run(name: str, is_tiny: bool, seconds: float) -> dict[str, Any]:
     size = (decoders.TINY if is_tiny else decoders.SIZES)[name]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(_SEED)
-    model = decoders.stack(name, size).to(device)
+    with torch.device(device):
+        model = decoders.stack(name, size)
     for parameter in model.parameters():
         parameter.data = parameter.data.bfloat16().float()  # both types hold the same values
     x = torch.randn(size.batch, size.tokens, size.width, device=device).bfloat16()
@@ -161,7 +163,9 @@ def _speeds(model: Any, ours: Any, step: Callable[..., Any], x: Any, seconds: fl
             for _ in range(3):
                 call()
         torch.cuda.synchronize()
-        found[kind] = {name: tokens / took for name, took in zip(runs, alternating(calls, seconds), strict=True)}
+        found[kind] = {
+            name: significant(tokens / took) for name, took in zip(runs, alternating(calls, seconds), strict=True)
+        }
     return found
 
 
@@ -188,6 +192,21 @@ def table(name: str, found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def table_of(record: Mapping[str, Any]) -> str:
+    """Return the tokens per second of a record as a table in Markdown, one line for each model and kind of pass.
+
+    >>> speeds = {"torch": 1000.4, "torch, compiled": 2e3, "cutegemm": 1500, "cutegemm, compiled": 2500}
+    >>> print(table_of({"models": {"llama": {"tokens_per_second": {"forward": speeds}}}}).splitlines()[-1])
+    | llama | forward | 1,000 | 2,000 | 1,500 | 2,500 |
+    """
+    lines = [
+        [name, kind, *(f"{speed:,.0f}" for speed in speeds.values())]
+        for name, found in record["models"].items()
+        for kind, speeds in found["tokens_per_second"].items()
+    ]
+    return markdown.table(["model", "pass", "torch", "compiled", "after `use`", "compiled"], lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line of this module."""
     parser = argparse.ArgumentParser(
@@ -204,7 +223,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="seconds of measuring for each kind of pass")
     parser.add_argument("--tiny", action="store_true", help="small models, without speeds; a CPU will do")
     parser.add_argument("--json", type=Path, help="write all numbers there")
+    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
     given = parser.parse_args(arguments)
+    if given.table is not None:
+        print(table_of(read_record(given.table)))
+        return
     found: dict[str, Any] = {"machine": {}, "models": {}}
     for name in given.model or _installed():
         found["models"][name] = run(name, given.tiny, given.seconds)

@@ -1,7 +1,7 @@
 """Share of calls that a library of prebuilt kernels serves, and their loss, on models that it was not selected by.
 
 python -m docs.evidence prebuilt                                  # predicted; without a GPU and without a library
-python -m docs.evidence prebuilt --library DIR                    # the same with the kernels of a built library
+python -m docs.evidence prebuilt --library DIR                    # the same; builds the library if it does not exist
 python -m docs.evidence prebuilt --library DIR --measure 100      # measured on a GPU
 
 A call is served if a kernel of the library takes at most `MOST_LOSS` times the least predicted time of all plans. Its
@@ -11,10 +11,11 @@ loss is predicted time / least predicted time - 1.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,10 @@ from cutegemm.compile.exported import key_of
 from cutegemm.machine.device import Device, device_named
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.run.question import MOST_LOSS, Question, fastest_built
-from docs.evidence.files import write_whole
+from docs.evidence.files import read_record, significant, write_record
+from docs.evidence.machine import cpu
+from docs.evidence.measure import command
+from docs.evidence.pages.markdown import table as markdown
 
 # Models that are not in `MODELS`, from their public configurations.
 HELD_OUT: dict[str, Model] = {
@@ -82,6 +86,13 @@ class Row:
     served: float
     loss: float
     worst: float
+
+
+def library_in(folder: Path) -> Path:
+    """Return a folder with the library of `cutegemm export --models`, which is built if the folder does not exist."""
+    if not folder.exists():
+        subprocess.run([sys.executable, "-m", "cutegemm", "export", "--models", "-o", str(folder)], check=True)
+    return folder
 
 
 def rows_of(count: int, seed: int = _SEED) -> Callable[[Model, Any], list[int]]:
@@ -155,6 +166,11 @@ def predicted(built: Built, dtypes: Sequence[str], device: Device, count: int) -
     return [_row(*name, found) for name, found in losses.items()] + [_row("all", "", every)]
 
 
+def _rounded(value: Any) -> Any:
+    """Return a value with 4 significant digits if it is a float."""
+    return significant(value) if isinstance(value, float) else value
+
+
 def _row(dtype: str, kind: str, losses: Sequence[float | None]) -> Row:
     """Return the line of the table for some calls, whose losses are None if the library does not serve them."""
     served = sorted(loss for loss in losses if loss is not None)
@@ -181,7 +197,7 @@ def measured(built: Built, device: Device, count: int) -> list[dict[str, Any]]:
     """Return times of the library's plan and of the chosen one, on a GPU, for random calls of held-out layers.
 
     count    number of calls, of bf16: forward, data gradient and weight gradient
-    returns  for each call: kind, extents, both plans, us of each, and their ratio
+    returns  for each call: kind and extents; if the library serves it also both plans, us of each, and their ratio
     """
     import torch
 
@@ -192,14 +208,15 @@ def measured(built: Built, device: Device, count: int) -> list[dict[str, Any]]:
     from cutegemm.torch.prebuilt import samples_of
 
     samples = [s for s in samples_of(HELD_OUT.values(), "bf16", device, rows_of(2)) if s.question.ending is None]
-    pairs = []
+    pairs, results = [], list[dict[str, Any]]()
     for sample in random.Random(_SEED).sample(samples, min(count, len(samples))):
         found = fastest_built(sample.question, built.names, built.has, MOST_LOSS)
-        if found is not None:
+        if found is None:
+            results.append({"kind": sample.kind, "extents": [*sample.question.extents[:3]]})
+        else:
             fastest = next(sample.question.ranked()).recipe
             pairs.append((sample, found[0].plan, decide(sample.question, fastest).plan))
     compile_plans(dict.fromkeys(best for _, _, best in pairs), device.arch)
-    results = []
     for sample, ours, best in pairs:
         m, n, k, _ = sample.question.extents
         operands = sample.question.boxed
@@ -208,17 +225,39 @@ def measured(built: Built, device: Device, count: int) -> list[dict[str, Any]]:
         a, b = a if operands.a.major == "k" else a.t(), b.t() if operands.b.major == "k" else b
         out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
         calls = [partial(gemm, a, b, out=out, plan=plan) for plan in (ours, best)]
-        us = [seconds * 1e6 for seconds in alternating(calls, _SECONDS)]
-        results.append(
-            {
-                "kind": sample.kind,
-                "extents": [m, n, k],
-                "plans": [ours.name, best.name],
-                "us": us,
-                "ratio": us[0] / us[1],
-            }
-        )
+        us = [significant(seconds * 1e6) for seconds in alternating(calls, _SECONDS)]
+        plans = {"plan": ours.name, "chosen": best.name, "us": us[0], "chosen_us": us[1]}
+        results.append({"kind": sample.kind, "extents": [m, n, k], **plans, "ratio": significant(us[0] / us[1])})
     return results
+
+
+def table_of(record: Mapping[str, Any]) -> str:
+    """Return the predicted calls of a record as a table in Markdown, one line for each type.
+
+    >>> row = {"dtype": "bf16", "calls": 90, "served": 1.0, "loss": 0.01}
+    >>> print(table_of({"rows": [row, {**row, "calls": 10, "served": 0.5}]}).splitlines()[-1])
+    | bf16 | 100 | 95.0% | 1.00% |
+    """
+    lines = []
+    for dtype in dict.fromkeys(row["dtype"] for row in record["rows"]):
+        rows = [row for row in record["rows"] if row["dtype"] == dtype]
+        calls, served = sum(row["calls"] for row in rows), sum(row["calls"] * row["served"] for row in rows)
+        loss = sum(row["calls"] * row["served"] * row["loss"] for row in rows) / served
+        lines.append([dtype, f"{calls}", f"{served / calls:.1%}", f"{loss:.2%}"])
+    return markdown(["type", "calls", "served", "mean loss"], lines)
+
+
+def told(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a summary of measured calls.
+
+    >>> print(told([{"ratio": 1.02}, {"ratio": 1.0}, {"kind": "forward"}]))
+    2 of 3 calls served: time of the library's plan / time of the chosen plan, geometric mean 1.0100, worst 1.020
+    """
+    ratios = [row["ratio"] for row in rows if "ratio" in row]
+    return (
+        f"{len(ratios)} of {len(rows)} calls served: time of the library's plan / time of the chosen plan, geometric "
+        f"mean {geometric_mean(ratios):.4f}, worst {max(ratios):.3f}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -228,13 +267,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--library", type=Path, help="folder of `cutegemm export --models`; its kernels are used")
+    parser.add_argument(
+        "--library", type=Path, help="folder of `cutegemm export --models`; it is built if it does not exist"
+    )
     parser.add_argument("--dtype", action="append", choices=("bf16", "f16", "fp8"), help="may be repeated; default all")
     parser.add_argument("--rows", type=int, default=3, help="numbers of rows of each layer and kind of call")
     parser.add_argument("--device", default="h100", help="device of the predicted times")
     parser.add_argument("--measure", type=int, metavar="CALLS", help="time that many calls on the GPU instead")
     parser.add_argument("--json", type=Path, help="write all numbers there")
+    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record of predictions")
     given = parser.parse_args(arguments)
+    if given.table is not None:
+        print(table_of(read_record(given.table)))
+        return
     dtypes = given.dtype or ["bf16", "f16", "fp8"]
     device = device_named(given.device)
     if given.measure:
@@ -242,15 +287,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         need_gpu()
         device, dtypes = this_device(), ["bf16"]
-    built = Built.of_library(given.library, device.arch) if given.library else Built.predicted(dtypes, device)
-    if given.measure:
-        found: Any = measured(built, device, given.measure)
-        ratios = [each["ratio"] for each in found]
-        print(f"{len(ratios)} calls: time of the library's plan / time of the chosen plan, geometric mean "
-              f"{geometric_mean(ratios):.4f}, worst {max(ratios):.3f}")  # fmt: skip
+    if given.library:
+        built = Built.of_library(library_in(given.library), device.arch)
     else:
-        rows = predicted(built, dtypes, device, given.rows)
-        found = [vars(row) for row in rows]
-        print(table(rows, len(built.keys)))
+        built = Built.predicted(dtypes, device)
+    if given.measure:
+        from docs.evidence.measure import machine
+
+        rows, of = measured(built, device, given.measure), machine()
+        print(told(rows))
+    else:
+        lines, of = predicted(built, dtypes, device, given.rows), {**cpu(), "command": command()}
+        rows = [{key: _rounded(value) for key, value in vars(line).items()} for line in lines]
+        print(table(lines, len(built.keys)))
     if given.json:
-        write_whole(given.json, json.dumps(found, indent=1) + "\n")
+        write_record(given.json, {"machine": of, "device": device.name, "kernels": len(built.keys), "rows": rows})

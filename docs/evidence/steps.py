@@ -463,9 +463,27 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "models", "--model", "gpt2", "--json", "models_gpt2_h100.json"), 90, (HOPPER,),
     ),
     Step(
+        "models_llama_h100", "the same of four layers of transformers' Llama, with prefill and decode, of an H100",
+        ("-m", "docs.evidence", "models", "--model", "llama", "--json", "models_llama_h100.json"), 120, (HOPPER,),
+    ),
+    Step(
         "models_qwen3_moe_h100", "the same of a mixture of experts of transformers, of an H100",
         ("-m", "docs.evidence", "models", "--model", "qwen3_moe", "--json", "models_qwen3_moe_h100.json"),
         150, (HOPPER,),
+    ),
+    Step(
+        "start_h100", "time until calls run at full speed, with and without a prebuilt library, of an H100",
+        ("-m", "docs.evidence", "start", "--library", "prebuilt", "--json", "start_h100.json"), 500, (HOPPER,),
+    ),
+    Step(
+        "prebuilt_h100", "plans of a prebuilt library and those chosen freely, on other models, of an H100",
+        ("-m", "docs.evidence", "prebuilt", "--library", "prebuilt", "--measure", "60", "--json", "prebuilt_h100.json"),
+        300, (HOPPER,),
+    ),
+    Step(
+        "prebuilt_predicted_h100",
+        "share of the calls of other models that a prebuilt library serves, and their predicted loss, of an H100",
+        ("-m", "docs.evidence", "prebuilt", "--device", "h100", "--json", "prebuilt_predicted_h100.json"), 150,
     ),
     *(_proof(family, device) for device in DEVICES for family in FAMILIES),
     _counters("plans", 55, "predictions next to counters: 33 SIMT plans"),

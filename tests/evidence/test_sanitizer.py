@@ -176,6 +176,7 @@ def test_runs_are_kept_apart_and_recorded(pretender, tmp_path, capsys):
     data = json.loads((tmp_path / "out" / "sanitize.json").read_text())
     assert data["machine"]["command"] == "the command"
     assert data["cases"]["sm90_direct"]["synccheck"]["messages"][0]["count"] == 2
+    assert data["cases"]["simt"] == {"memcheck": "clean", "synccheck": "clean"}
     arguments = ["sanitize", "--only", "simt_packed", "--sanitizer", pretender, "--out", str(tmp_path)]
     assert status(*arguments) == 0
     assert capsys.readouterr().out.split()[:9] == ["case", *TOOLS, "simt_packed", *["clean"] * 3]

@@ -216,6 +216,10 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         monkeypatch.setattr("docs.evidence.scaled_random.need_gpu", taken)
     elif name in ("experts", "grouped", "instructions", "invariant"):
         monkeypatch.setattr(f"docs.evidence.{name}.need_gpu", taken)
+    elif name in ("start", "prebuilt"):
+        pytest.importorskip("torch", reason="torch is not installed")
+        monkeypatch.setattr("docs.evidence.measure.need_gpu", taken)
+        monkeypatch.setattr("docs.evidence.prebuilt.Built.predicted", taken)
     elif name == "ranks":
         monkeypatch.setattr("docs.evidence.ranks.measured", taken)
     else:

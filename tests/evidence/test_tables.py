@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import geometric_mean
 from types import ModuleType
 
 import pytest
 
-from docs.evidence import experts, grouped, ranks
+from docs.evidence import experts, grouped, invariant, models, prebuilt, ranks, start
 from docs.evidence.files import read_record
 
 DOCS = Path(grouped.__file__).parents[1]
@@ -25,8 +26,31 @@ def test_the_page_of_several_gpus_has_both_tables() -> None:
     assert ranks.exposed_table_of(found) in page
 
 
-@pytest.mark.parametrize("module", [grouped, experts, ranks])
-def test_the_command_prints_a_table(module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    name = module.__name__.rsplit(".", 1)[1]
+MODELS = [(invariant, "invariant"), (models, "models_llama"), (prebuilt, "prebuilt_predicted"), (start, "start")]
+
+
+@pytest.mark.parametrize(("module", "name"), MODELS)
+def test_the_page_of_models_has_the_table_of_the_record(module: ModuleType, name: str) -> None:
+    table = module.table_of(read_record(DOCS / f"evidence/data/{name}_h100.json"))
+    assert table in (DOCS / "measured/models.md").read_text()
+
+
+def test_the_page_of_models_has_the_summaries_of_records() -> None:
+    data, page = DOCS / "evidence/data", (DOCS / "measured/models.md").read_text()
+    found = invariant.summary(read_record(data / "invariant_h100.json")["rows"])
+    assert found["identical"]
+    for name, rows in (("to_free", "few rows"), ("to_free", "many rows"), ("to_library", "many rows")):
+        assert f"| {found[name][rows]['mean']:.3f} |" in page
+        assert found[name][rows]["mean"] >= found[name][rows]["target"]
+    calls = read_record(data / "prebuilt_h100.json")["rows"]
+    ratios = sorted(row["ratio"] for row in calls if "ratio" in row)
+    assert f"{len(ratios)} of {len(calls)} random calls" in page
+    assert f"{geometric_mean(ratios) - 1:.1%} longer" in page
+    assert f"{ratios[-1]:.2f} and {ratios[-2]:.2f} times as long; without them the mean is" in page
+    assert f"the mean is {geometric_mean(ratios[:-2]) - 1:.1%}." in page
+
+
+@pytest.mark.parametrize(("module", "name"), [(grouped, "grouped"), (experts, "experts"), (ranks, "ranks"), *MODELS])
+def test_the_command_prints_a_table(module: ModuleType, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     module.main(["--table", str(DOCS / f"evidence/data/{name}_h100.json")])
     assert capsys.readouterr().out.startswith("| ")

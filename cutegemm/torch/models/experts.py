@@ -101,7 +101,7 @@ def note_gate(module: Any) -> None:
 
 
 def _noted_gate(module: Any) -> tuple[str, bool] | None:
-    """Return what `note_gate` has recognized; None without a note, or after a change of an attribute. Dynamo traces it."""
+    """Return what `note_gate` recognized; None without a note, or after a change of an attribute. Dynamo traces it."""
     gate, act, numbers = getattr(module, _NOTED, (None, None, ()))
     if getattr(module, "act_fn", None) is not act:
         return None

@@ -174,7 +174,10 @@ def _cell(outcome: Outcome | None) -> str:
 
 
 def record(found: Found, machine: Mapping[str, str], path: Path) -> None:
-    """Write the table as JSON, with the machine."""
-    cases = {name: {tool: o.to_dict() for tool, o in outcomes.items()} for name, outcomes in found.items()}
+    """Write the table as JSON, with the machine. An outcome without findings is "clean"."""
+    cases = {
+        name: {tool: "clean" if o.is_clean else o.to_dict() for tool, o in outcomes.items()}
+        for name, outcomes in found.items()
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_record(path, {"machine": dict(machine), "cases": cases})
