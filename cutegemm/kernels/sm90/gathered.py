@@ -73,7 +73,7 @@ class GatheredRows:
         self.left[0] = cute.arch.make_warp_uniform(cutlass.max(cutlass.min(end - first, self.rows), 0))
 
     def bytes_left_out(self):
-        """Return the number of bytes of a k-tile that are not loaded, because no row of the group is there."""
+        """Return the number of bytes of the rows of a k-tile that are after the end of the group."""
         return (self.rows - self.left[0]) * self.row_bytes
 
     @cute.jit

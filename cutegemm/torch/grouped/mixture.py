@@ -45,10 +45,10 @@ Activation: TypeAlias = str | Callable[[torch.Tensor], torch.Tensor] | None
 Inputs: TypeAlias = tuple[torch.Tensor | None, ...]
 
 _steps = Calls()  # `Steps` by the signature of a mixture
-# Time of the kernel that copies rows: seconds of a launch, and bytes that it reads and writes per second. Time of a
-# product: operations per second, and the share that it takes longer if rows are loaded one by one (H100, 2026-11-27)
-_COPY_S, _COPIED_PER_S = 2e-6, 2.4e12
-_LOSS, _FLOPS = 0.08, 650e12
+# Largest mean number of rows of an expert, rounded down to a power of two, for rows that are loaded one by one. Then
+# reading the weights takes longer. The first product and what precedes it take 0.90 to 1.00 of the time with a copy of
+# the rows for means up to 64, and 1.3 to 1.4 times as long for means of 256 and 1024 (H100, 2026-11-27).
+_MOST_GATHERED = 64
 
 
 @constant
@@ -172,23 +172,16 @@ def composed(activation: Activation, interleaved: bool, is_partial: bool, tensor
     return add_rows(product(hidden, down.mT, ends, text, operands, zeroed=is_partial)[0], order, place, k)
 
 
-def gathers(rows: int, up: torch.Tensor) -> bool:
+def gathers(rows: int, experts: int) -> bool:
     """Return whether the first product loads the rows of experts from the tokens. Otherwise they are copied first.
 
-    This saves the copy, but rows that are loaded one by one slow the product down.
+    rows      number of rows of all experts
+    experts   number of experts
 
-    rows   number of rows of all experts
-    up     the weights of the first product
-
-    >>> gathers(32768, torch.empty(128, 1536, 2048, device="meta", dtype=torch.bfloat16))
-    True
-    >>> gathers(32768, torch.empty(8, 28672, 4096, device="meta", dtype=torch.bfloat16))
-    False
+    >>> gathers(16, 8), gathers(8192, 128), gathers(32768, 8)
+    (True, True, False)
     """
-    experts, columns, k = up.shape
-    rows = size_class(rows, experts)[0]
-    copied_s = _COPY_S + 2 * rows * k * up.element_size() / _COPIED_PER_S
-    return copied_s > _LOSS * 2 * rows * columns * k / _FLOPS
+    return size_class(rows, experts)[1] <= _MOST_GATHERED
 
 
 def _as_row(bias: torch.Tensor | None) -> list[torch.Tensor]:
@@ -202,7 +195,7 @@ def _forward(steps: Steps, is_partial: bool, tensors: Any) -> tuple[torch.Tensor
     The weights multiply the hidden values, so that the backward pass does not need the products by `down`.
     """
     x, index, weights, up, down, up_bias, down_bias = tensors
-    if has_kernels(x) and gathers(index.numel(), up):
+    if has_kernels(x) and gathers(index.numel(), up.shape[0]):
         place, ends, tokens, weight = placed_tokens(index, up.shape[0], weights)
         hidden, *preact = steps.hidden(x, up.mT, ends, *_as_row(up_bias), weight, index=tokens)
     else:
