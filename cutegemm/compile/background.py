@@ -23,7 +23,7 @@ from cutegemm.errors import CompileError, CutegemmError, PendingError, Unsupport
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-_MOST_PROCESSES = 8  # worker processes, if the caller does not say how many
+_MOST_PROCESSES = 16  # worker processes, if the caller does not say how many
 
 
 class compile_in_background:
@@ -34,7 +34,7 @@ class compile_in_background:
     and torch keeps computing its calls.
 
     is_enabled   False: calls wait for the compiler, which is the default without this call
-    processes    number of processes that compile; None: the number of processors, at most 8
+    processes    number of processes that compile; None: the number of processors, at most 16
     raises       UnsupportedError if `processes` is not a number of 1 or more
 
     torch and the kernel round differently: the results of a call change in their last bits when its kernel is ready. In
