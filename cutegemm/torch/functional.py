@@ -37,6 +37,7 @@ from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, in_mode, is_loadable, loa
 from cutegemm.torch.reference import gate_and_up_of, result_dtype
 
 _layers = Calls()  # functions that compute a layer, by the signature of its arguments
+_gated_layers = Calls()  # those that compute gate and up of an MLP, by the signature of `gated_linear`
 
 
 def mm(
@@ -166,15 +167,7 @@ def linear(
         batch_invariant = bool(ENTERED)
     if is_direct(x, w, bias):
         try:
-            key = (
-                x.dtype, x.shape, x.stride(), (x.data_ptr() or 0.5) % 16, x.get_device(), x.is_neg(),
-                w.dtype, w.shape, w.stride(), (w.data_ptr() or 0.5) % 16, w.get_device(), w.is_neg(), activation,
-                batch_invariant,
-                bias if bias is None else (
-                    bias.dtype, bias.shape, bias.stride(), (bias.data_ptr() or 0.5) % 16, bias.get_device(),
-                    bias.is_neg(),
-                ),
-            )  # fmt: skip
+            key = _signature_of_layer(x, w, bias, activation, batch_invariant)
             call = _layers.found.get(key)
             if call is None:
                 _check_linear(x, w, bias, activation)
@@ -195,6 +188,49 @@ def linear(
         return result
     is_read = not torch.compiler.is_compiling() and _is_read(activation, bias is not None)
     return reshaped(result, (*x.shape[:-1], w.shape[0]), is_read)
+
+
+def gated_linear(
+    x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, bias: torch.Tensor | None, activation: str
+) -> torch.Tensor | None:
+    """Return act(x @ gate.T + bias[:H]) * (x @ up.T + bias[H:]), by one kernel; None if it cannot be launched directly.
+
+    It is launched directly on CUDA tensors that no tracer, transformation or autocast sees, once its kernel is ready.
+
+    x            (..., K)
+    gate, up     H x K, adjacent in memory in this order; both have been checked
+    bias         (2H,), or None for no bias
+    activation   name of the gated activation, such as "swiglu"
+    returns      (..., H), without gradients
+    """
+    if torch.is_grad_enabled() or not is_direct(x, gate, bias):
+        return None
+    batch_invariant, (rows, columns) = bool(ENTERED), gate.shape
+    weight = gate.as_strided((2 * rows, columns), gate.stride())
+    key = _signature_of_layer(x, weight, bias, activation, batch_invariant)
+    call = _gated_layers.found.get(key)
+    if call is None:
+        if not is_loadable(rows_of(x)):
+            return None
+        try:
+            call = _layer(x, weight, bias, activation, batch_invariant)
+        except (CutegemmError, PendingError):  # `gemm_gated` says what is wrong, or lets torch compute it meanwhile
+            return None
+        _gated_layers.keep(key, call)
+    result: torch.Tensor = call(x, weight, bias)
+    return result
+
+
+def _signature_of_layer(x: Any, w: Any, bias: Any, activation: Any, batch_invariant: bool) -> Any:
+    """Return all that the kernel of a linear layer depends on."""
+    return (
+        x.dtype, x.shape, x.stride(), (x.data_ptr() or 0.5) % 16, x.get_device(), x.is_neg(),
+        w.dtype, w.shape, w.stride(), (w.data_ptr() or 0.5) % 16, w.get_device(), w.is_neg(), activation,
+        batch_invariant,
+        bias if bias is None else (
+            bias.dtype, bias.shape, bias.stride(), (bias.data_ptr() or 0.5) % 16, bias.get_device(), bias.is_neg(),
+        ),
+    )  # fmt: skip
 
 
 def _check_linear(x: Any, w: Any, bias: Any, activation: Any) -> None:
@@ -230,6 +266,8 @@ def _is_read(activation: str | None, has_bias: bool) -> bool:
 def _layer(x: Any, w: Any, bias: Any, activation: str | None, batch_invariant: bool = False) -> Callable[..., Any]:
     """Return a function (x, w, bias) -> d that computes `linear` for CUDA tensors like these, without any checks.
 
+    If the activation is gated, w is gate and up, one above the other: the function computes `gated_linear`.
+
     It is the fast path for calls without gradients: the kernel is found once and then launched directly. The tensors
     must have the same types, shapes, strides, alignments and device as those that are passed here.
 
@@ -244,7 +282,8 @@ def _layer(x: Any, w: Any, bias: Any, activation: str | None, batch_invariant: b
     call = layer(flat, w, bias, epilogue, batch_invariant)
     if flat is x:
         return call
-    flat_shape, d_shape = tuple(flat.shape), (*x.shape[:-1], w.shape[0])
+    columns = w.shape[0] // 2 if activation in GATED else w.shape[0]
+    flat_shape, d_shape = tuple(flat.shape), (*x.shape[:-1], columns)
     if flat.data_ptr() == x.data_ptr():
         # torch parses extents as separate arguments sooner than a tuple of them.
         return lambda x, w, bias: call(x.view(*flat_shape), w, bias).resize_(*d_shape)
@@ -270,10 +309,12 @@ def _function(activation: str | None, has_bias: bool) -> Any:
 
     Equal arguments give the same object.
 
-    activation   name of the activation; None for none
+    activation   name of the activation, gated or not; None for none
     has_bias     True if a bias is added
     """
-    return formula(activated(activation, ("bias",) if has_bias else ())).function
+    names = ("bias",) if has_bias else ()
+    is_gated = activation in GATED
+    return formula(gated(activation, names, False, False) if is_gated else activated(activation, names)).function
 
 
 def gemm_act(

@@ -27,7 +27,7 @@ from cutegemm.torch.fallback import (
     is_replaced_forward,
     leaf,
 )
-from cutegemm.torch.functional import gemm_gated, linear
+from cutegemm.torch.functional import gated_linear, gemm_gated, linear
 from cutegemm.torch.launch import refuse_torch
 from cutegemm.torch.mlps import mlp
 
@@ -161,11 +161,12 @@ class JoinedWeights(Unscriptable):
         if factors is None or down is None:
             return None
         gate, up, gate_bias, up_bias = factors
-        if not torch.compiler.is_compiling():
-            side_by_side(gate, up)
+        are_adjacent = not torch.compiler.is_compiling() and side_by_side(gate, up)
         bias = None if gate_bias is None else torch.cat([gate_bias, up_bias])
         if torch.is_grad_enabled() and is_plain(down) and not is_left_to_torch(x, down.weight, down.bias):
             return mlp(x, (gate, up), down.weight, activation, bias, down.bias)
+        if are_adjacent and (gated_values := gated_linear(x, gate, up, bias, activation)) is not None:
+            return down(gated_values)
         columns = (gate.t(), up.t())
         hidden = gemm_gated(rows_of(x), columns, bias, activation, store_preact=False, varying_rows=True)[1]
         return down(reshaped(hidden, (*x.shape[:-1], hidden.shape[-1])))
