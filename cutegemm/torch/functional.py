@@ -37,7 +37,7 @@ from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, in_mode, is_loadable, loa
 from cutegemm.torch.reference import gate_and_up_of, result_dtype
 
 _layers = Calls()  # functions that compute a layer, by the signature of its arguments
-_gated_layers = Calls()  # those that compute gate and up of an MLP, by the signature of `gated_linear`
+_gated_layers = Calls()  # functions that compute gate and up of an MLP
 
 
 def mm(

@@ -2,9 +2,7 @@
 
 `docs/renamed.json` is the table:
 
-    files         old path -> new path, of files and folders
     identifiers   old -> new. "a.b" is an attribute b of a name a; "b=" a keyword argument; '"b"' a whole string
-    scopes        identifiers that hold only in some files of this repository, by their old paths
     texts         patterns of plan names and of printed words
     prose         patterns of words in comments, docstrings and pages
 
@@ -20,7 +18,6 @@ import re
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated
@@ -36,9 +33,9 @@ Patterns = tuple[tuple[re.Pattern[str], str], ...]
 
 @dataclass(frozen=True)
 class Names:
-    """The names that hold for one file.
+    """The names of version 0.1, and those that replace them.
 
-    >>> names = names_for("")
+    >>> names = all_names()
     >>> names.code("sm90_plan(subtile_n=32).packs")
     'sm90_plan(epi_tile_n=32).repacks'
     >>> names.words("transposed:sm90_deferred_2x1/fill")
@@ -88,15 +85,10 @@ class Names:
 
 
 @cache
-def names_for(path: str) -> Names:
-    """Return the names that hold for a file of this repository, by its path in version 0.1; "" is any other file."""
+def all_names() -> Names:
+    """Return the names of the table."""
     table = json.loads(TABLE.read_text())
-    identifiers, prose = dict(table["identifiers"]), dict(table["prose"])
-    for scope in table["scopes"]:
-        if any(fnmatch(path, pattern) for pattern in scope["files"]):
-            identifiers |= scope["identifiers"]
-            prose = {old: new for old, new in prose.items() if old not in scope.get("without", ())}
-    return Names(identifiers, _compiled(table["texts"].items()), _compiled(prose.items()))
+    return Names(table["identifiers"], _compiled(table["texts"].items()), _compiled(table["prose"].items()))
 
 
 def renamed(text: str, suffix: str, names: Names) -> str:
@@ -113,7 +105,7 @@ def rename(files: Annotated[list[Path], typer.Argument(help="Files to rewrite.",
     """Replace names of version 0.1 in files."""
     for path in files:
         before = path.read_text()
-        after = renamed(before, path.suffix, names_for(""))
+        after = renamed(before, path.suffix, all_names())
         if after != before:
             path.write_text(after)
             print(path)
