@@ -25,6 +25,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.work.split import FIXUP, KSplit
 
+WITH_WGMMA = "sm_90a"  # the architecture whose plans use wgmma
 _EVENLY = KSplit(waves=1)
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)

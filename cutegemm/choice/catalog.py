@@ -17,8 +17,9 @@ import cutegemm.choice.gemv.choice as gemv
 import cutegemm.choice.mma_sync.choice as mma_sync
 import cutegemm.choice.simt.choice as simt
 import cutegemm.choice.sm90.choice as sm90
-from cutegemm.choice.candidate import Candidate, Family, Request
+from cutegemm.choice.candidate import WITH_WGMMA, Candidate, Family, Request
 from cutegemm.choice.candidate import ranked as ranked_of
+from cutegemm.choice.grouped import ranked_grouped
 from cutegemm.choice.names import plans as plans
 from cutegemm.choice.names import recipe_named
 from cutegemm.choice.recipe import Recipe
@@ -29,7 +30,6 @@ from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.arguments import not_operands
 from cutegemm.plan.mainloop.block_scaled import has_scales
-from cutegemm.plan.memory.groups import batch_of_equal_groups, without_groups
 from cutegemm.plan.memory.repack import repacked_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
@@ -38,7 +38,6 @@ from cutegemm.tile.atoms import runs_on
 from cutegemm.tile.mma_atoms import mma_sync as mma_sync_atom
 
 CanImplement = Callable[[GemmPlan], bool]
-WITH_WGMMA = "sm_90a"
 WITH_FLOAT8 = mma_sync_atom(e4m3, 32).min_arch
 # mma.sync plans start without reading tensor maps, and a second kernel adds their K splits. Next to wgmma they are
 # candidates only if K is short, or if D is small with few rows or columns: on other problems none was faster (84
@@ -245,7 +244,7 @@ def ranked(
 ) -> Iterator[Candidate]:
     """Yield the candidate plans of all kernel families for a problem, in ascending order of predicted time.
 
-    No plan is built yet. The times of a grouped problem are those of groups of equal size.
+    No plan is built yet. The times of a grouped problem are those of groups of random sizes; see `choice.grouped`.
 
     operands     types, majorness and alignment of A to D. For A and B, it is the alignment that counts for TMA
                  (address, strides)
@@ -260,7 +259,8 @@ def ranked(
     sm90_overlapped_2x1: 186 us, most of it power
     """
     if operands.groups:
-        operands, problem = without_groups(operands), batch_of_equal_groups(problem)
+        stated = replace(problem, operands=operands)
+        return ranked_grouped(stated, arch, device, accumulate, swap_ab, with_c)
     request = Request(operands, by_threads, arch, device, accumulate, swap_ab, with_c)
     return heapq.merge(*[ranked_of(family, problem) for family in _families(request, problem)], key=lambda one: one.us)
 

@@ -14,9 +14,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from cutegemm.choice.candidate import Candidate, Request, Variants
+from cutegemm.choice.candidate import WITH_WGMMA, Candidate, Request, Variants
 from cutegemm.choice.candidate import ranked as ranked_of
-from cutegemm.choice.catalog import WITH_WGMMA
 from cutegemm.choice.columns import Column
 from cutegemm.choice.recipe import Recipe
 from cutegemm.choice.refusals import by_reason

@@ -14,7 +14,6 @@ from rich.table import Table
 from cutegemm.build.building import Complaints, made
 from cutegemm.choice.candidate import Candidate
 from cutegemm.choice.catalog import built, ranked
-from cutegemm.choice.grouped import ranked_grouped
 from cutegemm.choice.order import Orders, Weight, served_rows
 from cutegemm.cli.operand_options import Along, GroupCount, Scales
 from cutegemm.cli.output import output
@@ -118,12 +117,12 @@ def _outcomes(
 def _grouped_outcomes(
     problem: Problem, device: Device, accumulate: str
 ) -> Iterator[tuple[Candidate, GemmPlan | PlanError]]:
-    """Yield every candidate plan for a grouped problem, as `_outcomes` does. The times are those of equal groups.
+    """Yield every candidate plan for a grouped problem, as `_outcomes` does.
 
     device       device whose rates predict the times
     accumulate   accumulation of float8: "fast" or "promoted" (to f32 after each k-tile)
     """
-    for one in ranked_grouped(problem, device.arch, device, accumulate):
+    for one in ranked(problem.operands, problem, device.arch, device, accumulate):
         try:
             yield one, one.recipe.build(problem.operands, False, device.arch, device)
         except PlanError as error:

@@ -10,7 +10,6 @@ from typing import Any
 from cutegemm.analysis import check
 from cutegemm.choice.candidate import Candidate
 from cutegemm.choice.catalog import ranked
-from cutegemm.choice.grouped import ranked_grouped
 from cutegemm.choice.recipe import Recipe
 from cutegemm.dtypes import f32
 from cutegemm.errors import UnsupportedError
@@ -126,12 +125,7 @@ def _next_best(recipe: Recipe, problem: Problem, arch: str, device: Device) -> l
     problem   the problem that the plan solves: transposed if the recipe swaps A and B
     """
     stated = problem.transposed if recipe.swap_ab else problem
-    found = (
-        ranked_grouped(stated, arch, device)
-        if stated.operands.groups
-        else ranked(stated.operands, stated, arch, device)
-    )
-    candidates = list(found)
+    candidates = list(ranked(stated.operands, stated, arch, device))
     position = next((position for position, one in enumerate(candidates) if one.recipe == recipe), None)
     return [] if position is None else candidates[position:]
 

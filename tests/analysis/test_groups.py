@@ -11,7 +11,8 @@ import pytest
 from cutegemm import analysis
 from cutegemm.analysis.groups import group_schedule
 from cutegemm.build import sm90_plan
-from cutegemm.choice.catalog import candidates, choose
+from cutegemm.choice.catalog import candidates, choose, chosen
+from cutegemm.choice.grouped import chosen_grouped
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.machine.device import device_named
 from cutegemm.plan import GemmPlan, Operands, Problem
@@ -190,16 +191,15 @@ def test_what_is_not_counted() -> None:
         analysis.check(plan, Problem(512, 512, 512, 0, plan.operands))
 
 
-def test_choice_is_that_of_equal_groups() -> None:
-    """8 groups of 64 rows: tall tiles would be as slow as for 64 rows. `choose` and the list of candidates agree."""
+def test_choices_of_a_grouped_problem_agree() -> None:
+    """The list of candidates, the choice of a plan and that of `grouped_mm` begin with the same plan."""
     operands = Operands.of("bf16", layout="nt", batched=True, groups="m")
     problem = Problem(8 * 64, 4096, 4096, 8, operands)
-    batch = Problem(64, 4096, 4096, 8, Operands.of("bf16", layout="nt", batched=True))
     times = [each.us for each in candidates(operands, problem)]
-    assert times == [each.us for each in candidates(batch.operands, batch)]
-    plan = choose(operands, problem)
-    assert plan.scheduler.groups == "m"
-    assert plan.cta_tile[0] == 64
+    assert times == sorted(times)
+    recipe = candidates(operands, problem)[0].recipe
+    assert recipe == chosen(operands, problem)[0] == chosen_grouped(problem)[0]
+    assert choose(operands, problem).scheduler.groups == "m"
 
 
 def test_what_is_not_supported_says_so() -> None:
