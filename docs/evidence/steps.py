@@ -310,6 +310,10 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "experts", "--json", "experts_h100.json"), 150, (HOPPER,),
     ),
     Step(
+        "gathered_h100", "the first product of these mixtures, with tokens that are gathered or copied, of an H100",
+        ("-m", "docs.evidence", "gathered", "--json", "gathered_h100.json"), 100, (HOPPER,),
+    ),
+    Step(
         "ranks_h100", "GEMMs of two GPUs, NCCL with cuBLAS, and torch's fused operators, of two H100",
         ("-m", "docs.evidence", "ranks", "--json", "ranks_h100.json"), 150, (HOPPER, TWO_GPUS),
     ),

@@ -214,7 +214,7 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         monkeypatch.setattr("docs.evidence.scaled.machine", dict)
         monkeypatch.setattr("docs.evidence.scaled.timed", taken)
         monkeypatch.setattr("docs.evidence.scaled_random.need_gpu", taken)
-    elif name in ("experts", "grouped", "instructions", "invariant"):
+    elif name in ("experts", "gathered", "grouped", "instructions", "invariant"):
         monkeypatch.setattr(f"docs.evidence.{name}.need_gpu", taken)
     elif name in ("start", "prebuilt"):
         pytest.importorskip("torch", reason="torch is not installed")

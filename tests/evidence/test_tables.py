@@ -8,15 +8,18 @@ from types import ModuleType
 
 import pytest
 
-from docs.evidence import experts, grouped, invariant, models, prebuilt, ranks, start
+from docs.evidence import experts, gathered, grouped, invariant, models, prebuilt, ranks, start
 from docs.evidence.files import read_record
 
 DOCS = Path(grouped.__file__).parents[1]
 
 
-@pytest.mark.parametrize(("module", "name"), [(grouped, "grouped_h100"), (experts, "experts_h100")])
+GROUPS = [(grouped, "grouped"), (experts, "experts"), (gathered, "gathered")]
+
+
+@pytest.mark.parametrize(("module", "name"), GROUPS)
 def test_the_page_has_the_table_of_the_record(module: ModuleType, name: str) -> None:
-    table = module.table_of(read_record(DOCS / f"evidence/data/{name}.json"))
+    table = module.table_of(read_record(DOCS / f"evidence/data/{name}_h100.json"))
     assert table in (DOCS / "measured/grouped.md").read_text()
 
 
@@ -50,7 +53,7 @@ def test_the_page_of_models_has_the_summaries_of_records() -> None:
     assert f"the mean is {geometric_mean(ratios[:-2]) - 1:.1%}." in page
 
 
-@pytest.mark.parametrize(("module", "name"), [(grouped, "grouped"), (experts, "experts"), (ranks, "ranks"), *MODELS])
+@pytest.mark.parametrize(("module", "name"), [*GROUPS, (ranks, "ranks"), *MODELS])
 def test_the_command_prints_a_table(module: ModuleType, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     module.main(["--table", str(DOCS / f"evidence/data/{name}_h100.json")])
     assert capsys.readouterr().out.startswith("| ")

@@ -17,6 +17,7 @@ from docs.evidence import (
     fit_mma_sync,
     fit_simt,
     fit_sm90,
+    gathered,
     gemm,
     grouped,
     instructions,
@@ -71,6 +72,7 @@ _add("decode", decode.main, "Time few rows by many weights in one CUDA graph.")
 _add("chain", chain.main, "Time chains of GEMMs in one CUDA graph.")
 _add("epilogues", epilogues.main, "Time GEMMs with an epilogue, and torch.")
 _add("experts", experts.main, "Time mixtures of experts, and eager torch with its `grouped_mm`.")
+_add("gathered", gathered.main, "Time the first product of a mixture with tokens that are gathered, and copied.")
 _add("scaled", scaled.main, "Time block-scaled fp8 GEMMs and torch's `scaled_mm`.")
 _add("instructions", instructions.main, "Test which properties of an MMA instruction change the bits of D.")
 _add("grouped", grouped.main, "Time grouped GEMMs, torch's grouped_mm, and a loop over the groups.")
