@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from cutegemm.plan.epilogue.quantized import BlockScale, Blockwise
 from cutegemm.plan.mainloop.block_scaled import BLOCK
 from cutegemm.run import torch_ops
 from cutegemm.torch import quantized
+from cutegemm.torch.dispatch import is_direct
 from cutegemm.torch.epilogue import Formula, OutDtype, dtype_name
 
 Outs = Sequence[torch.Tensor | None] | None
@@ -295,8 +297,15 @@ def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def accumulator(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return a @ b in the type of a GEMM's accumulator, with torch.autocast, which would round it, switched off."""
+    """Return a @ b in the type of a GEMM's accumulator, with torch.autocast, which would round it, switched off.
+
+    16-bit matrices on a GPU are multiplied by tensor cores, if torch has nothing to record or trace.
+    """
     dtype = accumulator_dtype(a.dtype)
+    is_short = a.dtype == b.dtype in (torch.float16, torch.bfloat16) and a.dim() in (2, 3)
+    if is_short and a.shape[:-2] == b.shape[:-2] and a.numel() and b.numel() and is_direct(a, b):
+        with suppress(TypeError, NotImplementedError):  # torch before 2.8 has no out_dtype
+            return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out_dtype=dtype)
     with torch.autocast(a.device.type, enabled=False):
         return torch.matmul(a.to(dtype), b.to(dtype))
 

@@ -19,6 +19,7 @@ from cutegemm.torch import (  # noqa: E402
     gemm_gated,
     linear,
     mm,
+    reference,
     scaled_mm,
 )
 from cutegemm.torch.autograd import product  # noqa: E402
@@ -458,3 +459,25 @@ def test_a_batch_of_one_is_that_of_each_product(of_a, of_b, length):
     gate, up = want.chunk(2, -1)
     close(gemm_gated(a, b)[1], F.silu(gate) * up, 1e-5)
     close(gemm_dact(a, b, torch.ones(length, 3, 6), "relu")[0], want, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_tensor_cores_multiply_16_bit_matrices_that_torch_computes(monkeypatch, shape):
+    """Their sums are in float32, as those of a kernel; torch without this option multiplies in float32."""
+    name = "bmm" if shape else "mm"
+    calls, known = [], getattr(torch, name)
+
+    def multiply(a, b, **options):
+        calls.append(options)
+        return known(a.float(), b.float())
+
+    a, b = [normal(*shape, 4, 4, seed=i).bfloat16() for i in range(2)]
+    exact = a.float() @ b.float()
+    monkeypatch.setattr(reference, "is_direct", lambda a, b: True)
+    monkeypatch.setattr(torch, name, multiply)
+    assert torch.equal(reference.accumulator(a, b), exact)
+    assert calls == [{"out_dtype": torch.float32}]
+    assert torch.equal(reference.accumulator(a.float(), b.float()), exact)
+    monkeypatch.setattr(torch, name, lambda a, b: None)
+    assert torch.equal(reference.accumulator(a, b), exact)
+    assert len(calls) == 1
