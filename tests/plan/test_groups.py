@@ -400,6 +400,7 @@ def test_a_box_has_one_row_without_multicast() -> None:
     assert (plan.a.load.box, plan.a.load.multicast, plan.a.index) == ((64, 1), 1, "index")
     assert (plan.b.load, plan.b.index) == (whole.b.load, "")
     assert plan.barrier("full").transaction_bytes == whole.barrier("full").transaction_bytes
+    assert (plan.barrier("full").arrivals, whole.barrier("full").arrivals) == (4, 1)  # the warps that load
     assert [str(each) for each in signature_of(plan)] == [
         "a: bf16 (sources, k)", "b: bf16 (l, k, n)", "ends: s32 (l, 1)", "index: s32 (m, 1)", "d: bf16 (m, n)",
     ]  # fmt: skip
