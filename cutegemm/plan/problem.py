@@ -20,6 +20,7 @@ _GATED = ("", "halves", "pairs")  # values of `Operand.gated`
 _TRANSPOSED = {"": "", "m": "n", "n": "m", "k": "k", "l": "l", "1": "1"}
 _COLUMNS = tuple([(mode, "1") for mode in "lmn"])  # modes of a number for each group, row or column
 INDEX = "index"  # name of the operand with the row of A for each row of D, or the column of B for each column
+_GATHERED: dict[tuple[str, ...], str] = {("m", "1"): "a", ("n", "1"): "b"}  # the factor by the modes of `INDEX`
 _MODES = {"a": ("m", "k"), "b": ("n", "k"), "c": ("m", "n"), "d": ("m", "n")}
 # BLAS letters for row-major data: if neither is transposed, A is k-major and B is n-major.
 _BLAS = {"a": {"n": "k", "t": "m"}, "b": {"n": "n", "t": "k"}}
@@ -316,11 +317,14 @@ class Operands:
     def gathered(self) -> str:
         """Return the name of the factor whose rows (or columns, of B) an operand `INDEX` selects; "" for none.
 
-        >>> Operands.of("bf16", batched=True, groups="m").with_aux(index=Operand(f32, "m", modes=("m", "1"))).gathered
+        An operand of the epilogue may have the same name, but has other `modes`.
+
+        >>> operands = Operands.of("bf16", batched=True, groups="m")
+        >>> operands.with_aux(index=Operand(DType.parse("s32"), "m", modes=("m", "1"))).gathered
         'a'
         """
         index = dict(self.aux).get(INDEX)
-        return "" if index is None else {"m": "a", "n": "b"}[index.modes[0]]
+        return "" if index is None else _GATHERED.get(index.modes, "")
 
     @property
     def as_tf32(self) -> Operands:
@@ -407,11 +411,17 @@ class Problem:
             for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("l", self.l))
             if isinstance(value, bool) or not isinstance(value, int) or value < 0
         ]
+        if self.sources is not None and (type(self.sources) is not int or self.sources < 0):
+            violations.append(f"sources = {self.sources!r}; an integer of 0 or more, or None, is expected.")
         if not isinstance(self.operands, Operands):
             expected = "Operands are expected, such as Operands.of('f32')"
             raise PlanError("problem", [*violations, f"operands = {self.operands!r}; {expected}."])
         if self.l != 1 and not self.operands.batched:
             violations.append(f"l = {self.l}, but the operands do not have a batch mode. Make them with batched=True.")
+        if self.sources is not None and not self.operands.gathered:
+            violations.append(
+                f"sources = {self.sources!r}, but no operand {INDEX!r} selects rows. Leave it out, or add the operand."
+            )
         if not _is_leading(self.ld):
             expected = 'pairs of a name and an integer are expected, such as (("a", 128),)'
             raise PlanError("problem", [*violations, f"ld = {self.ld!r}; {expected}."])

@@ -258,6 +258,9 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
         return Problem(m, n, k, batch, plan.operands, _padded(plan, extents), sources)
     if (problem.m, problem.n, problem.k, problem.l) != (m, n, k, batch):
         raise PlanError(operation, [f"the problem is {problem}, but the arrays have the shapes {caller_shapes}."])
+    if gathered and problem.extent(gathered, plan.operands.groups) != sources:
+        rule = f"the problem has sources = {problem.sources}, but {gathered.upper()} has {sources} rows to gather from."
+        raise PlanError(operation, [f"{rule} Pass Problem(..., sources={sources})."])
     return problem
 
 

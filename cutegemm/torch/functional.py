@@ -210,7 +210,7 @@ def gated_linear(
     key = _signature_of_layer(x, weight, bias, activation, batch_invariant)
     call = _gated_layers.found.get(key)
     if call is None:
-        if not is_loadable(rows_of(x)):
+        if not all(is_loadable(each) for each in (rows_of(x), gate, up, bias) if each is not None):
             return None
         try:
             call = _layer(x, weight, bias, activation, batch_invariant)

@@ -74,6 +74,9 @@ def test_other_calls_are_left_to_the_general_way(launched):
     assert (
         functional.gated_linear(normal(6, 2 * K).bfloat16()[::2, ::2], gate, up, None, "geglu") is None
     )  # no stride 1
+    for weights in ((torch._neg_view(gate), up), (gate, torch._neg_view(up))):  # their memory has the other sign
+        assert functional.gated_linear(x, *weights, None, "geglu") is None
+    assert functional.gated_linear(x, gate, up, torch._neg_view(normal(2 * H).bfloat16()), "geglu") is None
     with torch.enable_grad():
         assert functional.gated_linear(x, gate, up, None, "geglu") is None
     assert not launched

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.compile.plans import compile_plan
+from cutegemm.emulator.scheduler import Scheduler
 from cutegemm.errors import EmulationError
 from cutegemm.run.emulated import Emulation, emulate
 from tests.grouped import FORMS, arguments, check_results, form
@@ -23,10 +24,16 @@ ENDS = [20, 85, *[85] * 31, 90, *[90] * 3, 100, 60, 10]
 ALONE = ("m", "n", "k")
 
 
-def run(name: str, ends: list[int], extent: int = 96, other: int = 80, **options: Any) -> Emulation:
-    """Emulate a form on two CTAs for each CTA of a cluster, and check its results."""
+def run(name: str, ends: list[int], extent: int = 96, other: int = 80, k: int = 0, **options: Any) -> Emulation:
+    """Emulate a form on two CTAs for each CTA of a cluster, and check its results.
+
+    extent   extent of the mode that groups divide
+    other    extent of the other modes
+    k        another extent of K; 0 for none
+    """
     groups, size = FORMS[name][0], form(name).cluster_tile.size
-    m, n, k = (extent if mode == groups else other for mode in "mnk")
+    m, n, own = (extent if mode == groups else other for mode in "mnk")
+    k = k or own
     given = arguments(name, m, n, k, ends)
     result = emulate(form(name, ctas=2 * size), **given, **options)
     check_results(name, given, {"d": result.d, **result.aux})
@@ -94,3 +101,24 @@ def test_coordinates_that_are_one_off(name: str, moved: int, said: str) -> None:
     ptx = re.sub(r"(add\.s32\s+%r\d+, %r\d+, )(10737418\d\d);", shifted, compile_plan(form(name, ctas=2)).ptx)
     with pytest.raises(EmulationError, match=said):
         run(name, [20, 50, 96], ptx=ptx)
+
+
+@pytest.mark.parametrize("late", [0, 1, 3])
+@pytest.mark.parametrize("name", ["m_index", "n_index_2x1"])
+def test_a_late_warp_of_the_producer(name: str, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warp goes on only if nothing else can. It has no row of most groups. They have more k-tiles than stages."""
+
+    def last(machine: Scheduler) -> tuple[int, np.ndarray]:
+        """Choose the threads at the lowest instruction, those of the late warp after all others and all copies."""
+        ready = machine._ready
+        while all((machine.own_warp_of[threads] == late).all() for threads in ready.values()) and machine._deferred:
+            machine._run_deferred()
+        at = min(ready, key=lambda at: ((machine.own_warp_of[ready[at]] == late).all(), at))
+        threads = ready.pop(at)
+        is_late = machine.own_warp_of[threads] == late
+        if is_late.any() and not is_late.all():
+            ready[at], threads = threads[is_late], threads[~is_late]
+        return at, np.sort(np.concatenate([threads, machine._incomplete.pop(at, np.array([], int))]))
+
+    monkeypatch.setattr(Scheduler, "_next_group", last)
+    run(name, [1, 2, 3, 64, 96], k=64 * 9)

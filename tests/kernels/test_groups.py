@@ -11,7 +11,7 @@ from cutegemm.build import sm90_plan
 from cutegemm.compile.plans import CompiledKernel
 from cutegemm.layout import product
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.plan.memory.groups import is_clipped
+from cutegemm.plan.memory.groups import is_clipped, with_group_ends, with_index
 from tests.grouped import LAYOUTS
 from tests.kernels.plans import check_each
 
@@ -48,4 +48,6 @@ PLANS = {
 
 
 def test_compiled() -> None:
-    check_each([plan_of(groups, **options) for groups, options in PLANS.items()], check)
+    gathered = with_index(with_group_ends(Operands.of("bf16", layout="nt", batched=True, groups="m")))
+    of_rows = sm90_plan(gathered, name="grouped_m_index", **PLANS["m"])  # type: ignore[arg-type]
+    check_each([*[plan_of(groups, **options) for groups, options in PLANS.items()], of_rows], check)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from cutegemm.build import mma_sync_plan, simt_plan, sm90_plan
 from cutegemm.choice.grouped import chosen_grouped
-from cutegemm.dtypes import s32
+from cutegemm.dtypes import f32, s32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan.epilogue import Row
 from cutegemm.plan.memory.groups import (
     ENDS,
     MOVES,
@@ -28,6 +29,7 @@ from cutegemm.plan.memory.groups import (
     ragged_origin,
     with_group_ends,
     with_index,
+    without_groups,
 )
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.rules.limits import limits
@@ -398,6 +400,7 @@ def test_a_box_has_one_row_without_multicast() -> None:
     assert (plan.a.load.box, plan.a.load.multicast, plan.a.index) == ((64, 1), 1, "index")
     assert (plan.b.load, plan.b.index) == (whole.b.load, "")
     assert plan.barrier("full").transaction_bytes == whole.barrier("full").transaction_bytes
+    assert (plan.barrier("full").arrivals, whole.barrier("full").arrivals) == (4, 1)  # the warps that load
     assert [str(each) for each in signature_of(plan)] == [
         "a: bf16 (sources, k)", "b: bf16 (l, k, n)", "ends: s32 (l, 1)", "index: s32 (m, 1)", "d: bf16 (m, n)",
     ]  # fmt: skip
@@ -422,6 +425,31 @@ def test_other_families_do_not_read_an_index() -> None:
         mma_sync_plan(operands)
     with pytest.raises(PlanError, match="rows of A are gathered for groups along M only"):
         sm90_plan(operands)
+
+
+def test_operands_of_an_index() -> None:
+    """Other modes make no index; an operand of an epilogue may have its name."""
+    grouped = with_group_ends(Operands.of("bf16", layout="nt", batched=True, groups="m"))
+    with pytest.raises(PlanError, match="index is of f32, but kernels read indices of rows as s32"):
+        sm90_plan(grouped.with_aux(index=Operand(f32, "m", 4, modes=("m", "1"))))
+    for modes in (("l", "1"), ("m", "k")):
+        with pytest.raises(PlanError, match="does not read index"):
+            sm90_plan(grouped.with_aux(index=Operand(s32, modes[0], 4, modes=modes)))
+    with pytest.raises(PlanError, match="groups = 'k', but rows are gathered for groups along M or N only"):
+        with_index(operands_of("k"))
+    operands = grouped.with_aux(index=Operand.of_kind(Row, f32))
+    assert operands.gathered == ""
+    assert dict(without_groups(operands).aux).keys() == {"index"}
+
+
+@pytest.mark.parametrize("sources", [-1, 2.5, True, "5"])
+def test_sources_of_a_problem(sources: Any) -> None:
+    with pytest.raises(PlanError, match=r"sources = .*; an integer of 0 or more, or None, is expected"):
+        Problem(64, 64, 64, 2, gathering().operands, sources=sources)
+    with pytest.raises(PlanError, match="sources = 5, but no operand 'index' selects rows"):
+        Problem(64, 64, 64, sources=5)
+    (rule,) = limits(gathering(), Problem(64, 64, 64, 2, gathering().operands, sources=0))
+    assert rule.startswith("sources = 0, but TMA loads rows of A from at least one.")
 
 
 def test_equal_groups_load_many_rows_in_a_box() -> None:

@@ -313,6 +313,17 @@ def test_a_stale_index(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not np.array_equal(d, expected("m_index", given)["d"])
 
 
+def test_a_problem_of_other_sources() -> None:
+    given = arguments("m_index", 64, 64, 64, [64])
+    assert len(given["a"]) == 35
+    plan = form("m_index")
+    problem = Problem(64, 64, 64, 1, plan.operands)
+    simulate(plan, **given, problem=replace(problem, sources=35))
+    for sources in (None, 34):
+        with pytest.raises(PlanError, match=f"sources = {sources}, but A has 35 rows to gather from"):
+            simulate(plan, **given, problem=replace(problem, sources=sources))
+
+
 def test_an_index_of_other_modes() -> None:
     given = arguments("m_index", 64, 64, 64, [64])
     del given["index"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -65,7 +66,10 @@ def test_a_row_may_be_none_or_all_rows_of_the_product():
             [written(grouped_mm(a, b, offs=ENDS, a_index=index))],
             [written(grouped_mm(rows_of(a, index), b, offs=ENDS))],
         )
-    close([grouped_mm(a[:0], b, offs=ENDS, a_index=index_of(ROWS))[:7]], [torch.zeros(7, N)])
+    empty = a[:0].requires_grad_()
+    result = written(grouped_mm(empty, b, offs=ENDS, a_index=index_of(ROWS)))
+    close([result], [torch.zeros(33, N)])
+    assert torch.autograd.grad(result.sum(), empty)[0].shape == (0, K)
 
 
 def test_torch_compile_has_one_graph():
@@ -91,6 +95,11 @@ ERRORS = {
         {"a_index": INDEX, "epilogue": lambda acc, c: acc + c, "c": torch.ones(SOURCES, 1)},
         r"c has shape \(13, 1\), which does not broadcast to groups. Pass \(\), \(48,\), \(3, 1, 48\), \(40, 1\)",
     ),
+    "the name of an operand": (
+        (A, B, ENDS),
+        {"a_index": INDEX, "epilogue": lambda acc, index: acc + index, "index": torch.ones(N)},
+        "an operand has the name 'index', which a kernel uses itself. Rename it and its parameter.",
+    ),
 }
 
 
@@ -102,17 +111,25 @@ def test_errors(tensors, options, message):
 
 
 def test_the_environment_makes_calls_check_the_index():
+    """Also if gradients are recorded. An index after the last group is not read."""
     script = """if True:
         import torch
         from cutegemm.torch import grouped_mm
-        a, b, offs = torch.ones(5, 4), torch.ones(1, 4, 8), torch.tensor([2], dtype=torch.int32)
-        for index in ([0, 4], [4, 5]):
-            grouped_mm(a, b, offs=offs, a_index=torch.tensor(index, dtype=torch.int32))
+        b, offs = torch.ones(1, 4, 8), torch.tensor([2], dtype=torch.int32)
+        for rows, wanted in ((5, False), (5, True), (0, False)):
+            for index in ([0, 4, 7], [4, 5, 7]):
+                a = torch.ones(rows, 4, requires_grad=wanted)
+                try:
+                    grouped_mm(a, b, offs=offs, a_index=torch.tensor(index, dtype=torch.int32))
+                    print("none")
+                except Exception as error:
+                    print(str(error).partition(": ")[2])
     """
     environment = os.environ | {"CUTEGEMM_CHECK_GROUPS": "1"}
     ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert ran.returncode == 1
-    assert "a_index[1] is 5. Pass 0 to 4, the rows of mat_a." in ran.stderr
+    wrong = "a_index[1] is 5. Pass 0 to 4, the rows of mat_a."
+    empty = [f"a_index[0] is {first}, but mat_a has no rows." for first in (0, 4)]
+    assert ran.stdout.splitlines() == ["none", wrong, "none", wrong, *empty]
 
 
 # --- kernels ------------------------------------------------------------------------------------------------------
@@ -134,6 +151,41 @@ def test_simulated_kernels(plan, monkeypatch):
         kernel(a, b, index_of(ROWS, 1), text, operands, plan)
     assert len(plans) == 2  # one for each epilogue; the index belongs to no signature
     assert all(each.operands.gathered for each in plans)
+
+
+def test_a_negated_index(monkeypatch):
+    """A kernel reads the memory of a tensor, which has the other sign."""
+    run_by(cutegemm.simulate, monkeypatch)
+    a, b = [x.bfloat16() for x in factors()]
+    index = index_of(ROWS)
+    for factor in (a, torch._neg_view(-a)):
+        close([written(kernel(factor, b, torch._neg_view(-index))[0])], [written(kernel(a, b, index)[0])])
+
+
+@pytest.mark.parametrize("name", ["negated", "transposed", "unaligned", "expanded"])
+def test_tokens_of_another_layout(name, monkeypatch):
+    """Tokens that TMA cannot load are copied, also if a call with others has prepared the product."""
+    plans = run_by(cutegemm.simulate, monkeypatch)
+    x, weights, up, down = [
+        (normal(*shape, seed=i) / 4).bfloat16()
+        for i, shape in enumerate([(20, 64), (20, 2), (3, 128, 64), (3, 64, 64)])
+    ]
+    index = torch.stack([torch.arange(20) % 3, (torch.arange(20) + 1) % 2], -1)
+    other = {
+        "negated": torch._neg_view(-x),
+        "transposed": x.T.contiguous().T,
+        "unaligned": torch.cat([x[:, :1], x], 1)[:, 1:],
+        "expanded": x[:1].expand(20, 64),
+    }[name]
+    theirs = cutegemm.experts(other, index, weights, up, down)
+    monkeypatch.setattr(library, "compute", launch.compute_grouped)
+    monkeypatch.setattr(mixture, "has_kernels", lambda x: True)
+    monkeypatch.setattr(mixture, "_steps", type(mixture._steps)())
+    cutegemm.experts(x, index, weights, up, down)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as the copy of a factor of `grouped_mm`
+        close([cutegemm.experts(other, index, weights, up, down)], [theirs], 2.0**-6)
+    assert [bool(plan.operands.gathered) for plan in plans] == [True, False]  # of both calls
 
 
 def test_tokens_of_experts_are_not_copied(monkeypatch):

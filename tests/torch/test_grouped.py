@@ -404,6 +404,18 @@ def test_copies_are_announced(simulated):
         kernel(a, b, offsets([3, 3, 30, 40]), "lambda acc: acc")
 
 
+@pytest.mark.parametrize(("columns", "is_copied"), [(48, False), (40, True)])
+def test_halves_of_columns(columns, is_copied, simulated):
+    """TMA loads gate and up where each begins: 24 columns take 48 bytes, a multiple of 16, and 20 take 40."""
+    a, b, offs = normal(40, 32).bfloat16(), normal(GROUPS, 32, columns).bfloat16(), offsets([3, 3, 30, 40])
+    text = "lambda acc: (swiglu(acc), acc)"
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        ours = launch.compute_grouped(a, b, offs, text, (), (), None, How(), False)
+    assert [each.category for each in found] == [CopyWarning] * is_copied
+    close(ours, launch_by_torch(a, b, offs, text), 2.0**-7)
+
+
 @pytest.mark.parametrize("form", ["m", "n"])
 @pytest.mark.parametrize("which", ["rows", "columns", "every second"])
 def test_operands_of_the_shape_of_the_result(form, which, simulated):

@@ -1,4 +1,4 @@
-"""`prepare` for experts and `grouped_mm`: later calls use the kernels that were chosen. Nothing is compiled here."""
+"""`prepare` and `use` for experts and `grouped_mm`: later calls use the kernels that were chosen. None is compiled."""
 
 from __future__ import annotations
 
@@ -140,6 +140,15 @@ def test_what_a_router_passes():
     assert router_of(module, None) == Router(CHOSEN, torch.int64, torch.bfloat16)
     assert router_of(module, torch.nn.Bilinear(2, 2, 2)) == Router(CHOSEN, torch.int64, torch.bfloat16)
     assert not module._forward_pre_hooks
+
+
+def test_undo_leaves_no_attributes():
+    module = Experts(False)
+    attributes = {*vars(module)}
+    replaced = cutegemm.use(Block(module))
+    assert replaced.replaced
+    replaced.undo()
+    assert {*vars(module)} == attributes
 
 
 def test_experts_on_the_cpu_are_refused():

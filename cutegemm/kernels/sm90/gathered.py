@@ -77,10 +77,20 @@ class GatheredRows:
         return (self.rows - self.left[0]) * self.row_bytes
 
     @cute.jit
-    def by_first_warp(self, function: cutlass.Constexpr[Callable[[], None]]):
-        """Emit the code of a function for the first warp only."""
+    def arrive(self, by_first_warp: cutlass.Constexpr[Callable[[], None]], full):
+        """Emit the arrival of this warp at the barrier of a stage. A function emits the first warp's.
+
+        A warp that has no row to load arrives too. Otherwise it could be late by all stages, and then wait for a phase
+        of a barrier that has passed.
+
+        by_first_warp   emits the arrival of the first warp, which also expects the bytes, and its other loads
+        full            the barrier
+        """
         if self.warp == 0:
-            function()
+            by_first_warp()
+        else:
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(full)
 
     @cute.jit
     def load(self, k_tile, stage, full):

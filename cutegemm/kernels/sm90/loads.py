@@ -178,7 +178,7 @@ class Loads:
         if self.gathered is None:
             self.fill_whole(tile_mnl, k_tile, stage, work_tile, full)
             return
-        self.gathered.by_first_warp(lambda: self.fill_whole(tile_mnl, k_tile, stage, work_tile, full))
+        self.gathered.arrive(lambda: self.fill_whole(tile_mnl, k_tile, stage, work_tile, full), full)
         self.gathered.load(k_tile, stage, full)
 
     def fill_whole(self, tile_mnl, k_tile, stage, work_tile, full) -> None:

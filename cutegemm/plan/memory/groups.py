@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.dtypes import s32
+from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.plan.problem import INDEX, Operand, Operands, Problem
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
@@ -55,11 +56,15 @@ def with_index(operands: Operands) -> Operands:
     An operand `INDEX` has the row of A for each row of D. An index that A does not have gives a row of zeros.
 
     operands   groups divide M or N
+    raises     PlanError for other operands
 
     >>> operands = with_index(Operands.of("bf16", layout="nt", batched=True, groups="m"))
     >>> operands.gathered, operands.transposed.gathered
     ('a', 'b')
     """
+    if operands.groups not in ("m", "n"):
+        rule = f"operands have groups = {operands.groups!r}, but rows are gathered for groups along M or N only."
+        raise PlanError("with_index", [f"{rule} Make them with batched=True and groups='m' or 'n'."])
     return operands.with_aux(**{INDEX: Operand(s32, operands.groups, 4, modes=(operands.groups, "1"))})
 
 
@@ -220,5 +225,6 @@ def without_groups(operands: Operands) -> Operands:
     >>> without_groups(grouped) == Operands.of("bf16", batched=True)
     True
     """
-    aux = tuple([(name, operand) for name, operand in operands.aux if name not in (ENDS, COUNTS, INDEX)])
+    own = (ENDS, COUNTS, INDEX) if operands.gathered else (ENDS, COUNTS)
+    aux = tuple([(name, operand) for name, operand in operands.aux if name not in own])
     return replace(operands, groups="", aux=aux)

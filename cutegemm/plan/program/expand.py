@@ -245,6 +245,8 @@ class Expansion(StepReader):
         stage, _ = self.stage(at.position + load.ahead)
         tag, streams = (at.number, at.k + load.ahead), self.plan.streams
         yield op.Expect("full", stage, sum([stage_bytes(self.plan, stream) for stream in streams]))
+        if self.plan.operands.gathered:  # each other warp arrives as well, also one that has no row to load
+            yield op.Arrive("full", stage, self.role.warps - 1, (self.place.cta,))
         for stream in streams:
             ctas = (self.row if stream.mode == "m" else self.column) if stream.multicast > 1 else (self.place.cta,)
             operand = f"{stream.name.upper()}{ctas.index(self.place.cta)}"

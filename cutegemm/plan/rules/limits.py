@@ -40,6 +40,8 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     ):
         if -(-extent // step) * step > _MOST:
             yield f"{name} = {extent}, rounded up to whole tiles, exceeds {_MOST}, the largest 32-bit integer."
+    if problem.sources == 0:
+        yield f"sources = 0, but TMA loads rows of {plan.operands.gathered.upper()} from at least one. D is 0 without."
     of_packs = {
         p.name.upper(): p.ctas(problem.m if p.name == "a" else problem.n, problem.k, problem.l) for p in plan.repacks
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cutegemm.dtypes import f16, f32
+from cutegemm.dtypes import f16, f32, s32
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import (
@@ -241,6 +241,8 @@ def _gathers(plan: GemmPlan, stream: OperandStream) -> Iterator[str]:
     name, box = stream.name.upper(), stream.load
     if stream.name != plan.operands.gathered or stream.index != INDEX:
         yield f"{name} is loaded by rows of {stream.index}; an operand {INDEX} with the index of each row is expected."
+    elif (dtype := plan.operands.matrix(INDEX).dtype) is not s32:
+        yield f"{INDEX} is of {dtype}, but kernels read indices of rows as s32. Use `with_index` for the operands."
     if plan.operands.groups != stream.mode:
         yield f"rows of {name} are gathered for groups along {stream.mode.upper()} only. Gather them before the GEMM."
     if plan.body.kind == "single" or not plan.tiled_mma.atom.is_of_warpgroup:

@@ -9,6 +9,7 @@ import torch
 
 from cutegemm.plan.epilogue import Accumulator, Expression, Reduction, Tensor
 from cutegemm.plan.memory.groups import COUNTS, ENDS
+from cutegemm.plan.problem import INDEX
 from cutegemm.run.calls import Calls, How, is_batch_invariant
 from cutegemm.run.checks import wrong_numbers
 from cutegemm.torch import checks
@@ -130,7 +131,7 @@ def multiplied(
     a, b, ends, index = tensors["mat_a"], tensors["mat_b"], tensors["offs"], tensors.get("a_index")
     ends = tensors.get("counts") if ends is None else ends
     if values or text != PLAIN:
-        checks.refuse(called, tensors, _wrong_operands(Form.of(a, b, ends, index), text, a, values))
+        checks.refuse(called, tensors, _wrong_operands(Form.of(a, b, ends, index), text, a, values, index is not None))
     if ends is None:
         results = batched_product(a, (b,), text, tuple(values), tuple(numbers), out_dtype, in_mode(how))
     else:
@@ -218,8 +219,13 @@ def _wrong_counts(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None, c
     return []
 
 
-def _wrong_operands(form: Form, text: str, a: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[str]:
-    """Return error messages for operands whose shape or type fits no kind, and for reductions in an epilogue."""
+def _wrong_operands(
+    form: Form, text: str, a: torch.Tensor, tensors: Sequence[torch.Tensor], gathers: bool
+) -> list[str]:
+    """Return error messages for operands whose shape or type fits no kind, and for reductions in an epilogue.
+
+    gathers   whether an index selects the rows of a
+    """
     names, wide, columns, reduces = _read(text)
     rules = checks.wrong_operand_dtypes(a, **dict(zip(names, tensors, strict=False)))
     shapes = [(form.n,), (form.l, 1, form.n), (form.m, 1), (form.l, form.m, 1)]
@@ -233,7 +239,8 @@ def _wrong_operands(form: Form, text: str, a: torch.Tensor, tensors: Sequence[to
         for name, x in zip(names, tensors, strict=False)
         if form.operand(x, form.n if name in wide else form.n // columns) is None
     ]
-    for name in {*names} & {ENDS, COUNTS} if form.groups else ():
+    own = (ENDS, COUNTS, INDEX) if gathers else (ENDS, COUNTS)
+    for name in {*names} & {*own} if form.groups else ():
         rules.append(f"an operand has the name {name!r}, which a kernel uses itself. Rename it and its parameter.")
     if columns == 2 and form.groups == "n":
         rules.append(

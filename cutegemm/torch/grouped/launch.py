@@ -80,6 +80,7 @@ def compute_grouped(
     if any(x.is_neg() for x in tensors):  # kernels read memory, which has the other sign
         a, b, ends, *others = [x.resolve_neg() for x in tensors]
         operands, scales = others[: len(operands)], others[len(operands) : len(operands) + len(scales)]
+        index = None if index is None else others[-1]
         return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined, index)
     form, read = Form.of(a, b, ends, index), formula(text)
     if form.k == 0 or form.l == 0 or not len(a):  # factors without memory, which no kernel can load

@@ -67,7 +67,7 @@ def compute(
     if CHECKS_ENDS:
         rules = Form.of(a, b, ends, index).wrong_ends(ends.tolist())
         if index is not None:
-            rules += _wrong_rows(index, a.shape[0])
+            rules += _wrong_rows(index, a.shape[0], ends)
         checks.refuse("grouped_mm", {"mat_a": a, "mat_b": b}, rules)
     if not a.is_cuda and ASKING.device is None:
         rows = a if index is None else rows_of(a, index)
@@ -76,16 +76,19 @@ def compute(
     return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined, index)
 
 
-def _wrong_rows(index: torch.Tensor, rows: int) -> list[str]:
+def _wrong_rows(index: torch.Tensor, rows: int, ends: torch.Tensor) -> list[str]:
     """Return an error message, in a list, for the first index that is not the number of a row; else an empty list.
 
     rows   number of rows of the matrix
+    ends   the end of each group. Indices after the last one are not read
 
-    >>> _wrong_rows(torch.tensor([0, 3, -1]), 3)
+    >>> _wrong_rows(torch.tensor([0, 3, -1]), 3, torch.tensor([1, 2]))
     ['a_index[1] is 3. Pass 0 to 2, the rows of mat_a.']
     """
+    index = index[: max([0, *ends.tolist()])]
     wrong = ((index < 0) | (index >= rows)).nonzero().flatten().tolist()
-    return [f"a_index[{i}] is {int(index[i])}. Pass 0 to {rows - 1}, the rows of mat_a." for i in wrong[:1]]
+    rule = f". Pass 0 to {rows - 1}, the rows of mat_a." if rows else ", but mat_a has no rows."
+    return [f"a_index[{i}] is {int(index[i])}{rule}" for i in wrong[:1]]
 
 
 def product(
@@ -106,10 +109,12 @@ def product(
     A value that the backward pass reads may come after the results. The arguments are those of
     `launch.compute_grouped`.
     """
-    route = route_of(a, b, ends, *operands)
+    route = route_of(a, b, ends, *operands, *([] if index is None else [index]))
     if route is Route.DIRECT:
         return compute(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, joined=joined, index=index)
     if index is not None:  # gradients and graphs have no kernel that gathers
+        if CHECKS_ENDS and route is Route.RECORDED:
+            checks.refuse("grouped_mm", {"mat_a": a, "mat_b": b}, _wrong_rows(index, a.shape[0], ends))
         a = rows_of(a, index)
     if route in TRANSFORMS and is_transformed(a, b, ends, *operands):
         return joined_results(transformed(a, b, ends, text, operands, scalars, out_dtype, zeroed), joined)

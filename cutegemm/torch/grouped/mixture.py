@@ -24,6 +24,7 @@ from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import size_class
 from cutegemm.torch.grouped.library import inside, product, sum_of_groups
 from cutegemm.torch.grouped.library import spread as spread_to_rows
+from cutegemm.torch.grouped.prepared import padded
 from cutegemm.torch.grouped.rows import (
     add_rows,
     copy_rows,
@@ -184,6 +185,20 @@ def gathers(rows: int, experts: int) -> bool:
     return size_class(rows, experts)[1] <= _MOST_GATHERED
 
 
+def loadable_tokens(x: torch.Tensor) -> torch.Tensor:
+    """Return the rows of tokens so that TMA can load them: x itself, or a copy.
+
+    All have the same kernel, so that the signature of a mixture does not have the strides and the address of x.
+
+    >>> x = torch.ones(4, 8)
+    >>> [loadable_tokens(each) is each for each in (x, x[1:], x[:, :4], x[:, 1:], x.T, x[:1].expand(4, 8))]
+    [True, True, True, False, False, False]
+    """
+    if x.stride(1) != 1 or x.stride(0) == 0 or x.is_neg():
+        return padded(x, 1)
+    return padded(x, 1) if (x.data_ptr() | x.stride(0) * x.element_size()) % ALIGN_BYTES else x
+
+
 def _as_row(bias: torch.Tensor | None) -> list[torch.Tensor]:
     """Return a bias of each group as the operands of an epilogue: one or none."""
     return [] if bias is None else [bias.unsqueeze(1)]
@@ -197,7 +212,7 @@ def _forward(steps: Steps, is_partial: bool, tensors: Any) -> tuple[torch.Tensor
     x, index, weights, up, down, up_bias, down_bias = tensors
     if has_kernels(x) and gathers(index.numel(), up.shape[0]):
         place, ends, tokens, weight = placed_tokens(index, up.shape[0], weights)
-        hidden, *preact = steps.hidden(x, up.mT, ends, *_as_row(up_bias), weight, index=tokens)
+        hidden, *preact = steps.hidden(loadable_tokens(x), up.mT, ends, *_as_row(up_bias), weight, index=tokens)
     else:
         place, ends = placed(index, up.shape[0])
         rows, weight = spread(x, place, weights.shape[1], weights)

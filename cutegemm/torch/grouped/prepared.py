@@ -185,7 +185,8 @@ def loaders_of(
 ) -> tuple[Loader | None, ...]:
     """Return the loaders of a `Call`."""
     flat = _flattened if form.is_padded else None
-    of_a, of_b = _factor_loader("a", a if flat is None else flat(a), form), _factor_loader("b", b, form)
+    is_halved = read.columns_of_d(2) == 1
+    of_a, of_b = _factor_loader("a", a if flat is None else flat(a), form), _factor_loader("b", b, form, is_halved)
     if flat is not None:
         rest, of_a = of_a, flat if of_a is None else lambda x: rest(flat(x))  # type: ignore[misc]
     found: list[Loader | None] = [of_a, of_b, _as_column]
@@ -258,12 +259,13 @@ def _flattened(a: torch.Tensor) -> torch.Tensor:
     return flat
 
 
-def _factor_loader(name: str, x: torch.Tensor, form: Form) -> Loader | None:
+def _factor_loader(name: str, x: torch.Tensor, form: Form, is_halved: bool = False) -> Loader | None:
     """Return a function from a factor to what a grouped kernel can load; None if it can load the factor itself.
 
     It returns a copy, with a warning, if other strides are needed.
 
-    name   "a" or "b"
+    name        "a" or "b"
+    is_halved   whether an epilogue takes the halves of its columns as gate and up
 
     >>> form = Form("k", 2, 64, 64, 128)
     >>> with warnings.catch_warnings(record=True) as caught:
@@ -278,6 +280,8 @@ def _factor_loader(name: str, x: torch.Tensor, form: Form) -> Loader | None:
         majors, which = (of_k,), f", and be contiguous along K, not {form.groups.upper()}, which groups divide"
     elif x.element_size() != 2:
         majors, which = (of_k,), f", and be contiguous along K, as tensor cores need {x.dtype}"
+    elif is_halved and form.n // 2 * x.element_size() % ALIGN_BYTES:
+        majors, which = (of_k,), ", and be contiguous along K, as half of its columns are not such a multiple"
     else:
         majors, which = (0, 1), ""
     if view.major in majors and view.boxed >= ALIGN_BYTES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 
 from cutegemm.torch.dispatch import is_transformed
 from cutegemm.torch.epilogue import OutDtype, formula
@@ -65,7 +66,7 @@ def rows_of(a: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     tensor([2., 1., 0.])
     """
     if a.shape[0] == 0:
-        return a.new_zeros(index.shape[0], a.shape[1])
+        return F.pad(a, (0, 0, 0, index.shape[0]))  # zeros, with a gradient
     has_row = (index >= 0) & (index < a.shape[0])
     return torch.where(has_row.unsqueeze(1), a[index.long().clamp(0, a.shape[0] - 1)], 0)
 

@@ -100,6 +100,11 @@ def note_gate(module: Any) -> None:
         setattr(module, _NOTED, (_gate_of(module), getattr(module, "act_fn", None), _numbers(module)))
 
 
+def forget_gate(module: Any) -> None:
+    """Remove what `note_gate` has noted on a module."""
+    vars(module).pop(_NOTED, None)
+
+
 def _noted_gate(module: Any) -> tuple[str, bool] | None:
     """Return what `note_gate` recognized; None without a note, or after a change of an attribute. Dynamo traces it."""
     gate, act, numbers = getattr(module, _NOTED, (None, None, ()))

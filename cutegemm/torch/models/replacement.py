@@ -22,7 +22,7 @@ from cutegemm.torch.grouped.launch import has_grouped_kernels
 from cutegemm.torch.launch import refuse_torch
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.models import recognition
-from cutegemm.torch.models.experts import experts_forward, is_experts, note_gate, why_not_experts
+from cutegemm.torch.models.experts import experts_forward, forget_gate, is_experts, note_gate, why_not_experts
 from cutegemm.torch.models.recognition import Parts, activation_of, is_conv1d
 from cutegemm.torch.modules import (
     JoinedWeights,
@@ -444,6 +444,7 @@ def _replace_experts(name: str, module: nn.Module, report: Replaced, batch_invar
         return
     fallback.note_forward(module.__class__)
     note_gate(module)
+    report._undo.append(partial(forget_gate, module))
     _change(module, _derived(ReplacedExperts, module.__class__), report)
     report.replaced[name] = "experts of a mixture, as grouped GEMMs"
 
