@@ -24,6 +24,7 @@ from cutegemm.run.graph import autocast_dtype, carried
 
 PLAIN_TENSORS = frozenset([torch.Tensor, torch.nn.Parameter])  # classes without operations of their own
 _VMAP_MODE, _BATCHED = _dispatch_key_parse("VmapMode"), _dispatch_key_parse("Batched")
+_HAS_FLAG = hasattr(torch.compiler, "_is_exporting_flag")  # torch 2.6 may not have it
 
 
 def is_exporting() -> bool:
@@ -31,7 +32,7 @@ def is_exporting() -> bool:
 
     It reads torch's flag, because torch.compile before torch 2.13 takes torch.compiler.is_exporting() as True.
     """
-    return bool(torch.compiler._is_exporting_flag)
+    return bool(_HAS_FLAG and torch.compiler._is_exporting_flag)
 
 
 class Route(Enum):
