@@ -50,7 +50,6 @@ FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
     "mma_m16n8k16": lambda: atom_picture(mma_sync(f16, 16)),
     "wgmma_m64n8k16": lambda: atom_picture(wgmma(bf16, 8)),
     "ldmatrix_x4": lambda: copy_picture(ldmatrix(f16, 4)),
-    "ldmatrix_x1_trans": lambda: copy_picture(ldmatrix(f16, 1, transpose=True)),
     "simt_tiled_mma": lambda: tiled_mma_picture(_SIMT.tiled_mma, title=f"The tiled MMA of {_SIMT_TEXT}"),
     "simt_plan": lambda: plan_picture(_SIMT, title=f"The CTA tile of {_SIMT_TEXT}"),
     "pingpong": lambda: protocol_timeline(
