@@ -376,15 +376,19 @@ class Summed(_Rows):
         return copy_rows(g, order, place, ctx.k), None, None, None
 
 
-class _TransformedGathered(Gathered):
-    """The autograd function of `copy_rows` in eager mode, for torch.func and forward differentiation too."""
+class _Transformed(_Rows):
+    """Base class of the autograd functions in eager mode: torch.func and forward differentiation take them too."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        Gathered.setup_context(ctx, inputs, output)
+        _Rows.setup_context(ctx, inputs, output)
         ctx.save_for_forward(*inputs[1:3])
+
+
+class _TransformedGathered(_Transformed, Gathered):
+    """The autograd function of `copy_rows` in eager mode."""
 
     @staticmethod
     def jvp(ctx: Any, x: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -392,15 +396,8 @@ class _TransformedGathered(Gathered):
         return copy_rows(x, order, place, ctx.k)
 
 
-class _TransformedSummed(Summed):
-    """The autograd function of `add_rows` in eager mode, for torch.func and forward differentiation too."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        Summed.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(*inputs[1:3])
+class _TransformedSummed(_Transformed, Summed):
+    """The autograd function of `add_rows` in eager mode."""
 
     @staticmethod
     def jvp(ctx: Any, y: torch.Tensor, *_: Any) -> torch.Tensor:
