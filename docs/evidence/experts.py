@@ -11,13 +11,11 @@ float64.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from docs.evidence.arguments import parser_of, to_measure
 from docs.evidence.benchmark import record
-from docs.evidence.files import read_record
 from docs.evidence.measure import DEVICE, machine, need_gpu
 from docs.evidence.pages.markdown import table
 
@@ -156,19 +154,12 @@ def table_of(found: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence experts",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("experts", __doc__)
     parser.add_argument("--model", choices=MODELS, action="append", default=[], help="repeat it; default: all")
     parser.add_argument("--tokens", type=int, action="append", default=[], help=f"repeat it; default: {TOKENS}")
     parser.add_argument("--seconds", type=float, default=0.3, help="of measuring for each layer, at least")
-    parser.add_argument("--json", type=Path, help="write all numbers there")
-    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
-    given = parser.parse_args(arguments)
-    if given.table is not None:
-        print(table_of(read_record(given.table)))
+    given = to_measure(parser, arguments, table_of)
+    if given is None:
         return
     need_gpu()
     ratios: dict[bool, list[float]] = {False: [], True: []}

@@ -9,31 +9,32 @@ the routing weights. They alternate as CUDA graphs, after a write that flushes t
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from statistics import median
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from docs.evidence.arguments import parser_of, to_measure
 from docs.evidence.benchmark import record
 from docs.evidence.experts import MODELS
-from docs.evidence.files import read_record, significant
+from docs.evidence.files import significant
+from docs.evidence.graphs import graph_of
 from docs.evidence.measure import DEVICE, machine, need_gpu
 from docs.evidence.pages.markdown import table
 
 TOKENS = (1, 16, 128, 1024, 4096)
-_FLUSHED_BYTES = 1 << 26
-_REPLAYS = 30
 _GATHERED, _COPIED = "gathered", "copied"
 
 Row = dict[str, Any]
 
 
-def timed(model: str, tokens: int) -> Row:
-    """Return the row of one product: times in microseconds, and whether both ways give the same bits."""
+def timed(model: str, tokens: int, seconds: float) -> Row:
+    """Return the row of one product: times in microseconds, and whether both ways give the same bits.
+
+    seconds   measuring time
+    """
     import torch
 
     from cutegemm.run.calls import How
+    from cutegemm.run.on_gpu import alternating
     from cutegemm.torch.grouped import launch, rows
     from cutegemm.torch.grouped.mixture import hidden_text
 
@@ -47,47 +48,21 @@ def timed(model: str, tokens: int) -> Row:
         options = text, [weight], (), None, How(), False
         return launch.compute_grouped(a, up.mT, ends, *options, index=tokens_of_rows)[0]
 
-    def gathered() -> Any:
+    def gathered(_: int = 0) -> Any:
         _, ends, tokens_of_rows, weight = rows.placed_tokens(index, count, weights)
         return product(x, ends, weight, tokens_of_rows)
 
-    def copied() -> Any:
+    def copied(_: int = 0) -> Any:
         place, ends = rows.placed(index, count)
         copies, weight = rows.spread(x, place, chosen, weights)
         return product(copies, ends, weight)
 
     calls = {_GATHERED: gathered, _COPIED: copied}
     results = [call() for call in calls.values()]
-    us = dict(zip(calls, _medians([_graph(call) for call in calls.values()]), strict=True))
+    replays = [graph_of(call, 1).replay for call in calls.values()]
+    us = {name: significant(each * 1e6) for name, each in zip(calls, alternating(replays, seconds), strict=True)}
     row: Row = {"model": model, "tokens": tokens, "rows": tokens * chosen // count, "us": us}
     return {**row, "identical": bool(torch.equal(*results)), "ratio": round(us[_GATHERED] / us[_COPIED], 3)}
-
-
-def _graph(call: Callable[[], Any]) -> Any:
-    """Return a CUDA graph of a call that has run before."""
-    import torch
-
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph
-
-
-def _medians(graphs: Sequence[Any]) -> list[float]:
-    """Return the median time of each CUDA graph, in microseconds."""
-    import torch
-
-    flushed, times = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device=DEVICE), [[] for _ in graphs]  # type: ignore[var-annotated]
-    for _ in range(_REPLAYS):
-        for graph, own in zip(graphs, times, strict=True):
-            flushed.zero_()
-            begin, end = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-            begin.record()
-            graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            own.append(begin.elapsed_time(end) * 1e3)
-    return [significant(median(each)) for each in times]
 
 
 def table_of(found: Mapping[str, Any]) -> str:
@@ -107,25 +82,19 @@ def table_of(found: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line of this module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence gathered",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("gathered", __doc__)
     parser.add_argument("--model", choices=MODELS, action="append", default=[], help="repeat it; default: all")
     parser.add_argument("--tokens", type=int, action="append", default=[], help=f"repeat it; default: {TOKENS}")
-    parser.add_argument("--json", type=Path, help="write all numbers there")
-    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
-    given = parser.parse_args(arguments)
-    if given.table is not None:
-        print(table_of(read_record(given.table)))
+    parser.add_argument("--seconds", type=float, default=0.3, help="of measuring for each product, at least")
+    given = to_measure(parser, arguments, table_of)
+    if given is None:
         return
     need_gpu()
 
     def found() -> Iterator[list[Row]]:
         for tokens in given.tokens or TOKENS:
             for model in given.model or MODELS:
-                row = timed(model, tokens)
+                row = timed(model, tokens, given.seconds)
                 print(row, flush=True)
                 yield [row]
 

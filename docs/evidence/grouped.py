@@ -11,15 +11,13 @@ many rows and a copy are timed too. Errors are those of some rows against float6
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
-from pathlib import Path
 from typing import Any
 
 from cutegemm.errors import CutegemmError
+from docs.evidence.arguments import parser_of, to_measure
 from docs.evidence.benchmark import record
-from docs.evidence.files import read_record
 from docs.evidence.measure import DEVICE, machine, need_gpu
 from docs.evidence.pages.markdown import table
 
@@ -264,11 +262,7 @@ def _problem(text: str) -> Problem:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence grouped",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("grouped", __doc__)
     parser.add_argument("--problem", action="append", default=[], help="groups,rows,N,K; repeat it")
     parser.add_argument("--form", choices=FORMS, action="append", default=[], help="what groups divide; default: all")
     parser.add_argument(
@@ -276,11 +270,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="of the sizes of the groups")
     parser.add_argument("--seconds", type=float, default=1.0, help="of measuring for each problem, at least")
-    parser.add_argument("--json", type=Path, help="write all numbers there")
-    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
-    given = parser.parse_args(arguments)
-    if given.table is not None:
-        print(table_of(read_record(given.table)))
+    given = to_measure(parser, arguments, table_of)
+    if given is None:
         return
     problems = [_problem(text) for text in given.problem]
     need_gpu()

@@ -8,15 +8,14 @@ the largest batch. The whole run takes less than 4 minutes.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from docs.evidence.files import read_record, write_record
+from docs.evidence.arguments import parser_of, to_measure
+from docs.evidence.files import write_record
 from docs.evidence.measure import DEVICE, machine, need_gpu
 from docs.evidence.pages.markdown import table
 
@@ -123,14 +122,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     raises   UnsupportedError without a GPU
     """
-    parser = argparse.ArgumentParser("python -m docs.evidence invariant", description=__doc__)
+    parser = parser_of("invariant", __doc__)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"), help="type of x and w")
     parser.add_argument("--seconds", type=float, default=0.8, help="measuring time for each number of rows")
-    parser.add_argument("--json", type=Path, help="file to write the result to")
-    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
-    args = parser.parse_args(arguments)
-    if args.table is not None:
-        print(table_of(read_record(args.table)))
+    args = to_measure(parser, arguments, table_of)
+    if args is None:
         return
     need_gpu()
     import torch

@@ -10,14 +10,13 @@ whole, so the speed of a decode does not depend on the number of tokens in it.
 
 from __future__ import annotations
 
-import argparse
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from docs.evidence.files import read_record, significant, write_record
+from docs.evidence.arguments import parser_of, to_measure
+from docs.evidence.files import significant, write_record
 from docs.evidence.machine import cpu
 from docs.evidence.measure import need_gpu
 from docs.evidence.pages import markdown
@@ -209,11 +208,7 @@ def table_of(record: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line of this module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence models",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("models", __doc__)
     parser.add_argument(
         "--model",
         action="append",
@@ -222,11 +217,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seconds", type=float, default=4.0, help="seconds of measuring for each kind of pass")
     parser.add_argument("--tiny", action="store_true", help="small models, without speeds; a CPU will do")
-    parser.add_argument("--json", type=Path, help="write all numbers there")
-    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
-    given = parser.parse_args(arguments)
-    if given.table is not None:
-        print(table_of(read_record(given.table)))
+    given = to_measure(parser, arguments, table_of)
+    if given is None:
         return
     found: dict[str, Any] = {"machine": {}, "models": {}}
     for name in given.model or _installed():

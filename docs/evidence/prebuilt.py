@@ -10,7 +10,6 @@ loss is predicted time / least predicted time - 1.
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import subprocess
@@ -27,7 +26,8 @@ from cutegemm.compile.exported import key_of
 from cutegemm.machine.device import Device, device_named
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.run.question import MOST_LOSS, Question, fastest_built
-from docs.evidence.files import read_record, significant, write_record
+from docs.evidence.arguments import parser_of, to_measure
+from docs.evidence.files import significant, write_record
 from docs.evidence.machine import cpu
 from docs.evidence.measure import command
 from docs.evidence.pages.markdown import table as markdown
@@ -262,11 +262,7 @@ def told(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line of this module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence prebuilt",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("prebuilt", __doc__)
     parser.add_argument(
         "--library", type=Path, help="folder of `cutegemm export --models`; it is built if it does not exist"
     )
@@ -274,11 +270,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=3, help="numbers of rows of each layer and kind of call")
     parser.add_argument("--device", default="h100", help="device of the predicted times")
     parser.add_argument("--measure", type=int, metavar="CALLS", help="time that many calls on the GPU instead")
-    parser.add_argument("--json", type=Path, help="write all numbers there")
-    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record of predictions")
-    given = parser.parse_args(arguments)
-    if given.table is not None:
-        print(table_of(read_record(given.table)))
+    given = to_measure(parser, arguments, table_of)
+    if given is None:
         return
     dtypes = given.dtype or ["bf16", "f16", "fp8"]
     device = device_named(given.device)

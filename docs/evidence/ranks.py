@@ -24,14 +24,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import device_named
 from cutegemm.profile.child import environment
 from cutegemm.ranks import OPERATIONS, predictions
-from docs.evidence.files import read_record, write_record
+from docs.evidence.arguments import parser_of, to_measure
+from docs.evidence.files import write_record
 from docs.evidence.measure import command
 from docs.evidence.pages.markdown import table
 
@@ -268,9 +268,7 @@ def exposed_table_of(found: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Measure, and print a line for each problem."""
-    parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence ranks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("ranks", __doc__)
     parser.add_argument("--problem", action="append", default=[], help="OPERATION:MxNxK; repeat it")
     parser.add_argument("--seed", type=int, default=0, help="seed of random problems")
     parser.add_argument("--count", type=int, default=0, help="number of random problems")
@@ -279,12 +277,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--budget", type=float, default=240.0, help="seconds for all")
     parser.add_argument("--forms", action="store_true", help="time both forms of a schedule, not only the chosen one")
     parser.add_argument("--links", action="store_true", help="also time flags, copies and stores to another GPU")
-    parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--table", type=Path, help="measure nothing: print the table of this record")
-    options = parser.parse_args(arguments)
-    if options.table is not None:
-        found = read_record(options.table)
-        print(f"{table_of(found)}\n\n{exposed_table_of(found)}")
+    options = to_measure(parser, arguments, lambda found: f"{table_of(found)}\n\n{exposed_table_of(found)}")
+    if options is None:
         return
     problems = [Problem.parse(text) for text in options.problem]
     problems += random_problems(options.seed, options.count)

@@ -14,12 +14,10 @@ inputs; "cuBLAS" is the error of the float32 product of these inputs.
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from cutegemm.build import sm90_plan
@@ -27,8 +25,9 @@ from cutegemm.choice.recipe import SWAP_AB
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.mainloop.block_scaled import BLOCK, BLOCKS, ROWS, with_scales
+from docs.evidence.arguments import parser_of, to_measure
 from docs.evidence.benchmark import record
-from docs.evidence.files import read_record, significant
+from docs.evidence.files import significant
 from docs.evidence.measure import DEVICE, machine, need_gpu
 from docs.evidence.pages.markdown import table
 
@@ -353,11 +352,7 @@ def _shape(text: str) -> tuple[int, int, int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence scaled",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("scaled", __doc__)
     recipes = [",".join(recipe) for recipe in RECIPES]
     parser.add_argument("--shape", action="append", default=[], help="M x N x K, such as 4096x4096x7168; repeat it")
     parser.add_argument("--recipe", choices=recipes, default=recipes[0], help="granularity of the scales of A and B")
@@ -371,11 +366,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, help="random problems by this seed")
     parser.add_argument("--count", type=int, default=300, help="of random problems")
     parser.add_argument("--budget", type=float, default=240, help="seconds for all random problems, with compilation")
-    parser.add_argument("--json", type=Path, help="write all numbers there")
-    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
-    given = parser.parse_args(arguments)
-    if given.table:
-        print(table_of(read_record(given.table)))
+    given = to_measure(parser, arguments, table_of)
+    if given is None:
         return
     if given.seed is not None:
         from docs.evidence.scaled_random import run

@@ -19,7 +19,6 @@ and the ways that kernels get there:
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -30,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.compile.exported import VARIABLE
-from docs.evidence.files import read_record, write_record
+from docs.evidence.arguments import parser_of, to_measure
+from docs.evidence.files import write_record
 from docs.evidence.pages.markdown import table as markdown
 from docs.evidence.prebuilt import library_in
 from docs.evidence.start_case import CASES, STEADY
@@ -101,21 +101,14 @@ def table_of(record: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line of this module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence start",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("start", __doc__)
     parser.add_argument(
         "--library", type=Path, help="folder of `cutegemm export --models`; it is built if it does not exist"
     )
     parser.add_argument("--way", action="append", choices=WAYS, help="may be repeated; default all")
     parser.add_argument("--seconds", type=float, default=120.0, help="time that the rounds of a model take at most")
-    parser.add_argument("--json", type=Path, help="write all numbers there")
-    parser.add_argument("--table", type=Path, help="measure nothing: the table of this record")
-    given = parser.parse_args(arguments)
-    if given.table is not None:
-        print(table_of(read_record(given.table)))
+    given = to_measure(parser, arguments, table_of)
+    if given is None:
         return
     from docs.evidence.measure import machine, need_gpu
 
