@@ -25,8 +25,8 @@ def host_function(kernel: RowKernel, arch: Arch) -> Any:
     | kernel     | arguments, before the stream                                                                |
     |------------|---------------------------------------------------------------------------------------------|
     | SortRows   | index (T * k,), place (T * k,), ends (L,)                                                   |
-    | SortTokens | the same; tokens of rows (T * k,), the numbers of entries (T, k) and of rows (T * k,)       |
-    | SpreadRows | x (T, K), place, rows (T * k, K); the numbers of entries (T, k) and of rows (T * k,), if any |
+    | SortTokens | the same; tokens of rows (T * k,), weights (T, k), and weights of rows (T * k,)             |
+    | SpreadRows | x (T, K), place, rows (T * k, K); weights (T, k) and those of rows (T * k,), if any         |
     | SumRows    | rows (T * k, K), place, sums (T, K)                                                         |
     | TotalRows  | rows (T * k, K), place, totals (T * k,)                                                     |
 
@@ -51,7 +51,7 @@ def fake_arguments(kernel: RowKernel) -> tuple[Any, ...]:
     if isinstance(kernel, SortRows):
         of_index = _vector(Int32 if kernel.index_bits == 32 else Int64), place, _vector(Int32)
         if isinstance(kernel, SortTokens):
-            return (*of_index, _vector(Int32), *_numbers(kernel.weight), stream)
+            return (*of_index, _vector(Int32), *_weights(kernel.weight), stream)
         return (*of_index, stream)
     if isinstance(kernel, SumRows):
         kind = lower.dtype(kernel.dtype)
@@ -63,11 +63,11 @@ def fake_arguments(kernel: RowKernel) -> tuple[Any, ...]:
     matrices = _matrix(kind, kernel.vector), place, _matrix(kind, kernel.vector)
     if kernel.weight is None:
         return (*matrices, stream)
-    return (*matrices, *_numbers(kernel.weight), stream)
+    return (*matrices, *_weights(kernel.weight), stream)
 
 
-def _numbers(dtype: DType) -> tuple[Any, Any]:
-    """Return placeholders for a number of each entry of an index (T, k), and of each row (T * k,)."""
+def _weights(dtype: DType) -> tuple[Any, Any]:
+    """Return placeholders for the weights of tokens (T, k), and for the weights of rows (T * k,)."""
     kind = lower.dtype(dtype)
     shape, strides = (cute.sym_int32(), cute.sym_int32()), (cute.sym_int64(), cute.sym_int64())
     return cute.runtime.make_fake_tensor(kind, shape, strides, assumed_align=kind.width // 8), _vector(kind)
@@ -256,7 +256,7 @@ class Sorter:
 
 
 class SorterOfTokens(Sorter):
-    """Emits the sort that also writes the token and a number of each row."""
+    """Emits the sort that also writes the token and the weight of each row."""
 
     def __init__(self, kernel: SortTokens) -> None:
         super().__init__(kernel)
@@ -277,7 +277,7 @@ class SorterOfTokens(Sorter):
 
         mI, mP, mE   as for `Sorter`
         mT           the token of each row (T * k,)
-        mW, mV       the number of each entry (T, k), and of each row (T * k,)
+        mW, mV       the weights of tokens (T, k), and those of rows (T * k,)
         stream       CUDA stream of the launch
         """
         ctas, block = (self.kernel.ctas, 1, 1), (self.kernel.threads, 1, 1)
@@ -292,7 +292,7 @@ class SorterOfTokens(Sorter):
         self.sorted(mI, mP, mE)
 
     def put(self, mP: cute.Tensor, entry, row) -> None:
-        """Store the row of an entry, and the entry's token and number for the row."""
+        """Store the row of an entry, and the token and the weight of that row."""
         super().put(mP, entry, row)
         mT, mW, mV = self.of_rows
         token, place = entry // self.kernel.count, entry % self.kernel.count
@@ -366,14 +366,14 @@ class Spreader(Vectors):
 
 
 class SpreaderOfTwo(Spreader):
-    """Emits the kernel that copies each token to its rows, and a number of each entry to its row."""
+    """Emits the kernel that copies each token to its rows, and the weights with it."""
 
     @cute.jit
     def __call__(self, mX: cute.Tensor, mP: cute.Tensor, mR: cute.Tensor, mW: cute.Tensor, mV: cute.Tensor, stream):
         """Launch the copies. Runs on the host.
 
         mX, mP, mR   as for `Spreader`
-        mW, mV       the number of each entry (T, k), and of each row (T * k,)
+        mW, mV       the weights of tokens (T, k), and those of rows (T * k,)
         stream       CUDA stream of the launch
         """
         grid, block = self.grid(mX), (self.kernel.threads, 1, 1)
@@ -381,7 +381,7 @@ class SpreaderOfTwo(Spreader):
 
     @cute.kernel
     def spread_both(self, mX: cute.Tensor, mP: cute.Tensor, mR: cute.Tensor, mW: cute.Tensor, mV: cute.Tensor):
-        """Copy a chunk of a token and, with the first chunk, the numbers of its entries (device code)."""
+        """Copy a chunk of a token and, with the first chunk, its weights (device code)."""
         tid, _, _ = cute.arch.thread_idx()
         token, chunk, _ = cute.arch.block_idx()
         mW, mV = lower.as_bits(mW), lower.as_bits(mV)

@@ -36,7 +36,7 @@ def is_exporting() -> bool:
 
 
 class Route(Enum):
-    """Names the five ways in which a GEMM call can reach its kernel, for torch to record, trace or transform the call.
+    """The five routes of a GEMM call to its kernel, so that torch can record, trace or transform the call.
 
     DIRECT launches the kernel. RECORDED uses an autograd function, TRANSFORMED one that torch.func can transform.
     DECOMPOSED computes the GEMM by torch's own operations. OPERATOR calls an operator of torch.library, as in graphs of

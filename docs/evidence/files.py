@@ -1,4 +1,4 @@
-"""Files of measurements: JSON in which each name stands once."""
+"""Read and write measurements as JSON, in tables that hold each name once."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _compact(value: Any) -> str:
 def _names(cells: Sequence[Any]) -> list[str]:
     """Return the names of a column whose cells are mappings or repeated strings, the most frequent names first.
 
-    There are none for other columns.
+    Other columns have none: the list is empty.
     """
     there = [cell for cell in cells if cell is not None]
     if all(isinstance(cell, Mapping) for cell in there):

@@ -6,8 +6,8 @@ vector of T * k elements: entry t * k + i of the router's index has row place[t 
 | kernel     | computes                                                          | CTAs                         |
 |------------|-------------------------------------------------------------------|------------------------------|
 | SortRows   | place, and the end of the rows of each expert, from the index     | one, or a cluster            |
-| SortTokens | the same, and the token and a number of each row                  | one, or a cluster            |
-| SpreadRows | rows[place[t * k + i]] = x[t], and the same of a number per entry | one for each token and chunk |
+| SortTokens | the same, and the token and the weight of each row                | one, or a cluster            |
+| SpreadRows | rows[place[t * k + i]] = x[t], and the same of weights (T, k)     | one for each token and chunk |
 | SumRows    | y[t] = rows[place[t * k]] + rows[place[t * k + 1]] + ...          | one for each token and chunk |
 | TotalRows  | the sum of the elements of each row, by entry of the index        | one for four entries         |
 
@@ -93,10 +93,10 @@ class SortRows(RowKernel):
 
 @dataclass(frozen=True, kw_only=True)
 class SortTokens(SortRows):
-    """The sort of `SortRows`, which also writes the token of each row, and a number of its entry of the index.
+    """The sort of `SortRows`, which also writes the token and the weight of each row.
 
     count    number k of entries of each token
-    weight   element type of the number
+    weight   element type of the weights
     """
 
     count: int
@@ -129,9 +129,9 @@ class TokenRows(RowKernel):
 
 @dataclass(frozen=True)
 class SpreadRows(TokenRows):
-    """The kernel that copies the row of each token to its k rows, and a number of each entry to its row.
+    """The kernel that copies the row of each token to its k rows, and the weights of the token with it.
 
-    weight   element type of the number; None for no number
+    weight   element type of the weights; None without weights
     """
 
     weight: DType | None = None
