@@ -353,6 +353,42 @@ def test_torch_compile_has_one_graph():
         compared(ours, theirs, tensors)
 
 
+@pytest.mark.parametrize(("activation", "interleaved", "has_bias"), [("swiglu", True, True), ("relu", False, False)])
+def test_operators_of_graphs(activation, interleaved, has_bias):
+    """Fakes have the shapes, types and strides of the results; a mixture is one operator in each direction."""
+    index, (x, weights, *parameters) = inputs(activation == "swiglu", has_bias, torch.float32)
+    x, weights, *parameters = [None if each is None else each.detach() for each in (x, weights, *parameters)]
+    operators, options = torch.ops.cutegemm, (activation, interleaved, False)
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    for is_trained in (False, True):
+        given = (x, index, weights, *parameters, *options, is_trained)
+        found = torch.library.opcheck(operators.experts.default, given, test_utils=checks)
+        assert set(found.values()) == {"SUCCESS"}
+    y, place, ends, *preact = operators.experts(*given)
+    for needs in ([True] * 4 + [has_bias] * 2, [False, True, True, False, False, False]):
+        given = (y, x, place, ends, weights, *parameters, preact, *options, needs)
+        found = torch.library.opcheck(operators.experts_backward.default, given, test_utils=checks)
+        assert set(found.values()) == {"SUCCESS"}
+
+    targets = []
+
+    def kept(graph, _):
+        targets.extend(str(node.target) for node in graph.graph.nodes if "cutegemm" in str(node.target))
+        return graph.forward
+
+    backend = torch._dynamo.backends.common.aot_autograd(fw_compiler=kept)
+    tensors = [x, weights, *parameters]
+    wanted = [None if each is None else each.clone().requires_grad_() for each in tensors]
+    compiled = torch.compile(experts, fullgraph=True, backend=backend)
+
+    def step(x, weights, up, down, *biases):
+        return compiled(x, index, weights, up, down, activation, *biases, interleaved=interleaved)
+
+    step(*tensors)
+    step(*wanted).sum().backward()
+    assert targets == ["cutegemm.experts.default"] * 2 + ["cutegemm.experts_backward.default"]
+
+
 def test_a_graph_of_single_operations_has_gradients(monkeypatch):
     """An activation of torch is computed between the products; so is any if Dynamo takes the graph as exported."""
     index, (x, weights, up, down, *_) = inputs()

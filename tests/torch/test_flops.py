@@ -12,6 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: E40
 
 import cutegemm  # noqa: E402
 from cutegemm.torch import library  # noqa: E402
+from cutegemm.torch.grouped import library as grouped  # noqa: E402
+from cutegemm.torch.grouped import mixture_library as mixtures  # noqa: E402
 from tests.torch.cases import normal  # noqa: E402
 
 
@@ -99,5 +101,5 @@ def test_a_model_that_use_has_replaced():
 
 
 def test_every_operator_has_a_formula():
-    for name in library.SCHEMAS:
+    for name in (*library.SCHEMAS, *grouped.SCHEMAS, *mixtures.SCHEMAS):
         assert getattr(torch.ops.cutegemm, name.partition("::")[2]) in flop_registry

@@ -21,6 +21,8 @@ from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
 from cutegemm.torch import addmm, bmm, gemm_act, gemm_gated, linear, mm  # noqa: E402
 from cutegemm.torch import library as registered  # noqa: E402
 from cutegemm.torch.distributed import library as of_ranks  # noqa: E402
+from cutegemm.torch.grouped import library as grouped  # noqa: E402
+from cutegemm.torch.grouped import mixture_library as mixtures  # noqa: E402
 from tests.torch.block_scaled import factors, of_gemm  # noqa: E402
 from tests.torch.cases import close, gradients, normal  # noqa: E402
 from tests.torch.every import FUNCTIONS as EVERY  # noqa: E402
@@ -70,7 +72,9 @@ def test_the_table_of_operators_has_the_registered_schemas():
     """docs/torch.md has a row with the name and the schema of each operator that is registered."""
     page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
     rows = re.findall(r"^\| `(cutegemm::\w+)` \| `(.*)` \|$", page, re.MULTILINE)
-    assert sorted(dict(rows)) == sorted({**registered.SCHEMAS, **of_ranks.SCHEMAS})
+    assert sorted(dict(rows)) == sorted(
+        {**registered.SCHEMAS, **grouped.SCHEMAS, **mixtures.SCHEMAS, **of_ranks.SCHEMAS}
+    )
     for name, schema in rows:
         assert str(getattr(OPS, name.partition("::")[2]).default._schema) == f"{name}{schema}"
 

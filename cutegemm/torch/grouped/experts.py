@@ -11,6 +11,7 @@ from cutegemm.run.calls import Calls, is_batch_invariant
 from cutegemm.torch import checks
 from cutegemm.torch.activations import ACTIVATIONS, GATED, gated_by_torch, wrong_activation
 from cutegemm.torch.dispatch import as_autocast
+from cutegemm.torch.grouped import mixture_library  # noqa: F401  (defines the operators of graphs)
 from cutegemm.torch.grouped.library import wrong_mode
 from cutegemm.torch.grouped.mixture import Activation, mixed
 

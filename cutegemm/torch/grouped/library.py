@@ -30,15 +30,12 @@ from cutegemm.torch.launch import AS_CHOSEN
 from cutegemm.torch.reference import Values, accumulator_dtype
 
 NAME, SCALED = "cutegemm::grouped_mm", "cutegemm::scaled_grouped_mm"
-SCHEMA = (
-    "(Tensor a, Tensor b, Tensor ends, str epilogue, Tensor[] operands, float[] scalars, str? out_dtype, str? plan, "
-    "str accumulate, bool zeroed) -> Tensor[]"
-)
-
-SCALED_SCHEMA = (
-    "(Tensor a, Tensor b, Tensor ends, Tensor scale_a, Tensor scale_b, str epilogue, Tensor[] operands, "
-    "float[] scalars, str? out_dtype, str? plan) -> Tensor[]"
-)
+SCHEMAS = {
+    NAME: "(Tensor a, Tensor b, Tensor ends, str epilogue, Tensor[] operands, float[] scalars, str? out_dtype, "
+    "str? plan, str accumulate, bool zeroed) -> Tensor[]",
+    SCALED: "(Tensor a, Tensor b, Tensor ends, Tensor scale_a, Tensor scale_b, str epilogue, Tensor[] operands, "
+    "float[] scalars, str? out_dtype, str? plan) -> Tensor[]",
+}
 CHECKS_ENDS = os.environ.get("CUTEGEMM_CHECK_GROUPS") == "1"  # whether each call checks the ends of groups
 
 
@@ -346,9 +343,8 @@ def sum_of_groups(g: torch.Tensor, shape: torch.Size, form: Form, ends: torch.Te
 
 def _define() -> None:
     """Define the operators, and register their kernels, fakes and flop counts, and the gradients of the first."""
-    operators = (NAME, SCHEMA, _kernel, _fake), (SCALED, SCALED_SCHEMA, _scaled_kernel, _scaled_fake)
-    for name, schema, kernel, fake in operators:
-        torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for name, kernel, fake in ((NAME, _kernel, _fake), (SCALED, _scaled_kernel, _scaled_fake)):
+        torch.library.define(name, SCHEMAS[name], tags=(torch.Tag.pt2_compliant_tag,))
         torch.library.impl(name, ("cpu", "cuda"), kernel)
         torch.library.register_fake(name, fake)
         register_flop_formula(getattr(torch.ops.cutegemm, name.partition("::")[2]))(_flops)

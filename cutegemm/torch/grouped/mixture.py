@@ -44,6 +44,7 @@ Activation: TypeAlias = str | Callable[[torch.Tensor], torch.Tensor] | None
 
 # x, index, weights, up, down, up_bias, down_bias: the arguments of `experts`
 Inputs: TypeAlias = tuple[torch.Tensor | None, ...]
+Options: TypeAlias = tuple[str | None, bool, bool]  # activation, interleaved, is_partial
 
 _steps = Calls()  # `Steps` by the signature of a mixture
 # Largest mean number of rows of an expert, rounded down to a power of two, for rows that are loaded one by one. Then
@@ -115,30 +116,29 @@ def mixed(activation: Activation, interleaved: bool, is_partial: bool, tensors: 
     The arguments are those of `experts`, and were checked.
     """
     present = [x for x in tensors if x is not None]
-    is_graph = is_compiling()
-    route = Route.OPERATOR if is_graph else route_of(*present)
-    if is_graph and not is_exporting() and torch.is_grad_enabled() and any(x.requires_grad for x in present):
-        route = Route.RECORDED
+    if not is_compiling():
+        route = route_of(*present)
+    elif is_exporting():
+        route = Route.OPERATOR
+    else:
+        is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in present)
+        route = Route.RECORDED if is_recorded else Route.DIRECT
     if callable(activation) or route not in (Route.DIRECT, Route.RECORDED):
         place, ends = placed(present[1], present[3].shape[0])
         return composed(activation, interleaved, is_partial, (present[0], place, ends, *tensors[2:]))
     options = activation, interleaved, is_partial
     if route is Route.DIRECT:
-        return _forward(_steps_of(options, tensors, False), is_partial, tensors)[0]
+        return _forward(options, tensors, False)[0]
     y: torch.Tensor = Mixture.apply(options, *tensors)
     return y
 
 
-def _steps_of(
-    options: tuple[str | None, bool, bool], tensors: Inputs, is_trained: bool, saved: Sequence[torch.Tensor] = ()
-) -> Steps:
+def _steps_of(options: Options, tensors: Inputs, is_trained: bool, saved: Sequence[torch.Tensor] = ()) -> Steps:
     """Return the steps of a mixture with the signature of these tensors.
 
     saved   argument of the activation, in a backward pass: hooks of saved tensors may have changed its strides
     """
     biases = tensors[5] is not None, tensors[6] is not None
-    if is_compiling():
-        return Steps(*options, biases, is_trained)
     places = [
         None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES, x.is_neg())
         for x in (*tensors[2:], *saved)
@@ -204,11 +204,23 @@ def _as_row(bias: torch.Tensor | None) -> list[torch.Tensor]:
     return [] if bias is None else [bias.unsqueeze(1)]
 
 
-def _forward(steps: Steps, is_partial: bool, tensors: Any) -> tuple[torch.Tensor, ...]:
-    """Return the result of a mixture, place, ends, and the argument of the activation if the steps have it.
+def _forward(options: Options, tensors: Any, is_trained: bool) -> Sequence[torch.Tensor]:
+    """Return the results of `computed`. A graph holds one operator."""
+    if is_compiling():
+        results: list[torch.Tensor] = torch.ops.cutegemm.experts(*tensors, *options, is_trained)
+        return results
+    return computed(options, tensors, is_trained)
+
+
+def computed(options: Options, tensors: Any, is_trained: bool) -> Sequence[torch.Tensor]:
+    """Return the result of a mixture, place, ends, and the argument of the activation if it is trained.
 
     The weights multiply the hidden values, so that the backward pass does not need the products by `down`.
+
+    options   activation, interleaved and is_partial
+    tensors   the arguments of `experts`
     """
+    steps = _steps_of(options, tensors, is_trained)
     x, index, weights, up, down, up_bias, down_bias = tensors
     if has_kernels(x) and gathers(index.numel(), up.shape[0]):
         place, ends, tokens, weight = placed_tokens(index, up.shape[0], weights)
@@ -229,8 +241,8 @@ class Mixture(torch.autograd.Function):  # type: ignore[misc]
     """
 
     @staticmethod
-    def forward(ctx: Any, options: tuple[str | None, bool, bool], *tensors: Any) -> torch.Tensor:
-        y, place, ends, *preact = _forward(_steps_of(options, tensors, True), options[2], tensors)
+    def forward(ctx: Any, options: Options, *tensors: Any) -> torch.Tensor:
+        y, place, ends, *preact = _forward(options, tensors, True)
         ctx.options = options
         x, _, *others = tensors
         ctx.save_for_backward(x, place, ends, *others, *preact)
@@ -245,9 +257,16 @@ class Mixture(torch.autograd.Function):  # type: ignore[misc]
         return None, by_x, None, *others
 
 
-def _backward(
-    options: tuple[str | None, bool, bool], tensors: Any, preact: Any, dy: Any, needs: Any
-) -> list[torch.Tensor | None]:
+def _backward(options: Options, tensors: Any, preact: Any, dy: Any, needs: Sequence[bool]) -> list[torch.Tensor | None]:
+    """Return the results of `gradients`. A graph holds one operator."""
+    if not is_compiling():
+        return gradients(options, tensors, preact, dy, needs)
+    x, place, ends, weights, *others = tensors
+    found = iter(torch.ops.cutegemm.experts_backward(dy, x, place, ends, weights, *others, preact, *options, needs))
+    return [next(found) if need else None for need in needs]
+
+
+def gradients(options: Options, tensors: Any, preact: Any, dy: Any, needs: Sequence[bool]) -> list[torch.Tensor | None]:
     """Return the gradients by x, weights, up, down and the biases.
 
     options   activation, interleaved and is_partial
@@ -263,27 +282,27 @@ def _backward(
     g, weight = spread(with_memory(dy), place, count, weights)
     dpreact, hidden, terms = steps.gradient(g, down, ends, *preact, weight)
     form = Form("m", down.shape[0], g.shape[0], down.shape[2], g.shape[1])
-    gradients: list[Any] = [None] * len(needs)
+    found: list[Any] = [None] * len(needs)
     if by_x:
-        gradients[0] = summed(steps.by_rows(dpreact, up, ends)[0], place, count)
+        found[0] = summed(steps.by_rows(dpreact, up, ends)[0], place, count)
     if by_weights and down_bias is None:
-        gradients[1] = totals(terms, place, weights)
+        found[1] = totals(terms, place, weights)
     elif by_weights:
         total = terms.sum(-1, dtype=torch.promote_types(terms.dtype, torch.float32))
         own = g * spread_to_rows(down_bias.unsqueeze(1), form, ends)
         total = total + torch.where(inside(form, ends), own, 0).sum(-1, dtype=total.dtype)
-        gradients[1] = total[place].view(weights.shape).to(weights.dtype)
+        found[1] = total[place].view(weights.shape).to(weights.dtype)
     if by_up:
-        gradients[2] = steps.by_up(dpreact.mT, spread(x, place, count)[0], ends)[0]
+        found[2] = steps.by_up(dpreact.mT, spread(x, place, count)[0], ends)[0]
     if by_down:
-        gradients[3] = steps.by_down(g.mT, hidden, ends)[0]
+        found[3] = steps.by_down(g.mT, hidden, ends)[0]
     if by_up_bias:
         total = sum_of_groups(dpreact, (up.shape[0], 1, up.shape[1]), form, ends)
-        gradients[4] = total.squeeze(1).to(up_bias.dtype)
+        found[4] = total.squeeze(1).to(up_bias.dtype)
     if by_down_bias:
         total = sum_of_groups(g * weight, (down.shape[0], 1, down.shape[1]), form, ends)
-        gradients[5] = total.squeeze(1).to(down_bias.dtype)
-    return gradients
+        found[5] = total.squeeze(1).to(down_bias.dtype)
+    return found
 
 
 def compute_both_passes(activation: str | None, interleaved: bool, is_partial: bool, tensors: Inputs) -> None:
@@ -293,20 +312,20 @@ def compute_both_passes(activation: str | None, interleaved: bool, is_partial: b
     arguments are those of `mixed`, without a function as the activation.
     """
     options = activation, interleaved, is_partial
-    y, place, ends, *preact = _forward(_steps_of(options, tensors, True), is_partial, tensors)
+    y, place, ends, *preact = computed(options, tensors, True)
     x, _, weights, *parameters = tensors
     needs = [True, True, *[each is not None and each.requires_grad for each in parameters]]
-    _backward(options, (x, place, ends, weights, *parameters), preact, y, needs)
+    gradients(options, (x, place, ends, weights, *parameters), preact, y, needs)
 
 
 def _differentiable_backward(
-    options: tuple[str | None, bool, bool], tensors: Any, preact: Any, dy: Any, needs: Any
+    options: Options, tensors: Any, preact: Any, dy: Any, needs: Sequence[bool]
 ) -> list[torch.Tensor | None]:
-    """Return the gradients of `_backward` as functions of the inputs: for higher gradients, and for batches."""
+    """Return the results of `gradients` as functions of the inputs: for higher gradients, and for batches."""
     creates_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         y = composed(*options, tensors)
     x, _, _, *others = tensors
     wanted = [each for each, need in zip((x, *others), needs, strict=True) if need]
-    gradients = iter(torch.autograd.grad(y, wanted, dy, create_graph=creates_graph))
-    return [next(gradients) if need else None for need in needs]
+    found = iter(torch.autograd.grad(y, wanted, dy, create_graph=creates_graph))
+    return [next(found) if need else None for need in needs]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.compiler import is_compiling
 
 from cutegemm.torch.epilogue import PLAIN
 from cutegemm.torch.grouped import library
@@ -17,7 +16,7 @@ from cutegemm.torch.launch import AS_CHOSEN
 class Product:
     """A grouped GEMM, as a function of a, b, ends and operands that have the same signature in all calls.
 
-    After the first call it launches its kernel without a look at the tensors. In a graph it is an operator.
+    After the first call it launches its kernel without a look at the tensors.
 
     text, zeroed, joined   as for `launch.compute_grouped`
     """
@@ -32,11 +31,9 @@ class Product:
         tensors   a, b, ends and operands
         index     the row of a for each row of the product, in all calls or in none
         """
-        if self.call is not None and not is_compiling():
+        if self.call is not None:
             return self.call(*tensors, *(() if index is None else (index,)))
         a, b, ends, *operands = tensors
-        if is_compiling():
-            return library.product(a, b, ends, self.text, operands, zeroed=self.zeroed, joined=self.joined, index=index)
         options = self.text, operands, (), None, AS_CHOSEN, self.zeroed, (), self.joined, index
         results = library.compute(a, b, ends, *options)
         if not library.CHECKS_ENDS:
