@@ -19,7 +19,7 @@ def notebooks(docs: Path) -> dict[str, str]:
     found = {}
     for path in sorted((docs / "notebooks").glob("*.ipynb")):
         notebook = executed(json.loads(path.read_text("utf-8")))
-        found[path.relative_to(docs).as_posix()] = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+        found[path.relative_to(docs).as_posix()] = json.dumps(notebook, indent=0, ensure_ascii=False) + "\n"
     return found
 
 
