@@ -11,6 +11,7 @@ import numpy as np
 from cutegemm.build import sm90_plan
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.memory.groups import with_group_ends, with_index
+from cutegemm.plan.problem import D_INDEX
 from tests.epilogues import CASES, reference
 
 LAYOUTS = {"m": ("nt", "n"), "n": ("nt", "m"), "k": ("tn", "n")}  # layout of A and B, and majorness of D
@@ -43,6 +44,15 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
     "m_index_deep": ("m", {**_ONE_CONSUMER, "tile": (64, 64, 128)}, "scales"),
     "m_index_gated": ("m", _SMALL, "geglu_bias"),
     "n_index_2x1": ("n", {**_SMALL, "cluster": (2, 1)}, ""),
+    "m_added": ("m", _SMALL, ""),
+    "m_added_scales": (
+        "m",
+        {**_SMALL, "tile": (128, 64, 64), "schedule": "cooperative", "store": "tma_warp"},
+        "scales",
+    ),
+    "m_index_added_overlapped": ("m", {**_ONE_CONSUMER, "overlapped": True}, ""),
+    "n_added": ("n", _SMALL, ""),
+    "n_added_1x2": ("n", {**_ONE_CONSUMER, "epi_tile_n": 64, "cluster": (1, 2)}, ""),
     "m_bias": ("m", _SMALL, "bias_gelu"),
     "m_weights": ("m", _ONE_CONSUMER, "scales"),
     "m_residual": ("m", {**_SMALL, "with_c": True}, "residual"),
@@ -64,6 +74,8 @@ def form(name: str, ctas: int = 4, out: str = "f32") -> GemmPlan:
     operands = Operands.of("bf16", layout=layout, batched=True, groups=groups, out=out, out_major=major)
     if "_index" in name:
         operands = with_index(with_group_ends(operands))
+    if "_added" in name:
+        operands = with_index(with_group_ends(operands), D_INDEX)
     plan = sm90_plan(operands, name=f"grouped_{name}", ctas=ctas, **options)
     return CASES[case].on(plan) if case else plan
 
@@ -89,6 +101,9 @@ def arguments(name: str, m: int, n: int, k: int, ends: Sequence[int], seed: int 
     given["ends"] = np.array(ends, np.int64)
     if is_gathered:
         given["index"] = rng.integers(-1, (rows if groups == "m" else columns) + 1, m if groups == "m" else n)
+    if "_added" in name:
+        count = m if groups == "m" else n
+        given["d_index"] = rng.integers(-1, 1 + count // 3, count) * 3
     if case:
         operands = form(name).operands
         for key, value in CASES[case].operands(rng, m, n, len(ends)).items():
@@ -99,6 +114,15 @@ def arguments(name: str, m: int, n: int, k: int, ends: Sequence[int], seed: int 
 def gathered(a: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Return the rows of a matrix that an index selects; zeros for a row that the matrix does not have."""
     return np.stack([a[row] if 0 <= row < len(a) else np.zeros_like(a[0]) for row in index])
+
+
+def added(rows: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Return the sum of the rows without NaN that an index adds to each row of a matrix of the same shape."""
+    sums = np.zeros_like(rows)
+    for row, target in zip(rows, index, strict=True):
+        if 0 <= target < len(sums) and not np.isnan(row).any():
+            sums[target] += row
+    return sums
 
 
 def expected(name: str, given: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -120,7 +144,7 @@ def expected(name: str, given: dict[str, Any]) -> dict[str, np.ndarray]:
     if not case:
         results = {"d": acc}
     else:
-        operands = {x: value for x, value in given.items() if x not in ("a", "b", "ends", "index")}
+        operands = {x: value for x, value in given.items() if x not in ("a", "b", "ends", "index", "d_index")}
         if groups != "k":  # operands of each group: those of the group of each row, or of each column
             operands = {
                 x: value
@@ -133,6 +157,10 @@ def expected(name: str, given: dict[str, Any]) -> dict[str, np.ndarray]:
         for values in results.values():
             values.setflags(write=True)
             values[owner[:, : values.shape[1]] < 0] = np.nan
+    if "d_index" in given:
+        results["d"] = (
+            added(results["d"], given["d_index"]) if groups == "m" else added(results["d"].T, given["d_index"]).T
+        )
     return results
 
 

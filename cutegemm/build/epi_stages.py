@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 from typing import Any
@@ -255,7 +256,8 @@ class EpiStageBuilder:
         rows, columns = consumer_tile
         dtype, n_major = self.operands.d.dtype, self.operands.d.major == "n"
         step = max(self.tile[1], WHOLE_COLUMNS) if n_major else self.tile[1]
-        lengths = [size_bytes * 8 // dtype.bits for size_bytes in (128, 64, 32)]
+        row_bytes = (128,) if n_major and self.operands.scattered else (128, 64, 32)
+        lengths = [size_bytes * 8 // dtype.bits for size_bytes in row_bytes]
         if step == FEWEST_COLUMNS:
             lengths.append(step)
         wide = [n for n in lengths if n % step == 0 and n <= (self.most or n)]
@@ -304,6 +306,8 @@ class EpiStageBuilder:
     ) -> tuple[SharedLayout, TmaBox, TmaBox]:
         """Return the layout of epilogue stages that TMA stores, the TMA box that stores D and the TMA box that loads C.
 
+        If an operand selects the rows of D that rows are added to, a box has one row.
+
         The layout is swizzled against bank conflicts if `swizzles` is True. Rows whose length is an odd multiple of 16
         bytes need no swizzle: eight such rows begin in eight different groups of banks.
 
@@ -325,6 +329,8 @@ class EpiStageBuilder:
             width, swizzle = inner, "none"
         box = (width, store_rows if n_major else shape[1])
         store = TmaBox("store", d.dtype, box, swizzle, l2_policy=l2)
+        if self.operands.scattered:
+            store = replace(store, direction="reduce_add", box=(width, 1))
         return layout, store, TmaBox("load", d.dtype, box, swizzle)
 
     def padded_epi_stages(

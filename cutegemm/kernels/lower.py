@@ -182,6 +182,8 @@ def tma_atom(
     """
     if box.direction == "store":
         op, sharers = cpasync.CopyBulkTensorTileS2GOp(), 1
+    elif box.direction == "reduce_add":
+        op, sharers = cpasync.CopyReduceBulkTensorTileS2GOp(), 1
     else:
         several = box.multicast > 1
         op = cpasync.CopyBulkTensorTileG2SMulticastOp() if several else cpasync.CopyBulkTensorTileG2SOp()

@@ -20,6 +20,7 @@ _GATED = ("", "halves", "pairs")  # values of `Operand.gated`
 _TRANSPOSED = {"": "", "m": "n", "n": "m", "k": "k", "l": "l", "1": "1"}
 _COLUMNS = tuple([(mode, "1") for mode in "lmn"])  # modes of a number for each group, row or column
 INDEX = "index"  # name of the operand with the row of A for each row of D, or the column of B for each column
+D_INDEX = "d_index"  # name of the operand with the row (or column) of D that each row of A @ B is added to
 _GATHERED: dict[tuple[str, ...], str] = {("m", "1"): "a", ("n", "1"): "b"}  # the factor by the modes of `INDEX`
 _MODES = {"a": ("m", "k"), "b": ("n", "k"), "c": ("m", "n"), "d": ("m", "n")}
 # BLAS letters for row-major data: if neither is transposed, A is k-major and B is n-major.
@@ -327,6 +328,17 @@ class Operands:
         return "" if index is None else _GATHERED.get(index.modes, "")
 
     @property
+    def scattered(self) -> bool:
+        """Return whether an operand `D_INDEX` selects the row (or column) of D that each one of A @ B is added to.
+
+        >>> operands = Operands.of("bf16", batched=True, groups="m")
+        >>> operands.with_aux(d_index=Operand(DType.parse("s32"), "m", modes=("m", "1"))).scattered
+        True
+        """
+        index = dict(self.aux).get(D_INDEX)
+        return index is not None and index.modes in _GATHERED
+
+    @property
     def as_tf32(self) -> Operands:
         """Return these operands with A and B as tf32 if A is f32, otherwise unchanged.
 
@@ -389,7 +401,8 @@ class Problem:
                  all of them together
     operands     element types, majorness and alignment of the matrices
     ld           (operand's name, leading stride in elements) pairs. An operand without a pair is compact
-    sources      rows of the factor whose rows are gathered, see `Operands.gathered`; None: as many as D has
+    sources      rows of the factor whose rows are gathered, see `Operands.gathered`; None: as many as A @ B has
+    targets      rows of a D that rows are added to, see `Operands.scattered`; None: as many as A @ B has
     raises       PlanError with every violated rule
 
     >>> p = Problem(4, 6, 8)
@@ -404,6 +417,7 @@ class Problem:
     operands: Operands = field(default_factory=Operands.of)
     ld: tuple[tuple[str, int], ...] = ()
     sources: int | None = None
+    targets: int | None = None
 
     def __post_init__(self) -> None:
         violations = [
@@ -411,17 +425,22 @@ class Problem:
             for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("l", self.l))
             if isinstance(value, bool) or not isinstance(value, int) or value < 0
         ]
-        if self.sources is not None and (type(self.sources) is not int or self.sources < 0):
-            violations.append(f"sources = {self.sources!r}; an integer of 0 or more, or None, is expected.")
+        for name, count in (("sources", self.sources), ("targets", self.targets)):
+            if count is not None and (type(count) is not int or count < 0):
+                violations.append(f"{name} = {count!r}; an integer of 0 or more, or None, is expected.")
         if not isinstance(self.operands, Operands):
             expected = "Operands are expected, such as Operands.of('f32')"
             raise PlanError("problem", [*violations, f"operands = {self.operands!r}; {expected}."])
         if self.l != 1 and not self.operands.batched:
             violations.append(f"l = {self.l}, but the operands do not have a batch mode. Make them with batched=True.")
-        if self.sources is not None and not self.operands.gathered:
-            violations.append(
-                f"sources = {self.sources!r}, but no operand {INDEX!r} selects rows. Leave it out, or add the operand."
-            )
+        for name, count, index, selects in (
+            ("sources", self.sources, INDEX, self.operands.gathered),
+            ("targets", self.targets, D_INDEX, self.operands.scattered),
+        ):
+            if count is not None and not selects:
+                violations.append(
+                    f"{name} = {count!r}, but no operand {index!r} selects rows. Leave it out, or add the operand."
+                )
         if not _is_leading(self.ld):
             expected = 'pairs of a name and an integer are expected, such as (("a", 128),)'
             raise PlanError("problem", [*violations, f"ld = {self.ld!r}; {expected}."])
@@ -461,6 +480,8 @@ class Problem:
             return 1
         if self.sources is not None and mode != "k" and name == self.operands.gathered:
             return self.sources
+        if self.targets is not None and name == "d" and mode == self.operands.groups:
+            return self.targets
         whole, _, every = mode.partition("/")
         if every:
             return -(-self.extent(name, whole) // int(every))
@@ -504,7 +525,7 @@ class Problem:
         ('(4,8,1):(10,1,40)', '(4,8,1):(10,1,40)', 6)
         """
         leading = tuple([({"a": "b", "b": "a"}.get(name, name), value) for name, value in self.ld])
-        return Problem(self.n, self.m, self.k, self.l, self.operands.transposed, leading, self.sources)
+        return Problem(self.n, self.m, self.k, self.l, self.operands.transposed, leading, self.sources, self.targets)
 
     @property
     def flops(self) -> int:

@@ -77,6 +77,8 @@ def _argument(plan: GemmPlan, name: str) -> Argument:
     of_operand = operand.modes or _MODES.get(name, ("m", "n"))
     if of_plan == plan.operands.gathered:  # a matrix with rows, or columns, of its own
         of_operand = tuple(["k" if mode == "k" else "sources" for mode in of_operand])
+    if name == "d" and plan.operands.scattered:
+        of_operand = tuple([mode if mode == operand.major else "targets" for mode in of_operand])
     modes = [mode for mode in of_operand if mode not in operand.broadcast] or ["1"]
     extents, strides = [1] * len(modes), [None if operand.broadcast else align] * len(modes)
     if not operand.broadcast:

@@ -117,6 +117,9 @@ def emulate(
     matrices = laid_out(problem, arrays, written)
     memory = GlobalMemory()
     buffers = {name: _placed(memory, matrix, EMPTY if name in written else FULL) for name, matrix in matrices.items()}
+    if plan.operands.scattered:  # rows are added to zeros
+        buffers["d"].data[:] = 0
+        buffers["d"].state[buffers["d"].state == EMPTY] = FULL
     buffers["a"].is_settled = plan.pdl
     tensors = []
     for name in plan.epilogue.tensors:
@@ -318,7 +321,7 @@ def _values(matrix: GlobalMatrix, buffer: Buffer) -> np.ndarray:
 
 
 def _check_written(plan: GemmPlan, buffer: Buffer, matrix: GlobalMatrix) -> None:
-    """Raise EmulationError unless the emulated kernel wrote each element of a result exactly once.
+    """Raise EmulationError unless the emulated kernel wrote each element of a result as often as it must: mostly once.
 
     buffer   emulated memory of the result, with the state of each byte and the number of bytes stored
     matrix   extents and strides of the result
@@ -332,6 +335,8 @@ def _check_written(plan: GemmPlan, buffer: Buffer, matrix: GlobalMatrix) -> None
             f"emulate: {plan.name} never writes {len(never)} elements of {matrix.name}; the first is "
             f"{buffer.place(int(never[0]) * size)}."
         )
-    extra = buffer.stored_bytes - int(matrix.inside.sum()) * size
+    whole = np.broadcast_to(matrix.times, matrix.extents)
+    extra = buffer.stored_bytes // size - int(whole.sum())
     if extra:
-        raise EmulationError(f"emulate: {plan.name} writes {extra // size} elements of {matrix.name} more than once.")
+        than = "the index says" if plan.operands.scattered else "once"
+        raise EmulationError(f"emulate: {plan.name} writes {extra} elements of {matrix.name} more than {than}.")

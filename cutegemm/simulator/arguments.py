@@ -14,7 +14,7 @@ from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.epilogue import LINEAR, Epilogue
 from cutegemm.plan.memory.groups import group_bounds, is_clipped, operand_of_sizes, ragged_mode
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import INDEX, Problem, check_is_problem
+from cutegemm.plan.problem import D_INDEX, INDEX, Problem, check_is_problem
 from cutegemm.simulator.memory import GlobalMatrix, GroupsOf
 
 _IDLE = dict([pair for step in LINEAR.steps for pair in step.idle])  # values of alpha and beta without effect
@@ -159,13 +159,15 @@ def laid_out(
 
     arrays    arrays of the operands, by name
     results   names of the results. Their memory is filled with poison, i.e. marked as never written
-    returns   name of each operand and result -> its matrix in simulated memory
+    returns   name of each operand and result -> its matrix in simulated memory. A D that rows are added to is 0
     """
     matrices = {name: GlobalMatrix(problem, name) for name in (*arrays, *results)}
     for name, array in arrays.items():
         kind = matrices[name].dtype
         seen = np.broadcast_to(_as_modes(array, name), matrices[name].extents)
         matrices[name].view(matrices[name].buffer)[...] = seen if kind is tf32 else round_to(kind, seen)
+    if problem.operands.scattered:
+        matrices["d"].view(matrices["d"].buffer)[...] = 0
     if problem.operands.groups:
         _divide_into_groups(problem, matrices)
     return matrices
@@ -189,13 +191,21 @@ def _divide_into_groups(problem: Problem, matrices: dict[str, GlobalMatrix]) -> 
         if name == problem.operands.gathered:  # any group may have any of its rows
             matrix.groups = GroupsOf(0, np.zeros_like(begins), np.full_like(begins, matrix.extents[0]))
             continue
-        by_tma_only = name in ("a", "b", *problem.operands.of_mainloop) and not is_clipped(problem.operands, name)
+        of_mainloop = name in ("a", "b", *problem.operands.of_mainloop)
+        by_tma_only = of_mainloop and name not in (INDEX, D_INDEX) and not is_clipped(problem.operands, name)
         matrix.groups = GroupsOf(mode, begins, extent - begins if by_tma_only else sizes)
         is_result = np.zeros(extent, bool)
         for begin, size in zip(begins, sizes, strict=True):
             is_result[begin : begin + size] = True
-        if name not in ("a", "b", *problem.operands.of_mainloop):
+        if not of_mainloop:
             matrix.view(matrix.inside)[:] = is_result[:, None, None] if mode == 0 else is_result[:, None]
+        if name == D_INDEX:
+            d, targets = matrices["d"], matrix.view(matrix.buffer)[is_result, 0, 0].astype(np.int64)
+            across = "mn".index(problem.operands.groups)
+            count = d.extents[across]
+            d.groups = GroupsOf(across, np.zeros_like(begins), np.full_like(begins, count))
+            times = np.bincount(targets[(targets >= 0) & (targets < count)], minlength=count)
+            d.times = times[:, None, None] if across == 0 else times[:, None]
 
 
 def _as_modes(array: np.ndarray, name: str) -> np.ndarray:

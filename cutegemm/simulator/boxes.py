@@ -254,7 +254,13 @@ class BoxFlow:
         """
         self.shared[self.tables.shared[copy]] = poison((), self.matrix.dtype)
 
-    def store(self, origin: tuple[np.ndarray, np.ndarray], copy: int, written: np.ndarray) -> None:
+    def store(
+        self,
+        origin: tuple[np.ndarray, np.ndarray],
+        copy: int,
+        written: np.ndarray,
+        targets: np.ndarray | None = None,
+    ) -> None:
         """Store one stage of each CTA to its tile in global memory, in whole units, as the hardware does.
 
         A unit (16 bytes for TMA, one access for threads) is written as a whole if its first element is inside of the
@@ -263,13 +269,17 @@ class BoxFlow:
         origin    coordinates of the first element of each CTA's tile: two arrays (C,)
         copy      index of the stage
         written   number of writes of each element of global memory, which is incremented
+        targets   (rows, C) row of the matrix that each row of the tile of each CTA is added to; None: rows follow the
+                  first, and are stored
         """
         t = self.tables
         values = self.shared[t.dest[copy]]
         x, y = self._coordinates(origin)
+        if targets is not None:
+            x, y = (x, targets[t.y]) if t.inner == 0 else (targets[t.x], y)
         along, across = (x, y) if t.inner == 0 else (y, x)
         extents = [self.matrix.extent(mode, self.group.batch) for mode in (0, 1)]
-        inside = (along // t.unit * t.unit < extents[t.inner]) & (across < extents[1 - t.inner])
+        inside = (along // t.unit * t.unit < extents[t.inner]) & (across >= 0) & (across < extents[1 - t.inner])
         index = self._index(x, y)
         holes = is_poison(values) & inside if self.checked else np.zeros(0, bool)
         if holes.any():
@@ -292,7 +302,10 @@ class BoxFlow:
             at, stored = at[belongs], values[inside][belongs]
         else:
             stored = values[inside]
-        self.matrix.buffer[at] = stored
+        if targets is None:
+            self.matrix.buffer[at] = stored
+        else:
+            self.matrix.add(at, stored)
         np.add.at(written, at, 1)
 
     def _coordinates(self, origin: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

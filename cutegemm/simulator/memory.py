@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cutegemm.dtypes import DType
+from cutegemm.dtypes import DType, round_to
 from cutegemm.layout import Layout
 from cutegemm.plan.glu import Glu, half_column
 from cutegemm.plan.problem import Problem
@@ -79,6 +79,7 @@ class GlobalMatrix:
     strides   strides of the three modes, in elements
     base      index in `buffer` of element (0, 0, 0)
     groups    where the groups of a grouped GEMM lie; None if groups do not divide a mode of this matrix
+    times     how often each element of a result is written: an array that broadcasts to the extents
 
     >>> matrix = GlobalMatrix(Problem(2, 3, 4), "a")
     >>> matrix.extents, matrix.strides, matrix.base
@@ -103,6 +104,7 @@ class GlobalMatrix:
         self.inside = np.zeros(length, bool)
         self.view(self.inside)[...] = True
         self.groups: GroupsOf | None = None
+        self.times = self.view(self.inside)
 
     def first(self, batch: np.ndarray) -> np.ndarray:
         """Return the offset, from `base`, of the first element of a batch or group.
@@ -145,6 +147,31 @@ class GlobalMatrix:
         batch   index of the batch or group of each CTA
         """
         return np.asarray(rows < self.extent(0, batch))
+
+    def selected(self, first: np.ndarray, count: int, batch: np.ndarray) -> np.ndarray:
+        """Return the row that this index of rows selects for each of `count` rows of each CTA: (count, C).
+
+        It is -1 for rows after the last one of the CTA's group.
+
+        first   first of the rows in the group of each CTA: (C,)
+        batch   index of the group of each CTA
+        """
+        assert self.groups is not None
+        rows, known = first + np.arange(count)[:, None], self.view(self.buffer)[:, 0, 0].astype(np.int64)
+        at = np.minimum(self.groups.begins[batch] + rows, len(known) - 1)
+        return np.where(rows < self.groups.reach[batch], known[at], -1)
+
+    def add(self, index: np.ndarray, values: np.ndarray) -> None:
+        """Add values to elements of this matrix, one after the other, and round each sum to the element type.
+
+        index   index in `buffer` of the element of each value; it may repeat
+        """
+        order = np.argsort(index, kind="stable")
+        earlier = np.empty_like(order)  # number of earlier values of the same element
+        earlier[order] = np.arange(len(index)) - np.searchsorted(index[order], index[order])
+        for turn in range(earlier.max(initial=-1) + 1):
+            at, new = index[earlier == turn], values[earlier == turn]
+            self.buffer[at] = round_to(self.dtype, self.buffer[at] + new)
 
     def read(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return (values at some indices of this matrix's memory, mask of the indices that are outside of the matrix).

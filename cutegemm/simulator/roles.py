@@ -234,13 +234,7 @@ class Stage:
 
         first   first row of each tile in its group
         """
-        index, d = self.matrices[stream.index], self.matrices["d"]
-        assert index.groups is not None
-        assert d.groups is not None
-        rows = first + np.arange(stream.tile[0])[:, None]
-        begins, sizes = index.groups.begins[group.batch], d.groups.reach[group.batch]
-        known = index.view(index.buffer)[:, 0, 0].astype(np.int64)
-        return np.where(rows < sizes, known[np.minimum(begins + rows, len(known) - 1)], -1)
+        return self.matrices[stream.index].selected(first, stream.tile[0], group.batch)
 
     def reduce(self) -> None:
         """Combine the partial results of all tiles to the reductions' results, as a second kernel does."""
@@ -744,8 +738,8 @@ class Player(StepReader, Machine):
         stores, written = self.epi_stage_flows[process.cta][0], storage.written
         if op.result != "d":
             stores, written = storage.flow_of(op.result, stores, group), storage.aux[op.result].written
-        stores.group = group
-        stores.store(storage.at(group, op.tag[1]), op.epi_stage, written)
+        stores.group, origin = group, storage.at(group, op.tag[1])
+        stores.store(origin, op.epi_stage, written, storage.targets(origin, group))
         stores.clear(op.epi_stage)
 
     @reads(step.StoreTile)

@@ -40,7 +40,7 @@ def run(name: str, ends: list[int], extent: int = 96, other: int = 80, k: int = 
     return result
 
 
-@pytest.mark.parametrize("name", with_thorough(FORMS, {*FORMS} - {*ALONE}))
+@pytest.mark.parametrize("name", with_thorough(FORMS, {*FORMS} - {*ALONE, "m_added", "n_added"}))
 def test_emulated(name: str) -> None:
     """D is poisoned, and the emulator reports a write after the last end or past the end of a group."""
     run(name, ENDS if FORMS[name][0] != "k" else [20, 20, 90, 200, 50])
@@ -101,6 +101,18 @@ def test_coordinates_that_are_one_off(name: str, moved: int, said: str) -> None:
     ptx = re.sub(r"(add\.s32\s+%r\d+, %r\d+, )(10737418\d\d);", shifted, compile_plan(form(name, ctas=2)).ptx)
     with pytest.raises(EmulationError, match=said):
         run(name, [20, 50, 96], ptx=ptx)
+
+
+@pytest.mark.parametrize("name", ["m_added", "n_added"])
+def test_rows_that_are_stored_or_added_twice(name: str) -> None:
+    """Planted faults: PTX that stores rows instead of adding them, or that adds each one twice."""
+    ptx = compile_plan(form(name, ctas=2)).ptx
+    stored = re.sub(r"cp\.reduce(\S+)\.add\.tile", r"cp\1.tile", ptx)
+    twice = re.sub(r"(cp\.reduce.*)", r"\1\n\1", ptx)
+    assert len({ptx, stored, twice}) == 3
+    for fault, said in ((stored, "race|not ordered"), (twice, r"writes \d+ elements of D more than the index says")):
+        with pytest.raises(EmulationError, match=said):
+            run(name, [20, 50, 96], ptx=fault)
 
 
 @pytest.mark.parametrize("late", [0, 1, 3])

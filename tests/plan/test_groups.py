@@ -31,7 +31,7 @@ from cutegemm.plan.memory.groups import (
     with_index,
     without_groups,
 )
-from cutegemm.plan.problem import Operand
+from cutegemm.plan.problem import D_INDEX, Operand
 from cutegemm.plan.rules.limits import limits
 from cutegemm.plan.signature import signature_of
 from cutegemm.plan.work.arithmetic import search
@@ -427,6 +427,50 @@ def test_other_families_do_not_read_an_index() -> None:
         sm90_plan(operands)
 
 
+def adding(groups: str = "m", out: str = "bf16", **options: Any) -> GemmPlan:
+    """A plan for groups whose rows are added to selected rows of D."""
+    return sm90_plan(with_index(with_group_ends(operands_of(groups, out=out)), D_INDEX), **options)
+
+
+def test_a_box_adds_one_row_of_128_bytes() -> None:
+    for groups, columns, out in (("m", 64, "bf16"), ("m", 32, "f32"), ("n", 64, "bf16"), ("n", 32, "f32")):
+        plan = adding(groups, out)
+        assert (plan.store.boxes[0][1].name, plan.store.epi_tile[0]) == (f"tma.reduce_add.{columns}x1.{out}.128B", 64)
+        plain, batch = with_equal_groups(plan, Problem(800, 800, 64, 8, plan.operands, targets=3))
+        assert plain.store == sm90_plan(operands_of(groups, out=out), epi_tile_n=plan.store.epi_tile[1]).store
+        assert (batch.targets, batch.m * batch.n) == (None, 800 * 100)
+    names = [str(each) for each in signature_of(adding())]
+    assert names[2:] == ["ends: s32 (l, 1)", "d_index: s32 (m, 1)", "d: bf16 (targets, n)"]
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"tile": (128, 96, 64)}, "in epilogue tiles of 64 columns, but none divides a tile of 96 columns."),
+        ({"epi_tile_n": 32}, "rows that are added have 128 bytes, one in each box. Use a multiple of 64 as bN"),
+        ({"store": "direct"}, "rows of D are added by TMA from the tiles of warpgroups. Use an sm90_plan with store="),
+        ({"shared_d": "padded"}, "rows of D are added by TMA from the tiles of warpgroups."),
+        ({"with_c": True}, "rows are added to a D that is alone, but the epilogue is alpha * acc + beta * c."),
+        ({"out": "e4m3"}, "D is of e4m3, but TMA adds f16, bf16 and f32."),
+    ],
+)
+def test_rules_of_added_rows(options: dict[str, Any], rule: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        adding(**options)
+    assert rule in str(caught.value)
+
+
+def test_rows_are_added_for_groups_along_the_other_mode_of_d() -> None:
+    for operands in (operands_of("m", out_major="m"), operands_of("m").transposed, operands_of("k")):
+        index = Operand(s32, "m", 4, modes=("m", "1"))
+        with pytest.raises(PlanError, match="are added to for groups along its other mode only"):
+            sm90_plan(with_group_ends(operands).with_aux(d_index=index))
+    with pytest.raises(PlanError, match="a D that is alone, but the epilogue is"):
+        CASES["preact"].on(adding())
+    with pytest.raises(PlanError, match="does not read d_index"):
+        mma_sync_plan(Operands.of("bf16", layout="nt").with_aux(d_index=index))
+
+
 def test_operands_of_an_index() -> None:
     """Other modes make no index; an operand of an epilogue may have its name."""
     grouped = with_group_ends(Operands.of("bf16", layout="nt", batched=True, groups="m"))
@@ -435,7 +479,7 @@ def test_operands_of_an_index() -> None:
     for modes in (("l", "1"), ("m", "k")):
         with pytest.raises(PlanError, match="does not read index"):
             sm90_plan(grouped.with_aux(index=Operand(s32, modes[0], 4, modes=modes)))
-    with pytest.raises(PlanError, match="groups = 'k', but rows are gathered for groups along M or N only"):
+    with pytest.raises(PlanError, match="groups = 'k', but rows are selected for groups along M or N only"):
         with_index(operands_of("k"))
     operands = grouped.with_aux(index=Operand.of_kind(Row, f32))
     assert operands.gathered == ""
@@ -450,6 +494,10 @@ def test_sources_of_a_problem(sources: Any) -> None:
         Problem(64, 64, 64, sources=5)
     (rule,) = limits(gathering(), Problem(64, 64, 64, 2, gathering().operands, sources=0))
     assert rule.startswith("sources = 0, but TMA loads rows of A from at least one.")
+    with pytest.raises(PlanError, match="targets = 5, but no operand 'd_index' selects rows"):
+        Problem(64, 64, 64, targets=5)
+    (rule,) = limits(adding(), Problem(64, 64, 64, 2, adding().operands, targets=0))
+    assert rule.startswith("targets = 0, but TMA adds rows to a D that has at least one.")
 
 
 def test_equal_groups_load_many_rows_in_a_box() -> None:

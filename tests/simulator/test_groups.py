@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cutegemm.build import sm90_plan
 from cutegemm.errors import PlanError, SimulationError
-from cutegemm.plan import GemmPlan, Problem
+from cutegemm.plan import GemmPlan, Operands, Problem
+from cutegemm.plan.memory.groups import with_group_ends, with_index
+from cutegemm.plan.problem import D_INDEX
 from cutegemm.plan.work.division import WorkTile
 from cutegemm.plan.work.grouped import DeepGroups, GroupedScheduler, GroupTile, RowGroups
 from cutegemm.plan.work.tiles import TileGrid
@@ -18,6 +21,7 @@ from cutegemm.plan.work.work import State, Work
 from cutegemm.simulator import play_interleavings, roles, run, search_interleavings, simulate
 from cutegemm.simulator.memory import GroupsOf, is_poison
 from cutegemm.simulator.protocol.protocol import Protocol, protocol_for
+from cutegemm.simulator.stores.epi_stages import EpiStageStorage
 from tests.grouped import FORMS, arguments, bounds, check_results, expected, form
 
 QUICK, THOROUGH = 30, 500  # vectors of ends for each mode that groups divide
@@ -311,6 +315,37 @@ def test_a_stale_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roles.Stage, "sources", stale)
     d = simulate(form("m_index", ctas=1), **given).d
     assert not np.array_equal(d, expected("m_index", given)["d"])
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [("m_added", "twice"), ("n_added", "twice"), ("m_added", "past"), ("n_added", "past")]
+)
+def test_rows_that_are_added_twice_or_past_the_end(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted faults: the second row of each tile is added where the first is; rows after the last are added."""
+    targets = EpiStageStorage.targets
+
+    def wrong(storage, origin, group):
+        if fault == "twice":
+            return targets(storage, origin, group)[[0, 0, *range(2, storage.store.epi_tile["mn".index(name[0])])]]
+        return np.maximum(targets(storage, origin, group), 0)
+
+    given = arguments(name, 96, 96, 64, [30, 90])
+    given["d_index"] = np.arange(96)[::-1]
+    simulate(form(name), **given)
+    monkeypatch.setattr(EpiStageStorage, "targets", wrong)
+    with pytest.raises(SimulationError, match=r"is written \d+ times"):
+        simulate(form(name), **given)
+
+
+def test_sums_are_rounded_in_the_order_of_the_rows() -> None:
+    """In bf16, 256 + 1 is 256. The rows of a group with 1 in front are added before the one with 256, or after it."""
+    plan = sm90_plan(with_index(with_group_ends(Operands.of("bf16", layout="nt", batched=True, groups="m")), D_INDEX))
+    a, b = np.zeros((4, 64), np.float32), np.ones((1, 64, 64), np.float32)
+    for rows, total in (([1, 1, 256, 0], 258), ([256, 1, 1, 0], 256)):
+        a[:, 0] = rows
+        problem = Problem(4, 64, 64, 1, plan.operands, targets=2)
+        d = simulate(plan, a, b, ends=[4], d_index=[1, 1, 1, 0], problem=problem).d
+        assert d.tolist() == [[0] * 64, [total] * 64]
 
 
 def test_a_problem_of_other_sources() -> None:

@@ -43,6 +43,7 @@ from cutegemm.plan.launches import GEMM, REPACK, launches_of, uses_pdl
 from cutegemm.plan.memory.groups import operand_of_sizes
 from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import D_INDEX
 from cutegemm.plan.reduction import ACCUMULATOR_ALIGN_BYTES, exchanged
 from cutegemm.plan.warp_roles import warp_roles
 
@@ -117,8 +118,11 @@ class Sm90Gemm:
         reducer = Reducer(plan, self.launches)
         partials = reducer.partials(given, mD, K)
         operands = (tensors, (*results, *partials))
-        columns = columns_of_b(plan, mD)
-        extents = [Int64(extent) for extent in (mD.shape[0], columns, K, L)]
+        rows, columns = mD.shape[0], columns_of_b(plan, mD)
+        if cutlass.const_expr(plan.operands.scattered):  # D has rows of its own
+            count = loaded[D_INDEX].shape[0]
+            rows, columns = (count, columns) if plan.operands.groups == "m" else (rows, count)
+        extents = [Int64(extent) for extent in (rows, columns, K, L)]
         split_k = regions(plan, *extents, TRACED)
         firsts = {r.name: r.first for r in split_k}
         repacked_bytes = repacked_bytes_of(split_k)
@@ -140,7 +144,7 @@ class Sm90Gemm:
         )
         read = tuple([loaded[name] for name in self.read])
         (tma_c, tC), (tma_d, tD), more = self.storage.tma_atoms(operands, mD, streams[0][0])
-        work = plan.scheduler.tiles(plan.cluster_tile, mD.shape[0], columns, L, TRACED).along(K)
+        work = plan.scheduler.tiles(plan.cluster_tile, rows, columns, L, TRACED).along(K)
         values = work.host_values(Int32, lower.divisors)
         self.kernel(
             streams,
@@ -262,7 +266,7 @@ class Sm90Gemm:
             shared = ClusterSplitK(plan, place, at["accumulators"], at["consumed"])
         pipeline_state = MainloopPipeline(buffers, gmem, at["full"], at.get("empty", at["full"]))
         self.storage.use(
-            Targets(tma_c, mC, tma_d, mD, more, sD, at.get("c", at["full"])),
+            Targets(tma_c, mC, tma_d, mD, more, sD, at.get("c", at["full"]), gmem.get(D_INDEX)),
             Values.of(plan, operands, scalars),
         )
         loads = Loads(plan, streams)

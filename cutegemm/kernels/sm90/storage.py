@@ -34,6 +34,7 @@ class Targets:
     more           auxiliary outputs that are stored through epilogue stages: (TMA copy, tensor) for each, as for D
     sD             epilogue stages (M, N, stages, consumers); after `set_up` the consumer's own (M, N, stages)
     arrived_c      mbarriers of the epilogue stages; after `set_up` the consumer's own
+    index          (rows of A @ B, 1, 1): the row of D that each one is added to, in global memory
     """
 
     tma_c: cute.CopyAtom
@@ -43,6 +44,7 @@ class Targets:
     more: tuple[tuple[cute.CopyAtom, cute.Tensor], ...] = ()
     sD: Any = None
     arrived_c: Any = None
+    index: Any = None
 
 
 class Storage(OwnTile):

@@ -13,8 +13,11 @@ from cutegemm.kernels import lower
 from cutegemm.kernels.sm90.groups import mapped
 from cutegemm.kernels.sm90.staged_store import StagedStorage
 from cutegemm.kernels.sm90.storage import Storage
+from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.store import TmaStore
+
+_UNROLLED = 8  # rows that are added in an iteration
 
 
 @Storage.stores(TmaStore)
@@ -49,9 +52,9 @@ class TmaStorage(StagedStorage):
 
     @property
     def box_tile(self) -> tuple[int, int]:
-        """Return the shape (rows, columns) of what one TMA store copies: an epilogue tile, or one warp's rows of it."""
-        rows, columns = self.store.epi_tile
-        return (self.store.box.box[1], columns) if self.plan.operands.d.major == "n" else (rows, columns)
+        """Return the shape (rows, columns) of what one TMA store copies: an epilogue tile, or some rows of it."""
+        (rows, columns), across = self.store.epi_tile, self.store.box.box[1]
+        return (across, columns) if self.plan.operands.d.major == "n" else (rows, across)
 
     # --- device --------------------------------------------------------------------------------------------
 
@@ -166,7 +169,9 @@ class TmaStorage(StagedStorage):
         own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
         result    "d", or the name of an auxiliary output
         """
-        if by == step.EACH_WARP:
+        if self.plan.operands.scattered:
+            self.add_rows(by, i, own_mnl)
+        elif by == step.EACH_WARP:
             cute.arch.sync_warp()
             box = Int32(0) if self.plan.consumer_warps == 1 else self.warp
             self.store_box(i, own_mnl, box, result)
@@ -205,3 +210,38 @@ class TmaStorage(StagedStorage):
             **lower.l2_policy(store.box),
         )
         cute.arch.cp_async_bulk_commit_group()
+
+    @cute.jit
+    def add_rows(self, by: cutlass.Constexpr, i: cutlass.Constexpr, own_mnl):
+        """Add each row of the i-th epilogue tile that belongs to the group to the row of D that the index selects.
+
+        A box of one row is read where that row of a box of many would be: the swizzle permutes bits of the address. The
+        lanes of a warp hold the indices of its rows. TMA drops a row that D does not have.
+
+        by        which warps add: `FIRST_WARP`, or `EACH_WARP` its own rows
+        own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
+        """
+        to, mode, (rows, columns) = self.targets, "mn".index(self.plan.operands.groups), self.store.epi_tile
+        count, first = self.store.epi_tile[mode], Int32(0)
+        if cutlass.const_expr(by == step.EACH_WARP):
+            cute.arch.sync_warp()
+            count //= self.plan.consumer_warps
+            first = self.warp * count
+        m, n = self.store.epi_tile_at(i, self.tile)
+        at = own_mnl[0] * self.tile[0] + m * rows, self.plan.column_of(own_mnl[1], n * columns)
+        across = at[1 - mode] // self.box_tile[1 - mode]
+        sBox = cute.zipped_divide(to.sD[None, None, self.epi_stage_of(i, "d")], self.box_tile)  # (box, boxes)
+        gBox = cute.local_tile(to.mD, self.box_tile, (None, None, 0))  # (*box, boxes M, boxes N)
+        tBsD, tBgD = cpasync.tma_partition(to.tma_d, 0, cute.make_layout(1), sBox, cute.group_modes(gBox, 0, 2))
+        left = cutlass.min(self.extents[mode] - at[mode] - first, count)
+        if by == step.EACH_WARP or self.warp == 0:
+            for j in cutlass.range_constexpr(0, count, WARP_THREADS):
+                own, target = first + j + cute.arch.lane_idx(), Int32(0)
+                if at[mode] + own < self.extents[mode]:
+                    target = to.index[self.work_tile.begin + at[mode] + own, 0, 0]
+                for lane in cutlass.range(cutlass.min(left - j, WARP_THREADS), unroll=_UNROLLED):
+                    row = cute.arch.make_warp_uniform(cute.arch.shuffle_sync(target, lane))
+                    source = tBsD[None, (first + j + lane, 0) if mode == 0 else (0, first + j + lane)]
+                    result = tBgD[None, row, across] if mode == 0 else tBgD[None, across, row]
+                    cute.copy(to.tma_d, source, result, **lower.l2_policy(self.store.box))
+            cute.arch.cp_async_bulk_commit_group()

@@ -26,7 +26,7 @@ import numpy as np
 from cutegemm.dtypes import s32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
-from cutegemm.plan.problem import INDEX, Operand, Operands, Problem
+from cutegemm.plan.problem import D_INDEX, INDEX, Operand, Operands, Problem
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 ENDS = "ends"  # name of the operand with the end of each group
@@ -50,12 +50,14 @@ def with_group_ends(operands: Operands) -> Operands:
     return operands.with_aux(**{ENDS: SIZES})
 
 
-def with_index(operands: Operands) -> Operands:
+def with_index(operands: Operands, name: str = INDEX) -> Operands:
     """Return the operands of a grouped GEMM that gathers the rows of A, or the columns of B, of its groups.
 
     An operand `INDEX` has the row of A for each row of D. An index that A does not have gives a row of zeros.
+    An operand `D_INDEX` has the row of D that each row of A @ B is added to. A row that D does not have is dropped.
 
     operands   groups divide M or N
+    name       `INDEX` or `D_INDEX`
     raises     PlanError for other operands
 
     >>> operands = with_index(Operands.of("bf16", layout="nt", batched=True, groups="m"))
@@ -63,9 +65,9 @@ def with_index(operands: Operands) -> Operands:
     ('a', 'b')
     """
     if operands.groups not in ("m", "n"):
-        rule = f"operands have groups = {operands.groups!r}, but rows are gathered for groups along M or N only."
+        rule = f"operands have groups = {operands.groups!r}, but rows are selected for groups along M or N only."
         raise PlanError("with_index", [f"{rule} Make them with batched=True and groups='m' or 'n'."])
-    return operands.with_aux(**{INDEX: Operand(s32, operands.groups, 4, modes=(operands.groups, "1"))})
+    return operands.with_aux(**{name: Operand(s32, operands.groups, 4, modes=(operands.groups, "1"))})
 
 
 def operand_of_sizes(operands: Operands) -> str:
@@ -140,13 +142,16 @@ def ragged_origin(begin: Any, size: Any, mode: int) -> tuple[Any, ...]:
 def ragged_mode(operands: Operands, name: str) -> int | None:
     """Return the index of the mode of an operand that groups divide; None if it does not have that mode.
 
+    It is None for a D that rows are added to: a group may have any of its rows.
+
     name   name of the operand or result
 
     >>> operands = Operands.of("bf16", batched=True, groups="m")
     >>> ragged_mode(operands, "a"), ragged_mode(operands, "b"), ragged_mode(operands, "d")
     (0, None, 0)
     """
-    if not operands.groups or operands.groups not in operands.modes_with_elements(name):
+    is_target = name == "d" and operands.scattered
+    if not operands.groups or is_target or operands.groups not in operands.modes_with_elements(name):
         return None
     return [mode[0] for mode in operands.modes(name)].index(operands.groups)
 
@@ -215,7 +220,7 @@ def batch_of_equal_groups(problem: Problem) -> Problem:
     names = [name for name in ("a", "b", "c", "d", *dict(dense.aux)) if not dense.matrix(name).broadcast]
     leading = tuple([(name, max(problem.layout(name).stride[:2])) for name in names])
     own = -(-getattr(problem, operands.groups) // max(1, problem.l))
-    return replace(problem, operands=dense, ld=leading, sources=None, **{operands.groups: own})
+    return replace(problem, operands=dense, ld=leading, sources=None, targets=None, **{operands.groups: own})
 
 
 def without_groups(operands: Operands) -> Operands:
@@ -225,6 +230,7 @@ def without_groups(operands: Operands) -> Operands:
     >>> without_groups(grouped) == Operands.of("bf16", batched=True)
     True
     """
-    own = (ENDS, COUNTS, INDEX) if operands.gathered else (ENDS, COUNTS)
+    indices = ((INDEX, operands.gathered), (D_INDEX, operands.scattered))
+    own = (ENDS, COUNTS, *[name for name, selects in indices if selects])
     aux = tuple([(name, operand) for name, operand in operands.aux if name not in own])
     return replace(operands, groups="", aux=aux)

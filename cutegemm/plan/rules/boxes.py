@@ -157,7 +157,8 @@ def _d_rules(plan: GemmPlan, layout: SharedLayout) -> Iterator[str]:
         return  # reported by the rules of the store
     yield from overlapping("D", layout)
     for name, box in plan.store.boxes:
-        operand, direction = ops.matrix(name.lower()), {"D": "store", "C": "load"}[name]
+        stored = "reduce_add" if ops.scattered else "store"
+        operand, direction = ops.matrix(name.lower()), {"D": stored, "C": "load"}[name]
         if box.direction != direction or box.dtype != operand.dtype or box.multicast != 1:
             yield f"{name} is copied by {box}; expected a {direction} of {operand.dtype} without multicast."
         if name == "C" and (operand.dtype, operand.major) != (ops.d.dtype, ops.d.major):

@@ -42,6 +42,8 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
             yield f"{name} = {extent}, rounded up to whole tiles, exceeds {_MOST}, the largest 32-bit integer."
     if problem.sources == 0:
         yield f"sources = 0, but TMA loads rows of {plan.operands.gathered.upper()} from at least one. D is 0 without."
+    if problem.targets == 0:
+        yield "targets = 0, but TMA adds rows to a D that has at least one. There is nothing to compute."
     of_packs = {
         p.name.upper(): p.ctas(problem.m if p.name == "a" else problem.n, problem.k, problem.l) for p in plan.repacks
     }

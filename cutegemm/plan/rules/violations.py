@@ -20,6 +20,7 @@ from cutegemm.machine.arch import (
 from cutegemm.plan.epilogue import BROADCAST
 from cutegemm.plan.memory.groups import elements_of_stage
 from cutegemm.plan.memory.partials import folding
+from cutegemm.plan.problem import D_INDEX
 from cutegemm.plan.program.thread_schedule import thread_schedule
 from cutegemm.plan.rules.boxes import box_rules, overlapping, places
 from cutegemm.plan.rules.epilogue import epilogue_rules
@@ -102,6 +103,8 @@ def _types(plan: GemmPlan) -> Iterator[str]:
         if have != want:
             yield f"{name} is {have}, but the MMA atom {atom.name} takes {want}."
     read = {*plan.body.mainloop.operands(plan), *plan.scheduler.reads, *[stream.index for stream in plan.streams]}
+    if ops.scattered and plan.body.has_roles:
+        read.add(D_INDEX)
     unread = [name for name in ops.of_mainloop if name not in read]
     if unread:
         yield (

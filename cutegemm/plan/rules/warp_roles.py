@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cutegemm.dtypes import f16, f32, s32
+from cutegemm.dtypes import bf16, f16, f32, s32
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import (
@@ -16,7 +16,7 @@ from cutegemm.machine.arch import (
     WARPGROUP_THREADS,
     Arch,
 )
-from cutegemm.plan.problem import INDEX
+from cutegemm.plan.problem import D_INDEX, INDEX
 from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles, warp_roles
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TMA_SMEM_ALIGNED_BYTES, TmaBox
@@ -52,6 +52,8 @@ def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
     yield from _barriers(plan)
     yield from pipeline.mainloop.rules(plan)
     yield from plan.store.rules(plan)
+    if plan.operands.scattered:
+        yield from _scatters(plan)
     if plan.cluster_k > 1:
         yield from _k_ctas(plan, pipeline)
 
@@ -255,6 +257,27 @@ def _gathers(plan: GemmPlan, stream: OperandStream) -> Iterator[str]:
     warps = plan.roles[0].warps
     if stream.tile[0] % warps:
         yield f"{stream.tile[0]} rows of {name} do not divide into those of {warps} warps."
+
+
+def _scatters(plan: GemmPlan) -> Iterator[str]:
+    """Yield violations of a D whose rows are selected by another operand, and added to one by one."""
+    d, index = plan.operands.d, plan.operands.matrix(D_INDEX)
+    if index.dtype is not s32:
+        yield f"{D_INDEX} is of {index.dtype}, but kernels read indices of rows as s32. Use `with_index`."
+    if plan.operands.groups != index.modes[0] or d.major == index.modes[0]:
+        yield f"rows of a {d.major}-major D are added to for groups along its other mode only. Add them after the GEMM."
+    if d.dtype not in (f16, bf16, f32):
+        yield f"D is of {d.dtype}, but TMA adds f16, bf16 and f32. Add rows of it after the GEMM."
+    if plan.epilogue.beside or plan.epilogue.tiles:
+        yield f"rows are added to a D that is alone, but the epilogue is {plan.epilogue}. Leave other matrices out."
+    if not plan.store.stored_by_tma or not plan.tiled_mma.atom.is_of_warpgroup:
+        yield "rows of D are added by TMA from the tiles of warpgroups. Use an sm90_plan with store='tma'."
+    for _, box in plan.store.boxes[:1]:
+        if box.box[1] != 1 or box.box[0] * box.dtype.bits != 8 * TMA_SMEM_ALIGNED_BYTES:
+            yield (
+                f"D is stored by {box}; rows that are added have {TMA_SMEM_ALIGNED_BYTES} bytes, one in each box. Use "
+                f"a multiple of {TMA_SMEM_ALIGNED_BYTES * 8 // d.dtype.bits} as bN (bM if D is m-major)."
+            )
 
 
 def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:

@@ -64,6 +64,10 @@ class Store:
         """Return the TMA box that loads an M x N operand such as C to D's shared memory; None if TMA loads none."""
         return None
 
+    def to_adjacent_rows(self, operands: Operands) -> Store:
+        """Return a store of whole tiles, for a plan whose store adds rows to selected rows of D; here this store."""
+        return self
+
     @property
     def boxes(self) -> tuple[tuple[str, TmaBox], ...]:
         """Return (operand, TMA box) for each box: "D" if it stores D, "C" if it loads C or another M x N operand."""

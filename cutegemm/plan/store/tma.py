@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from cutegemm.layout.inttuple import product
@@ -68,6 +68,13 @@ class TmaStore(StagedStore):
         """Return the TMA boxes of D and, if TMA loads it, of C or another M x N operand."""
         return (("D", self.box), *((("C", self.load_c),) if self.load_c else ()))
 
+    def to_adjacent_rows(self, operands: Operands) -> TmaStore:
+        """Return this store, with boxes of many rows that are stored if it has boxes of one row that is added."""
+        if not operands.scattered:
+            return self
+        box = (self.box.box[0], self.epi_tile["nm".index(operands.d.major)])
+        return replace(self, box=replace(self.box, direction="store", box=box))
+
     def moves(self, operands: Operands) -> tuple[Move, ...]:
         """Return the copies that threads make: D from registers to an epilogue stage, C from a stage to registers.
 
@@ -113,7 +120,7 @@ class TmaStore(StagedStore):
                 "address, the strides and the contiguous extent. Use shared_d = 'padded', or store = 'direct'."
             )
         whole = rows if d.major == "n" else cols
-        if self.box.box[1] < whole and (d.major == "m" or load_c is not None):
+        if not plan.operands.scattered and self.box.box[1] < whole and (d.major == "m" or load_c is not None):
             yield "store = 'tma_warp' needs an n-major D, and no C that is loaded by TMA. Use store = 'tma'."
         fetched = plan.operands.matrix(plan.fetched_tile or "c")
         if load_c is not None and fetched.align_bytes < TMA_INNER_ALIGNED_BYTES:

@@ -204,7 +204,9 @@ def with_equal_groups(plan: GemmPlan, problem: Stated) -> tuple[GemmPlan, Stated
     batched = EqualGroups(known.raster, known.split, known.grid, known.order)
     streams = tuple([_of_adjacent_rows(plan, stream) for stream in plan.streams])
     operands = without_groups(plan.operands)
-    return plan.with_(operands=operands, scheduler=batched, streams=streams), batch_of_equal_groups(problem)
+    store = plan.store.to_adjacent_rows(plan.operands)
+    batched_plan = plan.with_(operands=operands, scheduler=batched, streams=streams, store=store)
+    return batched_plan, batch_of_equal_groups(problem)
 
 
 def _of_adjacent_rows(plan: GemmPlan, stream: OperandStream) -> OperandStream:

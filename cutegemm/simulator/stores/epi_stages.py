@@ -11,6 +11,7 @@ from cutegemm.layout import Layout
 from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.glu import Glu
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import D_INDEX
 from cutegemm.plan.store import staged
 from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
@@ -252,6 +253,18 @@ class EpiStageStorage:
         if self.plan.operands.gated:  # the columns of a consumer's tile of D are contiguous
             return group.m_tile * rows + origin[0], group.n_tile * columns + origin[1]
         return group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1])
+
+    def targets(self, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray | None:
+        """Return the row of D that each row of an epilogue tile is added to: (rows, CTAs); None if D is stored.
+
+        It is -1 for rows after the last one of the CTA's group.
+
+        origin   row and column of the epilogue tile's first element in the CTA's group: two arrays (CTAs,)
+        """
+        if not self.plan.operands.scattered:
+            return None
+        mode = "mn".index(self.plan.operands.groups)
+        return self.task.matrices[D_INDEX].selected(origin[mode], self.store.epi_tile[mode], group.batch)
 
     def flows(self, group: CtaGroup) -> tuple[BoxFlow, BoxFlow | None]:
         """Return (copy that stores D, copy that loads C or another M x N operand) through some CTAs' epilogue stages.

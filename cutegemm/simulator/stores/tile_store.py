@@ -398,7 +398,7 @@ def aux_outputs(task: Task) -> dict[str, AuxOutput]:
 
 
 def check_written(d: GlobalMatrix, written: np.ndarray, report: Report) -> None:
-    """Report elements of D, or of another result, that were not written exactly once.
+    """Report elements of D, or of another result, that were not written as often as they must be: mostly once.
 
     d         simulated memory of the result
     written   number of writes of each element of this memory
@@ -407,6 +407,6 @@ def check_written(d: GlobalMatrix, written: np.ndarray, report: Report) -> None:
     times = d.view(written)
     report.add_each(
         "result",
-        np.argwhere(times != d.view(d.inside)),
+        np.argwhere(times != d.times),
         lambda at: f"{d.name}(m {at[0]}, n {at[1]}, l {at[2]}) is written {int(times[tuple(at)])} times.",
     )
