@@ -12,14 +12,17 @@ from cutegemm.compile.plans import CompiledKernel
 from cutegemm.layout import product
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.memory.groups import is_clipped, with_group_ends, with_index
+from cutegemm.plan.problem import D_INDEX, INDEX
 from tests.grouped import LAYOUTS
 from tests.kernels.plans import check_each
 
 
-def plan_of(groups: str, **options: object) -> GemmPlan:
+def plan_of(groups: str, index: str = "", **options: object) -> GemmPlan:
     layout, major = LAYOUTS[groups]
     operands = Operands.of("bf16", layout=layout, batched=True, groups=groups, out_major=major)
-    return sm90_plan(operands, name=f"grouped_{groups}", **options)  # type: ignore[arg-type]
+    if index:
+        operands = with_index(with_group_ends(operands), index)
+    return sm90_plan(operands, name=f"grouped_{groups}{index}", **options)  # type: ignore[arg-type]
 
 
 def rank(plan: GemmPlan, name: str) -> int:
@@ -37,7 +40,8 @@ def check(kernel: CompiledKernel) -> None:
     for dimensions in (2, 3, 4):
         loads = [name for name in "ab" if rank(plan, name) == dimensions]
         assert (report.count(f"UTMALDG.{dimensions}D") > 0) == bool(loads)
-        assert (report.count(f"UTMASTG.{dimensions}D") > 0) == (rank(plan, "d") == dimensions)
+        stores = "UTMAREDG.{}D.ADD" if plan.operands.scattered else "UTMASTG.{}D"
+        assert (report.count(stores.format(dimensions)) > 0) == (rank(plan, "d") == dimensions)
 
 
 PLANS = {
@@ -48,6 +52,6 @@ PLANS = {
 
 
 def test_compiled() -> None:
-    gathered = with_index(with_group_ends(Operands.of("bf16", layout="nt", batched=True, groups="m")))
-    of_rows = sm90_plan(gathered, name="grouped_m_index", **PLANS["m"])  # type: ignore[arg-type]
-    check_each([*[plan_of(groups, **options) for groups, options in PLANS.items()], of_rows], check)
+    rows = [(INDEX, "m"), (D_INDEX, "m"), (D_INDEX, "n")]
+    of_rows = [plan_of(groups, index=index, **PLANS[groups]) for index, groups in rows]
+    check_each([*[plan_of(groups, **options) for groups, options in PLANS.items()], *of_rows], check)
