@@ -150,10 +150,6 @@ _FEW = " ".join(
         "16x6144x2048", "16x2048x8192", "16x1024x4096", "12x5120x5120", "32x4096x4096", "32x14336x4096",
     )
 )  # fmt: skip
-_ODD = (
-    "--shape 8749x15759x22 --shape 13291x13289x35 --shape 14779x2455x60 --shape 1655x5177x58 --shape 4297x6033x131 "
-    "--shape 1138x2993x94 --shape 1681x4738x25 --shape 540x8791x60 --shape 2942x1339x35"
-)
 _POWER = (
     "--shape 4096 --shape 8192 --layout nt --plan mma_128x256 --plan mma_256x128 --plan mma_tma_* --seconds 0.3 "
     "--power 1.5"
@@ -183,7 +179,6 @@ STEPS: tuple[Step, ...] = (
     _choice(
         "choice_h100", 140, "the same, of an H100", "--seed 155 --count 300 --seconds 0.05 --tune-below 0.97"
     ),
-    _choice("choice_odd_h100", 30, "a D that TMA does not store", f"{_ODD} --layout nn"),
     _choice(
         "choice_fit_h200", 150, "what the choice is fitted to",
         "--seed 2 --count 160 --first 12 --others 8 --times",

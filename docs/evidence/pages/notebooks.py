@@ -19,7 +19,8 @@ def notebooks(docs: Path) -> dict[str, str]:
     found = {}
     for path in sorted((docs / "notebooks").glob("*.ipynb")):
         notebook = executed(json.loads(path.read_text("utf-8")))
-        found[path.relative_to(docs).as_posix()] = json.dumps(notebook, indent=0, ensure_ascii=False) + "\n"
+        text = json.dumps(notebook, indent=0, ensure_ascii=False, separators=(",", ":")) + "\n"
+        found[path.relative_to(docs).as_posix()] = text
     return found
 
 
