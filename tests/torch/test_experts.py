@@ -110,8 +110,8 @@ def test_an_activation_of_torch(has_bias):
 
 
 @pytest.mark.parametrize("activation", ["swiglu", lambda preact: GATED["swiglu"](*preact.chunk(2, -1))])
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_experts_on_other_devices_contribute_nothing(has_bias, activation, monkeypatch):
+@pytest.mark.parametrize(("has_bias", "deterministic"), [(False, True), (True, True), (True, False)])
+def test_experts_on_other_devices_contribute_nothing(has_bias, deterministic, activation, monkeypatch):
     """Rows of no expert are not computed: memory that was never written holds NaN here."""
     index, (x, weights, up, down, *biases) = inputs(has_bias=has_bias)
     index = torch.where(index == 1, L, index)
@@ -119,7 +119,8 @@ def test_experts_on_other_devices_contribute_nothing(has_bias, activation, monke
     monkeypatch.setattr(
         torch.Tensor, "new_empty", lambda *args, **options: new_empty(*args, **options).fill_(torch.nan)
     )
-    ours = experts(x, index, weights, up, down, activation, *biases, is_partial=True)
+    options = {"is_partial": True, "deterministic": deterministic}
+    ours = experts(x, index, weights, up, down, activation, *biases, **options)
     theirs = by_loop(index, x, weights, up, down, *biases, lambda preact: GATED["swiglu"](*preact.chunk(2, -1)))
     compared(ours, theirs, (x, weights, up, down, *biases))
 
@@ -228,6 +229,7 @@ VARIANTS = {
     "activation": {"activation": "geglu"},
     "interleaved": {"interleaved": True},
     "partial": {"is_partial": True},
+    "added": {"deterministic": False, "has_bias": True},
     "untrained": {"grad": False},
 }
 
@@ -293,9 +295,24 @@ def test_hooks_may_change_the_strides_of_saved_tensors(on_kernels):
         assert torch.equal(one, other)
 
 
-def test_a_warm_call_checks_and_looks_up_nothing(on_kernels):
+def test_rows_are_added_unless_torch_is_deterministic(monkeypatch):
+    plans = run_by(cutegemm.simulate, monkeypatch)
+    monkeypatch.setattr(library, "compute", launch.compute_grouped)
+    monkeypatch.setattr(mixture, "_steps", type(mixture._steps)())
+    run = layer(grad=False, deterministic=False)
+    run()
+    try:
+        torch.use_deterministic_algorithms(True)
+        run()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert [plan.operands.scattered for plan in plans] == [False, True, False]  # the first product is the same
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_warm_call_checks_and_looks_up_nothing(on_kernels, deterministic):
     """The second call of a signature neither checks its arguments nor forms the signature of a grouped product."""
-    run = layer()
+    run = layer(deterministic=deterministic)
     first = run()
     on_kernels.delattr(experts_module, "_check")
     on_kernels.delattr(launch, "_signature")
@@ -312,9 +329,10 @@ def test_no_tokens(compute, monkeypatch):
         monkeypatch.setattr(library, "compute", compute)
     index, tensors = inputs(dtype=torch.bfloat16)
     x, weights, up, down, *_ = tensors
-    y = experts(x[:0], index[:0], weights[:0], up, down)
-    assert y.shape == (0, N)
-    assert all(not g.any() for g in torch.autograd.grad(y.sum(), (x, weights, up, down)))
+    for deterministic in (True, False):
+        y = experts(x[:0], index[:0], weights[:0], up, down, deterministic=deterministic)
+        assert y.shape == (0, N)
+        assert all(not g.any() for g in torch.autograd.grad(y.sum(), (x, weights, up, down)))
 
 
 def test_order_of_rows():
@@ -340,11 +358,13 @@ def test_copies_and_sums_of_rows_are_transposes():
     assert torch.autograd.gradgradcheck(lambda y: add_rows(y, order, place, CHOSEN).square(), (y,))
 
 
-def test_torch_compile_has_one_graph():
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_torch_compile_has_one_graph(deterministic):
     index, (x, weights, up, down, *biases) = inputs(has_bias=True)
+    options = {"interleaved": True, "deterministic": deterministic}
 
     def step(x, index, weights, up, down, *biases):
-        return experts(x, index, weights, up, down, "swiglu_oai", *biases, interleaved=True)
+        return experts(x, index, weights, up, down, "swiglu_oai", *biases, **options)
 
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     tensors = (x, weights, up, down, *biases)
@@ -360,8 +380,8 @@ def test_operators_of_graphs(activation, interleaved, has_bias):
     x, weights, *parameters = [None if each is None else each.detach() for each in (x, weights, *parameters)]
     operators, options = torch.ops.cutegemm, (activation, interleaved, False)
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    for is_trained in (False, True):
-        given = (x, index, weights, *parameters, *options, is_trained)
+    for deterministic, is_trained in ((True, False), (False, False), (False, True), (True, True)):
+        given = (x, index, weights, *parameters, *options, deterministic, is_trained)
         found = torch.library.opcheck(operators.experts.default, given, test_utils=checks)
         assert set(found.values()) == {"SUCCESS"}
     y, place, ends, *preact = operators.experts(*given)

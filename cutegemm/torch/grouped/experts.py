@@ -30,6 +30,7 @@ def experts(
     *,
     interleaved: bool = False,
     is_partial: bool = False,
+    deterministic: bool = True,
 ) -> torch.Tensor:
     """Return for each token the sum of weight * (act(x @ up.T + up_bias) @ down.T + down_bias) over its experts.
 
@@ -46,6 +47,9 @@ def experts(
                   torch applies the activation after the kernel
     is_partial    whether `index` may have numbers from L on, for experts on other devices. They contribute 0. Without
                   it, such a number makes the result wrong. A negative number counts as 0, the first expert
+    deterministic whether the rows of a token are added in the order of its experts, in float32. Otherwise a kernel of
+                  Hopper adds them in any order, each with a rounding to the type of x, while it computes them. That
+                  saves a pass over all rows. `torch.use_deterministic_algorithms(True)` makes all calls deterministic
     returns       (T, N)
     raises        UnsupportedError with every rule that is violated
 
@@ -67,7 +71,7 @@ def experts(
     if interleaved and up.stride(2) != 1 and not callable(activation):
         # A kernel does not pair adjacent columns of a B that is contiguous along them, as the weights of gpt-oss are.
         activation, interleaved = _OF_PAIRS[activation or ""], False
-    return mixed(activation, interleaved, is_partial, tensors)
+    return mixed(activation, interleaved, is_partial, deterministic, tensors)
 
 
 def _of_pairs(name: str) -> Callable[[torch.Tensor], torch.Tensor]:

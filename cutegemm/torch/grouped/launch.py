@@ -18,7 +18,7 @@ from cutegemm.plan.epilogue import Epilogue, Input, Row, Scalar, Tensor, Tile, e
 from cutegemm.plan.mainloop.block_scaled import scale_names, with_scales
 from cutegemm.plan.memory.groups import COUNTS, ENDS, SIZES, with_group_ends, with_index
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.problem import INDEX, Operand, Operands, Problem
+from cutegemm.plan.problem import D_INDEX, INDEX, Operand, Operands, Problem
 from cutegemm.plan.rules.limits import limits
 from cutegemm.run import torch_ops
 from cutegemm.run.calls import ASKING, Calls, How
@@ -36,7 +36,7 @@ from cutegemm.torch.grouped.prepared import (
     loaded,
     loaders_of,
 )
-from cutegemm.torch.grouped.reference import grouped_by_torch, rows_of
+from cutegemm.torch.grouped.reference import added_rows, grouped_by_torch, rows_of
 from cutegemm.torch.launch import interleaving, split_results
 from cutegemm.torch.reference import result_dtypes
 
@@ -56,6 +56,8 @@ def compute_grouped(
     scales: Sequence[torch.Tensor] = (),
     joined: bool | None = None,
     index: torch.Tensor | None = None,
+    d_index: torch.Tensor | None = None,
+    targets: int = 0,
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a grouped a @ b, D first, by a kernel. The tensors are on a CUDA device.
 
@@ -71,31 +73,38 @@ def compute_grouped(
     joined      whether the first two results are returned as one: as adjacent columns of it (True), or as its halves
                 (False). None: they are two
     index       (M,) int32: the row of a for each row of the product, if groups divide M; None: each row is its own
+    d_index     (M,) int32: the row of the only result that each row of the product is added to, in any order, if groups
+                divide M; None: each row is its own
+    targets     number of rows of that result; 0 without `d_index`
     """
-    tensors = (a, b, ends, *operands, *scales, *([] if index is None else [index]))
-    key = _signature(tensors, len(scales), text, out_dtype, how, zeroed, joined, index is None)
+    indices = [each for each in (index, d_index) if each is not None]
+    tensors = (a, b, ends, *operands, *scales, *indices)
+    key = _signature(tensors, len(scales), text, out_dtype, how, zeroed, joined, index is None, targets)
     call = _calls.found.get(key)
     if call is not None:
         return call(*tensors, scalars=scalars)
     if any(x.is_neg() for x in tensors):  # kernels read memory, which has the other sign
         a, b, ends, *others = [x.resolve_neg() for x in tensors]
         operands, scales = others[: len(operands)], others[len(operands) : len(operands) + len(scales)]
-        index = None if index is None else others[-1]
-        return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined, index)
+        index, d_index = [each if each is None else each.resolve_neg() for each in (index, d_index)]
+        options = text, operands, scalars, out_dtype, how, zeroed, scales, joined, index, d_index, targets
+        return compute_grouped(a, b, ends, *options)
     form, read = Form.of(a, b, ends, index), formula(text)
     if form.k == 0 or form.l == 0 or not len(a):  # factors without memory, which no kernel can load
         rows = a if index is None else rows_of(a, index)
-        return joined_results(grouped_by_torch(rows, b, ends, text, operands, scalars, out_dtype, zeroed), joined)
-    memories = _memories(read, form, result_dtypes(a, read.results, out_dtype), zeroed, joined)
+        results = grouped_by_torch(rows, b, ends, text, operands, scalars, out_dtype, zeroed or targets > 0)
+        return joined_results(results if d_index is None else added_rows(results, d_index, targets), joined)
+    memories = _memories(read, form, result_dtypes(a, read.results, out_dtype), zeroed, joined, targets)
     allocated = [memory.allocate(a) for memory in memories]
     if not all(whole.numel() for whole in allocated):
         return [memory.finished(whole) for memory, whole in zip(memories, allocated, strict=True)]
-    loaders = loaders_of(a, b, operands, scales, form, read, index)
+    loaders = loaders_of(a, b, operands, scales, form, read, len(indices))
     passed = loaded(loaders, tensors)
     stored = [part for memory, whole in zip(memories, allocated, strict=True) for part in memory.stored(whole)]
     count, split = len(operands), _split(text)
     granularity = granularity_of(form, scales)
-    problem, spec = question(form, passed[0], passed[1], operands, split, stored, granularity, index is not None)
+    selected = tuple([name for name, each in ((INDEX, index), (D_INDEX, d_index)) if each is not None])
+    problem, spec = question(form, passed[0], passed[1], operands, split, stored, granularity, selected)
     arch, device = _target(a)
     chosen = plan_for(problem, spec, how, arch, device)
     if ASKING.notes(chosen, arch):
@@ -119,13 +128,15 @@ def call_of(
     scales: Sequence[torch.Tensor],
     joined: bool | None,
     index: torch.Tensor | None,
+    d_index: torch.Tensor | None,
+    targets: int,
 ) -> Call | None:
     """Return the prepared call of a signature that `compute_grouped` has computed before; None if it has no kernel.
 
     The arguments are those of `compute_grouped`.
     """
-    tensors = (a, b, ends, *operands, *scales, *([] if index is None else [index]))
-    key = _signature(tensors, len(scales), text, out_dtype, how, zeroed, joined, index is None)
+    tensors = (a, b, ends, *operands, *scales, *[each for each in (index, d_index) if each is not None])
+    key = _signature(tensors, len(scales), text, out_dtype, how, zeroed, joined, index is None, targets)
     call: Call | None = _calls.found.get(key)
     return call
 
@@ -133,7 +144,7 @@ def call_of(
 def _signature(tensors: Sequence[torch.Tensor], scales: int, text: str, dtype: Any, how: How, *options: Any) -> Any:
     """Return the signature of a call: all that the choice of a kernel depends on.
 
-    tensors   a, b, ends, operands, scales, and the index of rows if there is one
+    tensors   a, b, ends, operands, scales, and indices of rows if there are any
     scales    number of scales
     """
     places = [(x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGN_BYTES, x.is_neg()) for x in tensors]
@@ -150,9 +161,14 @@ def _target(a: torch.Tensor) -> tuple[str, Device]:
 
 
 def _memories(
-    read: Formula, form: Form, dtypes: Sequence[torch.dtype], zeroed: bool, joined: bool | None
+    read: Formula, form: Form, dtypes: Sequence[torch.dtype], zeroed: bool, joined: bool | None, targets: int
 ) -> tuple[Memory, ...]:
-    """Return the memory of each result of an epilogue, of the given types. `joined` is that of `compute_grouped`."""
+    """Return the memory of each result of an epilogue, of the given types.
+
+    joined, targets   those of `compute_grouped`
+    """
+    if targets:  # rows are added to zeros
+        return (Memory.of((targets, form.n), dtypes[0], form, True, None),)
     made, gates = list(zip(form.result_shapes(read), dtypes, strict=True)), interleaving(read.results)
     found = [None if is_gated(result) else gates for result in read.results]
     if joined is not None:
@@ -191,8 +207,8 @@ def _order(plan: GemmPlan, spec: EpilogueSpec, read: Formula, count: int) -> tup
     count   number of its operands that are tensors
     """
     results = ("d", *spec.epilogue.beside)
-    index = [INDEX] if plan.operands.gathered else []
-    names = (ENDS, *read.names[:count], *scale_names(plan.operands), *index, *results)
+    indices = [name for name in (INDEX, D_INDEX) if name in plan.operands.of_mainloop]
+    names = (ENDS, *read.names[:count], *scale_names(plan.operands), *indices, *results)
     at = {name: 2 + i for i, name in enumerate(names)}
     at[COUNTS] = at[ENDS]
     taken = (*plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
@@ -265,14 +281,14 @@ def question(
     read: Formula,
     results: Sequence[torch.Tensor],
     granularity: tuple[str, ...] = (),
-    gathers: bool = False,
+    indices: Sequence[str] = (),
 ) -> tuple[Problem, EpilogueSpec]:
     """Return the grouped problem of a call, and its epilogue with the types of its tensors.
 
     operands      tensors of the epilogue, as the caller passes them
     results       tensors for the results
     granularity   "1x128" or "128x128" for the block scales of a and of b; () without them
-    gathers       whether an index selects the rows of a
+    indices       names of the operands that select rows: `INDEX` of a, `D_INDEX` of the result
     raises        PlanError for an epilogue that reduces
     """
     kinds: dict[str, type[Input]] = dict.fromkeys(read.names, Scalar)
@@ -293,8 +309,8 @@ def question(
     if granularity:
         whole = with_scales(whole, granularity)
     whole = whole.with_aux(**{COUNTS: SIZES}) if form.is_padded else with_group_ends(whole)
-    if gathers:
-        whole = with_index(whole)
+    for name in indices:
+        whole = with_index(whole, name)
     return Problem(form.flat.m, form.n, form.k, form.l, whole), EpilogueSpec(epilogue, aux)
 
 

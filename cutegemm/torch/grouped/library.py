@@ -25,7 +25,7 @@ from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_
 from cutegemm.torch.grouped.forms import Form
 from cutegemm.torch.grouped.launch import compute_grouped
 from cutegemm.torch.grouped.prepared import joined_results
-from cutegemm.torch.grouped.reference import allocated, grouped_by_torch, rows_of
+from cutegemm.torch.grouped.reference import added_rows, allocated, grouped_by_torch, rows_of
 from cutegemm.torch.launch import AS_CHOSEN
 from cutegemm.torch.reference import Values, accumulator_dtype
 
@@ -52,6 +52,8 @@ def compute(
     scales: Sequence[torch.Tensor] = (),
     joined: bool | None = None,
     index: torch.Tensor | None = None,
+    d_index: torch.Tensor | None = None,
+    targets: int = 0,
 ) -> list[torch.Tensor]:
     """Return the results of a grouped GEMM: by a kernel for CUDA tensors, else by torch.
 
@@ -68,9 +70,10 @@ def compute(
         checks.refuse("grouped_mm", {"mat_a": a, "mat_b": b}, rules)
     if not a.is_cuda and ASKING.device is None:
         rows = a if index is None else rows_of(a, index)
-        results = grouped_by_torch(rows, b, ends, text, operands, scalars, out_dtype, zeroed, scales)
-        return joined_results(results, joined)
-    return compute_grouped(a, b, ends, text, operands, scalars, out_dtype, how, zeroed, scales, joined, index)
+        results = grouped_by_torch(rows, b, ends, text, operands, scalars, out_dtype, zeroed or targets > 0, scales)
+        return joined_results(results if d_index is None else added_rows(results, d_index, targets), joined)
+    options = text, operands, scalars, out_dtype, how, zeroed, scales, joined, index, d_index, targets
+    return compute_grouped(a, b, ends, *options)
 
 
 def _wrong_rows(index: torch.Tensor, rows: int, ends: torch.Tensor) -> list[str]:

@@ -93,6 +93,7 @@ class Steps:
 
     hidden     rows by `up`. Results: weighted hidden values; for a backward pass also the argument of the activation
     results    hidden values by `down`
+    sums       the same, added to the rows of tokens
     gradient   gradient g of the results by `down`. Results: gradient of the argument; hidden values; terms, whose sum
                in a row is the gradient of its weight
     by_rows    gradient of the argument by `up`
@@ -105,12 +106,15 @@ class Steps:
     ) -> None:
         self.hidden = Product(hidden_text(activation, biases[0], interleaved, is_trained))
         self.results = Product(_WEIGHTED_BIAS if biases[1] else PLAIN, is_partial)
+        self.sums = Product(self.results.text)
         self.gradient = Product(gradient_text(activation), is_partial, interleaved if activation in GATED else None)
         self.by_rows = Product(zeroed=is_partial)
         self.by_up, self.by_down = Product(), Product()
 
 
-def mixed(activation: Activation, interleaved: bool, is_partial: bool, tensors: Inputs) -> torch.Tensor:
+def mixed(
+    activation: Activation, interleaved: bool, is_partial: bool, deterministic: bool, tensors: Inputs
+) -> torch.Tensor:
     """Return the sum of the weighted experts of each token: by a node of autograd's graph, or by single operations.
 
     The arguments are those of `experts`, and were checked.
@@ -127,9 +131,10 @@ def mixed(activation: Activation, interleaved: bool, is_partial: bool, tensors: 
         place, ends = placed(present[1], present[3].shape[0])
         return composed(activation, interleaved, is_partial, (present[0], place, ends, *tensors[2:]))
     options = activation, interleaved, is_partial
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     if route is Route.DIRECT:
-        return _forward(options, tensors, False)[0]
-    y: torch.Tensor = Mixture.apply(options, *tensors)
+        return _forward(options, deterministic, tensors, False)[0]
+    y: torch.Tensor = Mixture.apply(options, deterministic, *tensors)
     return y
 
 
@@ -204,45 +209,51 @@ def _as_row(bias: torch.Tensor | None) -> list[torch.Tensor]:
     return [] if bias is None else [bias.unsqueeze(1)]
 
 
-def _forward(options: Options, tensors: Any, is_trained: bool) -> Sequence[torch.Tensor]:
+def _forward(options: Options, deterministic: bool, tensors: Any, is_trained: bool) -> Sequence[torch.Tensor]:
     """Return the results of `computed`. A graph holds one operator."""
     if is_compiling():
-        results: list[torch.Tensor] = torch.ops.cutegemm.experts(*tensors, *options, is_trained)
+        results: list[torch.Tensor] = torch.ops.cutegemm.experts(*tensors, *options, deterministic, is_trained)
         return results
-    return computed(options, tensors, is_trained)
+    return computed(options, deterministic, tensors, is_trained)
 
 
-def computed(options: Options, tensors: Any, is_trained: bool) -> Sequence[torch.Tensor]:
+def computed(options: Options, deterministic: bool, tensors: Any, is_trained: bool) -> Sequence[torch.Tensor]:
     """Return the result of a mixture, place, ends, and the argument of the activation if it is trained.
 
     The weights multiply the hidden values, so that the backward pass does not need the products by `down`.
 
-    options   activation, interleaved and is_partial
-    tensors   the arguments of `experts`
+    options         activation, interleaved and is_partial
+    deterministic   whether a pass adds the rows of each token. Otherwise the second product adds them
+    tensors         the arguments of `experts`
     """
     steps = _steps_of(options, tensors, is_trained)
     x, index, weights, up, down, up_bias, down_bias = tensors
-    if has_kernels(x) and gathers(index.numel(), up.shape[0]):
+    gathered = has_kernels(x) and gathers(index.numel(), up.shape[0])
+    if gathered or not deterministic:
         place, ends, tokens, weight = placed_tokens(index, up.shape[0], weights)
-        hidden, *preact = steps.hidden(loadable_tokens(x), up.mT, ends, *_as_row(up_bias), weight, index=tokens)
+        rows = loadable_tokens(x) if gathered else spread(x, place, weights.shape[1])[0]
     else:
         place, ends = placed(index, up.shape[0])
         rows, weight = spread(x, place, weights.shape[1], weights)
-        hidden, *preact = steps.hidden(rows, up.mT, ends, *_as_row(up_bias), weight)
+    own = {"index": tokens} if gathered else {}
+    hidden, *preact = steps.hidden(rows, up.mT, ends, *_as_row(up_bias), weight, **own)
     operands = [] if down_bias is None else [weight, *_as_row(down_bias)]
+    if not deterministic:
+        y = steps.sums(hidden, down.mT, ends, *operands, d_index=tokens, targets=x.shape[0])[0]
+        return (y, place, ends, *preact)
     y = steps.results(hidden, down.mT, ends, *operands)[0]
     return (summed(y, place, weights.shape[1]), place, ends, *preact)
 
 
 class Mixture(torch.autograd.Function):  # type: ignore[misc]
-    """The autograd function of a mixture of experts, called as apply((activation, interleaved, is_partial), *tensors).
+    """The autograd function of a mixture of experts, called as apply(options, deterministic, *tensors).
 
-    The tensors are those of `mixed`. The result is (T, N).
+    The first two are those of `computed`. The tensors are those of `mixed`. The result is (T, N).
     """
 
     @staticmethod
-    def forward(ctx: Any, options: Options, *tensors: Any) -> torch.Tensor:
-        y, place, ends, *preact = _forward(options, tensors, True)
+    def forward(ctx: Any, options: Options, deterministic: bool, *tensors: Any) -> torch.Tensor:
+        y, place, ends, *preact = _forward(options, deterministic, tensors, True)
         ctx.options = options
         x, _, *others = tensors
         ctx.save_for_backward(x, place, ends, *others, *preact)
@@ -250,11 +261,11 @@ class Mixture(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
-        saved, needs = ctx.saved_tensors, ctx.needs_input_grad[1:]  # a checkpoint unpacks them only once
+        saved, needs = ctx.saved_tensors, ctx.needs_input_grad[2:]  # a checkpoint unpacks them only once
         is_plain = not torch.is_grad_enabled() and not is_batched(dy)
         function: Any = _backward if is_plain else _differentiable_backward
         by_x, *others = function(ctx.options, saved[:8], saved[8:], dy, (needs[0], *needs[2:]))
-        return None, by_x, None, *others
+        return None, None, by_x, None, *others
 
 
 def _backward(options: Options, tensors: Any, preact: Any, dy: Any, needs: Sequence[bool]) -> list[torch.Tensor | None]:
@@ -312,7 +323,7 @@ def compute_both_passes(activation: str | None, interleaved: bool, is_partial: b
     arguments are those of `mixed`, without a function as the activation.
     """
     options = activation, interleaved, is_partial
-    y, place, ends, *preact = computed(options, tensors, True)
+    y, place, ends, *preact = computed(options, True, tensors, True)
     x, _, weights, *parameters = tensors
     needs = [True, True, *[each is not None and each.requires_grad for each in parameters]]
     gradients(options, (x, place, ends, weights, *parameters), preact, y, needs)

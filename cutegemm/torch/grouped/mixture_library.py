@@ -19,7 +19,8 @@ from cutegemm.torch.grouped.reference import allocated
 _OPTIONS = "str? activation, bool interleaved, bool is_partial"
 _PARAMETERS = "Tensor weights, Tensor up, Tensor down, Tensor? up_bias, Tensor? down_bias"
 SCHEMAS = {
-    "cutegemm::experts": f"(Tensor x, Tensor index, {_PARAMETERS}, {_OPTIONS}, bool is_trained) -> Tensor[]",
+    "cutegemm::experts": f"(Tensor x, Tensor index, {_PARAMETERS}, {_OPTIONS}, bool deterministic, "
+    "bool is_trained) -> Tensor[]",
     "cutegemm::experts_backward": f"(Tensor dy, Tensor x, Tensor place, Tensor ends, {_PARAMETERS}, Tensor[] preact, "
     f"{_OPTIONS}, bool[] needs) -> Tensor[]",
 }
@@ -29,14 +30,14 @@ Shape = Sequence[int]
 
 def _experts(*args: Any) -> list[torch.Tensor]:
     """Compute cutegemm::experts: return the results of `mixture.computed`, only the first if it is not trained."""
-    *tensors, activation, interleaved, is_partial, is_trained = args
-    results = computed((activation, interleaved, is_partial), tensors, is_trained)
+    *tensors, activation, interleaved, is_partial, deterministic, is_trained = args
+    results = computed((activation, interleaved, is_partial), deterministic, tensors, is_trained)
     return list(results) if is_trained else [results[0]]
 
 
 def _fake_experts(*args: Any) -> list[torch.Tensor]:
     """Return the results of `_experts` with only a shape and a type."""
-    x, index, _, up, down, up_bias, _, activation, interleaved, _, is_trained = args
+    x, index, _, up, down, up_bias, _, activation, interleaved, *_, is_trained = args
     y = x.new_empty((x.shape[0], down.shape[1]))
     if not is_trained:
         return [y]

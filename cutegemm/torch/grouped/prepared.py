@@ -35,10 +35,9 @@ class Call:
     plan       the plan
     wanted     the plan of the caller, its name, or None; the signature has its address
     function   the compiled kernel: (a, b, tensors in the order of the plan's signature, numbers)
-    order      index in (a, b, ends, operands, scales, index of rows, what is stored) of each tensor that the kernel
+    order      index in (a, b, ends, operands, scales, indices of rows, what is stored) of each tensor that the kernel
                takes
-    loaders    for each of a, b, ends, operands, scales and index a function to what the kernel takes; None: the tensor
-               itself
+    loaders    for each of a, b, ends, operands, scales and indices a function to what the kernel takes; None: itself
     memories   memory of each result
     """
 
@@ -62,7 +61,7 @@ class Call:
     ) -> list[torch.Tensor]:
         """Launch the kernel on tensors as it takes them, and return the results.
 
-        passed      a, b, ends, operands, scales, and the index of rows if there is one
+        passed      a, b, ends, operands, scales, and indices of rows if there are any
         allocated   memory of each result
         """
         for memory, whole in zip(self.memories, allocated, strict=True):
@@ -181,9 +180,9 @@ def loaders_of(
     scales: Sequence[torch.Tensor],
     form: Form,
     read: Formula,
-    index: torch.Tensor | None,
+    indices: int,
 ) -> tuple[Loader | None, ...]:
-    """Return the loaders of a `Call`."""
+    """Return the loaders of a `Call` with that many indices of rows."""
     flat = _flattened if form.is_padded else None
     is_halved = read.columns_of_d(2) == 1
     of_a, of_b = _factor_loader("a", a if flat is None else flat(a), form), _factor_loader("b", b, form, is_halved)
@@ -197,7 +196,7 @@ def loaders_of(
     for scale, granularity in zip(scales, granularity_of(form, scales), strict=True):
         is_loadable = loadable_scales(scale, granularity) is scale
         found.append(None if is_loadable else partial(loadable_scales, granularity=granularity))
-    return tuple(found if index is None else [*found, _as_column])
+    return (*found, *[_as_column] * indices)
 
 
 def _as_column(x: torch.Tensor) -> torch.Tensor:

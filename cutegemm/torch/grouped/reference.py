@@ -71,6 +71,16 @@ def rows_of(a: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return torch.where(has_row.unsqueeze(1), a[index.long().clamp(0, a.shape[0] - 1)], 0)
 
 
+def added_rows(results: Sequence[torch.Tensor], index: torch.Tensor, targets: int) -> list[torch.Tensor]:
+    """Return a result of as many rows as `targets`, in a list: sums of the rows of the only result, as an index says.
+
+    >>> added_rows([torch.tensor([[1.0], [2.0], [4.0]])], torch.tensor([1, 0, 1], dtype=torch.int32), 2)[0].flatten()
+    tensor([2., 5.])
+    """
+    (rows,) = results
+    return [rows.new_zeros((targets, rows.shape[1])).index_add_(0, index, rows)]
+
+
 def allocated(
     a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor, text: str, out_dtype: OutDtype, zeroed: bool = False
 ) -> list[torch.Tensor]:

@@ -25,16 +25,23 @@ class Product:
         self.text, self.zeroed, self.joined = text, zeroed, joined
         self.call: Call | None = None
 
-    def __call__(self, *tensors: torch.Tensor, index: torch.Tensor | None = None) -> Sequence[torch.Tensor]:
+    def __call__(
+        self,
+        *tensors: torch.Tensor,
+        index: torch.Tensor | None = None,
+        d_index: torch.Tensor | None = None,
+        targets: int = 0,
+    ) -> Sequence[torch.Tensor]:
         """Return the results.
 
-        tensors   a, b, ends and operands
-        index     the row of a for each row of the product, in all calls or in none
+        tensors            a, b, ends and operands
+        index              the row of a for each row of the product, in all calls or in none
+        d_index, targets   as for `launch.compute_grouped`, in all calls or in none
         """
         if self.call is not None:
-            return self.call(*tensors, *(() if index is None else (index,)))
+            return self.call(*tensors, *[each for each in (index, d_index) if each is not None])
         a, b, ends, *operands = tensors
-        options = self.text, operands, (), None, AS_CHOSEN, self.zeroed, (), self.joined, index
+        options = self.text, operands, (), None, AS_CHOSEN, self.zeroed, (), self.joined, index, d_index, targets
         results = library.compute(a, b, ends, *options)
         if not library.CHECKS_ENDS:
             self.call = call_of(a, b, ends, *options)
