@@ -107,7 +107,9 @@ def guarded(monkeypatch):
 
     monkeypatch.setattr(launch, "_calls", type(launch._calls)())
     monkeypatch.setattr(
-        prepared, "allocator", lambda shape, dtype, form, zeroed: lambda a: allocated(shape, dtype, form)
+        prepared,
+        "allocator",
+        lambda shape, dtype, form, zeroed: lambda a: allocated(shape, dtype, form).mul_(not zeroed),
     )
     return memories
 
@@ -244,6 +246,43 @@ def test_gathered_rows_have_the_bits_of_a_copy():
         moment.copy_(torch.randint(0, 500, (last,), device="cuda", generator=generator))
         graph.replay()
         assert torch.equal(result, cutegemm.grouped_mm(a[moment], b, offs=ends))
+
+
+@pytest.mark.parametrize("plan", [None, "sm90:tile=128x128x64", "swap_ab:sm90:tile=64x64x64"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_rows_that_are_added(seed, dtype, plan, guarded):
+    """To few or many rows of the result, and some to none. A replayed CUDA graph begins with zeros again."""
+    a, b, ends, parts = case("m", seed)
+    targets, last = (1, 37, 1000)[seed % 3], parts[-1][1]
+    index = torch.randint(-1, targets + 1, (len(a),), device="cuda", dtype=torch.int32)
+    text, weight = "lambda acc, weight: acc * weight", torch.rand(len(a), 1, device="cuda")
+    rows = by_torch(a.double(), b.double(), ends, text, [weight.double()])[0][:last]
+    own = ((index >= 0) & (index < targets))[:last]
+
+    def added(rows):
+        return rows.new_zeros(targets, *rows.shape[1:]).index_add_(0, index[:last][own], rows[own])
+
+    def run():
+        return launch.compute_grouped(
+            a, b, ends, text, [weight], (), dtype, How(plan=plan), False, d_index=index, targets=targets
+        )[0]
+
+    exact, size, most = added(rows), added(rows.abs()).norm(), added(torch.ones_like(rows)).max()
+    bound = size * (1e-3 if dtype == torch.float32 else (1 + most) * 2.0**-9)
+    found = [run(), run()]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found.append(run())
+    for _ in range(3):
+        graph.replay()
+        for each in found:
+            assert each.dtype == dtype
+            assert (each - exact).norm() <= bound
+    for memory, place in guarded:
+        outside = torch.ones_like(memory, dtype=torch.bool)
+        outside[place] = False
+        assert (memory[outside] == POISON).all()
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -399,9 +438,10 @@ def trained(index, tensors, function=cutegemm.experts):
     return [y.detach(), *[each.grad for each in (x, weights, up, down, *biases)]]
 
 
-def test_experts_and_their_gradients():
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_experts_and_their_gradients(deterministic):
     index, tensors = mixture()
-    ours = trained(index, tensors)
+    ours = trained(index, tensors, functools.partial(cutegemm.experts, deterministic=deterministic))
     exact = trained(index.cpu(), [each.cpu().double() for each in tensors])
     theirs = trained(index.cpu(), [each.cpu() for each in tensors])
     for one, other, right in zip(ours, theirs, exact, strict=True):

@@ -163,10 +163,7 @@ def _target(a: torch.Tensor) -> tuple[str, Device]:
 def _memories(
     read: Formula, form: Form, dtypes: Sequence[torch.dtype], zeroed: bool, joined: bool | None, targets: int
 ) -> tuple[Memory, ...]:
-    """Return the memory of each result of an epilogue, of the given types.
-
-    joined, targets   those of `compute_grouped`
-    """
+    """Return the memory of each result of an epilogue, of the given types. See `compute_grouped` for the others."""
     if targets:  # rows are added to zeros
         return (Memory.of((targets, form.n), dtypes[0], form, True, None),)
     made, gates = list(zip(form.result_shapes(read), dtypes, strict=True)), interleaving(read.results)

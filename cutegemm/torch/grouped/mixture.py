@@ -93,7 +93,7 @@ class Steps:
 
     hidden     rows by `up`. Results: weighted hidden values; for a backward pass also the argument of the activation
     results    hidden values by `down`
-    sums       the same, added to the rows of tokens
+    sums       hidden values by `down`, added to the rows of tokens
     gradient   gradient g of the results by `down`. Results: gradient of the argument; hidden values; terms, whose sum
                in a row is the gradient of its weight
     by_rows    gradient of the argument by `up`

@@ -48,6 +48,7 @@ def grouped_cases() -> list[GroupedCase]:
         "m": partial(_groups, "m"), "n": partial(_groups, "n"), "k": partial(_groups, "k"), "counts": _counts,
         "odd": partial(_groups, "m", _N + 5), "index": _index, "gated": _gated,
         "block_scaled": _block_scaled, "experts": _experts,
+        "experts_added": partial(_experts, deterministic=False),
     }  # fmt: skip
     return [GroupedCase(f"grouped_{name}", function) for name, function in making.items()]
 
@@ -122,7 +123,7 @@ def _block_scaled() -> Callable[[], Any]:
     )
 
 
-def _experts() -> Callable[[], Any]:
+def _experts(deterministic: bool = True) -> Callable[[], Any]:
     """Return a forward and a backward pass of a mixture of experts."""
     import torch
 
@@ -134,7 +135,7 @@ def _experts() -> Callable[[], Any]:
     learned = [each.requires_grad_() for each in (x, weights, up, down)]
 
     def call() -> Any:
-        y = experts(x, index, weights, up, down)
+        y = experts(x, index, weights, up, down, deterministic=deterministic)
         return torch.autograd.grad(y.float().square().sum(), learned)
 
     return call
