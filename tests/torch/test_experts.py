@@ -229,7 +229,7 @@ VARIANTS = {
     "activation": {"activation": "geglu"},
     "interleaved": {"interleaved": True},
     "partial": {"is_partial": True},
-    "added": {"deterministic": False, "has_bias": True},
+    "added": {"deterministic": False, "has_bias": True, "is_partial": True},
     "untrained": {"grad": False},
 }
 

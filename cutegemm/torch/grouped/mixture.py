@@ -223,13 +223,15 @@ def computed(options: Options, deterministic: bool, tensors: Any, is_trained: bo
     The weights multiply the hidden values, so that the backward pass does not need the products by `down`.
 
     options         activation, interleaved and is_partial
-    deterministic   whether a pass adds the rows of each token. Otherwise the second product adds them
+    deterministic   whether a pass adds the rows of each token. Otherwise the second product adds them, if TMA can store
+                    all columns of a row
     tensors         the arguments of `experts`
     """
     steps = _steps_of(options, tensors, is_trained)
     x, index, weights, up, down, up_bias, down_bias = tensors
     gathered = has_kernels(x) and gathers(index.numel(), up.shape[0])
-    if gathered or not deterministic:
+    adds = not deterministic and down.shape[1] * x.element_size() % ALIGN_BYTES == 0
+    if gathered or adds:
         place, ends, tokens, weight = placed_tokens(index, up.shape[0], weights)
         rows = loadable_tokens(x) if gathered else spread(x, place, weights.shape[1])[0]
     else:
@@ -238,7 +240,7 @@ def computed(options: Options, deterministic: bool, tensors: Any, is_trained: bo
     own = {"index": tokens} if gathered else {}
     hidden, *preact = steps.hidden(rows, up.mT, ends, *_as_row(up_bias), weight, **own)
     operands = [] if down_bias is None else [weight, *_as_row(down_bias)]
-    if not deterministic:
+    if adds:
         y = steps.sums(hidden, down.mT, ends, *operands, d_index=tokens, targets=x.shape[0])[0]
         return (y, place, ends, *preact)
     y = steps.results(hidden, down.mT, ends, *operands)[0]
