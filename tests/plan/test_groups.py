@@ -465,8 +465,9 @@ def test_rows_are_added_for_groups_along_the_other_mode_of_d() -> None:
         index = Operand(s32, "m", 4, modes=("m", "1"))
         with pytest.raises(PlanError, match="are added to for groups along its other mode only"):
             sm90_plan(with_group_ends(operands).with_aux(d_index=index))
-    with pytest.raises(PlanError, match="a D that is alone, but the epilogue is"):
-        CASES["preact"].on(adding())
+    for epilogue in ("preact", "geglu_bias", "residual"):
+        with pytest.raises(PlanError, match="a D that is alone, but the epilogue is"):
+            CASES[epilogue].on(adding())
     with pytest.raises(PlanError, match="does not read d_index"):
         mma_sync_plan(Operands.of("bf16", layout="nt").with_aux(d_index=index))
 

@@ -268,8 +268,8 @@ def _scatters(plan: GemmPlan) -> Iterator[str]:
         yield f"rows of a {d.major}-major D are added to for groups along its other mode only. Add them after the GEMM."
     if d.dtype not in (f16, bf16, f32):
         yield f"D is of {d.dtype}, but TMA adds f16, bf16 and f32. Add rows of it after the GEMM."
-    if plan.epilogue.beside or plan.epilogue.tiles:
-        yield f"rows are added to a D that is alone, but the epilogue is {plan.epilogue}. Leave other matrices out."
+    if plan.epilogue.beside or plan.epilogue.tiles or plan.operands.gated:
+        yield f"rows are added to a D that is alone, but the epilogue is {plan.epilogue}. Leave gates and matrices out."
     if not plan.store.stored_by_tma or not plan.tiled_mma.atom.is_of_warpgroup:
         yield "rows of D are added by TMA from the tiles of warpgroups. Use an sm90_plan with store='tma'."
     for _, box in plan.store.boxes[:1]:
