@@ -121,7 +121,7 @@ class _Table:
         least, serving = np.minimum.reduceat(us, starts), count == len(rows)
         near = np.flatnonzero(us <= _NEAR * least[column])
         near = near[np.lexsort((us[near], column[near]))]
-        by_name = sorted(np.flatnonzero(serving).tolist(), key=lambda one: str(recipes[numbers[one]]))
+        by_name = sorted(np.flatnonzero(serving).tolist(), key=lambda one: str(recipes[int(numbers[one])]))
         kept = np.array(list(dict.fromkeys([*place[near].tolist(), *by_name])))
         slower = np.tile(_NEVER * least / least, (len(numbers), 1))
         slower[place, column] = us / least[column]
