@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from cutegemm.plan.work.split import FIXUP, KSplit
 
 WITH_WGMMA = "sm_90a"  # the architecture whose plans use wgmma
 _EVENLY = KSplit(waves=1)
+_MOST_SPLITS, _MOST_CTAS = 1 << 10, 1 << 20  # larger than K splits, and CTAs, of any candidate
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
@@ -172,17 +173,34 @@ class Variants:
         splits, fixup = [np.array([getattr(one, name) for one in k_splits]) for name in ("splits", "fixup")]
         return cls(np.arange(len(k_splits)), splits, ctas, fixup)
 
+    @cached_property
+    def numbers(self) -> Column:
+        """Return an array of integers below 2**48, one per candidate: `recipe_of` makes a candidate's recipe of one.
+
+        Numbers are equal for equal candidates of a family, also for different problems.
+        """
+        number = np.asarray(self.recipe, np.int64) * _MOST_SPLITS + np.asarray(self.splits, np.int64)
+        return (number * _MOST_CTAS + np.asarray(self.ctas, np.int64)) * 2 + self.fixup
+
     def recipe_at(self, place: int, recipes: Sequence[Recipe]) -> Recipe:
         """Return the recipe (name and arguments of a plan) of one candidate, including how the candidate divides K.
 
         place     index of the candidate in the arrays
         recipes   list of all recipes of the kernel family, which the array `recipe` of this object indexes
         """
-        splits, ctas, fixup = [
-            column[place] if isinstance(column, np.ndarray) else column
-            for column in (self.splits, self.ctas, self.fixup)
-        ]
-        return _divided(recipes[self.recipe[place]], int(splits), int(ctas), bool(fixup))
+        return recipe_of(int(self.numbers[place]), recipes)
+
+
+def recipe_of(number: int, recipes: Sequence[Recipe]) -> Recipe:
+    """Return the recipe of the candidate that has a number, including how the candidate divides K.
+
+    number    one of `Variants.numbers`
+    recipes   list of all recipes of the kernel family
+    """
+    number, fixup = divmod(number, 2)
+    number, ctas = divmod(number, _MOST_CTAS)
+    index, splits = divmod(number, _MOST_SPLITS)
+    return _divided(recipes[index], splits, ctas, bool(fixup))
 
 
 @lru_cache(maxsize=8192)

@@ -10,14 +10,17 @@ from itertools import takewhile
 from math import inf
 from typing import Any, TypeVar
 
+import numpy as np
+
 from cutegemm.build import with_epilogue
 from cutegemm.choice import rows
-from cutegemm.choice.candidate import Candidate
-from cutegemm.choice.catalog import built, ranked
+from cutegemm.choice.candidate import Candidate, Request
+from cutegemm.choice.catalog import built, families, ranked_for
 from cutegemm.choice.catalog import chosen as choose_recipe
 from cutegemm.choice.names import recipe_named
 from cutegemm.choice.order import Orders, ServedRows, Weight, restored, served_rows
 from cutegemm.choice.recipe import SWAPPED, Recipe
+from cutegemm.choice.times import Numbering, Times
 from cutegemm.compile import exported
 from cutegemm.compile.cache import has_dsl
 from cutegemm.errors import CutegemmError, PlanError
@@ -241,46 +244,52 @@ class Question:
         """
         return Orders(self.boxed, self.problem.operands, self.weight, self.has_c)
 
-    def ranked(self, rows: int | None = None) -> Iterator[Candidate]:
-        """Yield the candidates (named plan options with predicted times) that can solve this problem, fastest first.
-
-        If the call is batch invariant, only candidates with the fixed order of accumulation are yielded.
-
-        rows   number of rows of A; None: M of this call
-        """
-        candidates = self._all_ranked(rows)
-        if not self.needs_order:
-            return candidates
-        order = self.served_rows.order
-        return (candidate for candidate in candidates if self.orders.of(candidate.recipe) == order)
-
-    def _all_ranked(self, rows: int | None) -> Iterator[Candidate]:
-        """Yield the candidates (named plan options with times), fastest first, with any order of accumulation.
-
-        rows   number of rows of A; None: M of this call
-        """
-        problem = self.problem if rows is None else replace(self.problem, m=rows)
-        return ranked(
+    @cached_property
+    def request(self) -> Request:
+        """Return all conditions for the choice of this call's plan except the extents, as kernel families take them."""
+        return Request(
             self.boxed,
-            problem,
+            self.problem.operands,
             self.arch,
             self.device,
             self.accumulate,
             self.swap_ab,
-            by_threads=problem.operands,
-            with_c=self.has_c,
+            self.has_c,
         )
 
-    def compared(self, rows: int | None = None) -> list[Candidate]:
-        """Return the candidates (named plan options with times) that take at most twice the least time, fastest first.
+    def ranked(self) -> Iterator[Candidate]:
+        """Yield the candidates (named plan options with predicted times) that can solve this problem, fastest first.
 
-        rows   number of rows of A; None: M of this call
+        If the call is batch invariant, only candidates with the fixed order of accumulation are yielded.
         """
-        candidates = self.ranked(rows)
+        candidates = ranked_for(self.request, self.problem)
+        if not self.needs_order:
+            return candidates
+        return (candidate for candidate in candidates if self.has_order(candidate.recipe))
+
+    def has_order(self, recipe: Recipe) -> bool:
+        """Return True if a recipe (named plan options) gives a plan with the order that batch-invariant calls use."""
+        return self.orders.of(recipe) == self.served_rows.order
+
+    def compared(self) -> list[Candidate]:
+        """Return the candidates (plan options with times) that take at most twice the least time, fastest first."""
+        candidates = self.ranked()
         first = next(candidates, None)
         if first is None:
             return []
         return [first, *takewhile(lambda candidate: candidate.us <= first.us * _NEAR, candidates)]
+
+    def times(self, recipes: Numbering, rows: int | None = None) -> Times:
+        """Return the numbers and times of the candidates that `ranked` yields, for many problems of these operands.
+
+        recipes   gives recipes (named plan options) their numbers
+        rows      number of rows of A; None: M of this call
+        """
+        problem = self.problem if rows is None else replace(self.problem, m=rows)
+        times = recipes.times(families(self.request, problem), problem)
+        if not self.needs_order:
+            return times
+        return times.where(np.array([self.has_order(recipes[number]) for number in times.numbers.tolist()], bool))
 
     def in_order(self) -> Iterator[Recipe]:
         """Yield all recipes (named plan options) with the order of accumulation that batch-invariant calls use.
@@ -556,21 +565,12 @@ def _few(question: Question) -> tuple[Recipe, ...]:
 
     question   types, extents, alignments and epilogue of the layer; its number of rows is ignored
     """
-    compared, excluded = functools.cache(question.compared), set[Recipe]()
-
-    def candidates(count: int) -> list[Candidate]:
-        """Return the candidates (plans with predicted times) for a number of rows of A that can have the epilogue.
-
-        count   number of rows of A
-        """
-        return [candidate for candidate in compared(count) if candidate.recipe not in excluded]
-
-    while True:
-        recipes = rows.few(candidates)
-        wrong = {recipe for recipe in recipes if question.served(recipe, rows=1) is None}
-        if not wrong:
-            return recipes
-        excluded |= wrong
+    recipes = Numbering()
+    return rows.few(
+        lambda count: question.times(recipes, count).within(_NEAR),
+        recipes,
+        can_implement=lambda recipe: question.served(recipe, rows=1) is not None,
+    )
 
 
 def _loaded_by_box(plan: GemmPlan) -> str | None:
