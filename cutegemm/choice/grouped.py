@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
 
 import numpy as np
 
@@ -39,7 +38,7 @@ _MOST_TRIED = 400  # candidates to try, the fastest first, until one suits group
 _SHALLOW = 1.12
 # Share of the weights that is read again from memory for a second tile of a group, which another CTA computes: the same
 # problem takes 653 us in 64 x 128 and 588 us in 128 x 128, both with deep k-tiles.
-_AGAIN = 0.3
+_AGAIN = 0.2
 # Largest mean number of rows for deep k-tiles. With more rows, the weights take longer to multiply than to read, and
 # deep k-tiles are slower, as shared memory holds few of them. 64 groups, 65536 rows, 4096 x 7168: 7.2 ms in 128 x 128,
 # deep, and 5.9 ms in 128 x 256.
@@ -60,11 +59,6 @@ class GroupedFamily(Sm90Family):
 
     mode   mode of the problem's D that groups divide: "m" or "n"; "k" if they divide K
     """
-
-    # The memory reads the weights of one group while the multiprocessors multiply those of another. With this exponent,
-    # the chosen of 60 plans takes 1.07 times as long as the fastest for 39 random problems; with 2, 1.10 (H100,
-    # 2026-11-28).
-    _memory_overlap: ClassVar[float] = 4.0
 
     mode: str = "m"
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -70,8 +69,6 @@ class Model:
     repacked: str = ""
     with_c: bool = False
     costs: Sm90Costs = COSTS
-
-    _memory_overlap: ClassVar[float] = 2.0  # exponent of `together` for the times of all waves and of DRAM
 
     @classmethod
     def of(cls, recipes: Sequence[Sm90Recipe], operands: Operands, device: Device, costs: Sm90Costs = COSTS) -> Model:
@@ -145,7 +142,7 @@ class Model:
         waves = np.maximum(1.0, begun)
         ab_bytes = self._read_bytes(problem, tiling, recipes, fixup_tiles, waves)
         memory_us = (ab_bytes + of_rows(cd_bytes, recipes)) / (self.device.measured.tma_read_gb_s * 1e3)
-        us = together(self._memory_overlap, waves_us, memory_us) * (slower * of_rows(self._scales_factor, recipes))
+        us = together(2.0, waves_us, memory_us) * (slower * of_rows(self._scales_factor, recipes))
         us = start_us + us + self._meeting_us(recipes, splits, fixup_tiles, np.ceil(begun)) + store_us
         repacking_us = of_rows(repack_us(self.shapes, self.operands, problem, self.device, self.repacked), recipes)
         us = us + repacking_us
