@@ -94,7 +94,15 @@ def test_only_recipes_that_would_be_chosen_are_tested():
     assert select(TIMES, 1, can_implement=lambda recipe: not tested.append(recipe)) == (RECIPES[2],) == tuple(tested)
 
 
-@pytest.mark.parametrize("problem", drawn(977, 24), ids=str)
+PROBLEMS = [
+    *drawn(977, 24),
+    *[Problem(192, 4096, 4096, operands=Operands.of(kind, layout="nt").transposed) for kind in ("bf16", "e4m3")],
+    Problem(77, 555, 4096, operands=Operands.of("bf16", layout="nt").transposed.fitted(77, 555, 4096)),
+    Problem(77, 512, 512, 3, Operands.of("tf32", batched=True).transposed, ld=(("a", 30000), ("d", 20008))),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_times_in_arrays_are_those_of_candidates(problem):
     """For several numbers of rows, with one numbering: the recipes, their order and their times, bit by bit."""
     recipes, request = Numbering(), Request(problem.operands)
