@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from cutegemm.build.building import made, takes_epilogue
@@ -397,6 +398,7 @@ def columns_loaded(b: Operand, tile: tuple[int, ...]) -> int:
     return by_lines if is_narrow or is_cheap or 8 * columns >= 7 * by_lines else columns
 
 
+@lru_cache(maxsize=4096)
 def pipeline_of(
     operands: Operands,
     tile: tuple[int, int, int],
@@ -409,6 +411,8 @@ def pipeline_of(
     ctas_per_sm: int = 1,
 ) -> tuple[int, int]:
     """Return (mainloop stages, epilogue tiles per consumer) that `sm90_plan` would choose, without building the plan.
+
+    The result is cached: plans that differ only in their cluster or raster share it.
 
     operands                 types, majorness and alignment of A to D
     tile                     (bM, bN, bK) of a CTA

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -148,12 +148,14 @@ class Variants:
     ctas     stream-K: number of CTAs that share evenly the k-tiles of the last, partial wave of tiles; 0 without
              stream-K
     fixup    stream-K fixup: whether CTAs that the last wave leaves idle take k-tiles of its tiles
+    problem  index of the problem, if there are several that differ in M
     """
 
     recipe: Column
     splits: Column = 1
     ctas: Column = 0
     fixup: Column = False
+    problem: Column = 0
 
     @classmethod
     def of(cls, recipes: Sequence[Recipe]) -> Variants:
@@ -173,7 +175,19 @@ class Variants:
         splits, fixup = [np.array([getattr(one, name) for one in k_splits]) for name in ("splits", "fixup")]
         return cls(np.arange(len(k_splits)), splits, ctas, fixup)
 
-    @cached_property
+    def of_plans(self, column: Column) -> Column:
+        """Return the value for each candidate from a value for each plan.
+
+        column   array (plans), (problems, plans) or (problems, 1); or one number, which is returned
+        """
+        if not isinstance(column, np.ndarray):
+            return column
+        if column.ndim == 1:
+            return column.take(self.recipe)
+        plans = column.shape[1]
+        return column.take(self.problem * plans + self.recipe if plans > 1 else self.problem)
+
+    @property
     def numbers(self) -> Column:
         """Return an array of integers below 2**48, one per candidate: `recipe_of` makes a candidate's recipe of one.
 
@@ -188,7 +202,11 @@ class Variants:
         place     index of the candidate in the arrays
         recipes   list of all recipes of the kernel family, which the array `recipe` of this object indexes
         """
-        return recipe_of(int(self.numbers[place]), recipes)
+        splits, ctas, fixup = [
+            column[place] if isinstance(column, np.ndarray) else column
+            for column in (self.splits, self.ctas, self.fixup)
+        ]
+        return _divided(recipes[self.recipe[place]], int(splits), int(ctas), bool(fixup))
 
 
 def recipe_of(number: int, recipes: Sequence[Recipe]) -> Recipe:

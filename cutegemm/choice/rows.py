@@ -7,7 +7,7 @@ the lowest predicted time counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -41,10 +41,10 @@ def looked_at(most: int = MOST_ROWS) -> list[int]:
 
 
 def few(
-    times_of: Callable[[int], Times],
+    rows: Sequence[int],
+    times: Times,
     recipes: Numbering,
     most: int = MOST_KERNELS,
-    rows: Iterable[int] | None = None,
     can_implement: Callable[[Recipe], bool] = lambda _: True,
 ) -> tuple[Recipe, ...]:
     """Choose a few plans that together are fast for any number of rows of A, so that only these are compiled.
@@ -52,12 +52,11 @@ def few(
     For one number of rows, the slowdown is the time of the fastest chosen plan, divided by the time of the fastest plan
     of all. A greedy search with exchanges looks for the plans with the lowest mean slowdown over numbers of rows.
 
-    times_of        function that returns the predicted times of the candidate plans for a number of rows of A; a number
-                    of rows without candidates is left out
+    rows            the numbers of rows of A that the mean is taken over, in ascending order; each stands for the
+                    numbers nearest to it. Numbers without candidates are left out
+    times           predicted times of the candidate plans for each of them
     recipes         the recipes of the numbers in these times
     most            largest number of plans
-    rows            the numbers of rows that the mean is taken over, in ascending order; each stands for the numbers
-                    nearest to it. None: about equally many from each n to 2n
     can_implement   function that returns whether a recipe may be chosen; only recipes that would be chosen are tested
     returns         recipes (names and arguments of plans); the first one can implement all numbers of rows if any
                     recipe can. () if no number of rows has candidates
@@ -66,24 +65,19 @@ def few(
     >>> from cutegemm.choice.catalog import families
     >>> from cutegemm.plan.problem import Operands, Problem
     >>> request, recipes = Request(Operands.of("bf16", layout="nt")), Numbering()
-    >>> problems = {rows: Problem(rows, 4096, 4096) for rows in (16, 128, 4096)}
-    >>> times = {rows: recipes.times(families(request, one), one) for rows, one in problems.items()}
-    >>> len(few(times.__getitem__, recipes, most=2, rows=times))
+    >>> rows = 16, 128, 4096
+    >>> times = recipes.times([Problem(m, 4096, 4096) for m in rows], lambda problem: families(request, problem))
+    >>> len(few(rows, times, recipes, most=2))
     2
     """
-    sampled = looked_at() if rows is None else list(rows)
-    found = [times_of(each) for each in sampled]
-    sample = np.repeat(sampled, [len(times.us) for times in found])
-    numbers, us = [np.concatenate(columns) for columns in zip(*[(one.numbers, one.us) for one in found], strict=True)]
-    while len(us):
-        table = _Table.of(sample, numbers, us, recipes)
+    while len(times.us):
+        table = _Table.of(np.array(rows), times, recipes)
         chosen = min([table.search(most, first) for first in range(_BEGINNINGS)], key=table.mean)
         selected = table.numbers[list(dict.fromkeys(chosen))].tolist()
         refused = [number for number in selected if not can_implement(recipes[number])]
         if not refused:
             return tuple([recipes[number] for number in selected])
-        kept = ~np.isin(numbers, refused)
-        sample, numbers, us = sample[kept], numbers[kept], us[kept]
+        times = times.where(~np.isin(times.numbers, refused))
     return ()
 
 
@@ -106,26 +100,23 @@ class _Table:
         self.is_first = np.where(serving, 0.0, np.inf) if serving.any() else np.zeros(len(slower))
 
     @classmethod
-    def of(cls, rows: np.ndarray, numbers: np.ndarray, us: np.ndarray, recipes: Numbering) -> _Table:
+    def of(cls, rows: np.ndarray, times: Times, recipes: Numbering) -> _Table:
         """Return the table of the plans that are fast for some number of rows of A, or can implement all of them.
 
-        The arrays have one entry for each candidate of each number of rows.
-
-        rows      number of rows of A, in ascending order
-        numbers   number of the candidate's recipe
-        us        predicted time in microseconds
-        recipes   the recipes of the numbers
+        rows      numbers of rows of A, in ascending order
+        times     predicted times of the candidates for each of them
+        recipes   the recipes of the numbers in `times`
         """
-        rows, starts, column = np.unique(rows, return_index=True, return_inverse=True)
-        numbers, place, count = np.unique(numbers, return_inverse=True, return_counts=True)
-        least, serving = np.minimum.reduceat(us, starts), count == len(rows)
-        near = np.flatnonzero(us <= _NEAR * least[column])
-        near = near[np.lexsort((us[near], column[near]))]
+        sampled, column = np.unique(times.problem, return_inverse=True)
+        numbers, place, count = np.unique(times.numbers, return_inverse=True, return_counts=True)
+        least, serving = times.least[sampled], count == len(sampled)
+        near = np.flatnonzero(times.us <= _NEAR * least[column])
+        near = near[np.lexsort((times.us[near], column[near]))]
         by_name = sorted(np.flatnonzero(serving).tolist(), key=lambda one: str(recipes[int(numbers[one])]))
         kept = np.array(list(dict.fromkeys([*place[near].tolist(), *by_name])))
         slower = np.tile(_NEVER * least / least, (len(numbers), 1))
-        slower[place, column] = us / least[column]
-        return cls(numbers[kept], slower[kept], serving[kept], rows)
+        slower[place, column] = times.us / least[column]
+        return cls(numbers[kept], slower[kept], serving[kept], rows[sampled])
 
     def mean(self, chosen: list[int]) -> float:
         """Return the weighted mean slowdown if each number of rows of A is computed by the fastest of the chosen plans.

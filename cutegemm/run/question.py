@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
@@ -279,17 +279,18 @@ class Question:
             return []
         return [first, *takewhile(lambda candidate: candidate.us <= first.us * _NEAR, candidates)]
 
-    def times(self, recipes: Numbering, rows: int | None = None) -> Times:
-        """Return the numbers and times of the candidates that `ranked` yields, for many problems of these operands.
+    def times(self, recipes: Numbering, rows: Sequence[int]) -> Times:
+        """Return the numbers and times of the candidates that `ranked` yields, for several numbers of rows of A.
 
         recipes   gives recipes (named plan options) their numbers
-        rows      number of rows of A; None: M of this call
+        rows      numbers of rows of A
         """
-        problem = self.problem if rows is None else replace(self.problem, m=rows)
-        times = recipes.times(families(self.request, problem), problem)
+        problems = [replace(self.problem, m=count) for count in rows]
+        times = recipes.times(problems, lambda problem: families(self.request, problem))
         if not self.needs_order:
             return times
-        return times.where(np.array([self.has_order(recipes[number]) for number in times.numbers.tolist()], bool))
+        numbers, places = np.unique(times.numbers, return_inverse=True)
+        return times.where(np.array([self.has_order(recipes[number]) for number in numbers.tolist()], bool)[places])
 
     def in_order(self) -> Iterator[Recipe]:
         """Yield all recipes (named plan options) with the order of accumulation that batch-invariant calls use.
@@ -312,6 +313,15 @@ class Question:
         any_epilogue   True to accept a plan that is expected to spill or be slow with the epilogue
         returns        the plan, with the epilogue, and its problem; or None
         """
+        plan = self._suited(recipe, rows, any_epilogue)
+        return None if plan is None else _decision(plan, recipe.swap_ab, self.problem)
+
+    def is_served(self, recipe: Recipe, rows: int | None = None) -> bool:
+        """Return True if `served` returns a plan for a recipe (named plan options) and a number of rows of D."""
+        return self._suited(recipe, rows, False) is not None
+
+    def _suited(self, recipe: Recipe, rows: int | None, any_epilogue: bool) -> GemmPlan | None:
+        """Return the plan that `served` returns, not marked for swap A/B yet; None if the plan is not suitable."""
         problem = self.problem
         try:
             plan = built(recipe, self.boxed, problem.operands, problem, self.arch, self.device, self.has_c)
@@ -320,12 +330,10 @@ class Question:
                 return None
             if self.ending is not None:
                 suits = any_epilogue or self.ending.can_implement(plan, problem.m if rows is None else rows)
-                if not suits:
-                    return None
-                plan = self.ending.on(plan, recipe.swap_ab)
+                return self.ending.on(plan, recipe.swap_ab) if suits else None
         except CutegemmError:
             return None
-        return _decision(plan, recipe.swap_ab, problem)
+        return plan
 
     def of_rows(self, rows: int) -> Question:
         """Return this description of a call for an A with another number of rows; strides and alignments stay."""
@@ -565,12 +573,9 @@ def _few(question: Question) -> tuple[Recipe, ...]:
 
     question   types, extents, alignments and epilogue of the layer; its number of rows is ignored
     """
-    recipes = Numbering()
-    return rows.few(
-        lambda count: question.times(recipes, count).within(_NEAR),
-        recipes,
-        can_implement=lambda recipe: question.served(recipe, rows=1) is not None,
-    )
+    recipes, sampled = Numbering(), rows.looked_at()
+    times = question.times(recipes, sampled).within(_NEAR)
+    return rows.few(sampled, times, recipes, can_implement=lambda recipe: question.is_served(recipe, rows=1))
 
 
 def _loaded_by_box(plan: GemmPlan) -> str | None:

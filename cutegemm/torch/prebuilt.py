@@ -243,7 +243,8 @@ class _Table:
 
     def _near(self, index: int) -> Times:
         """Return the candidates for a sampled call from its fastest valid plan up to 1.15 times its time (`_NEAR`)."""
-        times = self.samples[index].question.times(self._recipes).ascending()
+        question = self.samples[index].question
+        times = question.times(self._recipes, question.extents[:1]).ascending()
         first = next((place for place, one in enumerate(times.numbers.tolist()) if self._is_valid(one, index)), None)
         return times.where(slice(first, None)).within(_NEAR) if first is not None else times.where(slice(0))
 

@@ -30,11 +30,13 @@ class Numbered(Numbering):
 
 def times(**us):
     """By their places in `NAMES`."""
-    return Times(np.array([int(name[1:]) for name in us], int), np.array(list(us.values()), float))
+    return {int(name[1:]): one for name, one in us.items()}
 
 
-def select(by_rows, most, rows=None, **options):
-    return few(by_rows.__getitem__, Numbered(), most, by_rows if rows is None else rows, **options)
+def select(by_rows, most, **options):
+    entries = [(index, *one) for index, times in enumerate(by_rows.values()) for one in times.items()]
+    columns = [np.array(column) for column in zip(*entries, strict=True)] or [np.zeros(0, int)] * 3
+    return few(list(by_rows), Times(*columns), Numbered(), most, **options)
 
 
 # Times by rows: p0 is the best of few rows, p1 of many, p2 the second of both, p3 is considered for 8 rows alone.
@@ -68,7 +70,7 @@ def test_large_numbers_of_rows_count_more():
 
 
 def test_rows_without_candidates_are_left_out():
-    assert select({**TIMES, 2: times()}, 2, (1, 2, 64)) == select(TIMES, 2, (1, 64)) != ()
+    assert select({0: times(), **TIMES, 99: times()}, 2) == select(TIMES, 2) != ()
     assert select({1: times(), 2: times()}, 2) == ()
 
 
@@ -79,7 +81,7 @@ def test_refused_recipes_are_left_out_as_if_they_were_not_candidates():
     def can_implement(recipe):
         return recipe not in refused
 
-    without = {rows: one.where(one.numbers != 1) for rows, one in TIMES.items()}
+    without = {rows: {number: us for number, us in one.items() if number != 1} for rows, one in TIMES.items()}
     assert select(TIMES, 2, can_implement=can_implement) == select(without, 2)
     refused.add(RECIPES[0])
     assert set(select(TIMES, 2, can_implement=can_implement)) == {RECIPES[2], RECIPES[3]}
@@ -92,15 +94,22 @@ def test_only_recipes_that_would_be_chosen_are_tested():
     assert select(TIMES, 1, can_implement=lambda recipe: not tested.append(recipe)) == (RECIPES[2],) == tuple(tested)
 
 
-@pytest.mark.parametrize("problem", drawn(977, 24), ids=str)
+PROBLEMS = [
+    *drawn(977, 24),
+    *[Problem(192, 4096, 4096, operands=Operands.of(kind, layout="nt").transposed) for kind in ("bf16", "e4m3")],
+    Problem(77, 555, 4096, operands=Operands.of("bf16", layout="nt").transposed.fitted(77, 555, 4096)),
+    Problem(77, 512, 512, 3, Operands.of("tf32", batched=True).transposed, ld=(("a", 30000), ("d", 20008))),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_times_in_arrays_are_those_of_candidates(problem):
     """For several numbers of rows, with one numbering: the recipes, their order and their times, bit by bit."""
     recipes, request = Numbering(), Request(problem.operands)
-    numbers = {}
-    for rows in (problem.m, 1, 40, 3000):
-        of_rows = replace(problem, m=rows)
-        expected = list(ranked(problem.operands, of_rows))
-        found = recipes.times(families(request, of_rows), of_rows).ascending()
+    numbers, problems = {}, [replace(problem, m=rows) for rows in (problem.m, 1, 40, 64, 333, 3000, 20000)]
+    times = recipes.times(problems, lambda of_rows: families(request, of_rows)).ascending()
+    for index, of_rows in enumerate(problems):
+        expected, found = list(ranked(problem.operands, of_rows)), times.where(times.problem == index)
         assert found.us.tolist() == [one.us for one in expected]
         assert [recipes[number] for number in found.numbers] == [one.recipe for one in expected]
         near = found.within(1.5)
@@ -127,9 +136,8 @@ def test_six_plans_lose_two_per_cent(weights):
     losses = []
     for n, k in weights:
         weigh = {each: ranking(ops, Problem(each, n, k)) for each in rows}
-        recipes, problems = Numbering(), {each: Problem(each, n, k) for each in looked_at()}
-        by_rows = {each: recipes.times(families(Request(ops), one), one) for each, one in problems.items()}
-        taken = few(by_rows.__getitem__, recipes)
+        recipes, problems = Numbering(), [Problem(each, n, k) for each in looked_at()]
+        taken = few(looked_at(), recipes.times(problems, lambda one: families(Request(ops), one)), recipes)
         chosen = {each: next(one for one in weigh[each] if one.recipe in taken) for each in weigh}
         assert len({one.recipe for one in chosen.values()}) <= MOST_KERNELS == 6
         losses.append(np.mean([chosen[each].us / weigh[each][0].us - 1 for each in rows]))
