@@ -176,7 +176,8 @@ def test_the_few_of_a_weight_are_remembered_on_the_disk(monkeypatch, tmp_path):
         question.recall.entries, "_IMPORTED", float("inf")
     )  # so that editing the source during the tests has no effect
     asked, real = [], question.rows.few
-    monkeypatch.setattr(question.rows, "few", lambda weigh: asked.append(weigh) or real(weigh, rows=(16, 4096)))
+    monkeypatch.setattr(question.rows, "looked_at", lambda: [16, 4096])
+    monkeypatch.setattr(question.rows, "few", lambda *of, **how: asked.append(of) or real(*of, **how))
 
     def few(dtype):
         monkeypatch.setattr(question, "_FEW", {})

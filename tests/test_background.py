@@ -26,6 +26,9 @@ class Worker:
     ready = threading.Event()
     answer = None
 
+    def __init__(self, *modules):
+        pass
+
     def __call__(self, task, plan, arch):
         assert self.ready.wait(SECONDS)
         if isinstance(self.answer, Exception) and not isinstance(self.answer, CompileError):

@@ -426,7 +426,8 @@ def _check_problem(plan: GemmPlan, problem: Problem) -> None:
              than the plan, or exceeds the integers of the plan's kernels
     """
     check_is_problem("check", problem)
-    m_tiles, n_tiles, batch = plan.grid(problem)
+    dense, equal = with_equal_groups(plan, problem)
+    m_tiles, n_tiles, batch = dense.grid(equal)
     if m_tiles * n_tiles * batch > _MOST_TILES:
         raise UnsupportedError(
             f"check: {problem} has {m_tiles} x {n_tiles} x {batch} tiles of {plan.name}; the traffic of at most "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from cutegemm.build.building import made, takes_epilogue
@@ -118,7 +119,8 @@ def sm90_plan(
                                            epilogue tiles, and 32 columns for an 8-bit D if registers are short
     epi_stages                             epilogue stages (shared-memory buffers for D) per consumer; None: chosen
     raster                                 order of the tiles of D, a `Raster` or its text such as "grouped_m:8"; None:
-                                           clusters of a GPC share what they load
+                                           clusters of a GPC share what they load, and the tiles of a group that share
+                                           weights follow one another
     l2                                     L2 policies of A, B and D
     registers                              registers per thread of the producer and of a consumer; None: chosen
     with_c                                 True if the epilogue reads C: by TMA if C has the type and majorness of D and
@@ -186,7 +188,7 @@ def sm90_plan(
     gpc_aware = _gpc_raster(b, gpc_raster, tpc_rounds, (cluster[0], cluster[1] * cluster_k), ctas)
     if gpc_raster is None and (ops.groups or not (raster is None and is_gpc_aware(tile, cluster))):
         gpc_aware = LaunchOrder()
-    order = b.order(_raster_of(cluster, gpc_aware) if raster is None else raster)
+    order = b.order(_raster_of(ops, cluster, gpc_aware) if raster is None else raster)
     policies = b.policies(l2)
     repacks = b.attempt(lambda: make_repacks(ops, repack, along_k=True)) or ()
     loaded = as_repacked(ops, repacks)
@@ -349,16 +351,21 @@ def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
     return product(tile[:2]) >= LEAST_ORDERED and product(cluster) <= PAIR
 
 
-def _raster_of(cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
+def _raster_of(operands: Operands, cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
     """Return the default order of the tiles of D as text, such as "fitted_m", so that clusters of a GPC share L2 reads.
 
     Clusters share the reads of an operand if they load the same tiles of it at the same time and are in one GPC. The
     operand that is not multicast profits most. In GPC-aware order, clusters with neighbouring numbers are in one GPC.
     In launch order, about every eighth cluster is in the same one.
 
-    cluster   CTAs of a cluster along M and N
-    order     how clusters take tiles: GPC by GPC or in launch order
+    A group has few tiles along the mode that groups divide. The order goes along it, because those tiles share weights.
+
+    operands   operands of the plan, which may have groups
+    cluster    CTAs of a cluster along M and N
+    order      how clusters take tiles: GPC by GPC or in launch order
     """
+    if operands.groups in ("m", "n"):
+        return f"along_{operands.groups}"
     is_wide = cluster[1] > cluster[0]
     if isinstance(order, LaunchOrder):
         return "fitted_n" if is_wide else "fitted_m"
@@ -391,6 +398,7 @@ def columns_loaded(b: Operand, tile: tuple[int, ...]) -> int:
     return by_lines if is_narrow or is_cheap or 8 * columns >= 7 * by_lines else columns
 
 
+@lru_cache(maxsize=4096)
 def pipeline_of(
     operands: Operands,
     tile: tuple[int, int, int],
@@ -403,6 +411,8 @@ def pipeline_of(
     ctas_per_sm: int = 1,
 ) -> tuple[int, int]:
     """Return (mainloop stages, epilogue tiles per consumer) that `sm90_plan` would choose, without building the plan.
+
+    The result is cached: plans that differ only in their cluster or raster share it.
 
     operands                 types, majorness and alignment of A to D
     tile                     (bM, bN, bK) of a CTA

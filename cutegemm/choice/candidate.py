@@ -27,6 +27,7 @@ from cutegemm.plan.work.split import FIXUP, KSplit
 
 WITH_WGMMA = "sm_90a"  # the architecture whose plans use wgmma
 _EVENLY = KSplit(waves=1)
+_MOST_SPLITS, _MOST_CTAS = 1 << 10, 1 << 20  # larger than K splits, and CTAs, of any candidate
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
@@ -147,12 +148,14 @@ class Variants:
     ctas     stream-K: number of CTAs that share evenly the k-tiles of the last, partial wave of tiles; 0 without
              stream-K
     fixup    stream-K fixup: whether CTAs that the last wave leaves idle take k-tiles of its tiles
+    problem  index of the problem, if there are several that differ in M
     """
 
     recipe: Column
     splits: Column = 1
     ctas: Column = 0
     fixup: Column = False
+    problem: Column = 0
 
     @classmethod
     def of(cls, recipes: Sequence[Recipe]) -> Variants:
@@ -172,6 +175,27 @@ class Variants:
         splits, fixup = [np.array([getattr(one, name) for one in k_splits]) for name in ("splits", "fixup")]
         return cls(np.arange(len(k_splits)), splits, ctas, fixup)
 
+    def of_plans(self, column: Column) -> Column:
+        """Return the value for each candidate from a value for each plan.
+
+        column   array (plans), (problems, plans) or (problems, 1); or one number, which is returned
+        """
+        if not isinstance(column, np.ndarray):
+            return column
+        if column.ndim == 1:
+            return column.take(self.recipe)
+        plans = column.shape[1]
+        return column.take(self.problem * plans + self.recipe if plans > 1 else self.problem)
+
+    @property
+    def numbers(self) -> Column:
+        """Return an array of integers below 2**48, one per candidate: `recipe_of` makes a candidate's recipe of one.
+
+        Numbers are equal for equal candidates of a family, also for different problems.
+        """
+        number = np.asarray(self.recipe, np.int64) * _MOST_SPLITS + np.asarray(self.splits, np.int64)
+        return (number * _MOST_CTAS + np.asarray(self.ctas, np.int64)) * 2 + self.fixup
+
     def recipe_at(self, place: int, recipes: Sequence[Recipe]) -> Recipe:
         """Return the recipe (name and arguments of a plan) of one candidate, including how the candidate divides K.
 
@@ -183,6 +207,18 @@ class Variants:
             for column in (self.splits, self.ctas, self.fixup)
         ]
         return _divided(recipes[self.recipe[place]], int(splits), int(ctas), bool(fixup))
+
+
+def recipe_of(number: int, recipes: Sequence[Recipe]) -> Recipe:
+    """Return the recipe of the candidate that has a number, including how the candidate divides K.
+
+    number    one of `Variants.numbers`
+    recipes   list of all recipes of the kernel family
+    """
+    number, fixup = divmod(number, 2)
+    number, ctas = divmod(number, _MOST_CTAS)
+    index, splits = divmod(number, _MOST_SPLITS)
+    return _divided(recipes[index], splits, ctas, bool(fixup))
 
 
 @lru_cache(maxsize=8192)

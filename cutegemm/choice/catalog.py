@@ -261,11 +261,18 @@ def ranked(
     if operands.groups:
         stated = replace(problem, operands=operands)
         return ranked_grouped(stated, arch, device, accumulate, swap_ab, with_c)
-    request = Request(operands, by_threads, arch, device, accumulate, swap_ab, with_c)
-    return heapq.merge(*[ranked_of(family, problem) for family in _families(request, problem)], key=lambda one: one.us)
+    return ranked_for(Request(operands, by_threads, arch, device, accumulate, swap_ab, with_c), problem)
 
 
-def _families(request: Request, problem: Problem) -> list[Family]:
+def ranked_for(request: Request, problem: Problem) -> Iterator[Candidate]:
+    """Yield the candidate plans of all kernel families for a problem without groups, fastest first, as `ranked` does.
+
+    request   operands, architecture and other conditions of the choice
+    """
+    return heapq.merge(*[ranked_of(family, problem) for family in families(request, problem)], key=lambda one: one.us)
+
+
+def families(request: Request, problem: Problem) -> list[Family]:
     """Return the kernel families (SIMT, mma.sync, gemv, Hopper) whose plans are compared for a problem.
 
     request   operands, architecture and other conditions of the choice

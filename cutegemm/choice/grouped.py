@@ -92,17 +92,17 @@ class GroupedFamily(Sm90Family):
         return mean_tiles(getattr(problem, self.mode), tile)
 
     def _read_bytes(
-        self, problem: Problem, tiling: Tiling, recipes: Column, fixup_tiles: FixupTiles | None, waves: Column
+        self, problem: Problem, tiling: Tiling, variants: Variants, fixup_tiles: FixupTiles | None, waves: Column
     ) -> Column:
         of_group = (problem.m + problem.n) * problem.k * self.operands.a.dtype.bits / 8
         if of_group <= self.device.measured.l2_kept_bytes:
             read: Column = of_group * problem.l
         else:
-            read = super()._read_bytes(problem, tiling, recipes, fixup_tiles, waves)
+            read = super()._read_bytes(problem, tiling, variants, fixup_tiles, waves)
         factor = np.where(self.shapes.is_deep, 1.0, _SHALLOW)
         if self.mode != "k":
             factor = factor * (1 + _AGAIN * np.clip(self._mean_tiles(problem) - 1, 0, 1))
-        return read * factor[recipes]
+        return read * variants.of_plans(factor)
 
 
 def mean_tiles(mean: float, tile: Column) -> Column:

@@ -7,12 +7,12 @@ the lowest predicted time counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from cutegemm.choice.candidate import Candidate
 from cutegemm.choice.recipe import Recipe
+from cutegemm.choice.times import Numbering, Times
 
 MOST_KERNELS = 6
 MOST_ROWS = 8192
@@ -23,8 +23,6 @@ _NEVER = 10.0  # time / least time of a recipe for rows that it is not a candida
 _BY_OCTAVES = 0.3  # share of the mean that counts each octave of rows alike; the rest counts each number of rows alike
 _NEAR = 1.1  # time / least time: a recipe that is never below it is left out, unless it serves all rows
 _BEGINNINGS = 4  # first recipes that the search is repeated from
-
-Weigh = Callable[[int], Sequence[Candidate]]
 
 
 def looked_at(most: int = MOST_ROWS) -> list[int]:
@@ -42,43 +40,45 @@ def looked_at(most: int = MOST_ROWS) -> list[int]:
     return sorted(rows)
 
 
-def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = None) -> tuple[Recipe, ...]:
+def few(
+    rows: Sequence[int],
+    times: Times,
+    recipes: Numbering,
+    most: int = MOST_KERNELS,
+    can_implement: Callable[[Recipe], bool] = lambda _: True,
+) -> tuple[Recipe, ...]:
     """Choose a few plans that together are fast for any number of rows of A, so that only these are compiled.
 
     For one number of rows, the slowdown is the time of the fastest chosen plan, divided by the time of the fastest plan
     of all. A greedy search with exchanges looks for the plans with the lowest mean slowdown over numbers of rows.
 
-    weigh     function that returns the candidate plans for a number of rows of A, with their predicted times; a number
-              of rows without candidates is left out
-    most      largest number of plans
-    rows      the numbers of rows that the mean is taken over, in ascending order; each stands for the numbers nearest
-              to it. None: about equally many from each n to 2n
-    returns   recipes (names and arguments of plans); the first one can implement all numbers of rows if any recipe can.
-              () if no number of rows has candidates
+    rows            the numbers of rows of A that the mean is taken over, in ascending order; each stands for the
+                    numbers nearest to it. Numbers without candidates are left out
+    times           predicted times of the candidate plans for each of them
+    recipes         the recipes of the numbers in these times
+    most            largest number of plans
+    can_implement   function that returns whether a recipe may be chosen; only recipes that would be chosen are tested
+    returns         recipes (names and arguments of plans); the first one can implement all numbers of rows if any
+                    recipe can. () if no number of rows has candidates
 
-    >>> from cutegemm.choice.catalog import candidates
+    >>> from cutegemm.choice.candidate import Request
+    >>> from cutegemm.choice.catalog import families
     >>> from cutegemm.plan.problem import Operands, Problem
-    >>> operands = Operands.of("bf16", layout="nt")
-    >>> recipes = few(lambda rows: candidates(operands, Problem(rows, 4096, 4096)), most=2, rows=(16, 128, 4096))
-    >>> len(recipes)
+    >>> request, recipes = Request(Operands.of("bf16", layout="nt")), Numbering()
+    >>> rows = 16, 128, 4096
+    >>> times = recipes.times([Problem(m, 4096, 4096) for m in rows], lambda problem: families(request, problem))
+    >>> len(few(rows, times, recipes, most=2))
     2
     """
-    samples = looked_at() if rows is None else rows
-    times_of = {sample: {one.recipe: one.us for one in weigh(sample)} for sample in samples}
-    sampled = [sample for sample, times in times_of.items() if times]
-    tables = [times_of[sample] for sample in sampled]
-    if not tables:
-        return ()
-    least = [min(times.values()) for times in tables]
-    serving = set.intersection(*[set(times) for times in tables])
-    near = [recipe for times, us in zip(tables, least, strict=True) for recipe in times if times[recipe] <= _NEAR * us]
-    recipes = list(dict.fromkeys([*near, *sorted(serving, key=str)]))
-    slower = np.array(
-        [[times.get(recipe, _NEVER * us) / us for times, us in zip(tables, least, strict=True)] for recipe in recipes]
-    )  # (recipes, rows)
-    table = _Table(slower, np.array([recipe in serving for recipe in recipes]), np.array(sampled))
-    chosen = min([table.search(most, first) for first in range(_BEGINNINGS)], key=table.mean)
-    return tuple([recipes[index] for index in dict.fromkeys(chosen)])
+    while len(times.us):
+        table = _Table.of(np.array(rows), times, recipes)
+        chosen = min([table.search(most, first) for first in range(_BEGINNINGS)], key=table.mean)
+        selected = table.numbers[list(dict.fromkeys(chosen))].tolist()
+        refused = [number for number in selected if not can_implement(recipes[number])]
+        if not refused:
+            return tuple([recipes[number] for number in selected])
+        times = times.where(~np.isin(times.numbers, refused))
+    return ()
 
 
 class _Table:
@@ -87,16 +87,36 @@ class _Table:
     The slowdown is the plan's time, divided by the least time of any plan for the same number of rows. For each number
     of rows the fastest selected plan is used, and the mean of its slowdown should be low.
 
+    numbers   number of each plan's recipe
     slower    slowdowns, an array (plans, numbers of rows)
     serving   flags, an array with one entry per plan: can it implement every number of rows? The first selected plan
               must be one that can, if there are any
     rows      the numbers of rows, in ascending order
     """
 
-    def __init__(self, slower: np.ndarray, serving: np.ndarray, rows: np.ndarray) -> None:
-        self.slower, self.rows = slower, rows
+    def __init__(self, numbers: np.ndarray, slower: np.ndarray, serving: np.ndarray, rows: np.ndarray) -> None:
+        self.numbers, self.slower, self.rows = numbers, slower, rows
         self.weights = _BY_OCTAVES * _shares(np.log2(rows)) + (1 - _BY_OCTAVES) * _shares(rows)
         self.is_first = np.where(serving, 0.0, np.inf) if serving.any() else np.zeros(len(slower))
+
+    @classmethod
+    def of(cls, rows: np.ndarray, times: Times, recipes: Numbering) -> _Table:
+        """Return the table of the plans that are fast for some number of rows of A, or can implement all of them.
+
+        rows      numbers of rows of A, in ascending order
+        times     predicted times of the candidates for each of them
+        recipes   the recipes of the numbers in `times`
+        """
+        sampled, column = np.unique(times.problem, return_inverse=True)
+        numbers, place, count = np.unique(times.numbers, return_inverse=True, return_counts=True)
+        least, serving = times.least[sampled], count == len(sampled)
+        near = np.flatnonzero(times.us <= _NEAR * least[column])
+        near = near[np.lexsort((times.us[near], column[near]))]
+        by_name = sorted(np.flatnonzero(serving).tolist(), key=lambda one: str(recipes[int(numbers[one])]))
+        kept = np.array(list(dict.fromkeys([*place[near].tolist(), *by_name])))
+        slower = np.tile(_NEVER * least / least, (len(numbers), 1))
+        slower[place, column] = times.us / least[column]
+        return cls(numbers[kept], slower[kept], serving[kept], rows[sampled])
 
     def mean(self, chosen: list[int]) -> float:
         """Return the weighted mean slowdown if each number of rows of A is computed by the fastest of the chosen plans.

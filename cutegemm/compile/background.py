@@ -34,7 +34,8 @@ class compile_in_background:
     and torch keeps computing its calls.
 
     is_enabled   False: calls wait for the compiler, which is the default without this call
-    processes    number of processes that compile; None: the number of processors, at most 16
+    processes    number of processes that compile, which all start when the first kernel is missing; None: the number
+                 of processors, at most 16
     raises       UnsupportedError if `processes` is not a number of 1 or more
 
     torch and the kernel round differently: the results of a call change in their last bits when its kernel is ready. In
@@ -143,8 +144,8 @@ class _Jobs:
             if job is None:
                 job = self._by_key[key] = _Job(plan, arch)
                 self._queue.put(job)
-                unfinished = sum(not each.done.is_set() for each in self._by_key.values())
-                if self._threads < min(unfinished, _processes or min(_MOST_PROCESSES, workers.processors())):
+                # A model needs many kernels soon after the first: all processes start at once
+                while self._threads < (_processes or min(_MOST_PROCESSES, workers.processors())):
                     self._threads += 1
                     threading.Thread(target=self._serve, name="cutegemm compiles", daemon=True).start()
         return job
@@ -165,12 +166,13 @@ class _Jobs:
         If the worker fails, the plan gets a CompileError, and the next plan a new worker.
         """
         worker: workers.Worker | None = None
+        with suppress(OSError):  # the first plan tries again, and says why it failed
+            worker = self._worker()
         while True:
             job = self._queue.get()
             try:
                 if worker is None:
-                    worker = workers.Worker()
-                    self._workers.add(worker)
+                    worker = self._worker()
                 job.error = worker(compile_error, job.plan, job.arch)
             except Exception as error:  # whatever it is, the call that needs the kernel must hear of it
                 job.error = CompileError(
@@ -183,6 +185,12 @@ class _Jobs:
                     worker = None
             finally:
                 job.done.set()
+
+    def _worker(self) -> workers.Worker:
+        """Start a worker process, which imports the DSL before it gets a plan."""
+        worker = workers.Worker("cutegemm.kernels.sm90.kernel")
+        self._workers.add(worker)
+        return worker
 
     def kill(self) -> None:
         """Kill the worker processes."""

@@ -12,10 +12,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib import import_module
 from queue import SimpleQueue
 from typing import Any
 
-_SERVE = "from cutegemm.compile.workers import serve; serve()"
+_SERVE = "import sys; from cutegemm.compile.workers import serve; serve(*sys.argv[1:])"
 
 
 def processors() -> int:
@@ -31,12 +33,14 @@ class Worker:
     """A child Python process that runs functions for this one: calling the object runs a function in it.
 
     A call waits for the result and returns it.
+
+    modules   names of modules that the process imports before the first call
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str) -> None:
         path = os.pathsep.join([folder or os.getcwd() for folder in sys.path])
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE],
+            [sys.executable, "-c", _SERVE, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
@@ -72,10 +76,16 @@ class Worker:
         self.process.wait()
 
 
-def serve() -> None:
-    """Main loop of a worker process: read a pickled call from stdin and write its pickled result, until stdin ends."""
+def serve(*modules: str) -> None:
+    """Main loop of a worker process: read a pickled call from stdin and write its pickled result, until stdin ends.
+
+    modules   names of modules that are imported first, if they can be
+    """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a compiler prints to stdout goes to stderr, so that it does not mix with the answers
+    for module in modules:
+        with suppress(ImportError):
+            import_module(module)
     while True:
         try:
             task, arguments = pickle.load(sys.stdin.buffer)

@@ -13,7 +13,6 @@ from cutegemm.draw import (
     Timeline,
     atom_picture,
     composition_picture,
-    copy_picture,
     groups_picture,
     layout_picture,
     plan_picture,
@@ -29,7 +28,6 @@ from cutegemm.dtypes import bf16, f16
 from cutegemm.layout import Layout, Swizzle, make_composed_layout
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.simulator.protocol.protocol import protocol_of
-from cutegemm.tile.copy_atoms import ldmatrix
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.smem_atoms import smem_atom
 
@@ -49,7 +47,6 @@ FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
     "slice": lambda: slice_picture(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, None)), title="A slice"),
     "mma_m16n8k16": lambda: atom_picture(mma_sync(f16, 16)),
     "wgmma_m64n8k16": lambda: atom_picture(wgmma(bf16, 8)),
-    "ldmatrix_x4": lambda: copy_picture(ldmatrix(f16, 4)),
     "simt_tiled_mma": lambda: tiled_mma_picture(_SIMT.tiled_mma, title=f"The tiled MMA of {_SIMT_TEXT}"),
     "simt_plan": lambda: plan_picture(_SIMT, title=f"The CTA tile of {_SIMT_TEXT}"),
     "pingpong": lambda: protocol_timeline(

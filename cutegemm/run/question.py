@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from math import inf
 from typing import Any, TypeVar
 
+import numpy as np
+
 from cutegemm.build import with_epilogue
 from cutegemm.choice import rows
-from cutegemm.choice.candidate import Candidate
-from cutegemm.choice.catalog import built, ranked
+from cutegemm.choice.candidate import Candidate, Request
+from cutegemm.choice.catalog import built, families, ranked_for
 from cutegemm.choice.catalog import chosen as choose_recipe
 from cutegemm.choice.names import recipe_named
 from cutegemm.choice.order import Orders, ServedRows, Weight, restored, served_rows
 from cutegemm.choice.recipe import SWAPPED, Recipe
+from cutegemm.choice.times import Numbering, Times
 from cutegemm.compile import exported
 from cutegemm.compile.cache import has_dsl
 from cutegemm.errors import CutegemmError, PlanError
@@ -241,46 +244,53 @@ class Question:
         """
         return Orders(self.boxed, self.problem.operands, self.weight, self.has_c)
 
-    def ranked(self, rows: int | None = None) -> Iterator[Candidate]:
-        """Yield the candidates (named plan options with predicted times) that can solve this problem, fastest first.
-
-        If the call is batch invariant, only candidates with the fixed order of accumulation are yielded.
-
-        rows   number of rows of A; None: M of this call
-        """
-        candidates = self._all_ranked(rows)
-        if not self.needs_order:
-            return candidates
-        order = self.served_rows.order
-        return (candidate for candidate in candidates if self.orders.of(candidate.recipe) == order)
-
-    def _all_ranked(self, rows: int | None) -> Iterator[Candidate]:
-        """Yield the candidates (named plan options with times), fastest first, with any order of accumulation.
-
-        rows   number of rows of A; None: M of this call
-        """
-        problem = self.problem if rows is None else replace(self.problem, m=rows)
-        return ranked(
+    @cached_property
+    def request(self) -> Request:
+        """Return all conditions for the choice of this call's plan except the extents, as kernel families take them."""
+        return Request(
             self.boxed,
-            problem,
+            self.problem.operands,
             self.arch,
             self.device,
             self.accumulate,
             self.swap_ab,
-            by_threads=problem.operands,
-            with_c=self.has_c,
+            self.has_c,
         )
 
-    def compared(self, rows: int | None = None) -> list[Candidate]:
-        """Return the candidates (named plan options with times) that take at most twice the least time, fastest first.
+    def ranked(self) -> Iterator[Candidate]:
+        """Yield the candidates (named plan options with predicted times) that can solve this problem, fastest first.
 
-        rows   number of rows of A; None: M of this call
+        If the call is batch invariant, only candidates with the fixed order of accumulation are yielded.
         """
-        candidates = self.ranked(rows)
+        candidates = ranked_for(self.request, self.problem)
+        if not self.needs_order:
+            return candidates
+        return (candidate for candidate in candidates if self.has_order(candidate.recipe))
+
+    def has_order(self, recipe: Recipe) -> bool:
+        """Return True if a recipe (named plan options) gives a plan with the order that batch-invariant calls use."""
+        return self.orders.of(recipe) == self.served_rows.order
+
+    def compared(self) -> list[Candidate]:
+        """Return the candidates (plan options with times) that take at most twice the least time, fastest first."""
+        candidates = self.ranked()
         first = next(candidates, None)
         if first is None:
             return []
         return [first, *takewhile(lambda candidate: candidate.us <= first.us * _NEAR, candidates)]
+
+    def times(self, recipes: Numbering, rows: Sequence[int]) -> Times:
+        """Return the numbers and times of the candidates that `ranked` yields, for several numbers of rows of A.
+
+        recipes   gives recipes (named plan options) their numbers
+        rows      numbers of rows of A
+        """
+        problems = [replace(self.problem, m=count) for count in rows]
+        times = recipes.times(problems, lambda problem: families(self.request, problem))
+        if not self.needs_order:
+            return times
+        numbers, places = np.unique(times.numbers, return_inverse=True)
+        return times.where(np.array([self.has_order(recipes[number]) for number in numbers.tolist()], bool)[places])
 
     def in_order(self) -> Iterator[Recipe]:
         """Yield all recipes (named plan options) with the order of accumulation that batch-invariant calls use.
@@ -303,6 +313,15 @@ class Question:
         any_epilogue   True to accept a plan that is expected to spill or be slow with the epilogue
         returns        the plan, with the epilogue, and its problem; or None
         """
+        plan = self._suited(recipe, rows, any_epilogue)
+        return None if plan is None else _decision(plan, recipe.swap_ab, self.problem)
+
+    def is_served(self, recipe: Recipe, rows: int | None = None) -> bool:
+        """Return True if `served` returns a plan for a recipe (named plan options) and a number of rows of D."""
+        return self._suited(recipe, rows, False) is not None
+
+    def _suited(self, recipe: Recipe, rows: int | None, any_epilogue: bool) -> GemmPlan | None:
+        """Return the plan that `served` returns, not marked for swap A/B yet; None if the plan is not suitable."""
         problem = self.problem
         try:
             plan = built(recipe, self.boxed, problem.operands, problem, self.arch, self.device, self.has_c)
@@ -311,12 +330,10 @@ class Question:
                 return None
             if self.ending is not None:
                 suits = any_epilogue or self.ending.can_implement(plan, problem.m if rows is None else rows)
-                if not suits:
-                    return None
-                plan = self.ending.on(plan, recipe.swap_ab)
+                return self.ending.on(plan, recipe.swap_ab) if suits else None
         except CutegemmError:
             return None
-        return _decision(plan, recipe.swap_ab, problem)
+        return plan
 
     def of_rows(self, rows: int) -> Question:
         """Return this description of a call for an A with another number of rows; strides and alignments stay."""
@@ -556,21 +573,9 @@ def _few(question: Question) -> tuple[Recipe, ...]:
 
     question   types, extents, alignments and epilogue of the layer; its number of rows is ignored
     """
-    compared, excluded = functools.cache(question.compared), set[Recipe]()
-
-    def candidates(count: int) -> list[Candidate]:
-        """Return the candidates (plans with predicted times) for a number of rows of A that can have the epilogue.
-
-        count   number of rows of A
-        """
-        return [candidate for candidate in compared(count) if candidate.recipe not in excluded]
-
-    while True:
-        recipes = rows.few(candidates)
-        wrong = {recipe for recipe in recipes if question.served(recipe, rows=1) is None}
-        if not wrong:
-            return recipes
-        excluded |= wrong
+    recipes, sampled = Numbering(), rows.looked_at()
+    times = question.times(recipes, sampled).within(_NEAR)
+    return rows.few(sampled, times, recipes, can_implement=lambda recipe: question.is_served(recipe, rows=1))
 
 
 def _loaded_by_box(plan: GemmPlan) -> str | None:

@@ -17,6 +17,7 @@ import torch
 
 from cutegemm.choice.models import MOST_ROWS, Model
 from cutegemm.choice.recipe import Recipe
+from cutegemm.choice.times import Numbering, Times
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.run.calls import How
@@ -36,6 +37,7 @@ _ROWS = 64  # rows of the inputs of the calls that are asked; the samples have o
 _LEAST_TRAINED = 32  # rows of the smallest batch that gradients are sampled for
 _UNSERVED = 1.3  # slowdown that a sample without a kernel counts as
 _NEAR = 1.15  # candidates up to this multiple of the least predicted time are considered
+_NO_ENTRY = 1 << 40  # larger than the number of candidates of all samples
 _MANY_ROWS = 1024  # smallest number of rows with more conditions in `EpilogueSpec.can_implement`
 
 
@@ -223,36 +225,38 @@ class _Table:
     """Selects a few kernel plans with which all `gemm` calls of a group are nearly as fast as with their best plans.
 
     It has a table of predicted slowdowns: for each plan and each call, the predicted time divided by the least time of
-    any plan for that call.
+    any plan for that call. Plans are built only to find the least time, and if they would be selected.
 
     samples   the calls of the group, which the same kernels can compute; each has another size
     """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
-        self.samples, self._plans = samples, dict[tuple[Recipe, bool], GemmPlan | None]()
-        slowdowns: dict[Recipe, dict[int, float]] = {}
-        for index, sample in enumerate(samples):
-            least = None
-            for candidate in sample.question.ranked():
-                if least is not None and candidate.us > least * _NEAR:
-                    break
-                if self._plan(sample, candidate.recipe) is not None:
-                    least = candidate.us if least is None else least
-                    slowdowns.setdefault(candidate.recipe, {})[index] = candidate.us / least
-        self.recipes = list(slowdowns)
-        self.slower = np.full((len(slowdowns), len(samples)), _UNSERVED, np.float32)  # (recipes, samples)
-        for row, by_sample in zip(self.slower, slowdowns.values(), strict=True):
-            row[list(by_sample)] = list(by_sample.values())
+        self.samples, self._recipes, self._valid = samples, Numbering(), dict[tuple[int, bool], bool]()
+        self._has_many_rows = np.array([sample.question.extents[0] >= _MANY_ROWS for sample in samples])
+        found = [self._near(index) for index in range(len(samples))]
+        columns = np.repeat(np.arange(len(samples)), [len(times.us) for times in found])
+        self._numbers, rows = np.unique(np.concatenate([times.numbers for times in found]), return_inverse=True)
+        shape = len(self._numbers), len(samples)  # (recipes, samples)
+        self._slower, self._order = np.full(shape, _UNSERVED, np.float32), np.full(shape, _NO_ENTRY)
+        self._slower[rows, columns] = np.concatenate([times.us / times.us[:1] for times in found])
+        self._order[rows, columns] = np.arange(len(columns))
 
-    def _plan(self, sample: Sample, recipe: Recipe) -> GemmPlan | None:
-        """Return the plan that named options (a recipe) give for a sampled call; None if the plan is not valid.
+    def _near(self, index: int) -> Times:
+        """Return the candidates for a sampled call from its fastest valid plan up to 1.15 times its time (`_NEAR`)."""
+        question = self.samples[index].question
+        times = question.times(self._recipes, question.extents[:1]).ascending()
+        first = next((place for place, one in enumerate(times.numbers.tolist()) if self._is_valid(one, index)), None)
+        return times.where(slice(first, None)).within(_NEAR) if first is not None else times.where(slice(0))
 
-        Plans are cached: they do not depend on extents, so all calls of the group share them.
+    def _is_valid(self, number: int, index: int) -> bool:
+        """Return True if named options (a recipe), by their number, give a valid plan for a sampled call.
+
+        Results are cached: plans do not depend on extents, so all calls of the group share them.
         """
-        key = recipe, sample.question.extents[0] >= _MANY_ROWS
-        if key not in self._plans:
-            self._plans[key] = _plan_of(sample, recipe)
-        return self._plans[key]
+        key = number, bool(self._has_many_rows[index])
+        if key not in self._valid:
+            self._valid[key] = _plan_of(self.samples[index], self._recipes[number]) is not None
+        return self._valid[key]
 
     def search(self) -> tuple[tuple[Recipe, ...], float]:
         """Select a few plans with which all calls of this group are nearly as fast as with their best plans.
@@ -262,16 +266,37 @@ class _Table:
 
         returns   the options of each plan, and the mean slowdown: 0.02 for 2%
         """
-        most = min(MOST_PLANS, -(-len(self.samples) // SAMPLES_PER_PLAN), len(self.recipes))
+        most = min(MOST_PLANS, -(-len(self.samples) // SAMPLES_PER_PLAN), len(self._numbers))
         chosen, fastest = list[int](), np.full(len(self.samples), _UNSERVED, np.float32)
         while len(chosen) < most:
-            sums = np.minimum(fastest, self.slower).sum(1)
-            best = int(sums.argmin())
-            if float(fastest.sum() - sums[best]) < LEAST_GAIN * len(self.samples):
+            best, total = self._best(fastest)
+            if float(fastest.sum() - total) < LEAST_GAIN * len(self.samples):
                 break
             chosen.append(best)
-            fastest = np.minimum(fastest, self.slower[best])
-        return tuple([self.recipes[index] for index in chosen]), float(fastest.mean()) - 1
+            fastest = np.minimum(fastest, self._slower[best])
+        return tuple([self._recipes[int(self._numbers[row])] for row in chosen]), float(fastest.mean()) - 1
+
+    def _best(self, fastest: np.ndarray) -> tuple[int, np.float32]:
+        """Return the row of the valid plan that lowers the sum of the slowdowns of all calls most, and that sum.
+
+        fastest   slowdown of each call with the plans that are selected already
+        """
+        sums = np.minimum(fastest, self._slower).sum(1)
+        while True:
+            best = min(np.flatnonzero(sums == sums.min()).tolist(), key=lambda row: self._order[row].min())
+            if not self._remove_invalid(best):
+                return best, sums[best]
+            sums[best] = np.minimum(fastest, self._slower[best]).sum()
+
+    def _remove_invalid(self, row: int) -> bool:
+        """Remove the entries of a plan for calls that it is not valid for; return False if there are none."""
+        removed = False
+        for some in (self._has_many_rows, ~self._has_many_rows):
+            columns = np.flatnonzero(some & (self._order[row] < _NO_ENTRY))
+            if len(columns) and not self._is_valid(int(self._numbers[row]), columns[0]):
+                self._slower[row, columns], self._order[row, columns] = _UNSERVED, _NO_ENTRY
+                removed = True
+        return removed
 
 
 def _plan_of(sample: Sample, recipe: Recipe) -> GemmPlan | None:

@@ -202,6 +202,15 @@ def test_choices_of_a_grouped_problem_agree() -> None:
     assert choose(operands, problem).scheduler.groups == "m"
 
 
+def test_many_groups_of_few_rows() -> None:
+    """512 groups have the rows of 512 tiles, not each of them: 512 x 16 tiles of 128 x 256, below the limit of 2^20."""
+    plan = plan_of("m")
+    problem = Problem(512 * 128, 4096, 64, 512, plan.operands)
+    assert analysis.check(plan, problem).groups.tiles == 512 * 16
+    with pytest.raises(UnsupportedError, match=r"has 1 x 16 x 65537 tiles .* at most 1048576 tiles is simulated"):
+        analysis.check(plan, Problem(65537 * 128, 4096, 64, 65537, plan.operands))
+
+
 def test_what_is_not_supported_says_so() -> None:
     plan = plan_of("m")
     problem = Problem(512, 512, 512, 4, plan.operands)

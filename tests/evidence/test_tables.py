@@ -29,7 +29,13 @@ def test_the_page_of_several_gpus_has_both_tables() -> None:
     assert ranks.exposed_table_of(found) in page
 
 
-MODELS = [(invariant, "invariant"), (models, "models_llama"), (prebuilt, "prebuilt_predicted"), (start, "start")]
+MODELS = [
+    (invariant, "invariant"),
+    (models, "models_llama"),
+    (models, "models_qwen3_moe"),
+    (prebuilt, "prebuilt_predicted"),
+    (start, "start"),
+]
 
 
 @pytest.mark.parametrize(("module", "name"), MODELS)

@@ -55,18 +55,21 @@ class Sm90Family(Model):
 
         The CTAs of a split-K plan must fit in one wave. With stream-K fixup, CTAs that the last wave leaves idle take
         k-tiles of its tiles.
+
+        problem   extents of the GEMM; or of several that differ in M, if its M is an array (problems, 1)
         """
         tiling, k_tiles = self.tiling(problem), self.k_tiles(problem)
         tiles, grid = tiling.tiles, tiling.grid
         may_be_whole = (self._least_k_tiles <= k_tiles) & (tiling.n <= self._most_columns)
-        if min(problem.m, problem.n) <= FEW_ROWS:
-            may_be_whole &= tiles <= self._most_tiles_of_few
-        else:
-            may_be_whole &= (tiles <= self._most_tiles) & (self._most_k_tiles >= k_tiles)
-        may_be_whole &= tiles <= self._most_alone
+        most_tiles = np.where(self._most_k_tiles >= k_tiles, self._most_tiles, -1)
+        is_short = np.minimum(problem.m, problem.n) <= FEW_ROWS
+        most_tiles = np.where(is_short, self._most_tiles_of_few, most_tiles)
+        may_be_whole &= tiles <= np.minimum(most_tiles, self._most_alone)
         rows, splits = [np.flatnonzero(may_be_whole)], [1]
+        if tiles.ndim > 1:
+            tiles, grid = tiles.ravel(), np.tile(grid, len(tiles))
         if k_tiles >= 2 * LEAST_K_TILES:
-            few = np.flatnonzero((2 * tiles <= grid) & self._may_split)
+            few = np.flatnonzero((2 * tiling.tiles <= tiling.grid) & self._may_split)
             times = grid[few] / tiles[few]
             fitting = [count for count in SPLITS if k_tiles >= count * LEAST_K_TILES]
             for count, too_large in zip_longest(fitting, fitting[MOST_SPLITS:], fillvalue=MAX_SPLITS):
@@ -75,14 +78,17 @@ class Sm90Family(Model):
                     splits.append(count)
         before_fixup, fixup_tiles = sum(map(len, rows)), None
         if k_tiles >= MIN_FIXUP_K_TILES:
-            usable = np.flatnonzero(((tiles >= grid) | self._is_small) & self._may_fix_up)
+            usable = np.flatnonzero(((tiling.tiles >= tiling.grid) | self._is_small) & self._may_fix_up)
             divided = FixupTiles.of(tiles[usable], k_tiles, grid[usable])
             rows.append(usable[divided.at])
             splits.append(1)
             fixup_tiles = replace(divided, at=np.arange(before_fixup, before_fixup + len(divided.at)))
         recipes = np.concatenate(rows)
+        problems: Column = 0
+        if tiling.tiles.ndim > 1:
+            problems, recipes = np.divmod(recipes, len(self.recipes))
         fixup, column = np.arange(len(recipes)) >= before_fixup, np.repeat(splits, [len(some) for some in rows])
-        return FixupVariants(recipes, column, fixup=fixup, fixup_tiles=fixup_tiles)
+        return FixupVariants(recipes, column, fixup=fixup, problem=problems, fixup_tiles=fixup_tiles)
 
     @cached_property
     def _is_small(self) -> Column:

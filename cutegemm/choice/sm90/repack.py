@@ -63,5 +63,5 @@ def repacking_us(
         return 0.0
     rows = sum(problem.m if name == "a" else problem.n for name in names)
     size = rows * problem.k * problem.l * operands.a.dtype.bits / 8
-    meets_us = MEETS_EARLY_US if size <= MAX_REPACKED_BYTES else MEETS_US
+    meets_us = MEETS_US - (MEETS_US - MEETS_EARLY_US) * (size <= MAX_REPACKED_BYTES)
     return REPACK_START_US + meets_us + 2 * size / (device.measured.repack_along_k_gb_s * 1e3)

@@ -341,8 +341,7 @@ class Shapes:
 
         problem   extents of the GEMM
         """
-        m, n = max(1, problem.m), max(1, problem.n)
-        return (m, n) if m == n else by_orientation(self.swap_ab, m, n)
+        return by_orientation(self.swap_ab, np.maximum(1, problem.m), np.maximum(1, problem.n))
 
     def grid(self, device: Device) -> Column:
         """Return the number of clusters of each plan that run on the device at a time, at least 1."""
@@ -372,7 +371,7 @@ def by_orientation(swap_ab: Column, a_value: Any, b_value: Any) -> tuple[Column,
     swap_ab            array of flags: does the plan compute D^T = B^T A^T, so that the problem's B is the kernel's A?
     a_value, b_value   value of the problem's A, and of its B
     """
-    if a_value is b_value or (isinstance(a_value, float) and a_value == b_value):
+    if np.ndim(a_value) == np.ndim(b_value) == 0 and a_value == b_value:
         return a_value, b_value
     return np.where(swap_ab, b_value, a_value), np.where(swap_ab, a_value, b_value)
 

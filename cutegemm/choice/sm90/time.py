@@ -30,7 +30,7 @@ from functools import cached_property
 import numpy as np
 
 from cutegemm.choice.candidate import Predicted, Variants
-from cutegemm.choice.columns import Column, of_rows, together
+from cutegemm.choice.columns import Column, together
 from cutegemm.choice.sm90.costs import COSTS, Sm90Costs
 from cutegemm.choice.sm90.lines import WIDTHS_BYTES, touched
 from cutegemm.choice.sm90.recipe import Sm90Recipe
@@ -95,24 +95,19 @@ class Model:
         A repack pass is a kernel that copies an operand before the GEMM.
 
         variants   the candidates: indices of plans in `shapes`, each with a division of K
+        problem    extents of the GEMM; or of several that differ in M, if its M is an array (problems, 1)
         """
-        costs, recipes, tiling = self.costs, variants.recipe, self.tiling(problem)
-        splits = np.broadcast_to(variants.splits, len(recipes))
+        costs, of_plans, tiling = self.costs, variants.of_plans, self.tiling(problem)
+        splits = np.broadcast_to(variants.splits, len(variants.recipe))
         fixup_tiles = self._fixup_tiles(variants, problem, tiling)
-        start_us = of_rows(self._start_us + self._asked_us(problem, tiling), recipes)
+        start_us = of_plans(self._start_us + self._asked_us(problem, tiling))
         store_us, exposed_us, cd_bytes = self._store(problem, tiling)
-        hidden_us = of_rows(store_us * self._does_not_stop, recipes)
-        waits_squared = of_rows(self._waits_squared, recipes)
-        l2_us, exposed_us, store_us = [
-            of_rows(us, recipes) for us in (self._l2_us(problem, tiling), exposed_us, store_us)
-        ]
-        grid, depth, all_k_tiles = (
-            of_rows(tiling.grid, recipes),
-            of_rows(self.shapes.depth, recipes),
-            self.k_tiles(problem),
-        )
-        k_tiles = np.ceil(all_k_tiles / (splits * of_rows(self._k_tiles_at_once, recipes))) * depth
-        units = of_rows(tiling.tiles, recipes) * splits
+        hidden_us = of_plans(store_us * self._does_not_stop)
+        waits_squared = of_plans(self._waits_squared)
+        l2_us, exposed_us, store_us = map(of_plans, (self._l2_us(problem, tiling), exposed_us, store_us))
+        grid, depth, all_k_tiles = of_plans(tiling.grid), of_plans(self.shapes.depth), self.k_tiles(problem)
+        k_tiles = np.ceil(all_k_tiles / (splits * of_plans(self._k_tiles_at_once))) * depth
+        units = of_plans(tiling.tiles) * splits
 
         def wave_us(from_l2_us: Column) -> Column:
             """Return the microseconds of one wave: each SM computes one tile of D, or one K split of a tile.
@@ -130,21 +125,24 @@ class Model:
         if fixup_tiles is not None:
             at, kept = fixup_tiles.at, fixup_tiles.kept / max(1, all_k_tiles)
             waves_us[at] = full_us[at] * (whole[at] + kept)
-        long_us, slower = self._long_us(problem), 1.0
+        long_us = of_plans(self._long_us(problem))
+        slower: Column = 1.0
         power_us: Column = 0.0
-        if long_us > _COOL_US:
+        if np.any(is_hot := long_us > _COOL_US):
             power_us = self._power_us(long_us) * (1 + costs.rests * exposed_us / full_us) / units
             limited_us = whole * together(4.0, full_us, power_us * grid)
             limited_us = limited_us + together(4.0, last_us, power_us * rest)
             if fixup_tiles is not None:
                 limited_us[at] = together(4.0, waves_us[at], power_us[at] * units[at])
             slower = limited_us / waves_us
+            if np.ndim(is_hot):
+                slower, power_us = np.where(is_hot, slower, 1.0), np.where(is_hot, power_us, 0.0)
         waves = np.maximum(1.0, begun)
-        ab_bytes = self._read_bytes(problem, tiling, recipes, fixup_tiles, waves)
-        memory_us = (ab_bytes + of_rows(cd_bytes, recipes)) / (self.device.measured.tma_read_gb_s * 1e3)
-        us = together(2.0, waves_us, memory_us) * (slower * of_rows(self._scales_factor, recipes))
-        us = start_us + us + self._meeting_us(recipes, splits, fixup_tiles, np.ceil(begun)) + store_us
-        repacking_us = of_rows(repack_us(self.shapes, self.operands, problem, self.device, self.repacked), recipes)
+        ab_bytes = self._read_bytes(problem, tiling, variants, fixup_tiles, waves)
+        memory_us = (ab_bytes + of_plans(cd_bytes)) / (self.device.measured.tma_read_gb_s * 1e3)
+        us = together(2.0, waves_us, memory_us) * (slower * of_plans(self._scales_factor))
+        us = start_us + us + self._meeting_us(variants, splits, fixup_tiles, np.ceil(begun)) + store_us
+        repacking_us = of_plans(repack_us(self.shapes, self.operands, problem, self.device, self.repacked))
         us = us + repacking_us
 
         def bounds() -> dict[str, Column]:
@@ -154,8 +152,8 @@ class Model:
             """
             k_tiles_of_sm = waves * k_tiles
             us_of = (
-                of_rows(self._mma_us, recipes) * k_tiles_of_sm, l2_us * k_tiles_of_sm,
-                of_rows(self._latency_us, recipes) * k_tiles_of_sm, store_us * waves, memory_us, power_us * units,
+                of_plans(self._mma_us) * k_tiles_of_sm, l2_us * k_tiles_of_sm,
+                of_plans(self._latency_us) * k_tiles_of_sm, store_us * waves, memory_us, power_us * units,
                 start_us, repacking_us,
             )  # fmt: skip
             return dict(zip(_BOUNDS, us_of, strict=True))
@@ -334,7 +332,8 @@ class Model:
         at_a_time = np.minimum(tiling.tiles, tiling.grid)
         a_readers = np.minimum(tiling.columns, at_a_time / np.minimum(tiling.rows, self.shapes.band))
         a_readers = np.maximum(1.0, a_readers)
-        in_line = [max(1.0, CACHE_LINE_BYTES / max(1, self._row_bytes(name, problem))) for name in "ab"]
+        row_bytes = [np.maximum(1, self._row_bytes(name, problem)) for name in "ab"]
+        in_line = [np.maximum(1.0, CACHE_LINE_BYTES / size) for size in row_bytes]
         rows_a, rows_b = by_orientation(self.shapes.swap_ab, *in_line)
         return self.costs.asked * np.maximum(a_readers * rows_a, at_a_time / a_readers * rows_b)
 
@@ -353,7 +352,7 @@ class Model:
         stays = d_bytes <= self.device.measured.l2_kept_bytes
         by_threads = d.align_bytes < TMA_INNER_ALIGNED_BYTES
         along, across = self._along
-        rate: Column = costs.store if stays else np.where(along, costs.store * costs.store_along, costs.store)
+        rate: Column = np.where(along & np.logical_not(stays), costs.store * costs.store_along, costs.store)
         if by_threads:
             rate = rate * np.where(across, costs.store_across, 1.0)
             row = np.where(across, tiling.m / tiling.rows, tiling.n / tiling.columns / shapes.cluster_k)
@@ -368,17 +367,16 @@ class Model:
             box_bytes = np.where(across, CACHE_LINE_BYTES, np.minimum(CACHE_LINE_BYTES, columns * d_size))
             # The rows of a box begin and end within a sector
             is_torn = ~across & (shapes.epi_tile_n * d_size % SECTOR_BYTES > 0)
-            is_torn |= self._row_bytes("d", problem) % SECTOR_BYTES > 0
+            is_torn = is_torn | (self._row_bytes("d", problem) % SECTOR_BYTES > 0)
             rate = np.where(is_torn, rate / (1 + SECTOR_BYTES / box_bytes), rate)
         us = tiling.own_m * tiling.own_n * (d_size / 1024) / (shapes.cluster_k * rate) + self._epi_tiles_us
         # The CTAs of an SM store at the same time
         us = us * np.maximum(1.0, shapes.ctas_per_sm * np.minimum(1.0, tiling.tiles / tiling.grid))
         if self.with_c:
             us = 2 * us
-        to_memory = 0 if stays else 1
-        return us, us * self._exposed(tiling, by_threads, stays), d_bytes * (to_memory + self.with_c)
+        return us, us * self._exposed(tiling, by_threads, stays), d_bytes * (1 - stays + self.with_c)
 
-    def _exposed(self, tiling: Tiling, by_threads: bool, stays: bool) -> Column:
+    def _exposed(self, tiling: Tiling, by_threads: bool, stays: Column) -> Column:
         """Return the fraction of a tile's store time that no MMAs overlap, for each plan.
 
         tiling       how the tiles of each plan cover D
@@ -393,30 +391,30 @@ class Model:
         overlaps = shapes.overlapped & ~is_last
         stops = shapes.cooperative | shapes.overlapped | (is_last & ~shapes.single)
         stops = costs.cooperative * (stops & ~shapes.is_crowded)
-        return np.where(overlaps, costs.overlapped, stops) * (1.0 if stays else costs.waited)
+        return np.where(overlaps, costs.overlapped, stops) * np.where(stays, 1.0, costs.waited)
 
-    def _meeting_us(self, recipes: Column, splits: Column, fixup_tiles: FixupTiles | None, waves: Column) -> Column:
+    def _meeting_us(self, variants: Variants, splits: Column, fixup_tiles: FixupTiles | None, waves: Column) -> Column:
         """Return the microseconds until CTAs that split a tile's K have added their accumulators, for each candidate.
 
         They are added in L2, or in shared memory with cluster split-K.
 
-        recipes       index of each candidate's plan
+        variants      the candidates
         splits        number of K splits of each candidate's tiles
         fixup_tiles   stream-K fixup of the candidates that have it; None if none has it
         waves         number of waves of each candidate
         """
-        costs = self.costs
-        us = of_rows(self._shared_us, recipes) * np.where(of_rows(self.shapes.streams, recipes), 1.0, waves)
+        costs, of_plans = self.costs, variants.of_plans
+        us = of_plans(self._shared_us) * np.where(of_plans(self.shapes.streams), 1.0, waves)
         if (splits > 1).any():
-            split_us = of_rows(self._split_us, recipes)
+            split_us = of_plans(self._split_us)
             us = us + (costs.meet + splits * split_us) * waves * (splits > 1)
         if fixup_tiles is not None:
-            split_us = self._split_us[recipes[fixup_tiles.at]]
+            split_us = self._split_us[variants.recipe[fixup_tiles.at]]
             us[fixup_tiles.at] += costs.ends + fixup_tiles.workers / fixup_tiles.shared * split_us
         return us
 
     def _read_bytes(
-        self, problem: Problem, tiling: Tiling, recipes: Column, fixup_tiles: FixupTiles | None, waves: Column
+        self, problem: Problem, tiling: Tiling, variants: Variants, fixup_tiles: FixupTiles | None, waves: Column
     ) -> Column:
         """Return the bytes of A and B that are read from DRAM, for each candidate.
 
@@ -424,36 +422,35 @@ class Model:
         because helpers are out of step with other CTAs.
 
         tiling        how the tiles of each plan cover D
-        recipes       index of each candidate's plan
+        variants      the candidates
         fixup_tiles   stream-K fixup of the candidates that have it; None if none has it
         waves         number of waves of each candidate
         """
         k_bytes = problem.k * self.operands.a.dtype.bits / 8 * problem.l
-        kept, once = self.device.measured.l2_kept_bytes, (problem.m + problem.n) * k_bytes
-        if once <= kept:
+        shapes, of_plans, kept = self.shapes, variants.of_plans, self.device.measured.l2_kept_bytes
+        once = of_plans((problem.m + problem.n) * k_bytes)
+        if np.all(is_kept := once <= kept):
             return once
-        shapes = self.shapes
-        m, n = of_rows(tiling.m, recipes), of_rows(tiling.n, recipes)
-        rows, columns = of_rows(tiling.rows, recipes), of_rows(tiling.columns, recipes)
-        a = np.where(of_rows(shapes.along_m, recipes), np.minimum(waves, columns), 1.0)
-        b = np.where(of_rows(shapes.along_n, recipes), np.minimum(waves, rows), 1.0)
+        m, n, rows, columns = map(of_plans, (tiling.m, tiling.n, tiling.rows, tiling.columns))
+        a = np.where(of_plans(shapes.along_m), np.minimum(waves, columns), 1.0)
+        b = np.where(of_plans(shapes.along_n), np.minimum(waves, rows), 1.0)
         if fixup_tiles is not None:
             # Share of all k-tiles that helpers take
-            apart, k_tiles = np.zeros(len(recipes)), max(1, self.k_tiles(problem))
-            apart[fixup_tiles.at] = (
-                (1 - fixup_tiles.kept / k_tiles) * fixup_tiles.shared / tiling.tiles[recipes[fixup_tiles.at]]
-            )
+            apart, k_tiles = np.zeros(len(variants.recipe)), max(1, self.k_tiles(problem))
+            tiles = of_plans(tiling.tiles)[fixup_tiles.at]
+            apart[fixup_tiles.at] = (1 - fixup_tiles.kept / k_tiles) * fixup_tiles.shared / tiles
             a = a + apart * (columns - a) * (m * k_bytes > kept)
             b = b + apart * (rows - b) * (n * k_bytes > kept)
-        return (m * a + n * b) * k_bytes
+        again = (m * a + n * b) * k_bytes
+        return np.where(is_kept, once, again) if np.ndim(is_kept) else again
 
-    def _long_us(self, problem: Problem) -> float:
+    def _long_us(self, problem: Problem) -> Column:
         """Return the microseconds of the problem's MMAs at the rate that the chip's power limit sustains."""
         k_bytes = problem.k * self.operands.a.dtype.bits / 8
         byte_products = problem.m * problem.n * problem.l * k_bytes
         return byte_products / (self.device.measured.wgmma_tflops * 1e6)
 
-    def _power_us(self, long_us: float) -> float:
+    def _power_us(self, long_us: Column) -> Column:
         """Return the least microseconds that the power limit allows for a problem's MMAs.
 
         They are less than `long_us` for a short problem, which ends before the chip reaches the limit.
@@ -478,7 +475,7 @@ class Model:
         ]
         first, second = by_orientation(self.shapes.swap_ab, a_lines[0], b_lines[0])
         if (widths := self._box_widths) is not None:
-            lines = np.array((a_lines, b_lines))[:, widths]
+            lines = [np.choose(widths, choices) for choices in (a_lines, b_lines)]
             second = np.where(widths, np.where(self.shapes.swap_ab, *lines), second)
         return first, second
 
@@ -494,7 +491,7 @@ class Model:
         widths = np.where(by_orientation(self.shapes.swap_ab, *along_mn)[1], widths, 0)
         return widths if widths.any() else None
 
-    def _row_bytes(self, name: str, problem: Problem, mn_major: str = "") -> int:
+    def _row_bytes(self, name: str, problem: Problem, mn_major: str = "") -> Column:
         """Return the bytes from one contiguous row (or column) of an operand to the next.
 
         name       "a", "b" or "d"
@@ -504,9 +501,10 @@ class Model:
         """
         operand = getattr(self.operands, name)
         major = "m" if name == "a" and name in mn_major else "n" if name in mn_major else operand.major
-        extent: int = getattr(problem, major)
-        if problem.ld:
-            extent = int(dict(problem.ld).get(name, extent))
+        extent: Column = getattr(problem, major)
+        pitch = dict(problem.ld).get(name)
+        if pitch is not None:
+            extent = pitch
         return extent * operand.dtype.bits // 8
 
 
