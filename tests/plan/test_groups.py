@@ -439,6 +439,9 @@ def test_a_box_adds_one_row_of_128_bytes() -> None:
         plain, batch = with_equal_groups(plan, Problem(800, 800, 64, 8, plan.operands, targets=3))
         assert plain.store == sm90_plan(operands_of(groups, out=out), epi_tile_n=plan.store.epi_tile[1]).store
         assert (batch.targets, batch.m * batch.n) == (None, 800 * 100)
+    for groups, by in (("m", "each warp"), ("n", "warp 0")):
+        added = f"add      rows of epilogue stage -> D[d_index] by TMA, by {by}"
+        assert added in str(adding(groups).program("consumer 0"))
     names = [str(each) for each in signature_of(adding())]
     assert names[2:] == ["ends: s32 (l, 1)", "d_index: s32 (m, 1)", "d: bf16 (targets, n)"]
 

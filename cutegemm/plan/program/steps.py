@@ -486,13 +486,17 @@ class StoreEpiStage(Step):
              copy the stage
     by_tma   whether it is a bulk store by TMA, which `WaitStores` waits for; otherwise threads copy the stage
     result   "d", or the name of an auxiliary output
+    index    name of the operand with the row of D that TMA adds each row to; "" if the stage is stored
     """
 
     by: str
     by_tma: bool = True
     result: str = "d"
+    index: str = ""
 
     def __str__(self) -> str:
+        if self.index:
+            return f"add      rows of epilogue stage -> D[{self.index}] by TMA, by {self.by}"
         return f"store    epilogue stage -> {_matrix(self.result)}{' by TMA' if self.by_tma else ''}, by {self.by}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from cutegemm.layout.inttuple import product
 from cutegemm.plan.access import Move
-from cutegemm.plan.problem import Operands
+from cutegemm.plan.problem import D_INDEX, Operands
 from cutegemm.plan.program import operations as op
 from cutegemm.plan.program.expand import Expansion, State
 from cutegemm.plan.program.operations import Op
@@ -168,13 +168,15 @@ class TmaStore(StagedStore):
         - If each warp stores its own rows, it waits for its own stores before it writes.
         """
         fetches, body = self.load_c is not None, list[Step]()
+        index = D_INDEX if plan.operands.scattered else ""
         for name in plan.epi_stage_results:
             if self.stores_rows(plan):
                 wait = WaitStores(self.count - 1, EACH_WARP)
-                body += [wait, WriteEpiStage(name), StoreEpiStage(EACH_WARP, result=name)]
+                body += [wait, WriteEpiStage(name), StoreEpiStage(EACH_WARP, result=name, index=index)]
             else:
                 before = [] if fetches else [WaitStores(self.count - 2, FIRST_WARP)]
-                body += [WriteEpiStage(name), *before, SyncEpiTile(), StoreEpiStage(FIRST_WARP, result=name)]
+                stored = StoreEpiStage(FIRST_WARP, result=name, index=index)
+                body += [WriteEpiStage(name), *before, SyncEpiTile(), stored]
         if fetches:
             body.append(If(IS_FIRST_WARP, (WaitStores(self.count - 2, ALL), LoadEpiTile(ahead=2))))
         return tuple(body)
