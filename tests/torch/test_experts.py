@@ -409,6 +409,26 @@ def test_operators_of_graphs(activation, interleaved, has_bias):
     assert targets == ["cutegemm.experts.default"] * 2 + ["cutegemm.experts_backward.default"]
 
 
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_transformations_inside_of_a_graph_are_refused(has_gradients):
+    """Dynamo would take the derivatives of the operator as 0."""
+    index, (x, weights, up, down, *_) = inputs()
+    x, weights, up, down = [each.detach().requires_grad_(has_gradients) for each in (x, weights, up, down)]
+
+    def product(x):
+        return experts(x, index, weights, up, down)
+
+    transformed = (
+        lambda x: torch.func.grad(lambda x: product(x).sum())(x),
+        lambda x: torch.func.jvp(product, (x,), (x,))[1],
+        lambda x: torch.vmap(product)(x.unsqueeze(0)),
+    )
+    for step in transformed:
+        assert step(x).any()
+        with pytest.raises(Exception, match=r"(?s)Observed exception.*UnsupportedError"):
+            torch.compile(step, fullgraph=True, backend="aot_eager")(x)
+
+
 def test_a_graph_of_single_operations_has_gradients(monkeypatch):
     """An activation of torch is computed between the products; so is any if Dynamo takes the graph as exported."""
     index, (x, weights, up, down, *_) = inputs()

@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch._C import _are_functorch_transforms_active
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
+from cutegemm.errors import UnsupportedError
 from cutegemm.plan.epilogue import Tensor
 from cutegemm.run.calls import Calls
 from cutegemm.run.views import ALIGN_BYTES
@@ -118,10 +121,16 @@ def mixed(
     """Return the sum of the weighted experts of each token: by a node of autograd's graph, or by single operations.
 
     The arguments are those of `experts`, and were checked.
+
+    raises   UnsupportedError in a graph of torch.compile that transforms the call
     """
     present = [x for x in tensors if x is not None]
     if not is_compiling():
         route = route_of(*present)
+    elif _are_functorch_transforms_active() or forward_ad._current_level >= 0:  # it would take derivatives as 0
+        raise UnsupportedError(
+            "experts: torch.func, or forward differentiation, is inside of a graph of torch.compile. Call it outside."
+        )
     elif is_exporting():
         route = Route.OPERATOR
     else:
