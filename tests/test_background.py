@@ -26,7 +26,7 @@ class Worker:
     ready = threading.Event()
     answer = None
 
-    def __init__(self, *modules):
+    def __init__(self, *modules, **options):
         pass
 
     def __call__(self, task, plan, arch):
@@ -136,6 +136,29 @@ def test_a_worker_that_dies_is_a_warning(launched):
         finished()
         with pytest.warns(UserWarning, match="perhaps memory ran out. Pass a smaller `processes`"):
             cutegemm.gemm(x, w.t())
+
+
+@pytest.mark.parametrize("error", [OSError, TypeError])  # what Popen raises without memory, and without a name
+def test_a_worker_that_cannot_start_is_a_warning(launched, monkeypatch, error):
+    def start(*modules, **options):
+        raise error("no process")
+
+    monkeypatch.setattr(background.workers, "Worker", start)
+    x, w = factors()
+    warned = pytest.warns(UserWarning, match=rf"failed \({error.__name__}\('no process'\)\)")
+    with cutegemm.compile_in_background(processes=1), warned:
+        cutegemm.gemm(x, w.t())
+        finished()
+        cutegemm.gemm(x, w.t())
+
+
+def test_ctrl_c_does_not_reach_worker_processes():
+    jobs = background._Jobs()
+    worker = jobs._worker()
+    try:
+        assert os.getpgid(worker.process.pid) != os.getpgrp()
+    finally:
+        jobs.kill()
 
 
 def test_a_capture_waits_for_the_compiler(launched, monkeypatch):

@@ -166,7 +166,7 @@ class _Jobs:
         If the worker fails, the plan gets a CompileError, and the next plan a new worker.
         """
         worker: workers.Worker | None = None
-        with suppress(OSError):  # the first plan tries again, and says why it failed
+        with suppress(Exception):  # the first plan tries again, and says why it failed
             worker = self._worker()
         while True:
             job = self._queue.get()
@@ -188,7 +188,7 @@ class _Jobs:
 
     def _worker(self) -> workers.Worker:
         """Start a worker process, which imports the DSL before it gets a plan."""
-        worker = workers.Worker("cutegemm.kernels.sm90.kernel")
+        worker = workers.Worker("cutegemm.kernels.sm90.kernel", is_background=True)
         self._workers.add(worker)
         return worker
 

@@ -34,16 +34,18 @@ class Worker:
 
     A call waits for the result and returns it.
 
-    modules   names of modules that the process imports before the first call
+    modules         names of modules that the process imports before the first call
+    is_background   whether the process lives on after Ctrl-C, which a terminal sends to all processes of a job
     """
 
-    def __init__(self, *modules: str) -> None:
+    def __init__(self, *modules: str, is_background: bool = False) -> None:
         path = os.pathsep.join([folder or os.getcwd() for folder in sys.path])
         self.process = subprocess.Popen(
             [sys.executable, "-c", _SERVE, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
+            start_new_session=is_background,
         )
 
     def __call__(self, task: Callable[..., Any], *arguments: Any) -> Any:
