@@ -279,9 +279,10 @@ class EpiStageBuilder:
             room = [min(_ENOUGH_STAGES, self.stages_left(self.least, n, consumers)) for n in serving]
             return serving[room.index(max(room))]
         if not widths:
+            otherwise = "" if self.operands.scattered else ", or store = 'direct'"
             rule = (
                 f"TMA stores D of {dtype} in epilogue tiles of {_either(wide[::-1])} columns, but none divides "
-                f"a tile of {columns} columns. Use a multiple of {wide[-1]}, or store = 'direct'."
+                f"a tile of {columns} columns. Use a multiple of {wide[-1]}{otherwise}."
             )
             raise PlanError(self.subject, [rule])
         return widths[0]

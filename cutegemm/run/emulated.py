@@ -76,7 +76,8 @@ def emulate(
 ) -> Emulation:
     """Return D = alpha * A @ B + beta * C, computed by the compiled kernel of a plan, whose PTX is emulated in numpy.
 
-    Every CTA is executed. D and the workspace start with values that are recognised if a kernel reads them unwritten.
+    Every CTA is executed. D and the workspace start with values that are recognised if a kernel reads them unwritten;
+    a D that rows are added to starts with zeros.
     No thread may access the gaps between the rows of the matrices.
 
     a, b, c            arrays M x K, K x N and M x N, with L in front if batched; c is None if beta is 0
@@ -95,7 +96,8 @@ def emulate(
     raises             PlanError if the arrays or the problem do not fit the plan; CompileError if it does not
                        compile; UnsupportedError for an instruction that the emulator does not implement;
                        EmulationError for an access out of bounds or not aligned, a race, a deadlock, a result that
-                       depends on unwritten memory, or an element of D that is not written exactly once
+                       depends on unwritten memory, or an element of D that is not written exactly once,
+                       or not added to as often as an index of rows says
 
     >>> from cutegemm.build import simt_plan
     >>> plan = simt_plan(block=(32, 32, 8), warp=(32, 32), thread=(8, 4))

@@ -449,10 +449,10 @@ def test_a_box_adds_one_row_of_128_bytes() -> None:
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"tile": (128, 96, 64)}, "in epilogue tiles of 64 columns, but none divides a tile of 96 columns."),
-        ({"epi_tile_n": 32}, "rows that are added have 128 bytes, one in each box. Use a multiple of 64 as bN"),
+        ({"tile": (128, 96, 64)}, "but none divides a tile of 96 columns. Use a multiple of 64."),
+        ({"epi_tile_n": 32}, "Use a multiple of 64 as bN (bM if D is m-major) and as epi_tile_n."),
         ({"store": "direct"}, "rows of D are added by TMA from the tiles of warpgroups. Use an sm90_plan with store="),
-        ({"shared_d": "padded"}, "rows of D are added by TMA from the tiles of warpgroups."),
+        ({"shared_d": "padded"}, "store='tma' or 'tma_warp', and with shared_d='swizzled' or 'plain'."),
         ({"with_c": True}, "rows are added to a D that is alone, but the epilogue is alpha * acc + beta * c."),
         ({"out": "e4m3"}, "D is of e4m3, but TMA adds f16, bf16 and f32."),
     ],
@@ -485,6 +485,8 @@ def test_operands_of_an_index() -> None:
             sm90_plan(grouped.with_aux(index=Operand(s32, modes[0], 4, modes=modes)))
     with pytest.raises(PlanError, match="groups = 'k', but rows are selected for groups along M or N only"):
         with_index(operands_of("k"))
+    with pytest.raises(PlanError, match=r"name = 'rows' selects no rows. Pass 'index' for A, or 'd_index' for D"):
+        with_index(operands_of("m"), "rows")
     operands = grouped.with_aux(index=Operand.of_kind(Row, f32))
     assert operands.gathered == ""
     assert dict(without_groups(operands).aux).keys() == {"index"}

@@ -58,7 +58,7 @@ def with_index(operands: Operands, name: str = INDEX) -> Operands:
 
     operands   groups divide M or N
     name       `INDEX` or `D_INDEX`
-    raises     PlanError for other operands
+    raises     PlanError for other operands or names
 
     >>> operands = with_index(Operands.of("bf16", layout="nt", batched=True, groups="m"))
     >>> operands.gathered, operands.transposed.gathered
@@ -67,6 +67,8 @@ def with_index(operands: Operands, name: str = INDEX) -> Operands:
     if operands.groups not in ("m", "n"):
         rule = f"operands have groups = {operands.groups!r}, but rows are selected for groups along M or N only."
         raise PlanError("with_index", [f"{rule} Make them with batched=True and groups='m' or 'n'."])
+    if name not in (INDEX, D_INDEX):
+        raise PlanError("with_index", [f"name = {name!r} selects no rows. Pass {INDEX!r} for A, or {D_INDEX!r} for D."])
     return operands.with_aux(**{name: Operand(s32, operands.groups, 4, modes=(operands.groups, "1"))})
 
 

@@ -265,18 +265,23 @@ def _scatters(plan: GemmPlan) -> Iterator[str]:
     if index.dtype is not s32:
         yield f"{D_INDEX} is of {index.dtype}, but kernels read indices of rows as s32. Use `with_index`."
     if plan.operands.groups != index.modes[0] or d.major == index.modes[0]:
-        yield f"rows of a {d.major}-major D are added to for groups along its other mode only. Add them after the GEMM."
+        rule = f"rows of an {d.major}-major D are added to for groups along its other mode only"
+        yield f"{rule}. Add them after the GEMM."
     if d.dtype not in (f16, bf16, f32):
         yield f"D is of {d.dtype}, but TMA adds f16, bf16 and f32. Add rows of it after the GEMM."
     if plan.epilogue.beside or plan.epilogue.tiles or plan.operands.gated:
         yield f"rows are added to a D that is alone, but the epilogue is {plan.epilogue}. Leave gates and matrices out."
     if not plan.store.stored_by_tma or not plan.tiled_mma.atom.is_of_warpgroup:
-        yield "rows of D are added by TMA from the tiles of warpgroups. Use an sm90_plan with store='tma'."
+        yield (
+            "rows of D are added by TMA from the tiles of warpgroups. Use an sm90_plan with store='tma' or 'tma_warp', "
+            "and with shared_d='swizzled' or 'plain'."
+        )
+    columns = TMA_SMEM_ALIGNED_BYTES * 8 // d.dtype.bits
     for _, box in plan.store.boxes[:1]:
         if box.box[1] != 1 or box.box[0] * box.dtype.bits != 8 * TMA_SMEM_ALIGNED_BYTES:
             yield (
                 f"D is stored by {box}; rows that are added have {TMA_SMEM_ALIGNED_BYTES} bytes, one in each box. Use "
-                f"a multiple of {TMA_SMEM_ALIGNED_BYTES * 8 // d.dtype.bits} as bN (bM if D is m-major)."
+                f"a multiple of {columns} as bN (bM if D is m-major) and as epi_tile_n."
             )
 
 

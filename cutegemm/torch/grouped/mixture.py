@@ -52,7 +52,7 @@ Options: TypeAlias = tuple[str | None, bool, bool]  # activation, interleaved, i
 _steps = Calls()  # `Steps` by the signature of a mixture
 # Largest mean number of rows of an expert, rounded down to a power of two, for rows that are loaded one by one. Then
 # reading the weights takes longer. The first product and what precedes it take 0.90 to 1.00 of the time with a copy of
-# the rows for means up to 64, and 1.3 to 1.4 times as long for means of 256 and 1024 (H100, 2026-11-27).
+# the rows for means up to 64, and 1.3 to 1.7 times as long for means of 128 to 1024 (H100, 2026-11-28).
 _MOST_GATHERED = 64
 
 
