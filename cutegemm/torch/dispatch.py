@@ -20,10 +20,12 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
+from cutegemm.errors import UnsupportedError
 from cutegemm.run.graph import autocast_dtype, carried
 
 PLAIN_TENSORS = frozenset([torch.Tensor, torch.nn.Parameter])  # classes without operations of their own
 _VMAP_MODE, _BATCHED = _dispatch_key_parse("VmapMode"), _dispatch_key_parse("Batched")
+_FORWARD = "cutegemm: forward differentiation is inside of a graph of torch.compile. Call it outside."
 _HAS_FLAG = hasattr(torch.compiler, "_is_exporting_flag")  # torch 2.6 may not have it
 
 
@@ -59,6 +61,7 @@ def route_of(*tensors: Any) -> Route:
     It depends on the state of torch (compiling, tracing, vmap, gradients) and on the kinds of tensors.
 
     tensors   all tensors that the call reads or writes
+    raises    UnsupportedError for forward differentiation in a graph of torch.compile: operators drop tangents
 
     >>> route_of(torch.ones(2, 2)), route_of(torch.ones(2, 2, requires_grad=True))
     (<Route.DIRECT: ...>, <Route.RECORDED: ...>)
@@ -66,6 +69,8 @@ def route_of(*tensors: Any) -> Route:
     <Route.OPERATOR: ...>
     """
     if is_compiling():
+        if forward_ad._current_level >= 0:
+            raise UnsupportedError(_FORWARD)
         return Route.OPERATOR
     if forward_ad._current_level >= 0 or _get_tracing_state() is not None:
         return Route.DECOMPOSED

@@ -311,6 +311,18 @@ def test_transformations():
         close([torch.autograd.forward_ad.unpack_dual(ours(dual, w)).tangent], forward[1:])
 
 
+def test_forward_differentiation_inside_of_a_graph_is_refused():
+    """Operators would drop the tangent. Without fullgraph, Dynamo leaves the call to eager mode."""
+    x, w = normal(4, 8), normal(6, 8, seed=1)
+
+    def step(x):
+        return torch.func.jvp(lambda x: linear(x, w), (x,), (x,))[1]
+
+    with pytest.raises(Exception, match=r"(?s)Observed exception.*UnsupportedError"):
+        torch.compile(step, fullgraph=True, backend="aot_eager")(x)
+    close([torch.compile(step, backend="aot_eager")(x)], [x @ w.mT])
+
+
 def test_several_threads():
     x, w, bias = A.detach(), W.detach(), BIAS.detach()
     found = [None] * 8

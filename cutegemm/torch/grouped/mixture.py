@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch._C import _are_functorch_transforms_active
-from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from cutegemm.errors import UnsupportedError
@@ -125,15 +124,10 @@ def mixed(
     raises   UnsupportedError in a graph of torch.compile that transforms the call
     """
     present = [x for x in tensors if x is not None]
-    if not is_compiling():
-        route = route_of(*present)
-    elif _are_functorch_transforms_active() or forward_ad._current_level >= 0:  # it would take derivatives as 0
-        raise UnsupportedError(
-            "experts: torch.func, or forward differentiation, is inside of a graph of torch.compile. Call it outside."
-        )
-    elif is_exporting():
-        route = Route.OPERATOR
-    else:
+    route = route_of(*present)
+    if is_compiling() and not is_exporting():
+        if _are_functorch_transforms_active():  # the operator would have gradients of 0
+            raise UnsupportedError("experts: torch.func is inside of a graph of torch.compile. Call it outside.")
         is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in present)
         route = Route.RECORDED if is_recorded else Route.DIRECT
     if callable(activation) or route not in (Route.DIRECT, Route.RECORDED):
