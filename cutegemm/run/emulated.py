@@ -340,5 +340,6 @@ def _check_written(plan: GemmPlan, buffer: Buffer, matrix: GlobalMatrix) -> None
     whole = np.broadcast_to(matrix.times, matrix.extents)
     extra = buffer.stored_bytes // size - int(whole.sum())
     if extra:
+        how = "more" if extra > 0 else "less"
         than = "the index says" if plan.operands.scattered else "once"
-        raise EmulationError(f"emulate: {plan.name} writes {extra} elements of {matrix.name} more than {than}.")
+        raise EmulationError(f"emulate: {plan.name} writes {abs(extra)} elements of {matrix.name} {how} than {than}.")

@@ -104,13 +104,16 @@ def test_coordinates_that_are_one_off(name: str, moved: int, said: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["m_added", "n_added"])
-def test_rows_that_are_stored_or_added_twice(name: str) -> None:
-    """Planted faults: PTX that stores rows instead of adding them, or that adds each one twice."""
+def test_rows_that_are_stored_or_added_twice_or_never(name: str) -> None:
+    """Planted faults: PTX that stores rows instead of adding them, or that adds each one twice, or never."""
     ptx = compile_plan(form(name, ctas=2)).ptx
     stored = re.sub(r"cp\.reduce(\S+)\.add\.tile", r"cp\1.tile", ptx)
     twice = re.sub(r"(cp\.reduce.*)", r"\1\n\1", ptx)
-    assert len({ptx, stored, twice}) == 3
-    for fault, said in ((stored, "race|not ordered"), (twice, r"writes \d+ elements of D more than the index says")):
+    never = re.sub(r".*cp\.reduce.*", "", ptx)
+    assert len({ptx, stored, twice, never}) == 4
+    counted = r"writes \d+ elements of D {} than the index says"
+    faults = ((stored, "race|not ordered"), (twice, counted.format("more")), (never, counted.format("less")))
+    for fault, said in faults:
         with pytest.raises(EmulationError, match=said):
             run(name, [20, 50, 96], ptx=fault)
 
