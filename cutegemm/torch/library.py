@@ -272,6 +272,23 @@ def _no_flops(*_: Any, **__: Any) -> int:
     return 0
 
 
+def define(
+    name: str, schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], flops: Callable[..., int]
+) -> None:
+    """Define an operator of torch.library, and register its kernel, its fake and its flop count.
+
+    name     name with the namespace, such as "cutegemm::mm"
+    schema   arguments and results, in torch's language of schemas
+    kernel   function that computes it, for tensors on a CPU and on a GPU
+    fake     function that returns results with only shapes and types, for graphs
+    flops    function that returns the number of floating-point operations, from the shapes of the arguments
+    """
+    torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.impl(name, ("cpu", "cuda"), kernel)
+    torch.library.register_fake(name, fake)
+    register_flop_formula(getattr(torch.ops.cutegemm, name.partition("::")[2]))(flops)
+
+
 def _define() -> None:
     """Define the operators of torch.library, and register their kernels, shapes, gradients, batches and flop counts."""
     functions: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., int]]] = {
@@ -285,10 +302,7 @@ def _define() -> None:
         "cutegemm::gemm_dgated": (_dgated, _fake_dgated, _flops_mm),
     }
     for name, (kernel, fake, flops) in functions.items():
-        torch.library.define(name, SCHEMAS[name], tags=(torch.Tag.pt2_compliant_tag,))
-        torch.library.impl(name, ("cpu", "cuda"), kernel)
-        torch.library.register_fake(name, fake)
-        register_flop_formula(getattr(torch.ops.cutegemm, name.partition("::")[2]))(flops)
+        define(name, SCHEMAS[name], kernel, fake, flops)
     torch.library.register_autograd("cutegemm::mm", _backward_mm, setup_context=_save_mm)
     torch.library.register_autograd("cutegemm::gemm", _backward_gemm, setup_context=_save_gemm)
     torch.library.register_vmap("cutegemm::mm", _batched_mm)

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 import torch.distributed._functional_collectives as collectives
 from torch.distributed import distributed_c10d as c10d
-from torch.utils.flop_counter import register_flop_formula
 
 from cutegemm.torch import checks
 from cutegemm.torch.autograd import Extents, gradients_by_b, needed, product, with_memory, with_saved
@@ -31,6 +30,7 @@ from cutegemm.torch.distributed.calls import all_reduced, gathered, ranks_of, re
 from cutegemm.torch.distributed.work import new_results, new_sum
 from cutegemm.torch.epilogue import PLAIN, OutDtype, formula, types_read, types_text
 from cutegemm.torch.launch import compute, joined
+from cutegemm.torch.library import define
 from cutegemm.torch.reference import Values, accumulator_dtype
 
 SCHEMAS = {
@@ -334,10 +334,7 @@ def _define() -> None:
         ),
     }  # fmt: skip
     for name, (kernel, fake, flops, gradients, saves) in parts.items():
-        torch.library.define(name, SCHEMAS[name], tags=(torch.Tag.pt2_compliant_tag,))
-        torch.library.impl(name, ("cpu", "cuda"), kernel)
-        torch.library.register_fake(name, fake)
-        register_flop_formula(getattr(torch.ops.cutegemm, name.partition("::")[2]))(flops)
+        define(name, SCHEMAS[name], kernel, fake, flops)
         torch.library.register_autograd(name, gradients, setup_context=saves)
 
 

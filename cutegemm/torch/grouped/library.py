@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch._C._functorch import is_batchedtensor
-from torch.utils.flop_counter import register_flop_formula
 
 from cutegemm.run.calls import ASKING, How, is_batch_invariant
 from cutegemm.torch import checks
@@ -27,6 +26,7 @@ from cutegemm.torch.grouped.launch import compute_grouped
 from cutegemm.torch.grouped.prepared import joined_results
 from cutegemm.torch.grouped.reference import added_rows, allocated, grouped_by_torch, rows_of
 from cutegemm.torch.launch import AS_CHOSEN
+from cutegemm.torch.library import define
 from cutegemm.torch.reference import Values, accumulator_dtype
 
 NAME, SCALED = "cutegemm::grouped_mm", "cutegemm::scaled_grouped_mm"
@@ -347,10 +347,7 @@ def sum_of_groups(g: torch.Tensor, shape: torch.Size, form: Form, ends: torch.Te
 def _define() -> None:
     """Define the operators, and register their kernels, fakes and flop counts, and the gradients of the first."""
     for name, kernel, fake in ((NAME, _kernel, _fake), (SCALED, _scaled_kernel, _scaled_fake)):
-        torch.library.define(name, SCHEMAS[name], tags=(torch.Tag.pt2_compliant_tag,))
-        torch.library.impl(name, ("cpu", "cuda"), kernel)
-        torch.library.register_fake(name, fake)
-        register_flop_formula(getattr(torch.ops.cutegemm, name.partition("::")[2]))(_flops)
+        define(name, SCHEMAS[name], kernel, fake, _flops)
     torch.library.register_autograd(NAME, _backward, setup_context=_save)
 
 

@@ -11,10 +11,10 @@ from math import prod
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
 
 from cutegemm.torch.grouped.mixture import computed, gradients, hidden_text
 from cutegemm.torch.grouped.reference import allocated
+from cutegemm.torch.library import define
 
 _OPTIONS = "str? activation, bool interleaved, bool is_partial"
 _PARAMETERS = "Tensor weights, Tensor up, Tensor down, Tensor? up_bias, Tensor? down_bias"
@@ -93,10 +93,7 @@ def _define() -> None:
         "cutegemm::experts_backward": (_experts_backward, _fake_experts_backward, _backward_flops),
     }
     for name, (kernel, fake, flops) in parts.items():
-        torch.library.define(name, SCHEMAS[name], tags=(torch.Tag.pt2_compliant_tag,))
-        torch.library.impl(name, ("cpu", "cuda"), kernel)
-        torch.library.register_fake(name, fake)
-        register_flop_formula(getattr(torch.ops.cutegemm, name.partition("::")[2]))(flops)
+        define(name, SCHEMAS[name], kernel, fake, flops)
 
 
 _define()
