@@ -337,9 +337,7 @@ def _check_written(plan: GemmPlan, buffer: Buffer, matrix: GlobalMatrix) -> None
             f"emulate: {plan.name} never writes {len(never)} elements of {matrix.name}; the first is "
             f"{buffer.place(int(never[0]) * size)}."
         )
-    # A reduction has modes of stride 0, whose elements are the same
-    all_times = np.broadcast_to(matrix.times, matrix.extents) if plan.operands.scattered else matrix.inside
-    extra = buffer.stored_bytes // size - int(all_times.sum())
+    extra = buffer.stored_bytes // size - int(matrix.times.sum())
     if extra:
         how = "more" if extra > 0 else "less"
         than = "the index says" if plan.operands.scattered else "once"

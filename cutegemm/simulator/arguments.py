@@ -205,7 +205,8 @@ def _divide_into_groups(problem: Problem, matrices: dict[str, GlobalMatrix]) -> 
             count = d.extents[across]
             d.groups = GroupsOf(across, np.zeros_like(begins), np.full_like(begins, count))
             times = np.bincount(targets[(targets >= 0) & (targets < count)], minlength=count)
-            d.times = times[:, None, None] if across == 0 else times[:, None]
+            d.times = np.zeros(len(d.buffer), int)
+            d.view(d.times)[...] = times[:, None, None] if across == 0 else times[:, None]
 
 
 def _as_modes(array: np.ndarray, name: str) -> np.ndarray:

@@ -79,7 +79,7 @@ class GlobalMatrix:
     strides   strides of the three modes, in elements
     base      index in `buffer` of element (0, 0, 0)
     groups    where the groups of a grouped GEMM lie; None if groups do not divide a mode of this matrix
-    times     how often each element of a result is written: an array that broadcasts to the extents
+    times     how often a kernel must write each element of `buffer`, if the matrix is a result: mostly once
 
     >>> matrix = GlobalMatrix(Problem(2, 3, 4), "a")
     >>> matrix.extents, matrix.strides, matrix.base
@@ -104,7 +104,7 @@ class GlobalMatrix:
         self.inside = np.zeros(length, bool)
         self.view(self.inside)[...] = True
         self.groups: GroupsOf | None = None
-        self.times = self.view(self.inside)
+        self.times: np.ndarray = self.inside
 
     def first(self, batch: np.ndarray) -> np.ndarray:
         """Return the offset, from `base`, of the first element of a batch or group.

@@ -407,6 +407,6 @@ def check_written(d: GlobalMatrix, written: np.ndarray, report: Report) -> None:
     times = d.view(written)
     report.add_each(
         "result",
-        np.argwhere(times != d.times),
+        np.argwhere(times != d.view(d.times)),
         lambda at: f"{d.name}(m {at[0]}, n {at[1]}, l {at[2]}) is written {int(times[tuple(at)])} times.",
     )
