@@ -289,7 +289,7 @@ class _Table:
             sums[best] = np.minimum(fastest, self._slower[best]).sum()
 
     def _remove_invalid(self, row: int) -> bool:
-        """Remove the entries of a plan for calls that it is not valid for; return False if there are none."""
+        """Remove the entries of a plan for those calls whose plan it cannot be; return False if there are none."""
         removed = False
         for some in (self._has_many_rows, ~self._has_many_rows):
             columns = np.flatnonzero(some & (self._order[row] < _NO_ENTRY))

@@ -51,10 +51,11 @@ def with_group_ends(operands: Operands) -> Operands:
 
 
 def with_index(operands: Operands, name: str = INDEX) -> Operands:
-    """Return the operands of a grouped GEMM that gathers the rows of A, or the columns of B, of its groups.
+    """Return the operands of a grouped GEMM with an index of rows, which it gathers from A or adds to D.
 
     An operand `INDEX` has the row of A for each row of D. An index that A does not have gives a row of zeros.
     An operand `D_INDEX` has the row of D that each row of A @ B is added to. A row that D does not have is dropped.
+    If groups divide N, columns take the place of rows, and B that of A.
 
     operands   groups divide M or N
     name       `INDEX` or `D_INDEX`

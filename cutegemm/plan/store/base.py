@@ -65,7 +65,7 @@ class Store:
         return None
 
     def to_adjacent_rows(self, operands: Operands) -> Store:
-        """Return a store of whole tiles, for a plan whose store adds rows to selected rows of D; here this store."""
+        """Return this store for a batch of equal groups: one that stores rows, if this one adds them."""
         return self
 
     @property

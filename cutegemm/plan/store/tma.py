@@ -69,7 +69,7 @@ class TmaStore(StagedStore):
         return (("D", self.box), *((("C", self.load_c),) if self.load_c else ()))
 
     def to_adjacent_rows(self, operands: Operands) -> TmaStore:
-        """Return this store, with boxes of many rows that are stored if it has boxes of one row that is added."""
+        """Return this store for a batch of equal groups: its boxes have many rows and are stored, not added."""
         if not operands.scattered:
             return self
         box = (self.box.box[0], self.epi_tile["nm".index(operands.d.major)])

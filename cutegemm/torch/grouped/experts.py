@@ -34,24 +34,24 @@ def experts(
 ) -> torch.Tensor:
     """Return for each token the sum of weight * (act(x @ up.T + up_bias) @ down.T + down_bias) over its experts.
 
-    x             (T, K): a row for each token
-    index         (T, k) integers: the experts of each token, as a router chooses them. The host does not read them
-    weights       (T, k): the weight of each of them, of a floating type
-    up            (L, H, K): a weight of each of L experts; (L, 2H, K) for a gated activation: gate, then up
-    down          (L, N, H)
-    activation    name of an activation, as for `linear` or, if gated, as for `gemm_gated`; or a function of torch from
-                  (rows, 2H) or (rows, H) to (rows, H), which torch computes between the two products
-    up_bias       (L, 2H) or (L, H), in the order of the rows of `up`; None for no bias
-    down_bias     (L, N); None for no bias
-    interleaved   whether rows 2j and 2j + 1 of `up` are gate and up, as in gpt-oss. If `up` is not contiguous along K,
-                  torch applies the activation after the kernel
-    is_partial    whether `index` may have numbers from L on, for experts on other devices. They contribute 0. Without
-                  it, such a number makes the result wrong. A negative number counts as 0, the first expert
-    deterministic whether the rows of a token are added in the order of its experts, in float32. Otherwise a kernel of
-                  Hopper adds them in any order, each with a rounding to the type of x, while it computes them. That
-                  saves a pass over all rows. `torch.use_deterministic_algorithms(True)` makes all calls deterministic
-    returns       (T, N)
-    raises        UnsupportedError with every rule that is violated
+    x               (T, K): a row for each token
+    index           (T, k) integers: the experts of each token, as a router chooses them. The host does not read them
+    weights         (T, k): the weight of each of them, of a floating type
+    up              (L, H, K): a weight of each of L experts; (L, 2H, K) for a gated activation: gate, then up
+    down            (L, N, H)
+    activation      name of an activation, as for `linear` or, if gated, as for `gemm_gated`; or a function of torch
+                    from (rows, 2H) or (rows, H) to (rows, H), which torch computes between the two products
+    up_bias         (L, 2H) or (L, H), in the order of the rows of `up`; None for no bias
+    down_bias       (L, N); None for no bias
+    interleaved     whether rows 2j and 2j + 1 of `up` are gate and up, as in gpt-oss. If `up` is not contiguous along
+                    K, torch applies the activation after the kernel
+    is_partial      whether `index` may have numbers from L on, for experts on other devices. They contribute 0. Without
+                    it, such a number makes the result wrong. A negative number counts as 0, the first expert
+    deterministic   whether the rows of a token are added in the order of its experts, in float32. Otherwise a kernel of
+                    Hopper adds them in any order, each with a rounding to the type of x, while it computes them. That
+                    saves a pass over all rows. `torch.use_deterministic_algorithms(True)` makes all calls deterministic
+    returns         (T, N)
+    raises          UnsupportedError with every rule that is violated
 
     >>> x, up, down = torch.ones(2, 3), torch.ones(4, 2, 3), torch.ones(4, 5, 2)
     >>> index, weights = torch.tensor([[0, 3], [3, 1]]), torch.tensor([[0.5, 0.5], [1.0, 2.0]])

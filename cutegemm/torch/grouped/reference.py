@@ -72,7 +72,9 @@ def rows_of(a: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def added_rows(results: Sequence[torch.Tensor], index: torch.Tensor, targets: int) -> list[torch.Tensor]:
-    """Return a result of as many rows as `targets`, in a list: sums of the rows of the only result, as an index says.
+    """Add each row of the only result to the row of zeros that an index names; return the sums in a list.
+
+    targets   number of rows of the sums
 
     >>> added_rows([torch.tensor([[1.0], [2.0], [4.0]])], torch.tensor([1, 0, 1], dtype=torch.int32), 2)[0].flatten()
     tensor([2., 5.])
