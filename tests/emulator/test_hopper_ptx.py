@@ -173,6 +173,10 @@ def test_a_store_writes_whole_units_past_the_end_of_a_row():
             "st.shared.b32 [%r9], %r0; cp.async.bulk.wait_group.read 0;",
             "which warp 0 wrote by an ordinary store",
         ),
+        (
+            f"{FETCH} {WAIT.format(parity=0)} @%p0 ret; mov.b32 %r11, -1; {ADD} cp.async.bulk.commit_group;",
+            r"reduces into a box at \(0, -1\); a coordinate is negative",
+        ),
         (f"{FETCH.replace('[%r9], [%rd8', '[%r9+64], [%rd8')}", "not a multiple of 128"),
         (f"{FETCH.replace('{%r10, %r11}', '{%r10}').replace('2d', '1d')}", "1 coordinates for a tensor map of 2"),
         (f"{FETCH.replace('1024;', '2048;')} {WAIT.format(parity=0)}", "lacks 0 of 1 arrivals and 1024 bytes"),

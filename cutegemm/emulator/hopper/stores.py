@@ -155,6 +155,8 @@ def store_boxes(step: Step, reduction: str | None) -> None:
             units = box.shared_units(int(offsets[i]))
         except RuleViolation as violations:
             raise step.fail(str(violations), thread) from None
+        if reduction is not None and min(corner) < 0:  # an illegal instruction on an H100 (2026-11-28)
+            raise step.fail(f"it reduces into a box at {corner}; a coordinate is negative.", thread)
         key = (int(machine.warp_of[thread]), box, corner, int(offsets[i]))
         if key not in sent:
             copy = proxy_of(machine).request(step.instruction, thread, slot, units)

@@ -216,7 +216,8 @@ class TmaStorage(StagedStorage):
         """Add each row of the i-th epilogue tile that belongs to the group to the row of D that the index selects.
 
         A box of one row is read where that row of a box of many would be: the swizzle permutes bits of the address. The
-        lanes of a warp hold the indices of its rows. TMA drops a row that D does not have.
+        lanes of a warp hold the indices of its rows. TMA drops a row past the last one of D. A row with a negative
+        index is skipped here, because TMA would stop with an illegal instruction (H100, 2026-11-28).
 
         by        which warps add: `FIRST_WARP`, or `EACH_WARP` its own rows
         own_mnl   (m_tile, n_tile, batch): indices of the consumer's tile in the grid of consumer tiles
@@ -243,5 +244,6 @@ class TmaStorage(StagedStorage):
                     row = cute.arch.make_warp_uniform(cute.arch.shuffle_sync(target, lane))
                     source = tBsD[None, (first + j + lane, 0) if mode == 0 else (0, first + j + lane)]
                     result = tBgD[None, row, across] if mode == 0 else tBgD[None, across, row]
-                    cute.copy(to.tma_d, source, result, **lower.l2_policy(self.store.box))
+                    if row >= 0:
+                        cute.copy(to.tma_d, source, result, **lower.l2_policy(self.store.box))
             cute.arch.cp_async_bulk_commit_group()
