@@ -186,9 +186,9 @@ def sm90_plan(
     b.choices(schedule=(schedule, WARP_ROLES_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
     ctas = None if schedule == "single" else ctas
     gpc_aware = _gpc_raster(b, gpc_raster, tpc_rounds, (cluster[0], cluster[1] * cluster_k), ctas)
-    if gpc_raster is None and (ops.groups or not (raster is None and is_gpc_aware(tile, cluster))):
+    if gpc_raster is None and not (raster is None and is_gpc_aware(tile, cluster)):
         gpc_aware = LaunchOrder()
-    order = b.order(_raster_of(ops, cluster, gpc_aware) if raster is None else raster)
+    order = b.order(_raster_of(ops.groups, cluster, gpc_aware) if raster is None else raster)
     policies = b.policies(l2)
     repacks = b.attempt(lambda: make_repacks(ops, repack, along_k=True)) or ()
     loaded = as_repacked(ops, repacks)
@@ -351,27 +351,25 @@ def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
     return product(tile[:2]) >= LEAST_ORDERED and product(cluster) <= PAIR
 
 
-def _raster_of(operands: Operands, cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
+def _raster_of(groups: str, cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
     """Return the default order of the tiles of D as text, such as "fitted_m", so that clusters of a GPC share L2 reads.
 
     Clusters share the reads of an operand if they load the same tiles of it at the same time and are in one GPC. The
     operand that is not multicast profits most. In GPC-aware order, clusters with neighbouring numbers are in one GPC.
     In launch order, about every eighth cluster is in the same one.
 
-    A group has few tiles along the mode that groups divide. The order goes along it, because those tiles share weights.
+    The tiles of a group across the mode that groups divide are few, so they need no bands.
 
-    operands   operands of the plan, which may have groups
-    cluster    CTAs of a cluster along M and N
-    order      how clusters take tiles: GPC by GPC or in launch order
+    groups    mode that groups divide: "m", "n" or "k"; "" for a GEMM without groups
+    cluster   CTAs of a cluster along M and N
+    order     how clusters take tiles: GPC by GPC or in launch order
     """
-    if operands.groups in ("m", "n"):
-        return f"along_{operands.groups}"
-    is_wide = cluster[1] > cluster[0]
-    if isinstance(order, LaunchOrder):
-        return "fitted_n" if is_wide else "fitted_m"
-    if cluster == (1, 1):
-        return f"even:{_ACROSS_CTAS}"
-    return f"even_{'m' if is_wide else 'n'}:{_ACROSS_CLUSTERS}"
+    across, is_launch = "m" if cluster[1] > cluster[0] else "n", isinstance(order, LaunchOrder)
+    if groups in ("m", "n") and (is_launch or groups == across or cluster == (1, 1)):
+        return f"along_{groups}"
+    if is_launch:
+        return f"fitted_{'n' if across == 'm' else 'm'}"
+    return f"even:{_ACROSS_CTAS}" if cluster == (1, 1) else f"even_{across}:{_ACROSS_CLUSTERS}"
 
 
 def columns_loaded(b: Operand, tile: tuple[int, ...]) -> int:

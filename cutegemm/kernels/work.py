@@ -1,47 +1,78 @@
-"""Minimum, maximum, rounded-up quotient and search of traced integers, for the tile scheduler of `plan.work`."""
+"""Minimum, maximum, quotients and search of traced integers, for the tile scheduler of `plan.work`."""
 
 from __future__ import annotations
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Float32, Int32
 
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.work.arithmetic import Arithmetic
 
 
 @cute.jit
-def search(number: Int32, start: Int32, first: Int32, count: Int32, sizes: cutlass.Constexpr):
-    """Return which run of consecutive numbers contains a number, and the first number of that run.
+def search(number: Int32, run: tuple, count: Int32, bounds: cutlass.Constexpr, numbers: cutlass.Constexpr):
+    """Return which of several runs of consecutive numbers contains a number.
 
-    All threads of a warp call it together, with the same values: each looks at another run. See
+    A run is (index, first number, begin, size). All threads of a warp call it together, with the same values. If the
+    number is in the run where the search begins, nothing is read. Otherwise each thread looks at another run. See
     `plan.work.arithmetic.search`, which does the same with Python's integers.
 
-    sizes   function from the index of a run to the count of its numbers
+    bounds    function from the index of a run to its begin and its size
+    numbers   function from the size of a run to the count of its numbers
     """
+    index, first, begin, size = run
     lane = cute.arch.lane_idx()
-    is_sought = start < count
+    is_sought = index < count
+    if is_sought:
+        is_sought = number >= first + numbers(size)
     while is_sought:
-        size = Int32(0)
-        if start + lane < count:
-            size = Int32(sizes(start + lane))
-        last = size  # becomes the count of numbers of the runs from `start` to this lane's
+        begin, size = bounds(index + lane)
+        own = Int32(0)
+        if index + lane < count:
+            own = Int32(numbers(size))
+        last = own  # becomes the count of numbers of the runs from `index` to this lane's
         for step in cutlass.range_constexpr(5):
             before = cute.arch.shuffle_sync_up(last, 1 << step, mask_and_clamp=0)
             if lane >= 1 << step:
                 last += before
         is_later = cute.arch.vote_ballot_sync(number >= first + last)
         passed = cute.arch.popc(is_later)  # runs that end before the number: those of the first lanes
-        own = cutlass.min(passed, WARP_THREADS - 1)
-        whole, size = cute.arch.shuffle_sync(last, own), cute.arch.shuffle_sync(size, own)
+        at = cutlass.min(passed, WARP_THREADS - 1)
+        whole, own, begin, size = [cute.arch.shuffle_sync(each, at) for each in (last, own, begin, size)]
         if passed < WARP_THREADS:
-            first += whole - size
+            first += whole - own
             is_sought = False
         else:
             first += whole
-            is_sought = start + WARP_THREADS < count
-        start += passed
-    return cutlass.min(start, count), first
+            is_sought = index + WARP_THREADS < count
+        index += passed
+    return cutlass.min(index, count), first, begin, size
 
 
-TRACED = Arithmetic(cutlass.min, cutlass.max, cute.ceil_div, search)
+class Divisor:
+    """Divides integers by a positive integer that only the device knows, by a multiplication with its reciprocal.
+
+    A division of integers takes about 150 cycles, this one half as many. It is exact for dividends from 0 to 2**21 - 1:
+    `dividend + 0.5` is at least 0.5 away from each multiple of the divisor. The reciprocal and the product are off by
+    at most 1.5 * 2**-23 of their values, which moves the quotient by less than 0.5 / divisor.
+
+    divisor   the integer that is divided by
+    """
+
+    def __init__(self, divisor: Int32) -> None:
+        self.divisor, self.reciprocal = divisor, cute.arch.rcp_approx(Float32(divisor))
+
+    def __rfloordiv__(self, dividend: Int32) -> Int32:
+        return Int32((Float32(dividend) + 0.5) * self.reciprocal)
+
+    def __rmod__(self, dividend: Int32) -> Int32:
+        return dividend - (dividend // self) * self.divisor
+
+
+def divisors(numbers: tuple[Int32, ...]) -> tuple[Divisor, ...]:
+    """Return objects that divide by positive integers which only the device knows: see `Divisor`."""
+    return tuple([Divisor(number) for number in numbers])
+
+
+TRACED = Arithmetic(cutlass.min, cutlass.max, cute.ceil_div, search, divisors)

@@ -35,7 +35,7 @@ from cutegemm.plan.problem import D_INDEX, Operand
 from cutegemm.plan.rules.limits import limits
 from cutegemm.plan.signature import signature_of
 from cutegemm.plan.work.arithmetic import search
-from cutegemm.plan.work.grouped import GroupedScheduler, GroupTile, with_equal_groups
+from cutegemm.plan.work.grouped import MOST_TILES, GroupedScheduler, GroupTile, with_equal_groups
 from cutegemm.plan.work.work import Work
 from tests.epilogues import CASES
 from tests.grouped import FORMS, LAYOUTS, bounds, form
@@ -143,13 +143,14 @@ def tiles_of(work: Work) -> list[list[tuple[tuple[int, ...], int, int]]]:
 def test_groups_of_rows_by_hand() -> None:
     """100 rows are 2 tiles of 64, along N there are 2: tiles 0 to 3. Group 1 is empty. Group 2 has tiles 4 and 5.
 
-    CTA 0 takes the even tiles, and CTA 1 the odd ones. Along M, tile 1 is below tile 0.
+    CTA 0 takes the even tiles, and CTA 1 the odd ones. Along M, tile 1 is below tile 0. A state has the group's first
+    tile, its first row and its rows.
     """
     work = work_of(plan_of("m"), (200, 128, 128), [100, 100, 164])
     assert (work.count, work.clusters) == (6, 2)
     assert [[*work.states(place)] for place in range(2)] == [
-        [(0, 0, 0), (2, 0, 0), (4, 2, 4)],
-        [(1, 0, 0), (3, 0, 0), (5, 2, 4)],
+        [(0, 0, 0, 0, 100), (2, 0, 0, 0, 100), (4, 2, 4, 100, 64)],
+        [(1, 0, 0, 0, 100), (3, 0, 0, 0, 100), (5, 2, 4, 100, 64)],
     ]
     assert tiles_of(work) == [
         [((0, 0, 0), 0, 100), ((0, 1, 0), 0, 100), ((0, 0, 2), 100, 64)],
@@ -162,8 +163,8 @@ def test_groups_of_columns_by_hand() -> None:
     """The groups are those above, but along N, with 2 tiles along M. Group 2 has tiles 4 and 5, one below the other."""
     work = work_of(plan_of("n"), (128, 200, 128), [100, 100, 164])
     assert [[*work.states(place)] for place in range(2)] == [
-        [(0, 0, 0), (2, 0, 0), (4, 2, 4)],
-        [(1, 0, 0), (3, 0, 0), (5, 2, 4)],
+        [(0, 0, 0, 0, 100), (2, 0, 0, 0, 100), (4, 2, 4, 100, 64)],
+        [(1, 0, 0, 0, 100), (3, 0, 0, 0, 100), (5, 2, 4, 100, 64)],
     ]
     assert tiles_of(work) == [
         [((0, 0, 0), 0, 100), ((0, 1, 0), 0, 100), ((0, 0, 2), 100, 64)],
@@ -241,12 +242,16 @@ def test_clusters_take_each_tile_of_each_group_once(
 
 @given(st.lists(st.integers(0, 70), max_size=100), st.integers(0, 100), st.integers(0, 400), st.integers(-1000, 1000))
 def test_search(sizes: list[int], start: int, ahead: int, first: int) -> None:
-    """The run is the last one that begins at most at the number, found from the list of all numbers."""
+    """The run is the last one that begins at most at the number, found from the list of all numbers.
+
+    A run of `size` has twice as many numbers.
+    """
     start = min(start, len(sizes))
-    owners = [run for run in range(start, len(sizes)) for _ in range(sizes[run])]
-    found = search(first + ahead, start, first, len(sizes), sizes.__getitem__)
+    bounds = [(sum(sizes[:run]), size) for run, size in enumerate([*sizes, 0])]
+    owners = [run for run in range(start, len(sizes)) for _ in range(2 * sizes[run])]
+    found = search(first + ahead, (start, first, *bounds[start]), len(sizes), bounds.__getitem__, lambda size: 2 * size)
     run = owners[ahead] if ahead < len(owners) else len(sizes)
-    assert found == (run, first + sum(sizes[start:run]))
+    assert found == (run, first + 2 * sum(sizes[start:run]), *bounds[run])
 
 
 def test_groups_of_equal_size_if_their_ends_are_not_known() -> None:
@@ -334,9 +339,12 @@ def test_limits() -> None:
     def said(m: int, groups: int) -> list[str]:
         return list(limits(plan, Problem(m, 64, 64, groups, plan.operands)))
 
-    assert said(ROWS - 1, 3) == []
-    assert said(ROWS, 3) == [f"groups divide {ROWS} elements; a tensor map clips at most {ROWS - 1}."]
-    (many,) = limits(plan, Problem(1 << 20, 1 << 30, 64, 4, plan.operands))
+    too_large = "a group may have {} tiles; kernels divide numbers up to 2097152. Take a larger tile."
+    assert said(128 * MOST_TILES, 3) == []
+    assert said(128 * MOST_TILES + 1, 3) == [too_large.format(2097153)]
+    assert said(ROWS - 1, 3) == [too_large.format(8388608)]
+    assert said(ROWS, 3)[1:] == [f"groups divide {ROWS} elements; a tensor map clips at most {ROWS - 1}."]
+    many, _ = limits(plan, Problem(1 << 20, 1 << 30, 64, 4, plan.operands))
     assert many == "2048 x 8388608 x 4 tiles are more than the 2147483647 CTAs that a grid may have."
     assert said(64, 0) == ["L = 0; a grouped GEMM has at least one group."]
 

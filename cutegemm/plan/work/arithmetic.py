@@ -22,28 +22,38 @@ def ceil_div(a: Any, b: Any) -> Any:
     return (a + (b - 1)) // b
 
 
-def search(number: int, start: int, first: int, count: int, sizes: Callable[[int], int]) -> tuple[int, int]:
-    """Return which run of consecutive numbers contains a number, and the first number of that run.
+def search(
+    number: int,
+    run: tuple[int, int, int, int],
+    count: int,
+    bounds: Callable[[int], tuple[int, int]],
+    numbers: Callable[[int], int],
+) -> tuple[int, int, int, int]:
+    """Return which of several runs of consecutive numbers contains a number.
 
-    number   the number that is looked up, at least `first`
-    start    index of the run where the search begins
-    first    first number of that run
-    count    number of runs. It is returned as index if `number` is past the end of the last run
-    sizes    function from the index of a run to the count of its numbers, which may be 0
+    A run is (index, first number, begin, size), e.g. a group's index, first tile, first row and number of rows.
 
-    >>> runs = (3, 0, 4)  # the numbers 0 to 2, none, and 3 to 6
-    >>> [search(number, 0, 0, 3, runs.__getitem__) for number in (2, 3, 6, 7)]
-    [(0, 0), (2, 3), (2, 3), (3, 7)]
+    number    the number that is looked up, at least the first number of `run`
+    run       the run where the search begins
+    count     number of runs. It is the index of the result if `number` is past the end of the last run
+    bounds    function from the index of a run to its begin and its size. It is also called for the index `count`
+    numbers   function from the size of a run to the count of its numbers, which may be 0
+
+    >>> sizes = (3, 0, 4, 0)  # the numbers 0 to 2, none, and 3 to 6
+    >>> [search(number, (0, 0, 0, 3), 3, lambda i: (sum(sizes[:i]), sizes[i]), int) for number in (2, 3, 6, 7)]
+    [(0, 0, 0, 3), (2, 3, 3, 4), (2, 3, 3, 4), (3, 7, 7, 0)]
     """
-    while start < count and number >= first + sizes(start):
-        first += sizes(start)
-        start += 1
-    return start, first
+    index, first, begin, size = run
+    while index < count and number >= first + numbers(size):
+        first += numbers(size)
+        index += 1
+        begin, size = bounds(index)
+    return index, first, begin, size
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Minimum, maximum and rounded-up division of one kind of values: Python integers, numpy arrays, or kernel values.
+    """Minimum, maximum and divisions of one kind of values: Python integers, numpy arrays, or kernel values.
 
     Formulas that are written with these functions serve the host, the analysis and the kernel.
 
@@ -51,6 +61,7 @@ class Arithmetic:
     maximum    larger of two values
     ceil_div   quotient of two values, rounded up
     search     function that finds the run of numbers that contains a number: see `search`; not for arrays
+    divisors   function that converts positive integers to objects that a kernel divides by faster
 
     >>> INTEGERS.minimum(3, 5), INTEGERS.ceil_div(7, 2), ARRAYS.maximum(np.array([3, 5]), 4).tolist()
     (3, 4, [4, 5])
@@ -59,7 +70,8 @@ class Arithmetic:
     minimum: Callable[[Any, Any], Any] = min
     maximum: Callable[[Any, Any], Any] = max
     ceil_div: Callable[[Any, Any], Any] = ceil_div
-    search: Callable[..., tuple[Any, Any]] = search
+    search: Callable[..., tuple[Any, Any, Any, Any]] = search
+    divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
 
     def is_below(self, value: Any, bound: Any) -> Any:
         """Return 1 if an integer is less than a bound, else 0, computed without a branch so that it works in a kernel.

@@ -1,9 +1,9 @@
 """The tile scheduler of grouped GEMMs: groups of any size, whose ends are known in device memory only.
 
 `RowGroups` are the work tiles if groups divide M or N. The tiles of a group are numbered after those of the group
-before it, and a cluster carries the group of its work tile and the first tile of that group, so that it searches for
-its next group from there. `DeepGroups` are those if groups divide K: each group has all tiles of its own D, and its
-own number of k-tiles.
+before it, and a cluster carries the group of its work tile, with its first tile and its rows. It reads the ends of
+other groups only if its next work tile is not in the same group. `DeepGroups` are those if groups divide K: each group
+has all tiles of its own D, and its own number of k-tiles.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cutegemm.plan.problem import Problem
 
 Stated = TypeVar("Stated", "Problem", "Problem | None")
+MOST_TILES = 2**21  # tiles of a group that a division in f32 can tell apart, see `kernels.work.Divisor`
 
 
 @dataclass(frozen=True)
@@ -90,36 +91,38 @@ class GroupedWork(Work):
 
 @dataclass(frozen=True, kw_only=True)
 class RowGroups(GroupedWork):
-    """Groups of rows or of columns of D. The state is (number of the work tile, its group, first tile of the group)."""
+    """Groups of rows or of columns of D.
+
+    The state is (number of the work tile, its group, first tile of the group, its first row, number of its rows).
+    """
 
     def first(self, place: Any) -> State:
-        return self._at(place, 0, 0)
+        return self._at(place, (0, 0, *self.bounds(0)))
 
     def next(self, state: State) -> State:
         return self.ahead(state, 1)
 
     def ahead(self, state: State, turns: int) -> State:
-        number, group, first = state
-        return self._at(number + turns * self.clusters, group, first)
+        number, *group = state
+        return self._at(number + turns * self.clusters, tuple(group))
 
     def first_of(self, state: State, turn: Any, turns: int) -> State:
-        number, group, first = state
-        return self._at(number + turn * self.clusters, group, first)
+        number, *group = state
+        return self._at(number + turn * self.clusters, tuple(group))
 
-    def _at(self, number: Any, group: Any, first: Any) -> State:
+    def _at(self, number: Any, group: tuple[Any, ...]) -> State:
         """Return the state of a work tile, found from a group on.
 
-        first   number of the first tile of that group, at most `number`
+        group   that group: its index, first tile, first row and number of rows. The first tile is at most `number`
         """
-        return number, *self.tiles.arithmetic.search(number, group, first, self.groups, self.tiles_of)
+        return number, *self.tiles.arithmetic.search(number, group, self.groups, self.bounds, self._tiles_of_rows)
 
     def exists(self, state: State) -> Any:
         return state[1] < self.groups
 
     def tile(self, state: State) -> GroupTile:
-        number, group, first = state
-        begin, size = self.bounds(group)
-        return GroupTile(number, 0, self.k_tiles, 1, 0, 0, group, first, begin, size)
+        number, *group = state
+        return GroupTile(number, 0, self.k_tiles, 1, 0, 0, *group)
 
     def k_tiles_before(self, state: State, turn: Any, turns: int) -> Any:
         return turn * self.k_tiles
@@ -139,14 +142,20 @@ class RowGroups(GroupedWork):
 
     def tiles_of(self, group: Any) -> Any:
         """Return the number of tiles of a group."""
-        return self.clusters_along(self.bounds(group)[1]) * (self.tiles.n_tiles, self.tiles.m_tiles)[self.mode]
+        return self._tiles_of_rows(self.bounds(group)[1])
+
+    def _tiles_of_rows(self, size: Any) -> Any:
+        """Return the number of tiles of a group of `size` rows, or columns if groups divide N."""
+        return self.clusters_along(size) * (self.tiles.n_tiles, self.tiles.m_tiles)[self.mode]
 
     def tile_mnl(self, work_tile: WorkTile, rank: Any = 0) -> tuple[Any, Any, Any]:
         assert isinstance(work_tile, GroupTile)
         along = self.tiles.arithmetic.maximum(self.clusters_along(work_tile.size), 1)
-        extents = {("m_tiles", "n_tiles")[self.mode]: along}
-        cluster = replace(self.tiles.cluster, batched=False)
-        own = replace(self.tiles, cluster=cluster, divisors=None, **extents)
+        tiles, mode = self.tiles, self.mode
+        own = replace(tiles, cluster=replace(tiles.cluster, batched=False), **{("m_tiles", "n_tiles")[mode]: along})
+        if tiles.divisors is not None:
+            part = own.m_tiles, own.n_tiles, mode, tiles.arithmetic.divisors
+            own = replace(own, divisors=self.scheduler.raster.divisors_of_part(tiles.divisors, *part))
         m, n, _ = own.tile_mnl(work_tile.tile - work_tile.first, rank)
         return m, n, work_tile.group
 
@@ -172,7 +181,7 @@ class DeepGroups(GroupedWork):
 
     def tile(self, state: State) -> GroupTile:
         (number,) = state
-        group = number // (self.tiles.m_tiles * self.tiles.n_tiles)
+        group = number // (self.tiles.divisors or (self.tiles.m_tiles * self.tiles.n_tiles,))[0]
         begin, size = self.bounds(group)
         return GroupTile(number, 0, self._k_tiles(size), 1, 0, 0, group, 0, begin, size)
 
@@ -354,6 +363,9 @@ class GroupedScheduler(TileScheduler):
         assert isinstance(work, GroupedWork)
         if work.groups == 0:
             yield "L = 0; a grouped GEMM has at least one group."
+        tiles = work.tiles.m_tiles * work.tiles.n_tiles
+        if self.mode != "k" and tiles > MOST_TILES:
+            yield f"a group may have {tiles} tiles; kernels divide numbers up to {MOST_TILES}. Take a larger tile."
         if work.extent >= ROWS:
             yield f"groups divide {work.extent} elements; a tensor map clips at most {ROWS - 1}."
 
