@@ -3,6 +3,7 @@
 python -m docs.evidence grouped --json docs/evidence/data/grouped_h100.json
 python -m docs.evidence grouped --problem 64,16384,2048,2048 --plans 12 --seconds 2
 python -m docs.evidence grouped --form k --form fp8 --seed 7
+python -m docs.evidence grouped --form m --random 30 --seed 7 --plans 0 --seconds 0.3
 
 The rows of a problem are divided among its groups at random. Each problem is computed by the plan that is chosen, by
 the plans with the lowest predicted times, by torch, and by a loop that knows the sizes on the host. A dense GEMM of as
@@ -29,6 +30,7 @@ BLOCK_SCALED = ((4, 32768, 4096, 7168), (4, 32768, 7168, 2048))  # as published 
 FORMS = ("m", "k", "fp8")  # groups divide the rows of A; or K, as in the gradient by the weights; or rows of float8
 _CHECKED_ROWS = 256  # compared with float64
 _COPIED_BYTES = 1 << 30
+_MOST_ELEMENTS = 6 << 30  # of the weights of a random problem, and of A and D
 
 Problem = tuple[int, int, int, int]
 Row = dict[str, Any]
@@ -47,6 +49,23 @@ def random_ends(groups: int, rows: int, seed: int) -> list[int]:
     bars = sorted(generator.sample(range(rows + groups - 1), groups - 1))  # stars and bars
     sizes = [after - before - 1 for before, after in pairwise([-1, *bars, rows + groups - 1])]
     return [sum(sizes[: i + 1]) for i in range(groups)]
+
+
+def random_problems(count: int, seed: int) -> list[Problem]:
+    """Return random problems whose matrices fit in memory, with multiples of 64 as N and K.
+
+    >>> random_problems(2, 1)
+    [(8, 14640, 7040, 6720), (4, 2296, 4544, 6720)]
+    """
+    import random
+
+    generator, found = random.Random(seed), list[Problem]()
+    while len(found) < count:
+        groups, rows = generator.choice((4, 8, 16, 32, 64, 128, 256)), round(2 ** generator.uniform(9, 17.5)) // 8 * 8
+        n, k = (64 * generator.randint(8, 112) for _ in range(2))
+        if groups * n * k <= _MOST_ELEMENTS and rows * (n + k) <= _MOST_ELEMENTS:
+            found.append((groups, rows, n, k))
+    return found
 
 
 class Contest:
@@ -124,7 +143,8 @@ class Contest:
         from cutegemm.run.gemm import gemm
 
         if self.scales is not None:
-            scales = self.scales[0], self.scales[1][0].mT
+            deep = -(-self.problem[3] // 128)  # torch pads the scales of weights along K
+            scales = self.scales[0], self.scales[1][0, :, :deep].mT
             return lambda: gemm(self.a, self.b[0], scales=scales)
         weights = self.b[0] if self.form == "m" else torch.randn_like(self.b)
         return lambda: gemm(self.a, weights)
@@ -264,23 +284,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
     parser = parser_of("grouped", __doc__)
     parser.add_argument("--problem", action="append", default=[], help="groups,rows,N,K; repeat it")
+    parser.add_argument("--random", type=int, metavar="COUNT", help="random problems instead, drawn by the seed")
     parser.add_argument("--form", choices=FORMS, action="append", default=[], help="what groups divide; default: all")
     parser.add_argument(
         "--plans", type=int, default=6, help="number of plans that are timed in addition to the chosen one"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the sizes of the groups")
+    parser.add_argument("--seed", type=int, default=1, help="of the sizes of the groups, and of random problems")
     parser.add_argument("--seconds", type=float, default=1.0, help="of measuring for each problem, at least")
     given = to_measure(parser, arguments, table_of)
     if given is None:
         return
-    problems = [_problem(text) for text in given.problem]
+    problems = [_problem(text) for text in given.problem] + random_problems(given.random or 0, given.seed)
     need_gpu()
+
+    ratios: list[float] = []
 
     def found() -> Iterator[list[Row]]:
         for form in given.form or FORMS:
             for problem in problems or (BLOCK_SCALED if form == "fp8" else PROBLEMS):
                 row = timed(problem, form, given.seconds, given.plans, given.seed)
                 print(told(row), flush=True)
+                ratios.extend([row["others_to_chosen"]] if row["others_to_chosen"] else [])
                 yield [row]
 
     record({"machine": machine(), "rows": []}, found(), given.json)
+    if ratios:
+        from statistics import geometric_mean
+
+        print(f"best other / chosen: geometric mean {geometric_mean(ratios):.3f}, least {min(ratios):.3f}")
