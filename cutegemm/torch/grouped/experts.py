@@ -49,7 +49,8 @@ def experts(
                     it, such a number makes the result wrong. A negative number counts as 0, the first expert
     deterministic   whether the rows of a token are added in the order of its experts, in float32. Otherwise a kernel of
                     Hopper adds them in any order, each with a rounding to the type of x, while it computes them. That
-                    saves a pass over all rows. `torch.use_deterministic_algorithms(True)` makes all calls deterministic
+                    saves the memory of the rows, but hardly time. `torch.use_deterministic_algorithms(True)` makes all
+                    calls deterministic
     returns         (T, N)
     raises          UnsupportedError with every rule that is violated
 
