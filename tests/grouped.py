@@ -25,6 +25,7 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
     "m_cooperative_2x1": ("m", {**_ONE_CONSUMER, "cluster": (2, 1)}, ""),
     "m_128_1x2": ("m", {**_SMALL, "tile": (128, 64, 64), "schedule": "cooperative", "cluster": (1, 2)}, ""),
     "m_along_n": ("m", {**_SMALL, "raster": "along_n"}, ""),
+    "m_bands": ("m", {**_SMALL, "tile": (64, 32, 64), "raster": "even_n:2"}, ""),
     "m_direct": ("m", {**_SMALL, "store": "direct", "epi_tile_n": None}, ""),
     "m_warps": ("m", {**_SMALL, "store": "tma_warp"}, ""),
     "m_overlapped": ("m", {**_SMALL, "schedule": "cooperative", "tile": (128, 64, 64), "overlapped": True}, ""),
