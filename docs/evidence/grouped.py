@@ -30,7 +30,7 @@ BLOCK_SCALED = ((4, 32768, 4096, 7168), (4, 32768, 7168, 2048))  # as published 
 FORMS = ("m", "k", "fp8")  # groups divide the rows of A; or K, as in the gradient by the weights; or rows of float8
 _CHECKED_ROWS = 256  # compared with float64
 _COPIED_BYTES = 1 << 30
-_MOST_ELEMENTS = 6 << 30  # of the weights of a random problem, and of A and D
+_MOST_ELEMENTS = 6 << 30  # limit for the weights, and for A with D, in a random problem
 
 Problem = tuple[int, int, int, int]
 Row = dict[str, Any]

@@ -14,6 +14,7 @@ from torch import nn
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.calls import Calls
+from cutegemm.run.torch_ops import FLOAT8
 from cutegemm.torch.activations import GATED, gated_by_torch
 from cutegemm.torch.fallback import is_customized, why_left_to_torch
 from cutegemm.torch.grouped.experts import experts
@@ -38,6 +39,8 @@ def is_experts(module: nn.Module) -> bool:
 
 def why_not_experts(module: Any) -> str:
     """Return the reason, for messages, why `experts` does not compute the experts of a mixture; "" if it does."""
+    if module.down_proj.dtype in FLOAT8:
+        return "its weights are of float8. Load the model with experts_implementation='cutegemm'"
     if getattr(module, "has_post_expert_norm", False):
         return "a norm follows each expert, before its weight"
     for name, tensor in module.named_parameters():
@@ -70,7 +73,7 @@ def experts_forward(
 
 def parameters_of_experts(module: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """Return (up, down, up_bias, down_bias) of a module that transformers marks, as `experts` takes them."""
-    name = "gate_up_proj" if _has_gate(module) else "up_proj"
+    name = "gate_up_proj" if has_gate(module) else "up_proj"
     up, down = getattr(module, name), module.down_proj
     biases = (getattr(module, f"{name}_bias"), module.down_proj_bias) if module.has_bias else (None, None)
     return (up.mT, down.mT, *biases) if module.is_transposed else (up, down, *biases)
@@ -88,7 +91,7 @@ def activation_of_experts(module: Any) -> tuple[Activation, bool]:
     recognized by its values for some numbers, and again if an attribute of the module has changed. torch.compile takes
     it as a constant; before torch 2.13, it knows only what `note_gate` has noted.
     """
-    if not _has_gate(module):
+    if not has_gate(module):
         return activation_of(module.act_fn) or module.act_fn, False
     is_noted = torch.compiler.is_compiling() and not _takes_modules
     return (_noted_gate(module) if is_noted else _gate_of(module)) or (module._apply_gate, False)
@@ -96,7 +99,7 @@ def activation_of_experts(module: Any) -> tuple[Activation, bool]:
 
 def note_gate(module: Any) -> None:
     """Recognize the gated activation of experts, and note it on the module, for graphs of torch before 2.13."""
-    if _has_gate(module):
+    if has_gate(module):
         setattr(module, _NOTED, (_gate_of(module), getattr(module, "act_fn", None), _numbers(module)))
 
 
@@ -123,7 +126,8 @@ def _numbers(module: Any) -> tuple[tuple[str, Any], ...]:
     return tuple([item for item in vars(module).items() if isinstance(item[1], known) and item[0] != "training"])
 
 
-def _has_gate(module: Any) -> bool:
+def has_gate(module: Any) -> bool:
+    """Return whether experts have gate and up weights, whose products the activation takes in pairs."""
     return hasattr(module, "gate_up_proj")
 
 

@@ -14,6 +14,7 @@ from cutegemm.plan.memory.rows import RowKernel
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.run.prepare import asking
 from cutegemm.run.question import Question
+from cutegemm.run.torch_ops import FLOAT8
 from cutegemm.run.views import ALIGN_BYTES
 from cutegemm.torch.grouped.mixture import compute_both_passes
 from cutegemm.torch.grouped.preparation import sampled_rows
@@ -77,7 +78,9 @@ def is_computed(module: Any) -> bool:
     """Return whether a module holds experts that cutegemm computes, after `use` or by their implementation's name."""
     if isinstance(module, ReplacedExperts):
         return True
-    return is_experts(module) and getattr(module.config, "_experts_implementation", None) == NAME
+    if not is_experts(module) or module.down_proj.dtype in FLOAT8:  # kernels of float8 experts are not prepared
+        return False
+    return getattr(module.config, "_experts_implementation", None) == NAME
 
 
 def _weight(layer: Any) -> torch.Tensor:
