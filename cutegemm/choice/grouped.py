@@ -135,8 +135,8 @@ def _family(request: Request, mode: str, k: int) -> GroupedFamily:
             shapes.append(Shapes.of([one.shape for one in _DEEP_TILES], dense.operands, swap_ab, request.with_c))
             recipes += [replace(one, swap_ab=swap_ab) for one in _DEEP_TILES]
     joined = Shapes.joined(shapes)
-    # 128 x 192 in clusters of 1 x 2 take 1.06 times as long as in 2 x 1 for 8 groups, 32768 rows, 4096 x 4096, and 1.3
-    # times if groups divide K (H100, 2026-11-27).
+    # 128 x 192 in clusters of 1 x 2 take up to 1.4 times as long as in 2 x 1: 11.1 and 8.1 ms for 256 groups, 108712
+    # rows, 3712 x 5120; 5.7 and 5.8 ms for 128 groups, 81024 rows, 4224 x 4992 (H100, 2026-11-28).
     is_slow = (joined.bm == 128) & (joined.bn == 192) & (joined.cn == 2)
     suits = np.flatnonzero((joined.cluster_k == 1) & ~joined.single & ~is_slow)
     kept = tuple([recipes[i] for i in suits])
