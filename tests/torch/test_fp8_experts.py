@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -24,7 +26,7 @@ kinds: dict[bool, type] = {}
 
 
 def kind(has_gate):
-    """The class that transformers makes of `FP8Experts`, which it decorates in each call."""
+    """A class as transformers makes it of `FP8Experts`: once, because the decorator changes the class."""
     if has_gate not in kinds:
         own = type("FP8Experts", (fp8.FP8Experts,), {"forward": fp8.FP8Experts.forward})
         kinds[has_gate] = use_experts_implementation(
@@ -90,12 +92,21 @@ def test_results(tokens, has_gate):
     assert error(found, others) > 0.5
 
 
-def test_experts_on_other_devices_contribute_nothing():
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_experts_on_other_devices_contribute_nothing(is_marked):
+    """transformers marks the module, or replaces its forward. New memory has NaN."""
     module, *weights = experts()
     x, index, shares = routed(9)
     index[0], index[3, 1] = EXPERTS, EXPERTS
-    module._is_expert_parallel = True
-    found = module(x, index, shares)
+    if is_marked:
+        module._is_expert_parallel = True
+    else:
+        module.forward = functools.partial(type(module).forward, module)
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = module(x, index, shares)
+    finally:
+        torch.use_deterministic_algorithms(False)
     assert not found[0].any()
     assert error(found, expected(module, *weights, x, index, shares)) < 0.005
 
@@ -134,7 +145,7 @@ def wrong_shape(module):
     [
         (wrong_scheme, "the scales of its activations are static, not dynamic"),
         (wrong_block, r"its weights have scales of blocks of \(64, 128\), not of 128 x 128"),
-        (wrong_weight, r"its down_proj is of torch\.int8, not of float8"),
+        (wrong_weight, r"its down_proj is of torch\.int8 and shape \(5, 384, 200\), not of float8"),
         (wrong_type, r"the scales of its down_proj are of torch\.bfloat16 and shape \(5, 3, 2\), not of float32"),
         (
             wrong_shape,
@@ -145,7 +156,7 @@ def wrong_shape(module):
 def test_experts_that_no_kernel_computes(change, says):
     module, *_ = experts()
     change(module)
-    with pytest.raises(UnsupportedError, match=f"{says}.*Use experts_implementation='grouped_mm'"):
+    with pytest.raises(UnsupportedError, match=f"{says}.*Use experts_implementation='eager'"):
         module(*routed(3))
 
 
@@ -157,6 +168,8 @@ def test_no_derivatives():
         module(x, index, shares)
     with torch.no_grad():
         module(x, index, shares)
+        with pytest.raises(UnsupportedError, match="it has no forward derivatives"):
+            torch.func.jvp(lambda x: module(x, index, shares), (x.detach(),), (x.detach(),))
 
 
 def test_use_leaves_them_and_prepare_skips_them():
@@ -167,7 +180,7 @@ def test_use_leaves_them_and_prepare_skips_them():
 
 
 def test_a_model_by_its_quantization():
-    """As transformers replaces the experts of a model that it loads; the linear layers stay."""
+    """transformers replaces the experts as in a model that it loads; the linear layers stay."""
     config = transformers.Qwen3MoeConfig(
         hidden_size=128, moe_intermediate_size=128, num_experts=4, num_experts_per_tok=2, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=2, head_dim=64, intermediate_size=128, vocab_size=64,
@@ -177,13 +190,15 @@ def test_a_model_by_its_quantization():
     ids = torch.arange(20).view(2, 10)
     with torch.no_grad():
         want = model(ids).logits
-    mlp = model.model.layers[0].mlp
-    up, down = mlp.experts.gate_up_proj.data, mlp.experts.down_proj.data
-    mlp.experts = kind(True)(config, block_size=(128, 128))
-    for name, weights in (("gate_up_proj", up), ("down_proj", down)):
-        quantized = [quantize(each, (128, 128)) for each in weights]
-        getattr(mlp.experts, name).data = torch.stack([values for values, _ in quantized])
-        getattr(mlp.experts, f"{name}_scale_inv").data = torch.stack([scales[:1].t() for _, scales in quantized])
+    weights = [(name, getattr(model.model.layers[0].mlp.experts, name).data) for name in ("gate_up_proj", "down_proj")]
+    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    options = transformers.FineGrainedFP8Config(weight_block_size=(128, 128))
+    fp8.replace_with_fp8_linear(model, linear, options, pre_quantized=True)
+    experts = model.model.layers[0].mlp.experts.to_empty(device="cpu")
+    for name, values in weights:
+        quantized = [quantize(each, (128, 128)) for each in values]
+        getattr(experts, name).data = torch.stack([values for values, _ in quantized])
+        getattr(experts, f"{name}_scale_inv").data = torch.stack([scales[:1].t() for _, scales in quantized])
     model.set_experts_implementation("cutegemm")
     with torch.no_grad():
         assert 0 < error(model(ids).logits, want.double()) < 0.05

@@ -264,7 +264,7 @@ def _totals_by_torch(terms: torch.Tensor, place: torch.Tensor, weights: torch.Te
 
 def summed_by_torch(y: torch.Tensor, place: torch.Tensor, k: int) -> torch.Tensor:
     """Return the result of `summed` by torch's operations."""
-    return y[place].view(place.shape[0] // k, k, y.shape[1]).sum(1)
+    return y[place].view(place.shape[0] // k, k, y.shape[1]).sum(1, dtype=y.dtype)  # autocast would widen it
 
 
 @lru_cache(maxsize=1024)

@@ -80,8 +80,12 @@ def parameters_of_experts(module: Any) -> tuple[torch.Tensor, torch.Tensor, torc
 
 
 def is_expert_parallel(module: Any) -> bool:
-    """Return whether some of the experts that a router chooses are on other devices."""
-    return bool(getattr(module, "_is_expert_parallel", False))
+    """Return whether a router may choose experts that are on other devices.
+
+    transformers marks such a module, or replaces its `forward` by one that adds the results of all devices. If the
+    `forward` was replaced for another reason, rows are cleared that need not be.
+    """
+    return bool(getattr(module, "_is_expert_parallel", False)) or "forward" in vars(module)
 
 
 def activation_of_experts(module: Any) -> tuple[Activation, bool]:

@@ -12,6 +12,7 @@ import torch
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.mainloop.block_scaled import BLOCK
+from cutegemm.run.graph import carried
 from cutegemm.run.scales import blocks_of
 from cutegemm.run.torch_ops import FLOAT8
 from cutegemm.torch.block_scales import wrong_derivatives
@@ -26,7 +27,7 @@ _WEIGHTED = "lambda acc, weight: acc * weight"
 
 
 def why_not_fp8_experts(module: Any) -> str:
-    """Return the reason, for messages, why kernels do not compute float8 experts; "" if they do.
+    """Return why kernels do not compute a module of float8 experts, as a phrase for messages; "" if they do.
 
     module   an `FP8Experts` of transformers
     """
@@ -36,8 +37,8 @@ def why_not_fp8_experts(module: Any) -> str:
         return f"its weights have scales of blocks of {module.block_size}, not of 128 x 128"
     for name in (_name_of_up(module), "down_proj"):
         weight, scale = _weight(module, name)
-        if weight.dtype not in FLOAT8:
-            return f"its {name} is of {weight.dtype}, not of float8"
+        if weight.dtype not in FLOAT8 or weight.dim() != 3:
+            return f"its {name} is of {weight.dtype} and shape {tuple(weight.shape)}, not of float8 and shape (L, N, K)"
         experts, rows, k = weight.shape
         expected = experts, blocks_of(rows), blocks_of(k)
         if scale.dtype != torch.float32 or tuple(scale.shape) != expected:
@@ -57,13 +58,16 @@ def fp8_experts_forward(
     which the module computes. The weights multiply the rows of the second product, which are added in float32.
 
     hidden_states   (T, K), of float32, float16 or bfloat16
-    top_k_index     (T, k): the experts of each token; numbers from L on are experts of other devices
+    top_k_index     (T, k) integers: the experts of each token; numbers from L on are experts of other devices, and
+                    negative numbers count as 0
     top_k_weights   (T, k)
     raises          UnsupportedError if kernels do not compute what the module does, or for a derivative
     """
     rules = wrong_derivatives({"hidden_states": hidden_states, "top_k_weights": top_k_weights})
+    if not torch.compiler.is_compiling() and carried((hidden_states, top_k_weights)):
+        rules.append("it has no forward derivatives. Call it without tangents.")
     if why := why_not_fp8_experts(module):
-        rules.append(f"{why}. Use experts_implementation='grouped_mm' for this model.")
+        rules.append(f"{why}. Use experts_implementation='eager' for this model.")
     if rules:
         raise UnsupportedError(f"{type(module).__name__} by cutegemm: " + " ".join(rules))
     dtype, k = hidden_states.dtype, top_k_index.shape[1]
@@ -87,5 +91,8 @@ def _name_of_up(module: Any) -> str:
 
 
 def _weight(module: Any, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the weights of all experts (L, N, K), and their scales (L, N/128, K/128)."""
+    """Return the weights (L, N, K) of all experts and their scales (L, N/128, K/128), divisions rounded up.
+
+    name   name of the parameter
+    """
     return getattr(module, name), getattr(module, f"{name}_scale_inv")
