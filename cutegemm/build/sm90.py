@@ -358,7 +358,7 @@ def _raster_of(groups: str, cluster: tuple[int, int], order: LaunchOrder | GpcRa
     operand that is not multicast profits most. In GPC-aware order, clusters with neighbouring numbers are in one GPC.
     In launch order, about every eighth cluster is in the same one.
 
-    The tiles of a group across the mode that groups divide are few, so they need no bands.
+    A group has few tiles along the mode that groups divide, so bands never cut that mode.
 
     groups    mode that groups divide: "m", "n" or "k"; "" for a GEMM without groups
     cluster   CTAs of a cluster along M and N

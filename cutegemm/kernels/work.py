@@ -12,11 +12,11 @@ from cutegemm.plan.work.arithmetic import Arithmetic
 
 @cute.jit
 def search(number: Int32, run: tuple, count: Int32, bounds: cutlass.Constexpr, numbers: cutlass.Constexpr):
-    """Return which of several runs of consecutive numbers contains a number.
+    """Return the run of consecutive numbers that contains a number, as `plan.work.arithmetic.search` does.
 
-    A run is (index, first number, begin, size). All threads of a warp call it together, with the same values. If the
-    number is in the run where the search begins, nothing is read. Otherwise each thread looks at another run. See
-    `plan.work.arithmetic.search`, which does the same with Python's integers.
+    All threads of a warp call it together, with the same values. If the number is in the run where the search begins,
+    nothing is read. Otherwise lane i reads run index + i, a prefix sum tells where each run ends, and a ballot counts
+    the runs that end before the number. 32 runs take one step.
 
     bounds    function from the index of a run to its begin and its size
     numbers   function from the size of a run to the count of its numbers
@@ -51,13 +51,13 @@ def search(number: Int32, run: tuple, count: Int32, bounds: cutlass.Constexpr, n
 
 
 class Divisor:
-    """Divides integers by a positive integer that only the device knows, by a multiplication with its reciprocal.
+    """A positive integer that only the device knows, to divide by: `x // divisor` and `x % divisor` in f32.
 
-    A division of integers takes about 150 cycles, this one half as many. It is exact for dividends from 0 to 2**21 - 1:
-    `dividend + 0.5` is at least 0.5 away from each multiple of the divisor. The reciprocal and the product are off by
-    at most 1.5 * 2**-23 of their values, which moves the quotient by less than 0.5 / divisor.
+    They take about half of the 150 cycles of a division of integers, and are exact for x from 0 to 2**21 - 1:
+    (x + 0.5) / divisor is at least 0.5 / divisor away from an integer. The roundings of the reciprocal (1 ulp) and of
+    the product (0.5 ulp) move it by less.
 
-    divisor   the integer that is divided by
+    divisor   the integer
     """
 
     def __init__(self, divisor: Int32) -> None:

@@ -184,27 +184,26 @@ class Raster(hooks.Shown):
     def divisors_of_part(
         self, whole: tuple[Any, ...], grid_m: Any, grid_n: Any, mode: int, fast: Callable[[tuple[Any, ...]], Any]
     ) -> tuple[Any, ...]:
-        """Return the `divisors` of a grid that has other extents than a whole grid along one mode only.
+        """Return the `divisors` of a part of a grid: all tiles along one mode, and another number along the other one.
 
-        If bands of even width cut the other mode, the width of the bands, and of the last one, are those of the whole.
+        An example of a part are the tiles of a group. If bands of fitted or even width cut the mode that is whole,
+        their widths are taken from `whole`, and not computed again.
 
-        whole            divisors of the whole grid, as objects that divide faster, with an attribute `divisor`
-        grid_m, grid_n   number of tiles along M and N of this grid
-        mode             the mode whose extents differ: 0 for M, 1 for N
+        whole            divisors of the whole grid: integers, or objects that divide faster, with the integer as
+                         attribute `divisor`
+        grid_m, grid_n   number of tiles along M and N of the part
+        mode             the mode with another number of tiles: 0 for M, 1 for N
         fast             function that converts positive integers to objects that divide faster
 
-        >>> class Divisor(int):
-        ...     divisor = property(int)
         >>> raster = Raster("even_n", 4)
-        >>> whole = tuple(map(Divisor, raster.divisors(10, 6)))
-        >>> raster.divisors_of_part(whole, 2, 6, mode=0, fast=tuple) == raster.divisors(2, 6)
+        >>> raster.divisors_of_part(raster.divisors(10, 6), 2, 6, mode=0, fast=tuple) == raster.divisors(2, 6)
         True
         """
         if self.kind not in (f"{kind}_{'nm'[mode]}" for kind in ("even", "fitted")):
             return tuple(fast(self.divisors(grid_m, grid_n)))
         _, _, last_width, width, _ = whole
         along = (grid_m, grid_n)[mode]
-        batch, band, length = fast((grid_m * grid_n, width.divisor * along, along))
+        batch, band, length = fast((grid_m * grid_n, getattr(width, "divisor", width) * along, along))
         return batch, band, last_width, width, length
 
     def across(self, grid_m: int, grid_n: int) -> int | None:

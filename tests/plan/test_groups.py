@@ -339,7 +339,7 @@ def test_limits() -> None:
     def said(m: int, groups: int) -> list[str]:
         return list(limits(plan, Problem(m, 64, 64, groups, plan.operands)))
 
-    too_large = "a group may have {} tiles; kernels divide numbers up to 2097152. Take a larger tile."
+    too_large = "a group may have {} tiles; kernels divide numbers below 2097152. Take a larger tile."
     assert said(128 * MOST_TILES, 3) == []
     assert said(128 * MOST_TILES + 1, 3) == [too_large.format(2097153)]
     assert said(ROWS - 1, 3) == [too_large.format(8388608)]

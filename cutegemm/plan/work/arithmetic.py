@@ -29,13 +29,16 @@ def search(
     bounds: Callable[[int], tuple[int, int]],
     numbers: Callable[[int], int],
 ) -> tuple[int, int, int, int]:
-    """Return which of several runs of consecutive numbers contains a number.
+    """Return the run of consecutive numbers that contains a number.
 
-    A run is (index, first number, begin, size), e.g. a group's index, first tile, first row and number of rows.
+    Runs follow each other without gaps; some are empty. A run is (index, first number, begin, size). `begin` and `size`
+    are the caller's, and `numbers(size)` is the count of its numbers. An example is a group: index, first tile, first
+    row, number of rows.
 
     number    the number that is looked up, at least the first number of `run`
     run       the run where the search begins
-    count     number of runs. It is the index of the result if `number` is past the end of the last run
+    count     number of runs. It is the index of the result if `number` is past the end of the last run; begin and size
+              then have no meaning
     bounds    function from the index of a run to its begin and its size. It is also called for the index `count`
     numbers   function from the size of a run to the count of its numbers, which may be 0
 

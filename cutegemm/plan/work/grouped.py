@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cutegemm.plan.problem import Problem
 
 Stated = TypeVar("Stated", "Problem", "Problem | None")
-MOST_TILES = 2**21  # tiles of a group that a division in f32 can tell apart, see `kernels.work.Divisor`
+MOST_TILES = 2**21  # tiles of a group at most: `kernels.work.Divisor` divides numbers below this one
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,10 @@ class GroupedWork(Work):
     groups: Any
 
     def bounds(self, group: Any) -> tuple[Any, Any]:
-        """Return (begin, size) of a group. Ends that decrease or exceed the extent give groups without elements.
+        """Return (begin, size) of a group.
+
+        Ends are cut to the range from 0 to the extent. A group whose end is less than the one before has size 0; if
+        later ends rise again, groups overlap.
 
         group   index of the group. One past the last is allowed; its values have no meaning
         """
@@ -111,9 +114,10 @@ class RowGroups(GroupedWork):
         return self._at(number + turn * self.clusters, tuple(group))
 
     def _at(self, number: Any, group: tuple[Any, ...]) -> State:
-        """Return the state of a work tile, found from a group on.
+        """Return the state of the work tile with a number.
 
-        group   that group: its index, first tile, first row and number of rows. The first tile is at most `number`
+        group   where the search begins: index, first tile, first row and number of rows of a group. Its first tile is
+                at most `number`
         """
         return number, *self.tiles.arithmetic.search(number, group, self.groups, self.bounds, self._tiles_of_rows)
 
@@ -365,7 +369,7 @@ class GroupedScheduler(TileScheduler):
             yield "L = 0; a grouped GEMM has at least one group."
         tiles = work.tiles.m_tiles * work.tiles.n_tiles
         if self.mode != "k" and tiles > MOST_TILES:
-            yield f"a group may have {tiles} tiles; kernels divide numbers up to {MOST_TILES}. Take a larger tile."
+            yield f"a group may have {tiles} tiles; kernels divide numbers below {MOST_TILES}. Take a larger tile."
         if work.extent >= ROWS:
             yield f"groups divide {work.extent} elements; a tensor map clips at most {ROWS - 1}."
 

@@ -10,7 +10,8 @@ loop to the next:
         state = work.next(state)
 
 `WorkGrid` has a single integer, the number of the work tile. A scheduler whose groups have different sizes carries the
-group and its first tile as well, so that it need not search from the first group again.
+group, its first tile, its first row and its number of rows as well, so that it reads ends of groups only when a cluster
+leaves its group.
 
 Pingpong consumers take the work tiles of a CTA in turn. A consumer starts at `first_of`, goes on to `ahead`, and skips
 the stages of the mainloop pipeline that the others' k-tiles fill, `k_tiles_before` and `k_tiles_between`. These methods
