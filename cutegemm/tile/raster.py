@@ -186,8 +186,8 @@ class Raster(hooks.Shown):
     ) -> tuple[Any, ...]:
         """Return the `divisors` of a part of a grid: all tiles along one mode, and another number along the other one.
 
-        An example of a part are the tiles of a group. If bands of fitted or even width cut the mode that is whole,
-        their widths are taken from `whole`, and not computed again.
+        The tiles of a group are such a part. If bands of fitted or even width cut the mode that is whole, their widths
+        are taken from `whole`, and not computed again.
 
         whole            divisors of the whole grid: integers, or objects that divide faster, with the integer as
                          attribute `divisor`

@@ -106,15 +106,13 @@ class RowGroups(GroupedWork):
         return self.ahead(state, 1)
 
     def ahead(self, state: State, turns: int) -> State:
-        number, *group = state
-        return self._at(number + turns * self.clusters, tuple(group))
+        return self._at(state[0] + turns * self.clusters, state[1:])
 
     def first_of(self, state: State, turn: Any, turns: int) -> State:
-        number, *group = state
-        return self._at(number + turn * self.clusters, tuple(group))
+        return self._at(state[0] + turn * self.clusters, state[1:])
 
     def _at(self, number: Any, group: tuple[Any, ...]) -> State:
-        """Return the state of the work tile with a number.
+        """Return the state of a work tile, given its number.
 
         group   where the search begins: index, first tile, first row and number of rows of a group. Its first tile is
                 at most `number`
@@ -125,8 +123,7 @@ class RowGroups(GroupedWork):
         return state[1] < self.groups
 
     def tile(self, state: State) -> GroupTile:
-        number, *group = state
-        return GroupTile(number, 0, self.k_tiles, 1, 0, 0, *group)
+        return GroupTile(state[0], 0, self.k_tiles, 1, 0, 0, *state[1:])
 
     def k_tiles_before(self, state: State, turn: Any, turns: int) -> Any:
         return turn * self.k_tiles
@@ -155,12 +152,7 @@ class RowGroups(GroupedWork):
     def tile_mnl(self, work_tile: WorkTile, rank: Any = 0) -> tuple[Any, Any, Any]:
         assert isinstance(work_tile, GroupTile)
         along = self.tiles.arithmetic.maximum(self.clusters_along(work_tile.size), 1)
-        tiles, mode = self.tiles, self.mode
-        own = replace(tiles, cluster=replace(tiles.cluster, batched=False), **{("m_tiles", "n_tiles")[mode]: along})
-        if tiles.divisors is not None:
-            part = own.m_tiles, own.n_tiles, mode, tiles.arithmetic.divisors
-            own = replace(own, divisors=self.scheduler.raster.divisors_of_part(tiles.divisors, *part))
-        m, n, _ = own.tile_mnl(work_tile.tile - work_tile.first, rank)
+        m, n, _ = self.tiles.part(self.mode, along).tile_mnl(work_tile.tile - work_tile.first, rank)
         return m, n, work_tile.group
 
     def ctas_along(self, batch: Any) -> tuple[Any, Any]:
@@ -185,7 +177,7 @@ class DeepGroups(GroupedWork):
 
     def tile(self, state: State) -> GroupTile:
         (number,) = state
-        group = number // (self.tiles.divisors or (self.tiles.m_tiles * self.tiles.n_tiles,))[0]
+        _, _, group = self.tiles.tile_mnl(number)
         begin, size = self.bounds(group)
         return GroupTile(number, 0, self._k_tiles(size), 1, 0, 0, group, 0, begin, size)
 

@@ -65,6 +65,20 @@ class TileGrid:
         m_rank, n_rank = self.cluster.rank_mn(rank)
         return m * cm + m_rank, n * cn + n_rank, batch
 
+    def part(self, mode: int, along: Any) -> TileGrid:
+        """Return the tiles of a single matrix that has another number of tiles along one mode, such as a group.
+
+        mode    0 for M, 1 for N
+        along   number of tiles along this mode
+        """
+        m_tiles, n_tiles = (along, self.n_tiles) if mode == 0 else (self.m_tiles, along)
+        divisors = self.divisors
+        if divisors is not None:
+            fast = self.arithmetic.divisors
+            divisors = self.scheduler.raster.divisors_of_part(divisors, m_tiles, n_tiles, mode, fast)
+        cluster = replace(self.cluster, batched=False)
+        return replace(self, cluster=cluster, m_tiles=m_tiles, n_tiles=n_tiles, divisors=divisors)
+
     def loaded_mnl(self, tile_mnl: tuple[Any, Any, Any], m_tiles: Any, n_tiles: Any) -> tuple[Any, Any, Any]:
         """Return (m_tile of A, n_tile of B, l) that a CTA loads for its tile of D.
 
