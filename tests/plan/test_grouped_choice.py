@@ -64,17 +64,18 @@ def test_times_grow_with_the_work() -> None:
     "row", [row for row in RECORD["rows"] if row["form"] != "fp8"], ids=lambda row: str(row["groups"])
 )
 def test_the_first_choice_is_near_the_best_that_was_measured(row: dict) -> None:
-    """The chosen plan takes at most 1.05 times as long as the fastest of our plans in the record.
+    """The chosen plan takes at most 1.03 times as long as itself and the next two, and 1.05 times as all in the record.
 
-    The record has six plans. With two, 1.03 held: the least of more times is less, also if they only vary by chance.
+    The plans of the record are in the order of their predicted times.
     """
     own = {name: us for name, us in row["us"].items() if name not in ("torch", "loop", "dense", "copy")}
-    assert own["chosen"] <= 1.05 * min(own.values())
+    near = min(islice(own.values(), 3))
+    assert own["chosen"] <= min(1.03 * near, 1.05 * min(own.values()))
     extents = [row[name] for name in ("groups", "rows", "n", "k")]
     recipe, plan = chosen_grouped(problem(*extents, row["form"]), device=H100)
     assert plan.scheduler.mode in (row["form"], "n")
     if str(recipe) in own:
-        assert own[str(recipe)] <= 1.05 * min(own.values())
+        assert own[str(recipe)] <= min(1.03 * near, 1.05 * min(own.values()))
     assert (
         len({str(one.recipe) for one in islice(ranked_grouped(problem(*extents, row["form"]), device=H100), 20)}) == 20
     )
