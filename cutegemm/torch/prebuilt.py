@@ -289,7 +289,7 @@ class _Table:
             sums[best] = np.minimum(fastest, self._slower[best]).sum()
 
     def _remove_invalid(self, row: int) -> bool:
-        """Remove the entries of a plan for those calls whose plan it cannot be; return False if there are none."""
+        """Remove a plan's entries for the calls that it does not serve; return False if it has no such entry."""
         removed = False
         for some in (self._has_many_rows, ~self._has_many_rows):
             columns = np.flatnonzero(some & (self._order[row] < _NO_ENTRY))

@@ -141,10 +141,11 @@ class Contest:
         import torch
 
         from cutegemm.run.gemm import gemm
+        from cutegemm.run.scales import blocks_of
 
         if self.scales is not None:
-            deep = -(-self.problem[3] // 128)  # torch pads the scales of weights along K
-            scales = self.scales[0], self.scales[1][0, :, :deep].mT
+            of_weights = self.scales[1][0, :, : blocks_of(self.problem[3])]  # torch pads scales along K
+            scales = self.scales[0], of_weights.mT
             return lambda: gemm(self.a, self.b[0], scales=scales)
         weights = self.b[0] if self.form == "m" else torch.randn_like(self.b)
         return lambda: gemm(self.a, weights)
@@ -296,7 +297,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     problems = [_problem(text) for text in given.problem] + random_problems(given.random or 0, given.seed)
     need_gpu()
-
     ratios: list[float] = []
 
     def found() -> Iterator[list[Row]]:
@@ -304,7 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for problem in problems or (BLOCK_SCALED if form == "fp8" else PROBLEMS):
                 row = timed(problem, form, given.seconds, given.plans, given.seed)
                 print(told(row), flush=True)
-                ratios.extend([row["others_to_chosen"]] if row["others_to_chosen"] else [])
+                if row["others_to_chosen"] is not None:
+                    ratios.append(row["others_to_chosen"])
                 yield [row]
 
     record({"machine": machine(), "rows": []}, found(), given.json)

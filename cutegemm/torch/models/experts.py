@@ -37,9 +37,14 @@ def is_experts(module: nn.Module) -> bool:
     return all(hasattr(module, name) for name in _MARKS)
 
 
+def is_float8(module: Any) -> bool:
+    """Return whether the weights of experts are float8: then `fp8_experts` computes them."""
+    return module.down_proj.dtype in FLOAT8
+
+
 def why_not_experts(module: Any) -> str:
     """Return the reason, for messages, why `experts` does not compute the experts of a mixture; "" if it does."""
-    if module.down_proj.dtype in FLOAT8:
+    if is_float8(module):
         return "its weights are of float8. Load the model with experts_implementation='cutegemm'"
     if getattr(module, "has_post_expert_norm", False):
         return "a norm follows each expert, before its weight"

@@ -54,8 +54,9 @@ def fp8_experts_forward(
 ) -> torch.Tensor:
     """Return the weighted sums of the experts of each token: the forward of an `FP8Experts` of transformers.
 
-    The tokens are quantized, copied to the rows of their experts and multiplied; so are the results of the activation,
-    which the module computes. The weights multiply the rows of the second product, which are added in float32.
+    The tokens are quantized, copied to the rows of their experts and multiplied. The module computes the activation,
+    whose results are quantized and multiplied again. `top_k_weights` multiply the rows of this second product, and the
+    rows of each token are added in float32.
 
     hidden_states   (T, K), of float32, float16 or bfloat16
     top_k_index     (T, k) integers: the experts of each token; numbers from L on are experts of other devices, and

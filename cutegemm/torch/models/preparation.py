@@ -14,7 +14,6 @@ from cutegemm.plan.memory.rows import RowKernel
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.run.prepare import asking
 from cutegemm.run.question import Question
-from cutegemm.run.torch_ops import FLOAT8
 from cutegemm.run.views import ALIGN_BYTES
 from cutegemm.torch.grouped.mixture import compute_both_passes
 from cutegemm.torch.grouped.preparation import sampled_rows
@@ -24,6 +23,7 @@ from cutegemm.torch.models.experts import (
     experts_forward,
     is_expert_parallel,
     is_experts,
+    is_float8,
     parameters_of_experts,
 )
 from cutegemm.torch.models.recognition import is_conv1d
@@ -78,7 +78,7 @@ def is_computed(module: Any) -> bool:
     """Return whether a module holds experts that cutegemm computes, after `use` or by their implementation's name."""
     if isinstance(module, ReplacedExperts):
         return True
-    if not is_experts(module) or module.down_proj.dtype in FLOAT8:  # kernels of float8 experts are not prepared
+    if not is_experts(module) or is_float8(module):  # kernels of float8 experts are compiled at their first call
         return False
     return getattr(module.config, "_experts_implementation", None) == NAME
 
@@ -118,8 +118,8 @@ class _Routed(Exception):
 def router_of(module: Any, parent: Any) -> Router:
     """Return what a router passes to experts, as the forward of their parent does for one token.
 
-    If the parent cannot be called with one argument (batch, tokens, K), or if there is none, k is that of the module's
-    configuration, and the weights are of the type of the experts.
+    If the parent cannot be called with one argument (batch, tokens, K), or if there is no parent, k comes from the
+    module's configuration, and the weights have the type of the experts.
     """
     up = parameters_of_experts(module)[0]
 
