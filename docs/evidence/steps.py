@@ -301,6 +301,13 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "grouped", "--json", "grouped_h100.json"), 120, (HOPPER,),
     ),
     Step(
+        "grouped_random_h100", "the same: 20 random problems whose groups divide rows or K, of an H100",
+        (
+            "-m", "docs.evidence", "grouped", "--form", "m", "--form", "k", "--random", "20", "--seed", "7", "--plans",
+            "0", "--seconds", "0.2", "--json", "grouped_random_h100.json",
+        ), 100, (HOPPER,),
+    ),
+    Step(
         "experts_h100", "mixtures of experts, and eager torch with its grouped_mm, of an H100",
         ("-m", "docs.evidence", "experts", "--json", "experts_h100.json"), 150, (HOPPER,),
     ),

@@ -12,6 +12,7 @@ from docs.evidence import experts, gathered, grouped, invariant, models, prebuil
 from docs.evidence.files import read_record
 
 DOCS = Path(grouped.__file__).parents[1]
+DATA = DOCS / "evidence/data"
 
 
 GROUPS = [(grouped, "grouped"), (experts, "experts"), (gathered, "gathered")]
@@ -19,12 +20,22 @@ GROUPS = [(grouped, "grouped"), (experts, "experts"), (gathered, "gathered")]
 
 @pytest.mark.parametrize(("module", "name"), GROUPS)
 def test_the_page_has_the_table_of_the_record(module: ModuleType, name: str) -> None:
-    table = module.table_of(read_record(DOCS / f"evidence/data/{name}_h100.json"))
+    table = module.table_of(read_record(DATA / f"{name}_h100.json"))
     assert table in (DOCS / "measured/grouped.md").read_text()
 
 
+def test_the_page_has_the_summary_of_random_problems() -> None:
+    page, rows = (DOCS / "measured/grouped.md").read_text(), read_record(DATA / "grouped_random_h100.json")["rows"]
+    for form in ("m", "k"):
+        own = [row for row in rows if row["form"] == form]
+        torch = geometric_mean([row["us"]["torch"] / row["us"]["chosen"] for row in own])
+        others = [row["others_to_chosen"] for row in own]
+        assert len(own) == 20
+        assert f"| {form} | {torch:.3f} | {geometric_mean(others):.3f} | {min(others):.3f} |" in page
+
+
 def test_the_page_of_several_gpus_has_both_tables() -> None:
-    found, page = read_record(DOCS / "evidence/data/ranks_h100.json"), (DOCS / "measured/several_gpus.md").read_text()
+    found, page = read_record(DATA / "ranks_h100.json"), (DOCS / "measured/several_gpus.md").read_text()
     assert ranks.table_of(found) in page
     assert ranks.exposed_table_of(found) in page
 
@@ -40,18 +51,18 @@ MODELS = [
 
 @pytest.mark.parametrize(("module", "name"), MODELS)
 def test_the_page_of_models_has_the_table_of_the_record(module: ModuleType, name: str) -> None:
-    table = module.table_of(read_record(DOCS / f"evidence/data/{name}_h100.json"))
+    table = module.table_of(read_record(DATA / f"{name}_h100.json"))
     assert table in (DOCS / "measured/models.md").read_text()
 
 
 def test_the_page_of_models_has_the_summaries_of_records() -> None:
-    data, page = DOCS / "evidence/data", (DOCS / "measured/models.md").read_text()
-    found = invariant.summary(read_record(data / "invariant_h100.json")["rows"])
+    page = (DOCS / "measured/models.md").read_text()
+    found = invariant.summary(read_record(DATA / "invariant_h100.json")["rows"])
     assert found["identical"]
     for name, rows in (("to_free", "few rows"), ("to_free", "many rows"), ("to_library", "many rows")):
         assert f"| {found[name][rows]['mean']:.3f} |" in page
         assert found[name][rows]["mean"] >= found[name][rows]["target"]
-    calls = read_record(data / "prebuilt_h100.json")["rows"]
+    calls = read_record(DATA / "prebuilt_h100.json")["rows"]
     ratios = sorted(row["ratio"] for row in calls if "ratio" in row)
     assert f"{len(ratios)} of {len(calls)} random calls" in page
     assert f"{geometric_mean(ratios) - 1:.1%} longer" in page
@@ -61,5 +72,5 @@ def test_the_page_of_models_has_the_summaries_of_records() -> None:
 
 @pytest.mark.parametrize(("module", "name"), [*GROUPS, (ranks, "ranks"), *MODELS])
 def test_the_command_prints_a_table(module: ModuleType, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module.main(["--table", str(DOCS / f"evidence/data/{name}_h100.json")])
+    module.main(["--table", str(DATA / f"{name}_h100.json")])
     assert capsys.readouterr().out.startswith("| ")

@@ -11,6 +11,11 @@ from tests.torch.test_fp8_experts import EXPERTS, error, expected, experts, rout
 
 pytestmark = pytest.mark.gpu
 
+# Largest relative errors. Hidden values are rounded to bfloat16 and then quantized to float8. Where sums of tensor
+# cores round to another bfloat16 than those of float64, a few of the quantized values differ by a step of 2**-4.
+# torch.compile rounds SwiGLU once and not after each operation, so that about 2% of the values differ by such a step.
+EAGER, COMPILED = 0.01, 0.03
+
 
 @pytest.fixture(autouse=True)
 def _hopper(arch):
@@ -28,7 +33,7 @@ def test_results(tokens, has_gate):
     module, *weights = experts(has_gate, "cuda")
     inputs = routed(tokens)
     found = module(*on_gpu(inputs))
-    assert error(found, expected(module.cpu(), *weights, *inputs)) < 0.005
+    assert error(found, expected(module.cpu(), *weights, *inputs)) < EAGER
     module.cuda()
     assert all(torch.equal(module(*on_gpu(inputs)), found) for _ in range(20))
 
@@ -39,7 +44,7 @@ def test_experts_on_other_devices_contribute_nothing():
     index = torch.where(index % 3 == 1, EXPERTS, index)
     module._is_expert_parallel = True
     found = module(*on_gpu((x, index, shares)))
-    assert error(found, expected(module.cpu(), *weights, x, index, shares)) < 0.005
+    assert error(found, expected(module.cpu(), *weights, x, index, shares)) < EAGER
 
 
 def test_a_cuda_graph_takes_other_tokens():
@@ -63,4 +68,4 @@ def test_torch_compile():
     torch._dynamo.reset()
     with torch.no_grad():
         found = torch.compile(module, fullgraph=True)(*on_gpu(inputs))
-    assert error(found, expected(module.cpu(), *weights, *inputs)) < 0.005
+    assert error(found, expected(module.cpu(), *weights, *inputs)) < COMPILED

@@ -268,11 +268,12 @@ class Model:
         ]
         return a_us, b_us
 
-    @cached_property
-    def _along(self) -> tuple[Column, Column]:
+    def _along(self, tiling: Tiling) -> tuple[Column, Column]:
         """Return two arrays of flags, one entry per plan: do consecutive tiles lie along D's contiguous mode; is it M?
 
         M is that of the kernel, i.e. N of the problem for plans that swap A and B.
+
+        tiling   how the tiles of each plan cover D
         """
         across = self.shapes.swap_ab != (self.operands.d.major == "m")
         return np.where(across, self.shapes.along_m, self.shapes.along_n), across
@@ -351,7 +352,7 @@ class Model:
         d_bytes: Column = problem.m * problem.n * problem.l * d_size
         stays = d_bytes <= self.device.measured.l2_kept_bytes
         by_threads = d.align_bytes < TMA_INNER_ALIGNED_BYTES
-        along, across = self._along
+        along, across = self._along(tiling)
         rate: Column = np.where(along & np.logical_not(stays), costs.store * costs.store_along, costs.store)
         if by_threads:
             rate = rate * np.where(across, costs.store_across, 1.0)
