@@ -121,8 +121,7 @@ def sm90_plan(
     raster                                 order of the tiles of D, a `Raster` or its text such as "grouped_m:8"; None:
                                            clusters of a GPC share what they load, and the tiles of a group that share
                                            weights follow one another
-    l2                                     L2 policies of A, B and D; None: "evict_normal", and "evict_first" for the D
-                                           of groups along K
+    l2                                     L2 policies of A, B and D; None: see `default_l2`
     registers                              registers per thread of the producer and of a consumer; None: chosen
     with_c                                 True if the epilogue reads C: by TMA if C has the type and majorness of D and
                                            is aligned to 16 bytes
@@ -373,6 +372,20 @@ def _raster_of(groups: str, cluster: tuple[int, int], order: LaunchOrder | GpcRa
     return f"even:{_ACROSS_CTAS}" if cluster == (1, 1) else f"even_{across}:{ACROSS_CLUSTERS}"
 
 
+def default_l2(groups: str) -> tuple[str, str, str]:
+    """Return the default L2 policies of A, B and D: "evict_normal", or "evict_first" for the D of groups along K.
+
+    Each of these groups has a whole D, which would displace A and B in L2. 64 groups, K = 16848 in all, 4544 x 5120
+    take 1.88 ms, and 1.58 ms if D is evicted first (H100, 2026-11-28).
+
+    groups   mode that groups divide: "m", "n" or "k"; "" for a GEMM without groups
+
+    >>> default_l2("k")
+    ('evict_normal', 'evict_normal', 'evict_first')
+    """
+    return (*NORMAL_L2[:2], "evict_first") if groups == "k" else NORMAL_L2
+
+
 def columns_loaded(b: Operand, tile: tuple[int, ...]) -> int:
     """Return how many columns of B are loaded for a k-tile: those of the tile, or more to fill whole cache lines.
 
@@ -526,14 +539,12 @@ class _Builder(PipelineBuilder):
     def policies(self, l2: tuple[str, str, str] | None) -> tuple[str, str, str]:
         """Check the L2 policies of A, B and D, and return them.
 
-        If they are not three known policies, a violation is collected and the default ones are returned. By default
-        lines are evicted as usual, but for the D of groups along K: each group has a whole D, which would displace A
-        and B. 64 groups, K = 16848 in all, 4544 x 5120: 1.88 ms, and 1.58 ms if D is evicted first (H100, 2026-11-28).
+        If they are not three known policies, a violation is collected and others are returned.
 
-        l2   names of the three policies, such as ("evict_first", "evict_last", "evict_normal"); None: the default
+        l2   names of the three policies, such as ("evict_first", "evict_last", "evict_normal"); None: `default_l2`
         """
         if l2 is None:
-            return (*NORMAL_L2[:2], "evict_first") if self.operands.groups == "k" else NORMAL_L2
+            return default_l2(self.operands.groups)
         if isinstance(l2, tuple) and len(l2) == 3 and all(policy in L2_POLICIES for policy in l2):
             return l2
         self.violations.append(f"l2 = {l2!r}; three of {', '.join(L2_POLICIES)}, for A, B and D, are expected.")

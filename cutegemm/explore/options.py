@@ -8,6 +8,7 @@ from typing import Any
 
 from cutegemm.build import gemv_plan, mma_sync_plan, mma_tma_plan, simt_plan, sm90_plan
 from cutegemm.build.epi_stages import SHARED_D
+from cutegemm.build.sm90 import default_l2
 from cutegemm.choice.options import parse_flag, written
 from cutegemm.choice.recipe import Recipe
 from cutegemm.plan import GemmPlan
@@ -119,6 +120,7 @@ def automatic(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
         "mma_order": plan.mma_order,
         "ctas": plan.scheduler.grid.ctas or None,
         "gpc_raster": plan.scheduler.order.by_gpc,
+        "l2": default_l2(plan.operands.groups),
         "consumers": len(consumers),
         **plan.store.options,
     }

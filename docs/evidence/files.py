@@ -109,8 +109,21 @@ def _is_shared(cells: Sequence[Any]) -> bool:
 
 
 def _compact(value: Any) -> str:
-    """Return a value as JSON without spaces."""
-    return json.dumps(value, separators=(",", ":"))
+    """Return a value as JSON without spaces, and whole numbers without a fraction.
+
+    >>> _compact([1.0, {"us": 2.5}])
+    '[1,{"us":2.5}]'
+    """
+    return json.dumps(_whole(value), separators=(",", ":"))
+
+
+def _whole(value: Any) -> Any:
+    """Return a value with whole floats as integers, inside of lists and mappings too."""
+    if isinstance(value, Mapping):
+        return {key: _whole(of) for key, of in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_whole(of) for of in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _names(cells: Sequence[Any]) -> list[str]:

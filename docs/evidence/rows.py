@@ -56,7 +56,7 @@ def with_rates(row: Row) -> Row:
 
 
 def _is_timed(row: Row) -> bool:
-    return "library_us" in row and isinstance(row.get("us"), float)
+    return "library_us" in row and isinstance(row.get("us"), (int, float))
 
 
 def shape_of(row: Row) -> str:

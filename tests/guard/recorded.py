@@ -17,7 +17,7 @@ from cutegemm.plan import GemmPlan, Problem
 from cutegemm.simulator import play_interleavings, protocol_of, search_interleavings
 from cutegemm.simulator.protocol.protocol import Protocol
 
-_DIGITS = 16  # kept in the record
+_DIGITS = 12  # kept in the record
 _STATES = 100  # the search of a protocol ends after these
 _RANDOM_RUNS = 1
 

@@ -10,7 +10,7 @@ from cutegemm.profile import Case
 from cutegemm.profile.compare import QUANTITIES
 from docs.evidence.counters.cases import GROUPS
 from docs.evidence.counters.recorded import Evidence, describe
-from docs.evidence.files import read_record
+from docs.evidence.files import read_record, significant
 from docs.evidence.rows import with_rates
 
 FILE = Path("cutegemm/explore/assets/measured.json")  # from the root of the repository
@@ -34,8 +34,8 @@ def measured(data: Path) -> str:
     shapes = sorted({shape for found in speeds.values() for shape in found})
     place = {shape: number for number, shape in enumerate(shapes)}
     rows = [
-        [*key, [[place[shape], round(us, 2), ratio] for shape, (us, ratio) in sorted(found.items())]]
-        for key, found in sorted(speeds.items())
+        [*key, [[place[shape], _short(significant(us)), ratio and round(ratio, 3)] for shape, (us, ratio) in times]]
+        for key, times in ((key, sorted(found.items())) for key, found in sorted(speeds.items()))
     ]
     lines = [
         f'"metrics": {json.dumps(_METRICS)}',

@@ -147,7 +147,8 @@ def _by_power(found: Mapping[str, Any]) -> str:
     return table(
         ("M×N×K", "layout", "kernel", "TFLOP/s", "MHz", "W", "of mma.sync alone", "throttled by"),
         [
-            (*key, f"{one['tflops']:.1f}", str(one.get("clock_mhz", "")), str(one.get("power_w", "")),
+            (*key, f"{one['tflops']:.1f}", str(one.get("clock_mhz", "")),
+             f"{one['power_w']:.1f}" if "power_w" in one else "",
              f"{one['share_at_clock']:.3f}" if "share_at_clock" in one else "",
              ", ".join(f"{why} {share:.0%}" for why, share in one.get("throttle", {}).items()))
             for key, one in rows.items()
