@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.dtypes import round_to, tf32
+from cutegemm.dtypes import round_to, s32, tf32
 from cutegemm.errors import PlanError
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.epilogue import LINEAR, Epilogue
@@ -75,9 +75,20 @@ def given_operands(
             arrays[name] = arrays[name][:, None]  # one element for each group or row
         if arrays[name].dtype.kind in _NO_NUMBERS:
             violations.append(f"{name.upper()} has the type {arrays[name].dtype}, which is not a type of real numbers.")
+        elif name in of_mainloop and plan.operands.matrix(name).dtype == s32:
+            violations += _wrong_integers(name, arrays[name])
     if violations:
         raise PlanError(operation, violations)
     return arrays, scalars
+
+
+def _wrong_integers(name: str, array: np.ndarray) -> list[str]:
+    """Return a list with one error message if an array, such as the ends of groups, has other numbers than int32."""
+    limits = np.iinfo(np.int32)
+    is_wrong = ~((array >= limits.min) & (array <= limits.max) & (np.trunc(array) == array))
+    if not is_wrong.any():
+        return []
+    return [f"{name.upper()} has the element {array[is_wrong][0]}, which is not an integer of 32 bits. Pass integers."]
 
 
 def _unread(plan: GemmPlan, name: str) -> str:

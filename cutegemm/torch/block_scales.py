@@ -17,6 +17,7 @@ import torch
 
 from cutegemm.plan.mainloop.block_scaled import BLOCKS, ROWS
 from cutegemm.run.calls import How
+from cutegemm.run.graph import carried
 from cutegemm.run.scales import blocks_of
 from cutegemm.torch import checks
 from cutegemm.torch.dispatch import Route, route_of
@@ -71,11 +72,16 @@ def _are_equal(shape: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def wrong_derivatives(tensors: Mapping[str, Any], why: str = _WITHOUT) -> list[str]:
-    """Return a list with one error message if a tensor of a block-scaled product requires gradients, else [].
+    """Return a list with one error message if a tensor of a block-scaled product has derivatives, else [].
+
+    It has derivatives if it requires gradients, or carries a tangent of forward-mode differentiation.
 
     tensors   all tensors that the call reads, by name; other values are ignored
     why       sentence for the message that says why gradients are not possible
     """
+    if not torch.compiler.is_compiling() and carried(tensors.values()):
+        dual = " and ".join([name for name, x in tensors.items() if carried((x,))])
+        return [f"tangents of {dual} are passed for forward differentiation; {why}. Call it without tangents."]
     names = checks.requiring_gradients(tensors)
     if not names:
         return []

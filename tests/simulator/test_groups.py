@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -346,6 +347,19 @@ def test_sums_are_rounded_in_the_order_of_the_rows() -> None:
         problem = Problem(4, 64, 64, 1, plan.operands, targets=2)
         d = simulate(plan, a, b, ends=[4], d_index=[1, 1, 1, 0], problem=problem).d
         assert d.tolist() == [[0] * 64, [total] * 64]
+
+
+@pytest.mark.parametrize("wrong", [2.7, float("nan"), float("inf"), 2**31, -(2**31) - 1])
+def test_ends_and_indices_are_integers_of_32_bits(wrong: float) -> None:
+    given = arguments("m_index", 64, 64, 64, [30, 64])
+    for name in ("ends", "index"):
+        values = np.array(given[name], float)
+        simulate(form("m_index"), **{**given, name: values})
+        values.flat[1] = wrong
+        with pytest.raises(
+            PlanError, match=rf"{name.upper()} has the element {re.escape(str(float(wrong)))}, which is"
+        ):
+            simulate(form("m_index"), **{**given, name: values})
 
 
 def test_a_problem_of_other_sources() -> None:

@@ -231,6 +231,10 @@ def test_quantize_in_a_graph():
             "dtype = torch.int8 is not supported. Pass torch.float8_e4m3fn or",
         ),
         (lambda: quantize(torch.ones(4, 4, requires_grad=True)), r"x requires gradients; .*Pass x.detach\(\)"),
+        (
+            lambda: torch.func.jvp(quantize, (torch.ones(4, 4),), (torch.ones(4, 4),)),
+            "tangents of x are passed for forward differentiation; .*Call it without tangents",
+        ),
         (lambda: quantize([1.0]), "x is a list. Pass a torch tensor."),
         (
             lambda: from_deep_gemm(torch.ones(4, 2).int()),

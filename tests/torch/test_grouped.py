@@ -325,6 +325,7 @@ ERRORS = {
     "a name of the kernel": (
         (A, B, OFFS), {"epilogue": lambda acc, ends: acc + ends, "ends": torch.ones(6)}, "operand has the name 'ends'"
     ),
+    "plan": ((A, B, OFFS), {"plan": 5}, "plan is a int. Pass a GemmPlan or the name of a plan."),
     "operands without an epilogue": ((A, B, OFFS), {"c": 1.0}, "c is passed without an epilogue"),
     "reduction": ((A, B, OFFS), {"epilogue": lambda acc: (acc, row_sum(acc))}, "the epilogue reduces"),
 }  # fmt: skip

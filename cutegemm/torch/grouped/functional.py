@@ -11,7 +11,7 @@ from cutegemm.plan.epilogue import Accumulator, Expression, Reduction, Tensor
 from cutegemm.plan.memory.groups import COUNTS, ENDS
 from cutegemm.plan.problem import INDEX
 from cutegemm.run.calls import Calls, How, is_batch_invariant
-from cutegemm.run.checks import wrong_numbers
+from cutegemm.run.checks import wrong_choices, wrong_numbers
 from cutegemm.torch import checks
 from cutegemm.torch.autograd import product as batched_product
 from cutegemm.torch.dispatch import as_autocast
@@ -82,9 +82,10 @@ def grouped_mm(
     tensors = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "counts": counts, "a_index": a_index, "bias": bias}
     tensors |= {name: x for name, x in operands.items() if isinstance(x, torch.Tensor)}
     kinds = checks.signature_of(tuple(tensors.values()))
-    key = kinds, tuple(operands), str(out_dtype), epilogue is None
+    how = How(plan=plan)
+    key = kinds, tuple(operands), str(out_dtype), epilogue is None, type(plan)
     if kinds is None or is_batch_invariant() or key not in _right.found:
-        rules = wrong_arguments(tensors, out_dtype)
+        rules = wrong_choices(how) + wrong_arguments(tensors, out_dtype)
         if not rules and operands and epilogue is None:
             is_or_are = "is" if len(operands) == 1 else "are"
             rules.append(
@@ -102,7 +103,7 @@ def grouped_mm(
     values, numbers = [operands[name] for name in names], [float(operands[name]) for name in others]
     if bias is not None:
         text, values = _with_bias(text), [row_of_groups(bias), *values]
-    results = multiplied("grouped_mm", tensors, text, values, numbers, out_dtype, How(plan=plan))
+    results = multiplied("grouped_mm", tensors, text, values, numbers, out_dtype, how)
     return results[0] if len(results) == 1 else results
 
 

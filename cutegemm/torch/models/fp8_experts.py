@@ -12,7 +12,6 @@ import torch
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.mainloop.block_scaled import BLOCK
-from cutegemm.run.graph import carried
 from cutegemm.run.scales import blocks_of
 from cutegemm.run.torch_ops import FLOAT8
 from cutegemm.torch.block_scales import wrong_derivatives
@@ -65,8 +64,6 @@ def fp8_experts_forward(
     raises          UnsupportedError if kernels do not compute what the module does, or for a derivative
     """
     rules = wrong_derivatives({"hidden_states": hidden_states, "top_k_weights": top_k_weights})
-    if not torch.compiler.is_compiling() and carried((hidden_states, top_k_weights)):
-        rules.append("it has no forward derivatives. Call it without tangents.")
     if why := why_not_fp8_experts(module):
         rules.append(f"{why}. Use experts_implementation='eager' for this model.")
     if rules:
