@@ -539,7 +539,7 @@ class _Builder(PipelineBuilder):
     def policies(self, l2: tuple[str, str, str] | None) -> tuple[str, str, str]:
         """Check the L2 policies of A, B and D, and return them.
 
-        If they are not three known policies, a violation is collected and others are returned.
+        If they are not three known policies, a violation is collected and the usual ones are returned.
 
         l2   names of the three policies, such as ("evict_first", "evict_last", "evict_normal"); None: `default_l2`
         """

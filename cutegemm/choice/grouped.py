@@ -95,9 +95,9 @@ class GroupedFamily(Sm90Family):
     def _along(self, tiling: Tiling) -> tuple[Column, Column]:
         """Return two arrays of flags, one entry per plan: do consecutive tiles lie along D's contiguous mode; is it M?
 
-        If groups divide K, they also do in GPC-aware order, if a band spans the D of a group. 128 groups, K = 8192 in
-        all, 4096 x 1536: 695 us in bands, and 724 us in the order along_n. 8 groups, K = 16 in all, 4096 x 14336, where
-        bands do not span D: 335 and 324 us (H100, 2026-11-28).
+        For groups along K, this is also true of GPC-aware order if a band spans the D of a group. 128 groups, K = 8192
+        in all, 4096 x 1536 take 695 us in bands and 724 us in the order along_n. 8 groups, K = 16 in all, 4096 x 14336,
+        whose D is wider than a band, take 335 and 324 us (H100, 2026-11-28).
         """
         along, across = super()._along(tiling)
         if self.mode != "k":
