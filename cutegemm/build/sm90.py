@@ -146,7 +146,7 @@ def sm90_plan(
                                            aligned for TMA; "": none
     gpc_raster                             whether clusters take tiles in GPC-aware order; None: if `raster` is None and
                                            the tile is large enough, see `is_gpc_aware`
-    tpc_rounds                             order in which the hardware hands out CTAs, see `Device`; (): not known
+    tpc_rounds                             TPCs that the hardware fills in each round, see `Device`; (): unknown
     raises                                 PlanError with every rule that is broken
 
     >>> plan = sm90_plan()

@@ -54,8 +54,8 @@ FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
         title="A pingpong pipeline: four tiles, four stages",
     ),
     "groups": lambda: groups_picture([5, 5, 13, 16], 18, title="Groups of 5, 0, 8 and 3 rows, and their boxes"),
-    "raster_along_m": lambda: raster_picture("along_m", (12, 14), ctas_per_wave=_WAVE),
-    "raster_grouped_m": lambda: raster_picture("grouped_m:4", (12, 14), ctas_per_wave=_WAVE),
+    "raster_along_m": lambda: raster_picture("along_m", (11, 14), ctas_per_wave=_WAVE),
+    "raster_grouped_m": lambda: raster_picture("grouped_m:4", (11, 14), ctas_per_wave=_WAVE),
 }
 
 

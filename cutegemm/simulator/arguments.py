@@ -83,7 +83,7 @@ def given_operands(
 
 
 def _wrong_integers(name: str, array: np.ndarray) -> list[str]:
-    """Return a list with one error message if an array, such as the ends of groups, has other numbers than int32."""
+    """Return a list with one error message if an element of an array is not an integer of 32 bits, else []."""
     limits = np.iinfo(np.int32)
     is_wrong = ~((array >= limits.min) & (array <= limits.max) & (np.trunc(array) == array))
     if not is_wrong.any():

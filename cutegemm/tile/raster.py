@@ -43,7 +43,7 @@ _TEXT = re.compile(rf"\s*({'|'.join(KINDS)}|log_tile)\s*(?::\s*([0-9]+)\s*)?")
 
 @dataclass(frozen=True)
 class Raster(hooks.Shown):
-    """An order in which CTAs take the tiles of D (rasterization). The matrices of a batch follow each other.
+    """The order of the tiles of D for the CTAs of a grid (rasterization). The matrices of a batch follow each other.
 
     A *band* is a strip of `group` tiles along one mode that spans the whole other mode. The last band of a grid
     may be narrower. Every tile is taken once. The kinds are:

@@ -34,6 +34,18 @@ def test_the_page_has_the_summary_of_random_problems() -> None:
         assert f"| {form} | {torch:.3f} | {geometric_mean(others):.3f} | {min(others):.3f} |" in page
 
 
+def test_the_pages_have_the_summary_of_mixtures() -> None:
+    page, rows = (DOCS / "measured/grouped.md").read_text(), read_record(DATA / "experts_h100.json")["rows"]
+    means = [geometric_mean([row["ratio"] for row in rows if row["backward"] is each]) for each in (False, True)]
+    assert f"{means[0]:.2f} forward and {means[1]:.2f} with backward" in page
+    us, errors = [[row[name] for row in rows if not row["backward"]] for name in ("us", "errors")]
+    longer, larger = [[one["added"] / one["cutegemm"] for one in each] for each in (us, errors)]
+    assert f"{max(longer):.2f} times as long" in page
+    assert f"up to {max(larger):.1f} times as large" in page
+    assert f"{min(longer):.2f} to {max(longer):.2f} times as long" in (DOCS / "moe.md").read_text()
+    assert all(row["errors"]["cutegemm"] <= row["errors"]["torch"] for row in rows)
+
+
 def test_the_page_of_several_gpus_has_both_tables() -> None:
     found, page = read_record(DATA / "ranks_h100.json"), (DOCS / "measured/several_gpus.md").read_text()
     assert ranks.table_of(found) in page

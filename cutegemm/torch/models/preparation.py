@@ -118,8 +118,8 @@ class _Routed(Exception):
 def router_of(module: Any, parent: Any) -> Router:
     """Return what a router passes to experts, as the forward of their parent does for one token.
 
-    If the parent cannot be called with one argument (batch, tokens, K), or if there is no parent, k comes from the
-    module's configuration, and the weights have the type of the experts.
+    The parent is called with one argument, (batch, tokens, K). If that fails, or if there is no parent, k comes from
+    the module's configuration, and the weights have the type of the experts.
     """
     up = parameters_of_experts(module)[0]
 
