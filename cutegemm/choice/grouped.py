@@ -105,7 +105,7 @@ class GroupedFamily(Sm90Family):
         shapes = self.shapes
         spans_m = (shapes.cn > shapes.cm) & (tiling.rows <= ACROSS_CLUSTERS)
         spans_n = (shapes.cm > shapes.cn) & (tiling.columns <= ACROSS_CLUSTERS)
-        return along | shapes.gpc_aware & np.where(across, spans_m, spans_n), across
+        return along | self._gpc_aware & np.where(across, spans_m, spans_n), across
 
     def _read_bytes(
         self, problem: Problem, tiling: Tiling, variants: Variants, fixup_tiles: FixupTiles | None, waves: Column

@@ -82,7 +82,19 @@ def _written(value: Any) -> str:
         return _table(value)
     if value and isinstance(value, Mapping):
         return "{\n" + ",\n".join([f"{json.dumps(key)}:{_compact(of)}" for key, of in value.items()]) + "\n}"
-    return "[\n" + ",\n".join(map(_compact, value)) + "\n]" if value and isinstance(value, list) else json.dumps(value)
+    return lines(value) if value and isinstance(value, list) else json.dumps(value)
+
+
+def lines(values: Sequence[Any]) -> str:
+    """Return a list as JSON, with a line for each value.
+
+    >>> print(lines([[1, 2.5], {"us": 3.0}]))
+    [
+    [1,2.5],
+    {"us":3}
+    ]
+    """
+    return "[\n" + ",\n".join(map(_compact, values)) + "\n]"
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -109,11 +121,7 @@ def _is_shared(cells: Sequence[Any]) -> bool:
 
 
 def _compact(value: Any) -> str:
-    """Return a value as JSON without spaces, and whole numbers without a fraction.
-
-    >>> _compact([1.0, {"us": 2.5}])
-    '[1,{"us":2.5}]'
-    """
+    """Return a value as JSON without spaces, and whole numbers without a fraction."""
     return json.dumps(_whole(value), separators=(",", ":"))
 
 

@@ -285,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of this module."""
     parser = parser_of("grouped", __doc__)
     parser.add_argument("--problem", action="append", default=[], help="groups,rows,N,K; repeat it")
-    parser.add_argument("--random", type=int, metavar="COUNT", help="random problems instead, drawn by the seed")
+    parser.add_argument("--random", type=int, default=0, help="number of random problems, drawn by the seed")
     parser.add_argument("--form", choices=FORMS, action="append", default=[], help="what groups divide; default: all")
     parser.add_argument(
         "--plans", type=int, default=6, help="number of plans that are timed in addition to the chosen one"
@@ -295,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = to_measure(parser, arguments, table_of)
     if given is None:
         return
-    problems = [_problem(text) for text in given.problem] + random_problems(given.random or 0, given.seed)
+    problems = [_problem(text) for text in given.problem] + random_problems(given.random, given.seed)
     need_gpu()
     ratios: list[float] = []
 

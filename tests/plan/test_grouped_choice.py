@@ -73,7 +73,10 @@ def test_the_first_choice_is_near_the_best_that_was_measured(row: dict) -> None:
     extents = [row[name] for name in ("groups", "rows", "n", "k")]
     recipe, plan = chosen_grouped(problem(*extents, row["form"]), device=H100)
     assert plan.scheduler.mode in (row["form"], "n")
-    assert own[str(recipe)] <= min(1.03 * near, 1.05 * min(own.values()))
+    most = min(1.03 * near, 1.05 * min(own.values()))
+    assert own[str(recipe)] <= most
+    if str(recipe) == next(islice(own, 1, None)):  # it was the first choice in the record too
+        assert own["chosen"] <= most
     assert (
         len({str(one.recipe) for one in islice(ranked_grouped(problem(*extents, row["form"]), device=H100), 20)}) == 20
     )

@@ -140,6 +140,12 @@ def tiles_of(work: Work) -> list[list[tuple[tuple[int, ...], int, int]]]:
     return out
 
 
+def test_l2_evicts_the_d_of_groups_along_k_first() -> None:
+    for groups, policy in (("m", "evict_normal"), ("n", "evict_normal"), ("k", "evict_first")):
+        assert plan_of(groups).store.box.l2_policy == policy
+        assert plan_of(groups, l2=("evict_normal",) * 3).store.box.l2_policy == "evict_normal"
+
+
 def test_groups_of_rows_by_hand() -> None:
     """100 rows are 2 tiles of 64, along N there are 2: tiles 0 to 3. Group 1 is empty. Group 2 has tiles 4 and 5.
 

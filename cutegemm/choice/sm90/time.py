@@ -261,12 +261,16 @@ class Model:
         shapes, costs = self.shapes, self.costs
         row_us: Column = costs.l2 * K_TILE_BYTES / (self.device.measured.sm_l2_gb_s * 1e3)
         row_us = row_us * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0) * shapes.ctas_per_sm
-        gpc_aware = shapes.gpc_aware & bool(self.device.tpc_rounds)
         a_us, b_us = [
-            row_us * np.where(gpc_aware & (sharers == 1), costs.l2_joined, 1 / sharers)
+            row_us * np.where(self._gpc_aware & (sharers == 1), costs.l2_joined, 1 / sharers)
             for sharers in (shapes.cn, shapes.cm)
         ]
         return a_us, b_us
+
+    @cached_property
+    def _gpc_aware(self) -> Column:
+        """Return an array of flags, one per plan: do clusters take tiles in GPC-aware order on this device?"""
+        return self.shapes.gpc_aware & bool(self.device.tpc_rounds)
 
     def _along(self, tiling: Tiling) -> tuple[Column, Column]:
         """Return two arrays of flags, one entry per plan: do consecutive tiles lie along D's contiguous mode; is it M?

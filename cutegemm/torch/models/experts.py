@@ -78,7 +78,7 @@ def experts_forward(
 
 def parameters_of_experts(module: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """Return (up, down, up_bias, down_bias) of a module that transformers marks, as `experts` takes them."""
-    name = "gate_up_proj" if has_gate(module) else "up_proj"
+    name = name_of_up(module)
     up, down = getattr(module, name), module.down_proj
     biases = (getattr(module, f"{name}_bias"), module.down_proj_bias) if module.has_bias else (None, None)
     return (up.mT, down.mT, *biases) if module.is_transposed else (up, down, *biases)
@@ -133,6 +133,11 @@ def _numbers(module: Any) -> tuple[tuple[str, Any], ...]:
     """Return name and value of the attributes of a module that are numbers or texts, without its mode of training."""
     known = (bool, int, float, str)
     return tuple([item for item in vars(module).items() if isinstance(item[1], known) and item[0] != "training"])
+
+
+def name_of_up(module: Any) -> str:
+    """Return the name of the first matrix of experts: of `gate_up_proj` or, without a gate, of `up_proj`."""
+    return "gate_up_proj" if has_gate(module) else "up_proj"
 
 
 def has_gate(module: Any) -> bool:

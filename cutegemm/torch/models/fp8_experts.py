@@ -19,7 +19,7 @@ from cutegemm.torch.epilogue import PLAIN
 from cutegemm.torch.fallback import why_left_to_torch
 from cutegemm.torch.grouped.library import scaled_product
 from cutegemm.torch.grouped.rows import placed_tokens, spread, summed
-from cutegemm.torch.models.experts import has_gate, is_expert_parallel
+from cutegemm.torch.models.experts import has_gate, is_expert_parallel, name_of_up
 from cutegemm.torch.quantization import quantize
 
 _WEIGHTED = "lambda acc, weight: acc * weight"
@@ -34,7 +34,7 @@ def why_not_fp8_experts(module: Any) -> str:
         return f"the scales of its activations are {module.activation_scheme}, not dynamic"
     if tuple(module.block_size or ()) != (BLOCK, BLOCK):
         return f"its weights have scales of blocks of {module.block_size}, not of 128 x 128"
-    for name in (_name_of_up(module), "down_proj"):
+    for name in (name_of_up(module), "down_proj"):
         weight, scale = _weight(module, name)
         if weight.dtype not in FLOAT8 or weight.dim() != 3:
             return f"its {name} is of {weight.dtype} and shape {tuple(weight.shape)}, not of float8 and shape (L, N, K)"
@@ -70,7 +70,7 @@ def fp8_experts_forward(
         raise UnsupportedError(f"{type(module).__name__} by cutegemm: " + " ".join(rules))
     dtype, k = hidden_states.dtype, top_k_index.shape[1]
     with torch.no_grad():  # the weights may require gradients, but have none
-        up, of_up = _weight(module, _name_of_up(module))
+        up, of_up = _weight(module, name_of_up(module))
         down, of_down = _weight(module, "down_proj")
         place, ends, tokens, weight = placed_tokens(top_k_index, len(up), top_k_weights)
         values, scales = quantize(hidden_states)
@@ -82,10 +82,6 @@ def fp8_experts_forward(
         if is_expert_parallel(module):  # rows of experts on other devices are not written
             y = y.masked_fill(torch.arange(len(y), device=y.device).unsqueeze(1) >= ends[-1], 0)
         return summed(y, place, k)
-
-
-def _name_of_up(module: Any) -> str:
-    return "gate_up_proj" if has_gate(module) else "up_proj"
 
 
 def _weight(module: Any, name: str) -> tuple[torch.Tensor, torch.Tensor]:

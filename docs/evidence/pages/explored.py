@@ -10,7 +10,7 @@ from cutegemm.profile import Case
 from cutegemm.profile.compare import QUANTITIES
 from docs.evidence.counters.cases import GROUPS
 from docs.evidence.counters.recorded import Evidence, describe
-from docs.evidence.files import read_record, significant
+from docs.evidence.files import lines, read_record, significant
 from docs.evidence.rows import with_rates
 
 FILE = Path("cutegemm/explore/assets/measured.json")  # from the root of the repository
@@ -34,20 +34,16 @@ def measured(data: Path) -> str:
     shapes = sorted({shape for found in speeds.values() for shape in found})
     place = {shape: number for number, shape in enumerate(shapes)}
     rows = [
-        [*key, [[place[shape], _short(significant(us)), ratio and round(ratio, 3)] for shape, (us, ratio) in times]]
+        [*key, [[place[shape], significant(us), ratio and round(ratio, 3)] for shape, (us, ratio) in times]]
         for key, times in ((key, sorted(found.items())) for key, found in sorted(speeds.items()))
     ]
-    lines = [
+    parts = [
         f'"metrics": {json.dumps(_METRICS)}',
-        f'"counted": {_lines(counted)}',
+        f'"counted": {lines(counted)}',
         f'"shapes": {json.dumps(shapes, separators=(",", ":"))}',
-        f'"speeds": {_lines(rows)}',
+        f'"speeds": {lines(rows)}',
     ]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _lines(rows: list[Any]) -> str:
-    return "[\n" + ",\n".join([json.dumps(row, separators=(",", ":")) for row in rows]) + "\n]"
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def _counted(path: Path, group: str) -> list[dict[str, Any]]:
@@ -74,14 +70,10 @@ def _counted(path: Path, group: str) -> list[dict[str, Any]]:
                 "device": evidence.device,
                 "date": evidence.machine["date"][:10],
                 "registers": recorded.registers,
-                "counters": [_short(counters.get(name)) for name in _METRICS],
+                "counters": [counters.get(name) for name in _METRICS],
             }
         )
     return out
-
-
-def _short(value: float | None) -> float | int | None:
-    return int(value) if value is not None and float(value).is_integer() else value
 
 
 def _speeds(data: Path) -> dict[tuple[str, ...], dict[Shape, tuple[float, float | None]]]:
