@@ -184,14 +184,14 @@ class Raster(hooks.Shown):
     def divisors_of_part(
         self, whole: tuple[Any, ...], grid_m: Any, grid_n: Any, mode: int, fast: Callable[[tuple[Any, ...]], Any]
     ) -> tuple[Any, ...]:
-        """Return the `divisors` of a part of a grid: all tiles along one mode, and another number along the other one.
+        """Return the `divisors` of a grid with another number of tiles along one mode, such as the tiles of a group.
 
-        The tiles of a group are such a part. If bands of fitted or even width cut the mode that is whole, their widths
-        are taken from `whole`, and not computed again.
+        If bands of fitted or even width cut the mode that stays the same, their widths are taken from `whole`, and not
+        computed again.
 
         whole            divisors of the whole grid: integers, or objects that divide faster, with the integer as
                          attribute `divisor`
-        grid_m, grid_n   number of tiles along M and N of the part
+        grid_m, grid_n   number of tiles along M and N, with the other number
         mode             the mode with another number of tiles: 0 for M, 1 for N
         fast             function that converts positive integers to objects that divide faster
 
